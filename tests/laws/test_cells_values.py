@@ -13,6 +13,7 @@ from datalattice.cells import (
     Cell,
     Value,
     branch_hashes,
+    close_cells,
     decode,
     decode_message,
     encode,
@@ -25,7 +26,6 @@ from datalattice.cells import (
     missing,
     novelty,
     same,
-    settle,
     to_cell,
     to_json,
     to_text,
@@ -140,7 +140,7 @@ def test_settled_values_read_as_before_and_are_no_news(value: Value) -> None:
     parts = novelty(value, shelf)
     for digest, encoding, _ in parts:
         shelf.cells[digest] = encoding
-    settle(parts, shelf)
+    close_cells(parts, shelf)
     assert (to_text(value), encode_message(value)) == before
     assert validate(value) == []
     again = decode(encode(value), shelf)

@@ -20,8 +20,8 @@ from datalattice.lattice import (
     EntryDropped,
     Lattice,
     MergeContext,
+    MergeNotice,
     OwnerForked,
-    Report,
     SetLattice,
     SignedLattice,
     Walk,
@@ -67,8 +67,8 @@ class World:
 
     def tell(self, node: int, said: Signed) -> None:
         """Have a node take what another one states; its rank never falls."""
-        reports: list[Report] = []
-        note: Callable[[Report], None] = reports.append
+        reports: list[MergeNotice] = []
+        note: Callable[[MergeNotice], None] = reports.append
         context = MergeContext(key_pair=self.keys[node], owner=OWNER.public_key, report=note)
         before = self.cells[node]
         after = self.lattice.merge(before, said, context)
@@ -166,8 +166,8 @@ def test_what_is_malformed_is_dropped_or_ordered_and_is_in_these_cases() -> None
     dropped = 0
     for seed in range(CASES):
         (*_, last) = forked("kv", random.Random(seed), malformed=True)
-        reports: list[Report] = []
-        note: Callable[[Report], None] = reports.append
+        reports: list[MergeNotice] = []
+        note: Callable[[MergeNotice], None] = reports.append
         lattice = FORK_LATTICES["kv"]
         lattice.merge(lattice.zero(), last.value, MergeContext(report=note))
         dropped += any(isinstance(one, EntryDropped) for one in reports)

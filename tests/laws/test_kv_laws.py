@@ -27,7 +27,7 @@ from datalattice.lattice import (
     EntryDropped,
     Lattice,
     MergeContext,
-    Report,
+    MergeNotice,
     WriteSuperseded,
     key_of,
     named,
@@ -198,7 +198,7 @@ def test_a_member_under_a_key_that_only_begins_with_its_hash_takes_no_place(
     member = Vector.of((*row[:-1], time, 0))
     tail = () if base is None else (base,)
     other = Vector.of((Index.of([(strange, member)]), tag, 9, None, *tail))
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     merged = ENTRY.merge(own, other, MergeContext(report=reports.append))
     assert ENTRY.check_foreign(merged)
     assert same(merged[0], own[0])  # type: ignore[index]
@@ -417,7 +417,7 @@ BAD_MEMBERS = st.sampled_from(
 
 @given(entries(), JUNK)
 def test_what_is_no_entry_is_dropped_and_reported(own: Value, junk: Value) -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = MergeContext(report=reports.append)
     store = Index.of({"k": own})
     other = Index.of({"k": junk, "new": junk})
@@ -437,7 +437,7 @@ def test_bad_members_are_dropped_one_by_one(tag: int, bad: Value, own: Vector, u
     sound = Vector.of((Index.of([good]), tag, utime, None))
     spoiled = Vector.of((Index.of([good, ("bad", bad)]), tag, utime, None))
     assert not ENTRY.check_foreign(spoiled)
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = MergeContext(path=("k",), report=reports.append)
     assert same(ENTRY.merge(None, spoiled, context), sound)
     assert reports == [EntryDropped(("k", "bad"))]
@@ -452,7 +452,7 @@ def test_bad_members_are_dropped_one_by_one(tag: int, bad: Value, own: Vector, u
 
 @given(entries(), entries())
 def test_reports_change_nothing_and_name_what_is_lost(a: Vector, b: Vector) -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     told = ENTRY.merge(a, b, MergeContext(path=("k",), report=reports.append))
     assert same(told, ENTRY.merge(a, b))
     for report in reports:

@@ -34,7 +34,7 @@ from datalattice.cells import Value, same, to_python, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
-from datalattice.lattice import MergeContext, Report, root_lattice
+from datalattice.lattice import MergeContext, MergeNotice, root_lattice
 from datalattice.node import Node, open_node
 from datalattice.store import CellStore
 
@@ -226,7 +226,7 @@ def merge_in_every_order(roots: list[Value]) -> tuple[Value, Counter[str], int]:
     """Return the join, what the merges reported, and the number of orders; check they agree."""
     reports: Counter[str] = Counter()
 
-    def report(what: Report) -> None:
+    def report(what: MergeNotice) -> None:
         reports[f"{what.path[0]} {what.kind}"] += 1
 
     context = MergeContext(key_pair=key_pair(0), verifier=may_sign, report=report)

@@ -21,10 +21,10 @@ from datalattice.cells.blobedit import (
 from datalattice.cells.blobs import TAG_BLOB, Blob, Text, make_blob, make_text
 from datalattice.cells.cell import (
     Cell,
-    Keeping,
+    CellSink,
     Loader,
     Ref,
-    Taking,
+    UncachedLoader,
     Value,
     encode,
     is_embedded,
@@ -33,7 +33,7 @@ from datalattice.cells.cell import (
     value_hash,
 )
 from datalattice.cells.columnar import columns
-from datalattice.cells.comparing import Change, arrivals, arriving_names, changes
+from datalattice.cells.comparing import PathChange, arrivals, arriving_names, changes
 from datalattice.cells.convert import to_cell, to_python
 from datalattice.cells.facts import FACTS_MAX, Fact, Facts, KnownFacts
 from datalattice.cells.holes import NO_HOLES, Hole, Holes
@@ -45,7 +45,7 @@ from datalattice.cells.jsonstream import read_json, write_json
 from datalattice.cells.jsontree import from_json
 from datalattice.cells.maps import EMPTY_MAP, EMPTY_SET, Map, Set
 from datalattice.cells.message import (
-    Parts,
+    MessageCells,
     branch_kids,
     decode,
     decode_message,
@@ -95,14 +95,14 @@ from datalattice.cells.vectors import (
     vector_overlap_differences,
 )
 from datalattice.cells.walk import (
-    Part,
+    EncodedCell,
     branch_count,
+    close_cells,
     difference,
     inline_signed,
     memory_size,
     missing,
     novelty,
-    settle,
 )
 from datalattice.cells.work import UNBOUNDED, SlotPairs, Work
 
@@ -127,11 +127,12 @@ __all__ = [
     "BlobBuilder",
     "Cell",
     "CellList",
-    "Change",
+    "CellSink",
     "Char",
     "Coded",
     "Column",
     "DoubleColumn",
+    "EncodedCell",
     "Extension",
     "Fact",
     "Facts",
@@ -142,16 +143,15 @@ __all__ = [
     "IndexPart",
     "IntegerColumn",
     "Join",
-    "Keeping",
     "Keyword",
     "KidColumn",
     "KnownFacts",
     "List",
     "Loader",
     "Map",
+    "MessageCells",
     "NanBits",
-    "Part",
-    "Parts",
+    "PathChange",
     "Record",
     "Ref",
     "Scalar",
@@ -163,9 +163,9 @@ __all__ = [
     "StringColumn",
     "Symbol",
     "Syntax",
-    "Taking",
     "Text",
     "TruthColumn",
+    "UncachedLoader",
     "Value",
     "Vector",
     "Work",
@@ -185,6 +185,7 @@ __all__ = [
     "cell_as_kid",
     "changes",
     "check_cell",
+    "close_cells",
     "columns",
     "decode",
     "decode_message",
@@ -216,7 +217,6 @@ __all__ = [
     "read_vlq",
     "references",
     "same",
-    "settle",
     "shape_of",
     "skip_kid",
     "text_bytes",

@@ -67,12 +67,12 @@ class Loader(Protocol):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Keeping:
+class UncachedLoader:
     """Base of loaders that hold bytes only: a cell loaded through one stays attached to its Ref."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Taking:
+class CellSink:
     """Base of loaders that take cells too: what rebuilds a large value hands over what is done.
 
     No ABC: compiled subclasses of one share its memory of answers, so that `isinstance` gives for
@@ -121,7 +121,7 @@ class Ref:
         if loader is None:
             raise MissingData([self.hash])
         value = loader.load(self.hash)
-        if isinstance(loader, Keeping):
+        if isinstance(loader, UncachedLoader):
             self.value = value
             self.present = True
         return value

@@ -19,7 +19,7 @@ from datalattice.cells.triejoin import ABSENT, arriving
 from datalattice.cells.vectors import Vector
 from datalattice.cells.work import Work
 
-Change = tuple[tuple[Value, ...], object, object]
+PathChange = tuple[tuple[Value, ...], object, object]
 """(path, value before, value after); `ABSENT` where there is none."""
 
 SIGNED_VALUE: Final = Keyword("value")
@@ -28,7 +28,7 @@ SIGNED_SIGNATURE: Final = Keyword("signature")
 """The steps of a path into a Signed cell."""
 
 
-def changes(before: Value, after: Value) -> Iterator[Change]:
+def changes(before: Value, after: Value) -> Iterator[PathChange]:
     """Yield what differs between two values, as deep as both are containers of one kind.
 
     Keys lead into a Map or Index, positions into a Vector or Record, elements into a Set, and
@@ -39,7 +39,7 @@ def changes(before: Value, after: Value) -> Iterator[Change]:
     """
     if same(before, after):
         return
-    waiting: list[Iterator[Change]] = [iter([((), before, after)])]
+    waiting: list[Iterator[PathChange]] = [iter([((), before, after)])]
     while waiting:
         found = next(waiting[-1], None)
         if found is None:
@@ -52,7 +52,7 @@ def changes(before: Value, after: Value) -> Iterator[Change]:
             waiting.append(below)
 
 
-def _below(change: Change) -> Iterator[Change] | None:
+def _below(change: PathChange) -> Iterator[PathChange] | None:
     """Return the changes one step below a change, None when it is one as a whole."""
     path, a, b = change
     if isinstance(a, Map) and isinstance(b, Map):
@@ -72,22 +72,22 @@ def _below(change: Change) -> Iterator[Change] | None:
 
 def _entries(
     path: tuple[Value, ...], found: Iterator[tuple[Value, bool, Value, bool, Value]]
-) -> Iterator[Change]:
+) -> Iterator[PathChange]:
     for key, has, mine, had, theirs in found:
         yield (*path, key), mine if has else ABSENT, theirs if had else ABSENT
 
 
-def _positions(path: tuple[Value, ...], a: Vector, b: Vector) -> Iterator[Change]:
+def _positions(path: tuple[Value, ...], a: Vector, b: Vector) -> Iterator[PathChange]:
     for at, has, mine, had, theirs in a.differences(b):
         yield (*path, at), mine if has else ABSENT, theirs if had else ABSENT
 
 
-def _elements(path: tuple[Value, ...], a: Set, b: Set) -> Iterator[Change]:
+def _elements(path: tuple[Value, ...], a: Set, b: Set) -> Iterator[PathChange]:
     for element, has, had in a.differences(b):
         yield (*path, element), element if has else ABSENT, element if had else ABSENT
 
 
-def _signed(path: tuple[Value, ...], a: Signed, b: Signed) -> Iterator[Change]:
+def _signed(path: tuple[Value, ...], a: Signed, b: Signed) -> Iterator[PathChange]:
     if a.public_key != b.public_key:
         yield (*path, SIGNED_KEY), a.public_key, b.public_key
     if not same(a.value, b.value):

@@ -60,7 +60,7 @@ TOKEN_CHARS_MAX: Final = TEXT_MAX
 _CUT_CHARS: Final = 16  # an escape or a word that the end of the buffer cuts is shorter
 
 
-class Sink(Protocol):
+class TextSink(Protocol):
     """What text is written to, such as a file."""
 
     def write(self, text: str, /) -> object:
@@ -68,7 +68,7 @@ class Sink(Protocol):
         ...
 
 
-class Source(Protocol):
+class TextSource(Protocol):
     """What text is read from, such as a file: text, or bytes of UTF-8."""
 
     def read(self, count: int, /) -> str | bytes:
@@ -77,12 +77,12 @@ class Source(Protocol):
 
 
 Stage = Callable[[Value], object]
-Progress = Callable[[int], object]
+OnProgress = Callable[[int], object]
 """Told how many characters are done."""
 
 
 def write_json(
-    value: Value, file: Sink, *, marked: bool = True, progress: Progress | None = None
+    value: Value, file: TextSink, *, marked: bool = True, progress: OnProgress | None = None
 ) -> int:
     """Write a value as one JSON text without blanks; return its length in characters.
 
@@ -107,7 +107,7 @@ def write_json(
     return count
 
 
-def _flush(waiting: list[str], file: Sink) -> int:
+def _flush(waiting: list[str], file: TextSink) -> int:
     text = encodable("".join(waiting))
     waiting.clear()
     file.write(text)
@@ -119,12 +119,12 @@ def _plain_pieces(value: Value) -> Iterator[Piece]:
 
 
 def read_json(
-    file: Source,
+    file: TextSource,
     *,
     marked: bool = True,
     lines: bool = False,
     stage: Stage | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Value:
     """Return the value of a JSON text, read piece by piece.
 
@@ -140,7 +140,7 @@ def read_json(
 class _Text:
     """The text of a source, as far as it is needed."""
 
-    def __init__(self, file: Source, progress: Progress | None) -> None:
+    def __init__(self, file: TextSource, progress: OnProgress | None) -> None:
         self._file = file
         self._progress = progress
         self._decoder = codecs.getincrementaldecoder("utf-8")()

@@ -18,9 +18,9 @@ from mypy_extensions import i64
 from datalattice.cells.blobs import make_blob, make_text
 from datalattice.cells.cell import (
     Cell,
-    Keeping,
     Loader,
     Ref,
+    UncachedLoader,
     Value,
     can_branch,
     encode,
@@ -63,7 +63,7 @@ def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
     return value
 
 
-class Parts(Keeping):
+class MessageCells(UncachedLoader):
     """The cells that came with a message, by hash, with another loader behind them."""
 
     def __init__(self, loader: Loader | None) -> None:
@@ -119,7 +119,7 @@ def decode_parts(
     limit: int = MESSAGE_BYTES_MAX,
     *,
     ordered: bool = True,
-) -> tuple[Value, Parts]:
+) -> tuple[Value, MessageCells]:
     """Return (value, the cells that came with it) of a message.
 
     ordered: check the order of map keys in the cells behind the first one, too, a hash for each.
@@ -131,7 +131,7 @@ def decode_parts(
     if total > limit:
         raise LimitExceeded(f"a message has at most {limit} bytes, got {total}")
     raw: bytes = data if isinstance(data, bytes) else bytes(data)
-    parts = Parts(loader)
+    parts = MessageCells(loader)
     at: i64 = scan(raw, 0, total, 0, True, None)
     if at > CELL_BYTES_MAX:
         raise BadFormat(f"a cell has at most {CELL_BYTES_MAX} bytes, got {at}")

@@ -24,9 +24,9 @@ from mypy_extensions import i64, u8
 from datalattice.cells.cell import (
     NO_KIDS,
     Cell,
+    CellSink,
     Loader,
     Ref,
-    Taking,
     Value,
     admit,
     broken,
@@ -651,7 +651,7 @@ def _moved(whole: Vector, number: i64, work: Work | None) -> Vector:
     return _vector(full + len(rest), rest, body) if rest else body
 
 
-def _add_leaf(levels: list[list[object]], leaf: object, home: Taking | None) -> None:
+def _add_leaf(levels: list[list[object]], leaf: object, home: CellSink | None) -> None:
     """Add a leaf behind others; 16 blocks of a level become one of the next."""
     kid = leaf
     level: i64 = 0
@@ -685,16 +685,16 @@ def _top_of(levels: list[list[object]]) -> Vector:
     return node_of(top, count)
 
 
-def _home_of(vector: Vector) -> Taking | None:
+def _home_of(vector: Vector) -> CellSink | None:
     """Return the loader behind a vector if it takes cells."""
     prefix = vector._prefix
     loader = vector._loader
     if loader is None and isinstance(prefix, (Ref, Vector)):
         loader = prefix.loader if isinstance(prefix, Ref) else prefix._loader
-    return loader if isinstance(loader, Taking) else None
+    return loader if isinstance(loader, CellSink) else None
 
 
-def _handed_over(made: list[object], home: Taking | None) -> list[object]:
+def _handed_over(made: list[object], home: CellSink | None) -> list[object]:
     """Return nodes as kids: those that `home` takes by their hashes."""
     if home is None:
         return made
@@ -716,7 +716,7 @@ def _handed_over(made: list[object], home: Taking | None) -> list[object]:
     ]
 
 
-def _is_at_home(node: Vector, home: Taking) -> bool:
+def _is_at_home(node: Vector, home: CellSink) -> bool:
     """Return whether every branch below a node just encoded is surely held by `home`."""
     if node._kids is None:
         return True  # made of plain elements
@@ -800,7 +800,7 @@ def _set(node: Vector, index: i64, value: Value) -> Vector:
     return _vector(count, fresh, None)
 
 
-Difference = tuple[int, object, object]
+ElementDifference = tuple[int, object, object]
 """(position, own kid, other kid)."""
 
 
@@ -841,7 +841,7 @@ def _part_of(node: Vector, part: i64, number: i64) -> tuple[object, i64]:
 
 def _differing(
     a: Vector, b: Vector, shared: i64, work: Work | None, *, backwards: bool = False
-) -> Iterator[Difference]:
+) -> Iterator[ElementDifference]:
     """Yield where two vectors differ before position `shared`, which both have, in order."""
     limit: i64 = shared & ~15
     stack: list[_Block] = []
@@ -882,7 +882,7 @@ def _differing(
 
 def _differing_tail(
     a: Vector, b: Vector, limit: i64, shared: i64, backwards: bool
-) -> Iterator[Difference]:
+) -> Iterator[ElementDifference]:
     """Yield where two vectors differ behind their last full leaf in common."""
     for i in range(shared - 1, limit - 1, -1) if backwards else range(limit, shared):
         left, right = a._kid(i), b._kid(i)

@@ -17,14 +17,14 @@ from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
 _SHORT: Final = EMBEDDED_BYTES_MAX - 3  # bytes of a string that stands inside its parent
-Part = tuple[bytes, bytes, Value]
+EncodedCell = tuple[bytes, bytes, Value]
 """(hash, encoding, value) of one cell."""
 
 Front = dict[bytes, tuple[object, bytes]]
 """By hash: a kid, and the hash of the cell that holds it."""
 
 
-def novelty(value: Value, home: Loader | None = None) -> list[Part]:
+def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
     """Return the branches at or below `value` that are not behind a reference of `home`.
 
     Children come before parents, each cell once. What `home` loads is taken as already there and is
@@ -32,10 +32,10 @@ def novelty(value: Value, home: Loader | None = None) -> list[Part]:
     Raises: MissingData: a cell known by hash only is not at hand.
     Cost:   proportional to the cells returned and their direct children.
     """
-    found: list[Part] = []
+    found: list[EncodedCell] = []
     seen: set[bytes] = set()
     # Kids, and cells whose kids are all done.
-    stack: list[Value | Ref | Part] = [value]
+    stack: list[Value | Ref | EncodedCell] = [value]
     while stack:
         kid = stack.pop()
         if isinstance(kid, tuple):
@@ -88,7 +88,7 @@ def _is_wide(kid: object) -> bool:
     return isinstance(kid, Ref) or can_branch(kid)
 
 
-def settle(parts: list[Part], home: Loader) -> None:
+def close_cells(parts: list[EncodedCell], home: Loader) -> None:
     """Close cells that `home` now holds.
 
     Their children are loaded through it from here on, and their memory is free.
@@ -117,7 +117,7 @@ def missing(value: Value, limit: int | None = None) -> list[bytes]:
     return absent
 
 
-def difference(own: Value, other: Value) -> Iterator[Part]:
+def difference(own: Value, other: Value) -> Iterator[EncodedCell]:
     """Yield the branches of `other` that are not met in `own` on the way to them.
 
     Level by level, subtrees that the other side is seen to have are left out; a cell moved to quite
@@ -213,13 +213,13 @@ def memory_size(value: Value) -> int:
 
 
 __all__ = [
-    "Part",
+    "EncodedCell",
     "branch_count",
+    "close_cells",
     "difference",
     "inline_signed",
     "memory_size",
     "missing",
     "novelty",
     "references",
-    "settle",
 ]

@@ -23,14 +23,14 @@ from typing import Final, TypeVar
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
+    EncodedCell,
     Loader,
-    Part,
     Value,
     Vector,
     branch_hashes,
+    close_cells,
     decode,
     novelty,
-    settle,
     to_cell,
 )
 from datalattice.client.control import NO_KEY, ControlClient
@@ -220,7 +220,7 @@ class NodeEditor(Editor):
             [(hash, encoding, decode(encoding, self._store)) for hash, encoding in cells]
         )
 
-    def _stage(self, parts: list[Part]) -> int:
+    def _stage(self, parts: list[EncodedCell]) -> int:
         if not self._bring(parts):
             raise MissingData(self._store.missing(hash for hash, _, _ in parts))
         self._keep(parts)
@@ -252,7 +252,7 @@ class NodeEditor(Editor):
             raise ProtocolViolation("the node's answer to an offer is not [first count]")
         return range(first, first + count)
 
-    def _keep(self, parts: list[Part]) -> None:
+    def _keep(self, parts: list[EncodedCell]) -> None:
         """Take note of staged cells; lease what has been waiting for its edit for long.
 
         The node may collect garbage meanwhile, and what nothing refers to is only safe while it is
@@ -277,12 +277,14 @@ class NodeEditor(Editor):
             self._leases.pop(hash).release()
         self._kept_s = time.monotonic()
 
-    def _together(self) -> list[Part]:
+    def _together(self) -> list[EncodedCell]:
         """Return the cells of a Vector of all staged values, which are known by hash only."""
         rows = [_REF + hash for hash in self._staged]
         ends = list(accumulate(map(len, rows)))
         made, leaves = Vector().extend_packed(b"".join(rows), ends, self._store)
-        parts: list[Part] = [(hash, data, decode(data, self._store)) for hash, data in leaves]
+        parts: list[EncodedCell] = [
+            (hash, data, decode(data, self._store)) for hash, data in leaves
+        ]
         return parts + novelty(made, self._store)
 
     def close(self) -> None:
@@ -319,9 +321,9 @@ class NodeEditor(Editor):
         except (PeerUnavailable, Timeout) as error:
             raise type(error)(f"{error}; whether the edit happened is not known") from error
 
-    def _bring(self, parts: list[Part]) -> bool:
+    def _bring(self, parts: list[EncodedCell]) -> bool:
         """Send cells, children first; return whether all below them is in the node's store."""
-        batch: list[Part] = []
+        batch: list[EncodedCell] = []
         size = 0
         for part in parts:
             batch.append(part)
@@ -330,7 +332,7 @@ class NodeEditor(Editor):
                 values = Vector.of(value for _, _, value in batch)
                 if self._client.call("root.put", values=values) is not True:
                     return False
-                settle(batch, self._store)
+                close_cells(batch, self._store)
                 batch, size = [], 0
         return True
 

@@ -52,7 +52,7 @@ from datalattice.conformance.registry import (
 )
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
-from datalattice.lattice import Lattice, MergeContext, Report, did_of, public_key_of
+from datalattice.lattice import Lattice, MergeContext, MergeNotice, did_of, public_key_of
 
 Reader = Callable[[Any], Value]
 COMMENTS: Final = ("about", "form", "tie_rule", "value_ids_note")
@@ -173,7 +173,7 @@ def _run_merge(level: str) -> Callable[[Fields], None]:
             if f"{side}_value_id" in fields:
                 expect(f"{side}_value_id", need_hex(fields, f"{side}_value_id"), value_hash(value))
                 expect(f"{side}_encoding", need_hex(fields, f"{side}_encoding"), encode(value))
-        reports: list[Report] = []
+        reports: list[MergeNotice] = []
         merged = lattice.merge(own, other, MergeContext(report=reports.append))
         expect_cell("merged", expected, merged)
         expect_cell("merged again", expected, lattice.merge(merged, other))
@@ -185,7 +185,7 @@ def _run_merge(level: str) -> Callable[[Fields], None]:
     return run
 
 
-def _last(report: Report) -> str:
+def _last(report: MergeNotice) -> str:
     """Return the key of what was refused, as the files write it."""
     last = report.path[-1] if report.path else None
     if isinstance(last, bytes):

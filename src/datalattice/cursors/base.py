@@ -21,7 +21,7 @@ from datalattice.cells import Value, same, to_cell, to_text
 from datalattice.errors import UnsupportedOperation
 from datalattice.lattice import Lattice, assoc_in, get_in
 
-Change = Callable[[Value], Value]
+ChangeFunction = Callable[[Value], Value]
 Update = Callable[[Value], object]
 Accumulate = Callable[[Value, Value], object]
 Wake = Callable[[], None]
@@ -73,7 +73,7 @@ class Reference:
 
         return end
 
-    def apply(self, change: Change) -> tuple[Value, Value]:
+    def apply(self, change: ChangeFunction) -> tuple[Value, Value]:
         """Replace the value by `change(value)`; return the value before and after."""
         while True:
             old = self.value
@@ -99,7 +99,7 @@ class Cursor(ABC):
         """Return the current value."""
 
     @abstractmethod
-    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
         """Replace the value by `change(value)`; return the value before and after.
 
         is_judged: the result was checked already, so the levels below skip their checks.
@@ -270,7 +270,7 @@ class Root(Cursor):
     def _read(self) -> Value:
         return self._reference.value
 
-    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
         return self._reference.apply(change)
 
 
@@ -304,7 +304,7 @@ class PathCursor(Cursor):
     def _read(self) -> Value:
         return get_in(self._base.get(), self._keys)
 
-    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
         before: Value = None
         after: Value = None
 

@@ -19,7 +19,7 @@ from datalattice.cells import Signed, Value, brief, same, to_cell
 from datalattice.crypto import KeyPair
 from datalattice.cursors.base import (
     KEEP,
-    Change,
+    ChangeFunction,
     Cursor,
     PathCursor,
     Reference,
@@ -131,7 +131,7 @@ class LatticeCursor(Cursor):
         """
         return self._update(function, is_judged=True)[1]
 
-    def _accepted(self, change: Change) -> Change:
+    def _accepted(self, change: ChangeFunction) -> ChangeFunction:
         """Return `change`, made to raise if its result may not be written here."""
         lattice, context = self._lattice, self._context
         if lattice is None or not self._strict or context.is_signed or not is_guarded(lattice):
@@ -205,7 +205,7 @@ class RootLattice(LatticeCursor):
     def _read(self) -> Value:
         return self._reference.value
 
-    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
         return self._reference.apply(change if is_judged else self._accepted(change))
 
 
@@ -259,7 +259,7 @@ class ForkedLattice(LatticeCursor):
     def _read(self) -> Value:
         return self._reference.value
 
-    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
         return self._reference.apply(change if is_judged else self._accepted(change))
 
 
@@ -309,7 +309,7 @@ class Descended(LatticeCursor):
     def _read(self) -> Value:
         return self._path._read()
 
-    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
         return self._path._apply(change, is_judged=is_judged)
 
     def _seed(self, value: Value) -> Value:
@@ -361,7 +361,7 @@ class SignedCursor(LatticeCursor):
     def _read(self) -> Value:
         return self._opened(self._base.get())
 
-    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
         before: Value = None
         after: Value = None
 

@@ -28,7 +28,7 @@ from datalattice.lattice import (
     MALFORMED,
     EntryDropped,
     MergeContext,
-    Report,
+    MergeNotice,
     SectionDropped,
     isolated,
     root_lattice,
@@ -90,7 +90,7 @@ def _sound_section(key: Value, section: Value, holes: Holes, left_out: list[Left
     """Return the sound part of one section, or None."""
     if not holes.spoils(section):
         return section
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     lattice = root_lattice().child(key) if isinstance(key, Keyword) else None
     context = MergeContext(report=reports.append, holes=holes).child(key)
     kept: Value = None

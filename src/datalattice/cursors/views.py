@@ -10,7 +10,7 @@ from typing import Final
 
 from datalattice.cells import Value, to_cell
 from datalattice.clock import Clock, SystemClock
-from datalattice.cursors.base import Change, Cursor, Reference
+from datalattice.cursors.base import ChangeFunction, Cursor, Reference
 from datalattice.errors import ReadOnly, TypeMismatch, UsageError
 
 Transform = Callable[[Value], object]
@@ -33,7 +33,7 @@ class View(Cursor):
     def _watched(self) -> Reference:
         return self._source._watched()
 
-    def _apply(self, change: Change, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
         raise self._refusal()
 
     def _refusal(self) -> ReadOnly:

@@ -146,7 +146,7 @@ class CASLattice(Lattice):
         if other is None or own is other or not self.accepts(other, context):
             return own
         assert isinstance(other, Index)
-        join = _Keeping(context).join
+        join = _GreaterHash(context).join
         if isinstance(own, Index):
             return own.merge_with(other, join, work=context.work)
         if context.holes:
@@ -170,7 +170,7 @@ class CASLattice(Lattice):
         return isinstance(value, Index)
 
 
-class _Keeping:
+class _GreaterHash:
     """Merges entries by the greater hash."""
 
     def __init__(self, context: MergeContext) -> None:

@@ -45,7 +45,7 @@ Verifiers do not raise.
 """
 
 
-class Report:
+class MergeNotice:
     """Base of merge reports. `kind` is a metric label."""
 
     kind: str = "reported"
@@ -57,7 +57,7 @@ class Report:
         return self.path
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Report) or type(other) is not type(self):
+        if not isinstance(other, MergeNotice) or type(other) is not type(self):
             return False
         own, theirs = self._fields(), other._fields()
         return len(own) == len(theirs) and all(same(a, b) for a, b in zip(own, theirs, strict=True))
@@ -72,7 +72,7 @@ class Report:
         return type(self), (self.path,)
 
 
-class EntryDropped(Report):
+class EntryDropped(MergeNotice):
     """A foreign value at `path` was rejected; own's value, if any, is kept.
 
     `kind` is the reason if known. Equality ignores it.
@@ -86,7 +86,7 @@ class EntryDropped(Report):
         return EntryDropped, (self.path, self.kind)
 
 
-class SectionDropped(Report):
+class SectionDropped(MergeNotice):
     """The foreign value of the section at `path` was rejected; own's is kept."""
 
     kind = SECTION_DROPPED
@@ -102,7 +102,7 @@ class SectionDropped(Report):
         return SectionDropped, (self.path, self.reason)
 
 
-class OwnMalformed(Report):
+class OwnMalformed(MergeNotice):
     """This node's own value at `path` is malformed and cannot be merged.
 
     The foreign value replaces it if it is well-formed and signed by the owner. Otherwise own's
@@ -122,7 +122,7 @@ class OwnMalformed(Report):
         return OwnMalformed, (self.path, self.reason)
 
 
-class QueueForked(Report):
+class QueueForked(MergeNotice):
     """Two leaders wrote one queue: the records at `path` differ from `offset` on.
 
     `lost` is the side whose records the merge leaves out, "own" or "other"; `lost_end` is the
@@ -152,7 +152,7 @@ class QueueForked(Report):
         return QueueForked, (self.path, self.offset, self.lost, self.lost_end)
 
 
-class OwnerForked(Report):
+class OwnerForked(MergeNotice):
     """Two values signed for `owner` fork: `kept` stays, and does not contain all of `other`.
 
     Both are Signed cells. `branch` says what is missing: "owner" if no key here may sign the merge
@@ -189,7 +189,7 @@ class OwnerForked(Report):
         return OwnerForked, fields
 
 
-class MetadataUnstamped(Report):
+class MetadataUnstamped(MergeNotice):
     """Two values of a metadata key at `path` have no stamp; the greater branch's value stays."""
 
     kind = "metadata-unstamped"
@@ -198,7 +198,7 @@ class MetadataUnstamped(Report):
         return MetadataUnstamped, (self.path,)
 
 
-class WriteSuperseded(Report):
+class WriteSuperseded(MergeNotice):
     """A write was replaced by a later write or delete of the same path.
 
     `lost` is the losing side, "own" or "other". Every replacement is reported, including those that
@@ -225,11 +225,11 @@ class WriteSuperseded(Report):
         return WriteSuperseded, (self.path, self.lost)
 
 
-Reporter = Callable[[Report], None]
+Reporter = Callable[[MergeNotice], None]
 """Receives the reports of a merge; does not raise."""
 
 
-def discard(_report: Report) -> None:
+def discard(_report: MergeNotice) -> None:
     """Ignore a report: the default reporter."""
 
 

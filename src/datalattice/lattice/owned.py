@@ -42,9 +42,9 @@ from datalattice.lattice.context import (
     VALUE,
     EntryDropped,
     MergeContext,
+    MergeNotice,
     OwnerForked,
     QueueForked,
-    Report,
     WriteSuperseded,
     discard,
 )
@@ -185,10 +185,10 @@ class _SlotMerge:
         self._context: Final = context
         below = context.at((*context.path, VALUE), context.owner)
         self._below: Final = below.preferring(OWN).reporting(self._note)
-        self._reports: Final[list[Report]] = []
+        self._reports: Final[list[MergeNotice]] = []
         self._walk: Final = Walk(context.work)
 
-    def _note(self, report: Report) -> None:
+    def _note(self, report: MergeNotice) -> None:
         self._reports.append(report)
 
     def joined(self, own: Signed, other: Signed) -> Value:

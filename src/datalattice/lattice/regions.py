@@ -18,7 +18,7 @@ from datalattice.errors import BadSignature, TypeMismatch, UsageError
 from datalattice.lattice.base import Lattice
 from datalattice.lattice.containers import MapLattice, need_lattice
 from datalattice.lattice.content import DataLattice
-from datalattice.lattice.context import MergeContext, OwnerForked, QueueForked, Report
+from datalattice.lattice.context import MergeContext, MergeNotice, OwnerForked, QueueForked
 from datalattice.lattice.identity import verify_did
 from datalattice.lattice.keyed import KeyedLattice
 from datalattice.lattice.owned import OwnerLattice
@@ -105,9 +105,9 @@ def root_contains(root: Value, other: Value) -> bool:
         is_known = lattice.child(key) is not None
         if not is_known and not (key in root and same(root.get(key), value)):
             return False
-    forks: list[Report] = []
+    forks: list[MergeNotice] = []
 
-    def note(report: Report) -> None:
+    def note(report: MergeNotice) -> None:
         # A fork keeps one of two values, so the other value is not contained.
         if isinstance(report, (OwnerForked, QueueForked)):
             forks.append(report)

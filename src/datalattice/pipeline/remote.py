@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from datalattice.cells import (
-    Parts,
+    MessageCells,
     Value,
     Vector,
     branch_hashes,
@@ -249,7 +249,9 @@ class RemoteCells:
         self._ahead.came(list(cells.values()))
         return cells
 
-    def _checked(self, answer: Value, parts: Parts, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+    def _checked(
+        self, answer: Value, parts: MessageCells, hashes: Sequence[bytes]
+    ) -> dict[bytes, bytes]:
         """Return the cells of an answer by hash, in the order requested."""
         if not isinstance(answer, Vector) or len(answer) != len(hashes):
             raise PeerUnavailable(
@@ -268,7 +270,9 @@ class RemoteCells:
 
     # --- the connection ---
 
-    def _ask(self, question: Callable[[int], bytes], patience_s: float) -> tuple[Result, Parts]:
+    def _ask(
+        self, question: Callable[[int], bytes], patience_s: float
+    ) -> tuple[Result, MessageCells]:
         """Return the answer to a request with its cells; retry while the node is unreachable."""
         give_up_s: float | None = None
         pause_s = FIRST_PAUSE_S
@@ -296,7 +300,7 @@ class RemoteCells:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
-    def _exchange(self, question: Callable[[int], bytes]) -> tuple[Result, Parts]:
+    def _exchange(self, question: Callable[[int], bytes]) -> tuple[Result, MessageCells]:
         if self._stream is None:
             self._stream = open_stream(self._address, ANSWER_TIMEOUT_S, self._key_pair)
             self._buffer = FrameBuffer(ANSWER_BYTES_MAX)

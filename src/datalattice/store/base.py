@@ -10,11 +10,11 @@ from typing import Final, Self, overload
 from mypy_extensions import mypyc_attr
 
 from datalattice.cells import (
+    CellSink,
+    EncodedCell,
     Index,
     Keyword,
     Loader,
-    Part,
-    Taking,
     Value,
     branch_hashes,
     decode,
@@ -60,7 +60,7 @@ class Commit:
 
     root_hash: bytes
     """Hash of the root now."""
-    novelty: list[Part]
+    novelty: list[EncodedCell]
     """(hash, encoding, value) of its cells that were not behind a reference of this store."""
     sequence: int
     """Number of the pack that carries the root; grows with every commit that wrote something."""
@@ -105,7 +105,7 @@ def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     return found
 
 
-def with_top(parts: list[Part], value: Value, root: bytes) -> list[Part]:
+def with_top(parts: list[EncodedCell], value: Value, root: bytes) -> list[EncodedCell]:
     """Return the novelty of `value` with its top cell, which is no branch when it is short."""
     if parts and parts[-1][0] == root:
         return parts
@@ -119,7 +119,7 @@ def public_part(root: Value) -> Value:
     return root
 
 
-def announced_parts(announced: Iterable[Value], home: Loader) -> list[Part]:
+def announced_parts(announced: Iterable[Value], home: Loader) -> list[EncodedCell]:
     """Return the novelty of all values that a commit announces, their top cells with it."""
     return [
         part
@@ -138,7 +138,7 @@ def announced_tops(root: Value, home: Loader) -> list[bytes]:
     return [hash for hash in dict.fromkeys(below) if hash not in made]
 
 
-def reachable(parts: Iterable[Part], inside: Callable[[bytes], bytes | None]) -> list[bytes]:
+def reachable(parts: Iterable[EncodedCell], inside: Callable[[bytes], bytes | None]) -> list[bytes]:
     """Return the hashes below `parts` that `inside` knows, and those below them, each once.
 
     `inside` returns the encoding of a hash that is to be followed, None for any other.
@@ -156,7 +156,7 @@ def reachable(parts: Iterable[Part], inside: Callable[[bytes], bytes | None]) ->
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Store(Taking):
+class Store(CellSink):
     """Cells by hash, and one root among them that moves by compare-and-set. It is a `Loader`.
 
     A cell is *announced* when it is reachable from what a commit announced, which is by default

@@ -17,7 +17,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from datalattice.cells import Part, Value, branch_hashes, may_refer, novelty, settle, value_hash
+from datalattice.cells import (
+    EncodedCell,
+    Value,
+    branch_hashes,
+    close_cells,
+    may_refer,
+    novelty,
+    value_hash,
+)
 from datalattice.clock import BoundedClock, Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import MissingData, ReadOnly, StoreError, StoreFull, UsageError
@@ -410,12 +418,12 @@ class CellStore(Reading):
             epoch = committer.epoch
         committer.make_durable(sequence, epoch)
         self.history.flush()
-        settle(parts, self)
+        close_cells(parts, self)
         self._cache.add_many(parts)
         return Commit(root, parts, sequence)
 
     def _write_commit(
-        self, committer: Committer, tops: list[Part], shown: list[Part], root: bytes
+        self, committer: Committer, tops: list[EncodedCell], shown: list[EncodedCell], root: bytes
     ) -> int:
         """Write the cells of a root, `tops`; those of `shown`, and all below them, are announced.
 
@@ -523,7 +531,7 @@ class CellStore(Reading):
             tops = with_top(parts, value, top)
             self._caretaker.touch(top)  # first: from now on a collection leaves it, if it is here
             count += self.put_encodings([(hash, encoding) for hash, encoding, _ in tops])
-            settle(parts, self)
+            close_cells(parts, self)
         return count
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from datalattice.cells import Value, novelty, settle, value_hash
+from datalattice.cells import Value, close_cells, novelty, value_hash
 from datalattice.errors import StoreClosed
 from datalattice.store.base import (
     Any_,
@@ -85,7 +85,7 @@ class MemoryStore(Store):
             if root != self._root:
                 self._sequence += 1
             self._root = root
-            settle(parts, self)
+            close_cells(parts, self)
             return Commit(root, parts, self._sequence)
 
     def _staged_encoding(self, hash: bytes) -> bytes | None:
@@ -98,7 +98,7 @@ class MemoryStore(Store):
             parts = novelty(value, self)
             tops = with_top(parts, value, value_hash(value))
             count += self.put_encodings([(hash, encoding) for hash, encoding, _ in tops])
-            settle(parts, self)
+            close_cells(parts, self)
         return count
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:

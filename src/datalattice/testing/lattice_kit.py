@@ -14,7 +14,7 @@ from datalattice.lattice import (
     EMPTY_CONTEXT,
     Lattice,
     MergeContext,
-    Report,
+    MergeNotice,
     Walk,
     get_in,
     to_json_key,
@@ -34,7 +34,7 @@ def check_lattice(
     Identity of zero and nil, idempotence, commutativity, absorption, associativity; that a merge
     returns an operand itself when the result equals it, own before other; that nothing is reported.
     """
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = observed(context, reports)
     zero = lattice.zero()
     nothing = lattice.merge(None, None, context)
@@ -112,12 +112,12 @@ def check_paths(
 
 def check_foreign_merge(
     lattice: Lattice, own: Value, foreign: Value, context: MergeContext = EMPTY_CONTEXT
-) -> list[Report]:
+) -> list[MergeNotice]:
     """Check that any value at all can be merged in, and that a second time changes nothing.
 
     Returns what was reported the first time.
     """
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = observed(context, reports)
     merged = lattice.merge(own, foreign, context)
     first = list(reports)
@@ -127,7 +127,7 @@ def check_foreign_merge(
     return first
 
 
-def observed(context: MergeContext, reports: list[Report]) -> MergeContext:
+def observed(context: MergeContext, reports: list[MergeNotice]) -> MergeContext:
     """Return the context with its reports going to a list."""
     return context.reporting(reports.append)
 

@@ -13,7 +13,7 @@ from datalattice.cells import (
     Index,
     Keyword,
     Map,
-    Parts,
+    MessageCells,
     Ref,
     Signed,
     Value,
@@ -91,7 +91,7 @@ def value_of(top: bytes, below: Mapping[bytes, bytes]) -> Value:
 
     Raises: BadFormat: a single cell is not well formed.
     """
-    parts = Parts(None)
+    parts = MessageCells(None)
     for encoding in below.values():
         decode(encoding)
         parts.add(encoding)

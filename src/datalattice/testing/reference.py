@@ -27,7 +27,7 @@ from datalattice.cells import (
     Index,
     Keyword,
     Map,
-    Parts,
+    MessageCells,
     Signed,
     Value,
     Vector,
@@ -295,7 +295,7 @@ class ReferencePeer:
             return []  # "if some cell below the value is missing, no answer is sent at all"
 
     def _take(
-        self, path: tuple[Value, ...], value: Value, parts: Parts, absent: bytes | None
+        self, path: tuple[Value, ...], value: Value, parts: MessageCells, absent: bytes | None
     ) -> list[bytes]:
         """Merge a value at a path; return what to broadcast."""
         self.values += 1

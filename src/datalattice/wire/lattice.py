@@ -27,7 +27,7 @@ from datalattice.cells import (
     Blob,
     Keyword,
     Loader,
-    Parts,
+    MessageCells,
     Record,
     Signed,
     Value,
@@ -200,7 +200,7 @@ def decode_payload(
     limit: int = MESSAGE_BYTES_MAX,
     *,
     ordered: bool = True,
-) -> tuple[Message, Parts]:
+) -> tuple[Message, MessageCells]:
     """Return (message, the cells that came with it); `loader` has those that did not.
 
     ordered: as for `decode_parts`.

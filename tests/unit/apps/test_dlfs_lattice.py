@@ -28,7 +28,13 @@ from datalattice.cells import (
     to_text,
     value_hash,
 )
-from datalattice.lattice import EntryDropped, MergeContext, Report, WriteSuperseded, root_lattice
+from datalattice.lattice import (
+    EntryDropped,
+    MergeContext,
+    MergeNotice,
+    WriteSuperseded,
+    root_lattice,
+)
 from datalattice.store import MemoryStore
 
 LATTICE = DLFSLattice()
@@ -149,7 +155,7 @@ def test_what_is_a_node_is_taken() -> None:
 
 
 def test_bad_entries_are_dropped_one_by_one_and_reported() -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = MergeContext(path=("here",), report=reports.append)
     bad = Index.of(
         [
@@ -184,7 +190,7 @@ def test_deep_trees_are_cut_where_the_bound_is() -> None:
     for _ in range(DEPTH_MAX):
         tree = folder(1, d=tree)
     assert LATTICE.merge(None, tree) is tree
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = MergeContext(report=reports.append)
     cut = LATTICE.merge(None, folder(1, d=tree, e=file(1)), context)
     assert [len(report.path) for report in reports] == [2 * (DEPTH_MAX + 1)]
@@ -236,7 +242,7 @@ def test_what_a_signer_made_too_deep_and_nobody_could_put_right_breaks_no_merge(
 
 def test_lost_writes_are_reported() -> None:
     def told(own: Value, other: Value) -> list[tuple[Value, str]]:
-        reports: list[Report] = []
+        reports: list[MergeNotice] = []
         LATTICE.merge(own, other, MergeContext(report=reports.append))
         assert all(isinstance(report, WriteSuperseded) for report in reports)
         return sorted(

@@ -46,7 +46,7 @@ from datalattice.errors import (
 from datalattice.lattice import (
     EntryDropped,
     MergeContext,
-    Report,
+    MergeNotice,
     WriteSuperseded,
     key_of,
     root_lattice,
@@ -653,7 +653,7 @@ def test_a_key_that_is_not_made_of_its_name_is_dropped_and_reported(db: Database
     swapped = (made[:32] + b"x" + made[33:]).decode("utf-8", "surrogateescape")
     bad: list[Value] = [made, made[:32], swapped, made[:33].decode("utf-8", "surrogateescape")]
     for key in bad:
-        reports: list[Report] = []
+        reports: list[MergeNotice] = []
         other = Index.of([(key, entry), ("ok", entry)])
         merged = STORE.merge(EMPTY_INDEX, other, MergeContext(report=reports.append))
         assert [report.path for report in reports] == [(key,)]
@@ -1015,7 +1015,7 @@ def test_replicas_are_chosen_by_owner(clock: StoppedClock) -> None:
 
 
 def test_forged_replicas_are_refused_and_reported(clock: StoppedClock) -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     a = Database.create("d", ALICE, clock=clock, report=reports.append)
     b = Database.create("d", BOB, clock=clock)
     b["k"] = 1
@@ -1083,7 +1083,7 @@ def test_merge_takes_databases_and_stores(db: Database, clock: StoppedClock) -> 
 
 
 def test_what_a_merge_drops_is_reported(clock: StoppedClock) -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     a = Database.create("d", replica="a", clock=clock, report=reports.append)
     b = Database.create("d", replica="b", clock=clock)
     a["v"] = "mine"

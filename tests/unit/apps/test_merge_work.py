@@ -15,7 +15,7 @@ from datalattice.apps.queue.lattice import topic_map_lattice
 from datalattice.cells import Blob, Index, Keyword, Map, Signed, Value, Vector, Work, novelty, same
 from datalattice.crypto import KeyPair
 from datalattice.errors import WorkExceeded
-from datalattice.lattice import Lattice, MergeContext, OwnerLattice, Report, discard
+from datalattice.lattice import Lattice, MergeContext, MergeNotice, OwnerLattice, discard
 from datalattice.limits import WORK_LIMITS
 from datalattice.testing.bombs import (
     database_bomb,
@@ -34,7 +34,7 @@ TICKS_MAX = 60_000
 """60 ms of compiled code, for two bombs of up to 25 kB each."""
 
 
-def account(reports: list[Report] | None = None) -> tuple[Work, MergeContext]:
+def account(reports: list[MergeNotice] | None = None) -> tuple[Work, MergeContext]:
     work = Work()
     return work, MergeContext().for_foreign(discard if reports is None else reports.append, work)
 
@@ -162,7 +162,7 @@ def test_a_log_that_begins_at_the_joined_start_and_reaches_as_far_is_taken_uncut
 
 
 def test_logs_with_other_starts_are_compared_by_the_last_records_that_both_have() -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     common = [f"record {n}" for n in range(10_000)]
     own = kept(topics({0: queue_state(Vector.of([*common, "one"]), 0, 5)}))
     other = kept(topics({0: queue_state(Vector.of([*common[5:], "two"]), 5, 9)}))
@@ -271,7 +271,7 @@ def test_a_slot_of_legal_data_earns_what_it_costs(name: str) -> None:
     owner = KeyPair(b"\x07" * 32)
     a, b = (kept(_slot(owner, make(count, tag))) for tag in "ab")
     for own, other in ((None, b), (a, b), (b, a)):
-        reports: list[Report] = []
+        reports: list[MergeNotice] = []
         work, context = account(reports)
         section.merge(own, other, context)
         assert "too-costly" not in {report.kind for report in reports}

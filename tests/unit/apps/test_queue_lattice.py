@@ -26,9 +26,9 @@ from datalattice.cells import (
 from datalattice.lattice import (
     EntryDropped,
     MergeContext,
+    MergeNotice,
     MetadataUnstamped,
     QueueForked,
-    Report,
     root_lattice,
 )
 
@@ -158,7 +158,7 @@ def test_equally_long_logs_of_different_starts_are_decided_and_cut_alike() -> No
 
 def test_below_a_slot_unstamped_metadata_of_the_greater_side_stays_and_is_reported() -> None:
     own, other = state(0, 1, {"a": "x", "b": 1}), state(0, 1, {"a": "y", "b": 1})
-    found: list[Report] = []
+    found: list[MergeNotice] = []
     context = MergeContext(report=found.append).preferring("own")
     assert QUEUE.merge(own, other, context) is own
     assert QUEUE.merge(other, own, context) is other

@@ -17,6 +17,7 @@ from datalattice.cells import (
     Value,
     Vector,
     branch_hashes,
+    close_cells,
     decode,
     decode_message,
     decode_parts,
@@ -27,7 +28,6 @@ from datalattice.cells import (
     missing,
     novelty,
     same,
-    settle,
     validate,
     value_hash,
     vector_fork_offset,
@@ -205,7 +205,7 @@ def test_settling_lets_go_of_memory_and_changes_nothing(vector: Vector) -> None:
     parts = novelty(fresh, shelf)
     for digest, encoding, _ in parts:
         shelf.cells[digest] = encoding
-    settle(parts, shelf)
+    close_cells(parts, shelf)
     assert fresh[777] == "element 777"
     assert shelf.loads > 0
     assert value_hash(fresh) == before

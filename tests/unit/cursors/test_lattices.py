@@ -40,9 +40,9 @@ from datalattice.lattice import (
     MapLattice,
     MaxLattice,
     MergeContext,
+    MergeNotice,
     OwnerForked,
     OwnerLattice,
-    Report,
     SetLattice,
     SignedLattice,
     verify_did,
@@ -252,7 +252,7 @@ def test_merge_without_any_lattice_is_unsupported() -> None:
 
 
 def test_reports_of_a_merge_below_a_path_start_at_the_root() -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = MergeContext(key_pair=BOB, report=reports.append)
     own, other = (Signed.sign(ALICE, to_cell({"s": {n}})) for n in (1, 2))
     root = RootLattice(TREE, Index.of([(O, Map.of([(ALICE.public_key, own)]))]), context)

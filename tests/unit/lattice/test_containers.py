@@ -36,7 +36,7 @@ from datalattice.lattice import (
     MapLattice,
     MaxLattice,
     MergeContext,
-    Report,
+    MergeNotice,
     SetLattice,
     TupleLattice,
     VectorLattice,
@@ -67,8 +67,8 @@ class Counting(Lattice):
         return isinstance(value, int)
 
 
-def reported(lattice: Lattice, own: Value, other: Value) -> tuple[Value, list[Report]]:
-    reports: list[Report] = []
+def reported(lattice: Lattice, own: Value, other: Value) -> tuple[Value, list[MergeNotice]]:
+    reports: list[MergeNotice] = []
     return lattice.merge(own, other, observed(MergeContext(path=("at",)), reports)), reports
 
 
@@ -291,7 +291,7 @@ def test_a_vector_of_more_elements_than_a_join_may_visit_is_dropped_and_reported
     huge = decode(encoding, Shelf())
     assert isinstance(huge, Vector)
     assert len(huge) == 16**7
-    seen: list[Report] = []
+    seen: list[MergeNotice] = []
     own = Vector.of([1])
     assert VECTOR.merge(own, huge, MergeContext(report=seen.append)) is own
     assert seen == [EntryDropped(())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Value, same, value_hash
-from datalattice.lattice import CASLattice, DataLattice, EntryDropped, MergeContext, Report
+from datalattice.lattice import CASLattice, DataLattice, EntryDropped, MergeContext, MergeNotice
 from datalattice.testing.lattice_kit import observed
 
 DATA = DataLattice()
@@ -55,7 +55,7 @@ def test_a_hash_in_another_type_of_key_is_filed_as_a_blob() -> None:
 
 
 def test_what_is_no_index_is_refused() -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = observed(MergeContext(), reports)
     assert DATA.merge(EMPTY_INDEX, EMPTY_MAP, context) is EMPTY_INDEX
     own = Index.of([("k", 1)])

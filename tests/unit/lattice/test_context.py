@@ -12,9 +12,9 @@ from datalattice.lattice import (
     EMPTY_CONTEXT,
     EntryDropped,
     MergeContext,
+    MergeNotice,
     OwnerForked,
     QueueForked,
-    Report,
     WriteSuperseded,
     discard,
     is_public_key,
@@ -61,7 +61,7 @@ def test_without_a_verifier_values_are_accepted_and_nobody_may_sign() -> None:
 
 
 def test_children_carry_everything_and_a_longer_path() -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = MergeContext(5, KEY, verify_did, report=reports.append)
     below = context.child(Keyword("a")).child(1)
     assert below.path == (Keyword("a"), 1)

@@ -15,7 +15,7 @@ from datalattice.lattice import (
     Judge,
     MaxLattice,
     MergeContext,
-    Report,
+    MergeNotice,
     SignedLattice,
     did_of,
     merge_exact,
@@ -145,7 +145,7 @@ def test_what_is_signed_is_taken_whole_or_not_at_all() -> None:
     lattice = SignedLattice(IndexLattice(MaxLattice()), whole=True)
     bad = Signed.sign(KEY, Index.of({"a": 1, "b": "no number"}))
     good = owned(KEY, a=1)
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = MergeContext(report=reports.append)
     assert lattice.merge(None, bad, context) is None
     assert {report.path for report in reports} == {(Keyword("value"), "b"), ()}

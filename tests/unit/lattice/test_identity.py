@@ -9,8 +9,8 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import (
     MergeContext,
+    MergeNotice,
     OwnerLattice,
-    Report,
     SetLattice,
     did_of,
     is_bare_did,
@@ -132,7 +132,7 @@ def test_only_so_long_names_and_so_many_keys_are_looked_at() -> None:
 
 
 def test_owners_by_resolved_name_may_sign_and_others_are_reported() -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     lattice = OwnerLattice(SetLattice())
     verifier = resolving_verifier(lambda did: [KEY.public_key] if did == "did:web:a" else [])
     context = MergeContext(verifier=verifier, report=reports.append)
@@ -145,7 +145,7 @@ def test_owners_by_resolved_name_may_sign_and_others_are_reported() -> None:
 
 
 def test_reports_say_why_an_entry_was_dropped() -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     lattice = OwnerLattice(SetLattice())
     good = Signed.sign(KEY, Set.of([1]))
     forged = Signed(KEY.public_key, bytes(64), Set.of([1]))

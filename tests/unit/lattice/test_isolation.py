@@ -41,9 +41,9 @@ from datalattice.lattice import (
     LWWLattice,
     MapLattice,
     MergeContext,
+    MergeNotice,
     OwnerLattice,
     OwnMalformed,
-    Report,
     SectionDropped,
     did_of,
     isolated,
@@ -103,8 +103,8 @@ class Received:
         self.value = decode(top, self.holes.loader(stored))
 
 
-def merged(lattice: Lattice, own: Value, received: Received) -> tuple[Value, list[Report]]:
-    reports: list[Report] = []
+def merged(lattice: Lattice, own: Value, received: Received) -> tuple[Value, list[MergeNotice]]:
+    reports: list[MergeNotice] = []
     context = MergeContext(verifier=verify_did).for_foreign(reports.append, Work(), received.holes)
     made = lattice.merge(own, received.value, context)
     assert not received.holes.is_planted(made)
@@ -220,7 +220,7 @@ def test_what_is_inside_a_signed_value_is_taken_with_it_or_not_at_all() -> None:
     other = Map.of(
         [(owner, Signed.sign(KEYS[0], Index.of([(Keyword("a"), 2), (Keyword("b"), 2)])))]
     )
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     assert lattice.merge(own, other, MergeContext(report=reports.append)) is own
     assert [(one.path, one.kind) for one in reports] == [((owner,), MISMATCHED)]
 
@@ -240,7 +240,7 @@ def test_an_error_of_the_own_disk_passes_through(error: Exception) -> None:
 
 def test_a_part_that_costs_too_much_is_left_out_and_the_rest_has_more_to_spend() -> None:
     work = Work(WorkLimits(start=0))
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = MergeContext(path=(KV,)).for_foreign(reports.append, work)
 
     def costly() -> Value:
@@ -263,7 +263,7 @@ def test_own_poison_gives_way_to_a_sound_value_that_the_owner_signed() -> None:
     data = (Keyword("data"), Index.of([(value_hash(LONG), LONG)]))
     own = Index.of([(KV, Map.of([(owner, bad)]))])
     other = Index.of([(KV, Map.of([(owner, good)])), data])
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     made = lattice.merge(own, other, MergeContext(report=reports.append))
     assert same(made, other)
     assert [type(one) for one in reports] == [OwnMalformed]
@@ -276,7 +276,7 @@ def test_own_poison_in_a_section_stays_and_the_others_merge() -> None:
     own = Index.of([(KV, malformed(slots))])
     data = (Keyword("data"), Index.of([(value_hash(LONG), LONG)]))
     other = Index.of([(KV, Map.of([(key.public_key, slot(key, 2)) for key in KEYS])), data])
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     made = lattice.merge(own, other, MergeContext(report=reports.append))
     assert isinstance(made, Index)
     assert same(made.get(KV), own.get(KV))

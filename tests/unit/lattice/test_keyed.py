@@ -27,7 +27,7 @@ from datalattice.lattice import (
     MapLattice,
     MaxLattice,
     MergeContext,
-    Report,
+    MergeNotice,
     SetLattice,
     StringKeyedLattice,
     name_bytes,
@@ -65,7 +65,7 @@ def test_nil_entries_are_kept_below_values() -> None:
 
 
 def test_bad_entries_are_dropped_and_reported_with_their_path() -> None:
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = observed(MergeContext(path=("r",)), reports)
     own = Index.of([(N, 5)])
     merged = KEYED.merge(own, Index.of([(N, "bad"), (S, 7)]), context)

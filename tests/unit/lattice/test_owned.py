@@ -34,9 +34,9 @@ from datalattice.lattice import (
     MapLattice,
     MaxLattice,
     MergeContext,
+    MergeNotice,
     OwnerForked,
     OwnerLattice,
-    Report,
     SetLattice,
     SignedLattice,
     Walk,
@@ -81,8 +81,8 @@ def merged(
     own: Value,
     other: Value,
     context: MergeContext = EMPTY_CONTEXT,
-) -> tuple[Value, list[Report]]:
-    reports: list[Report] = []
+) -> tuple[Value, list[MergeNotice]]:
+    reports: list[MergeNotice] = []
     return lattice.merge(own, other, observed(context, reports)), reports
 
 

@@ -21,8 +21,8 @@ from datalattice.lattice import (
     MapLattice,
     MaxLattice,
     MergeContext,
+    MergeNotice,
     OwnerLattice,
-    Report,
     SignedLattice,
     local_slot,
     local_value,
@@ -100,7 +100,7 @@ def test_importing_the_applications_registers_their_sections(name: str) -> None:
 def test_a_section_that_is_not_known_is_left_alone_silently() -> None:
     lattice = root_lattice()
     mine = Keyword("mine")
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = observed(MergeContext(key_pair=KEY), reports)
     entry = Map.of([(KEY.public_key, Signed.sign(KEY, to_cell({"db": 1})))])
     foreign = Index.of([(mine, entry), (Keyword("data"), EMPTY_INDEX)])

@@ -21,8 +21,8 @@ from datalattice.lattice import (
     MapLattice,
     MaxLattice,
     MergeContext,
+    MergeNotice,
     MinLattice,
-    Report,
     SetLattice,
     map_timestamp,
 )
@@ -49,8 +49,10 @@ def joined(a: Value, b: Value) -> Value:
     return f"{a}+{b}"
 
 
-def merged_and_reported(lattice: Lattice, own: Value, other: Value) -> tuple[Value, list[Report]]:
-    reports: list[Report] = []
+def merged_and_reported(
+    lattice: Lattice, own: Value, other: Value
+) -> tuple[Value, list[MergeNotice]]:
+    reports: list[MergeNotice] = []
     context = observed(MergeContext(path=("here",)), reports)
     return lattice.merge(own, other, context), reports
 

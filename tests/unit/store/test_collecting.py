@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from datalattice.cells import (
+    EncodedCell,
     Map,
-    Part,
     Value,
     Vector,
     branch_hashes,
@@ -726,7 +726,7 @@ def test_what_is_staged_right_before_the_lock_is_followed(
 ) -> None:
     catch_up = marking.Marker.catch_up
     calls: list[int] = []
-    parts: list[Part] = []
+    parts: list[EncodedCell] = []
     with opened(tmp_path / "s", clock) as store:
         store.commit(texts(0))
         held = store.root()

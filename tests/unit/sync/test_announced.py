@@ -11,7 +11,7 @@ import pytest
 from datalattice.cells import (
     Index,
     Map,
-    Parts,
+    MessageCells,
     Value,
     decode_parts,
     encode,
@@ -78,7 +78,7 @@ def test_cells_of_a_value_that_is_incomplete_are_given_to_nobody(kind: str, tmp_
         assert store.has_many(brought) == set(brought)
         assert [given(replica, hash) for hash in brought] == [None] * len(brought)
         assert given(replica, value_hash(value)) is None
-        cells = {hash: data for hash, data, _ in novelty(value, Parts(None))}
+        cells = {hash: data for hash, data, _ in novelty(value, MessageCells(None))}
         done = replica.absorb(Offer(None, (Part(withheld, cells[withheld]),)), Peer("mallory"))
         assert done.changed
         assert [given(replica, hash) for hash in brought] == [cells[hash] for hash in brought]
@@ -102,7 +102,7 @@ def test_a_collection_takes_nothing_of_a_value_that_arrives_meanwhile(
 ) -> None:
     """Without any grace its cells go; they are asked for again when it is stated again."""
     value = Map.of([(f"key {number}", number) for number in range(3_000)])
-    cells = {hash: data for hash, data, _ in novelty(value, Parts(None))}
+    cells = {hash: data for hash, data, _ in novelty(value, MessageCells(None))}
     branch = references(encode(value))[0]
     leaf = references(cells[branch])[0]
     left_out = {"a branch": branch, "the top": value_hash(value), "a leaf": leaf}[last]
@@ -139,7 +139,7 @@ def test_what_a_peer_sends_below_local_is_given_to_nobody(kind: str, tmp_path: P
     assert isinstance(foreign, Index)
     foreign = lattice.merge(foreign, Index.of([("data", data)]), MergeContext())
     section: Value = get_in(foreign, [LOCAL_KEY])
-    planted = [hash for hash, _, _ in novelty(section, Parts(None))]
+    planted = [hash for hash, _, _ in novelty(section, MessageCells(None))]
     assert value_hash(secret) in planted
     with opened(kind, tmp_path) as store:
         replica = LatticeReplica(store, lattice)

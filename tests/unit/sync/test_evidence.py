@@ -41,8 +41,8 @@ from datalattice.lattice import (
     LOCAL_KEY,
     Latest,
     MergeContext,
+    MergeNotice,
     OwnerForked,
-    Report,
     SlotChange,
     Walk,
     assoc_in,
@@ -694,7 +694,7 @@ def recompared(node: LatticeReplica) -> dict[bytes, tuple[str, object]]:
     slot = slot_of(node.root)
     found: dict[bytes, tuple[str, object]] = {}
     for one in node.evidence.records.values():
-        reports: list[Report] = []
+        reports: list[MergeNotice] = []
         context = MergeContext(path=SLOT, owner=OWNER.public_key, report=reports.append)
         lattice = node.lattice.path(*SLOT)
         assert lattice is not None

@@ -11,7 +11,7 @@ from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import (
     EMPTY_VECTOR,
     Keyword,
-    Parts,
+    MessageCells,
     Signed,
     Value,
     Vector,
@@ -272,7 +272,7 @@ def test_a_branch_takes_not_the_place_of_what_its_peer_has_in_the_slot() -> None
         slot = get_in(root, SLOT)
         assert isinstance(slot, Signed)
         top, below = cells_of(slot)
-        parts = Parts(None)
+        parts = MessageCells(None)
         probe = Probe(value_hash(slot), Incoming(SLOT, decode(top, parts), parts, None, is_branch))
         return Offer(probe), [Part(hash, data) for hash, data in below.items()]
 

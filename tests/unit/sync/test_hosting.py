@@ -14,7 +14,7 @@ from datalattice.cells import (
     Index,
     Keyword,
     Map,
-    Parts,
+    MessageCells,
     Signed,
     Value,
     Work,
@@ -579,7 +579,7 @@ def test_a_root_that_is_known_by_its_hash_alone_is_fetched_from_its_top() -> Non
     source, replica = writer(), host(HostingPolicy())
     offer(source, *(text(n) for n in range(40)))
     hash = source.announced_hash
-    probe = Probe(hash, Incoming((), None, Parts(None), hash))
+    probe = Probe(hash, Incoming((), None, MessageCells(None), hash))
     missing = list(replica.absorb(Offer(probe), Peer("peer")).missing)
     assert missing == [hash]
     while missing:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datalattice.cells import (
-    Parts,
+    MessageCells,
     Value,
     Vector,
     decode_parts,
@@ -45,7 +45,7 @@ def tree(leaves: int, salt: str = "") -> tuple[bytes, dict[bytes, bytes]]:
 
 
 def _cells(value: Value) -> dict[bytes, bytes]:
-    parts: Parts = decode_parts(encode_message(Vector.of([value])))[1]
+    parts: MessageCells = decode_parts(encode_message(Vector.of([value])))[1]
     return parts.encodings()
 
 

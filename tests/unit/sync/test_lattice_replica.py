@@ -12,7 +12,7 @@ from datalattice.cells import (
     Index,
     Keyword,
     Map,
-    Parts,
+    MessageCells,
     Signed,
     Value,
     decode_parts,
@@ -157,7 +157,7 @@ def numbered(count: int, begin: int = 0, limits: ReplicaLimits | None = None) ->
 def by_hash(source: LatticeReplica) -> Offer:
     """Return what a message says that a patch could not be read of."""
     hash = source.announced_hash
-    return Offer(Probe(hash, Incoming((), None, Parts(None), hash)))
+    return Offer(Probe(hash, Incoming((), None, MessageCells(None), hash)))
 
 
 def whole(value: Value) -> Offer:

@@ -12,7 +12,7 @@ from datalattice.cells import (
     Index,
     Keyword,
     Map,
-    Parts,
+    MessageCells,
     Signed,
     Value,
     Vector,
@@ -88,7 +88,7 @@ def fetch(target: LatticeReplica, source: LatticeReplica | Relay) -> list[Absorb
     """Have `target` learn of the root of `source` by its hash, and fetch what it lacks."""
     hash = source.announced_hash
     supply = source.supply if isinstance(source, Relay) else source.views.supply
-    probe = Probe(hash, Incoming((), None, Parts(None), hash))
+    probe = Probe(hash, Incoming((), None, MessageCells(None), hash))
     steps = [target.absorb(Offer(probe), Peer("peer"))]
     while steps[-1].missing:
         parts = supply(steps[-1].missing)
@@ -188,7 +188,7 @@ def test_map_keys_out_of_order_are_found_though_a_message_is_read_without_hashin
 def value_of_unordered(top: bytes, below: dict[bytes, bytes], old: bytes, new: bytes) -> Value:
     """Return a value with a cell that `decode` would refuse."""
     changed, cells = with_cell(top, below, old, new)
-    parts = Parts(None)
+    parts = MessageCells(None)
     for encoding in cells.values():
         parts.add(encoding)
     return decode(changed, parts)

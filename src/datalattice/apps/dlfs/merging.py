@@ -35,7 +35,7 @@ from datalattice.lattice import (
     ExactKeys,
     ExactMerge,
     MergeContext,
-    Report,
+    MergeNotice,
     WriteSuperseded,
     as_operand,
     discard,
@@ -154,7 +154,7 @@ class Merging:
         self._aside: Merging | None = None
         self._deepest = 0  # the deepest level looked at so far
 
-    def _report(self, report: Report) -> None:
+    def _report(self, report: MergeNotice) -> None:
         if self._tell is not None:
             self._tell.report(report)
 

@@ -41,8 +41,8 @@ from datalattice.lattice import (
     Latest,
     Lattice,
     MergeContext,
+    MergeNotice,
     NamedOrder,
-    Report,
     Walk,
     as_operand,
     content_latest,
@@ -428,7 +428,7 @@ def sanitise(
     """
     rejected: list[Rejection] = []
 
-    def note(report: Report) -> None:
+    def note(report: MergeNotice) -> None:
         rejected.append((report.path, report.kind))
 
     noting = MergeContext(

@@ -60,7 +60,7 @@ from datalattice.lattice import (
     DIDVerifier,
     KeyedLattice,
     MergeContext,
-    Report,
+    MergeNotice,
     did_of,
     public_key_of,
 )
@@ -414,7 +414,7 @@ class Venue:
             other = other.get(GRID_SECTION)
         if self._keys is not None:
             self._keys.prepare(dids_to_resolve(self._grid.get(), other))
-        reports: list[Report] = []
+        reports: list[MergeNotice] = []
         before: Value = None
         context = MergeContext(
             key_pair=self._key_pair, verifier=self._verifier(), report=reports.append

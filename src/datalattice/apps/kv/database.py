@@ -35,8 +35,8 @@ from datalattice.lattice import (
     EntryDropped,
     MapLattice,
     MergeContext,
+    MergeNotice,
     OwnerLattice,
-    Report,
     discard,
     is_public_key,
 )
@@ -94,7 +94,7 @@ class Database(TypedOperations):
         clock: Clock | None = None,
         *,
         verifier: Verifier | None = None,
-        report: Callable[[Report], None] = discard,
+        report: Callable[[MergeNotice], None] = discard,
     ) -> Self:
         """Return a new empty database over a cursor of its own.
 

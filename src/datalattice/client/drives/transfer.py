@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from datalattice.apps.dlfs import Content, Drive
-from datalattice.cells import Blob, Value, blob_ranges, novelty, settle, value_hash
+from datalattice.cells import Blob, Value, blob_ranges, close_cells, novelty, value_hash
 from datalattice.client.drives.drives import content_of
 from datalattice.errors import MissingData
 
@@ -116,7 +116,7 @@ _NOWHERE: Final = _Nowhere()
 
 def _forget(value: Value) -> None:
     """Free the memory of a part of a file that is only hashed."""
-    settle(novelty(value, _NOWHERE), _NOWHERE)
+    close_cells(novelty(value, _NOWHERE), _NOWHERE)
 
 
 def fetch(

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Self
 
-from datalattice.cells import Parts, Vector, encode
+from datalattice.cells import MessageCells, Vector, encode
 from datalattice.client.addresses import parse_address, system_reason
 from datalattice.client.network.probing import receive_result
 from datalattice.client.network.stream import open_stream
@@ -104,7 +104,7 @@ def _batches(hashes: list[bytes], size: int) -> Iterator[list[bytes]]:
         yield hashes[first : first + size]
 
 
-def _cells(answer: Result, parts: Parts, hashes: list[bytes]) -> list[tuple[bytes, bytes]]:
+def _cells(answer: Result, parts: MessageCells, hashes: list[bytes]) -> list[tuple[bytes, bytes]]:
     """Return the cells in an answer under the hashes that they were asked for by."""
     value = answer.value
     here = parts.encodings()

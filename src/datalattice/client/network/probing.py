@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.cells import Parts, Value, value_hash
+from datalattice.cells import MessageCells, Value, value_hash
 from datalattice.client.addresses import PLAIN, parse_address, system_reason
 from datalattice.client.network.stream import open_stream
 from datalattice.crypto import KeyPair
@@ -86,7 +86,7 @@ def unreached(address: str, error: OSError) -> str:
 
 def receive_result(
     stream: socket.socket, buffer: FrameBuffer, id: int, within_s: float = ANSWER_WITHIN_S
-) -> tuple[Result, Parts]:
+) -> tuple[Result, MessageCells]:
     """Return the answer to a request, with its cells; other frames may come before it.
 
     Raises: OSError: none came. PeerError: it is an error, what came is no message, or something

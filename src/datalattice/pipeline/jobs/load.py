@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from datalattice.cells import (
     CellList,
     Map,
-    Parts,
+    MessageCells,
     Value,
     decode,
     decode_message,
@@ -279,7 +279,7 @@ def _maps(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]
 
 def _messages(values: list[bytes], cells: CellList) -> list[bytes]:
     """Return cells with those below each as messages."""
-    below = Parts(None)
+    below = MessageCells(None)
     for _, encoding in cells:
         below.add(encoding)
     return [encode_message(decode(value, below)) if may_refer(value) else value for value in values]

@@ -49,10 +49,10 @@ from datalattice.lattice import (
     KeyedLattice,
     Lattice,
     MergeContext,
+    MergeNotice,
     OwnerForked,
     OwnerLattice,
     QueueForked,
-    Report,
     SignedLattice,
     assoc_in,
     get_in,
@@ -123,7 +123,7 @@ class Tally:
     dropped_at: list[Path] = field(default_factory=list)
     forked_at: set[Path] = field(default_factory=set)
 
-    def told(self, report: Report) -> None:
+    def told(self, report: MergeNotice) -> None:
         """Take note of a report."""
         if isinstance(report, OwnerForked):
             self.forked_at.add(report.path)

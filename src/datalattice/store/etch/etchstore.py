@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from datalattice.cells import NIL_HASH, Part, Value, novelty, settle, value_hash
+from datalattice.cells import NIL_HASH, EncodedCell, Value, close_cells, novelty, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.errors import MissingData, ReadOnly, StoreClosed, UsageError
 from datalattice.store.base import (
@@ -181,10 +181,12 @@ class EtchStore(Store):
                 self._sequence += 1
                 writer.set_root(root)
             writer.flush()
-            settle(parts, self)
+            close_cells(parts, self)
             return Commit(root, parts, self._sequence)
 
-    def _store_parts(self, writer: EtchWriter, parts: list[Part], value: Value, status: int) -> int:
+    def _store_parts(
+        self, writer: EtchWriter, parts: list[EncodedCell], value: Value, status: int
+    ) -> int:
         root = value_hash(value)
         if root == NIL_HASH:
             return 0  # nil is never written
@@ -211,7 +213,7 @@ class EtchStore(Store):
                 parts = novelty(value, self)
                 for hash, encoding, _ in with_top(parts, value, value_hash(value)):
                     count += hash != NIL_HASH and writer.put(hash, encoding, STORED)
-                settle(parts, self)
+                close_cells(parts, self)
         return count
 
     def persist(self, value: Value) -> bytes:
@@ -221,7 +223,7 @@ class EtchStore(Store):
             parts = novelty(value, self)
             self._store_parts(writer, parts, value, PERSISTED)
             writer.flush()
-            settle(parts, self)
+            close_cells(parts, self)
             return value_hash(value)
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:

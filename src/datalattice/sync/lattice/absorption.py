@@ -17,8 +17,8 @@ from datalattice.lattice import (
     TOO_COSTLY,
     EntryDropped,
     MergeContext,
+    MergeNotice,
     OwnerForked,
-    Report,
     SectionDropped,
 )
 from datalattice.sync.replica import Absorbed, Probe, Remark
@@ -44,7 +44,7 @@ _WHY: Final = {
 }
 
 
-def report_text(report: Report) -> str:
+def report_text(report: MergeNotice) -> str:
     """Return what a merge reported, in words: where, and why or what."""
     where = " ".join(map(_key_text, report.path)) or "the root"
     if isinstance(report, EntryDropped):
@@ -105,7 +105,7 @@ class Absorption:
         if key != newer:
             self.superseded.append((key, newer))
 
-    def report(self, report: Report, context: MergeContext) -> None:
+    def report(self, report: MergeNotice, context: MergeContext) -> None:
         """Note what a merge left out."""
         self.remark(report.kind, report)
         owner = report.path[1] if len(report.path) > 1 else None
@@ -132,7 +132,7 @@ class Absorption:
         remarks = (
             Remark(
                 kind,
-                report_text(what) if isinstance(what, Report) else str(what),
+                report_text(what) if isinstance(what, MergeNotice) else str(what),
                 self._counts[kind],
                 is_refusal=kind == REFUSED,
                 is_loss=kind in _PARTS,

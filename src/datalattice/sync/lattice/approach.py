@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from datalattice.cells import (
-    Keeping,
     Map,
+    UncachedLoader,
     Value,
     decode,
     decode_trusted,
@@ -39,7 +39,7 @@ AHEAD_BYTES_MAX: Final = 16_000_000
 200 kB. With more, those of the peers' values that wait are given up."""
 
 
-class Ahead(Keeping):
+class Ahead(UncachedLoader):
     """Loads what came with a message, or was fetched ahead, or is stored."""
 
     def __init__(

@@ -14,8 +14,8 @@ from datalattice.lattice import (
     DIDVerifier,
     Lattice,
     MergeContext,
+    MergeNotice,
     OwnerForked,
-    Report,
     SignedLattice,
     Walk,
     discard,
@@ -74,7 +74,7 @@ class Branches:
                 return one, lattice.left_out(one, two, context)
         found: list[OwnerForked] = []
 
-        def note(report: Report) -> None:
+        def note(report: MergeNotice) -> None:
             if isinstance(report, OwnerForked):
                 found.append(report)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from datalattice.cells import Parts
+from datalattice.cells import MessageCells
 from datalattice.lattice import BAD_SIGNATURE, ENTRY_DROPPED, NOT_OWNER
 from datalattice.sync.lattice.hosting import DISK_LOW, QuotaExceeded
 from datalattice.sync.lattice.incoming import Incoming
@@ -33,7 +33,7 @@ _LEFT_OUT: Final = frozenset(
 
 def offer_of(top: bytes, apart: Mapping[bytes, bytes]) -> Offer:
     """Return the offer of a root by its hash; its cells are staged, but for those kept apart."""
-    parts = Parts(None)
+    parts = MessageCells(None)
     for encoding in apart.values():
         parts.add(encoding)
     return Offer(Probe(top, Incoming((), None, parts, top)))

@@ -50,7 +50,7 @@ from typing import Final
 from datalattice.cells import (
     Keyword,
     Map,
-    Parts,
+    MessageCells,
     Signed,
     Value,
     Vector,
@@ -418,7 +418,7 @@ class LatticeConversation:
             case Unknown(value, reason):
                 self._unknown(value, reason, parts)
 
-    def _unknown(self, value: Value, reason: str, parts: Parts) -> None:
+    def _unknown(self, value: Value, reason: str, parts: MessageCells) -> None:
         if isinstance(value, Vector):
             self._fault(IGNORED, reason)
             return
@@ -503,7 +503,7 @@ class LatticeConversation:
 
     # --- answers ------------------------------------------------------------------------------
 
-    def _answered(self, result: Result, parts: Parts, now_ms: int) -> None:
+    def _answered(self, result: Result, parts: MessageCells, now_ms: int) -> None:
         pending = self._requests.answered(result.id)
         if pending is None:
             self._fault(UNASKED, "an answer to nothing that was asked")
@@ -530,7 +530,7 @@ class LatticeConversation:
                 self._proved(pending, result.value, error, now_ms)
 
     def _delivered(
-        self, want: Want, result: Result, parts: Parts, error: str | None
+        self, want: Want, result: Result, parts: MessageCells, error: str | None
     ) -> tuple[Part, ...]:
         if error is not None:
             return ()
@@ -638,7 +638,7 @@ def _pushed(offer: Offer) -> bytes:
     return short if len(short) < len(whole) else whole
 
 
-def _parts_of(value: Value, parts: Parts, hashes: Sequence[bytes]) -> list[Part]:
+def _parts_of(value: Value, parts: MessageCells, hashes: Sequence[bytes]) -> list[Part]:
     """Return the cells in an answer, checked against the hashes that were asked for.
 
     Raises: ProtocolViolation: it is no answer to that, or has a cell that was not asked for.

@@ -27,8 +27,8 @@ from datalattice.cells import (
 from datalattice.errors import DataLatticeError, LimitExceeded, MissingData, UsageError
 from datalattice.lattice import (
     MergeContext,
+    MergeNotice,
     OwnerForked,
-    Report,
     SignedLattice,
     root_lattice,
     verify_did,
@@ -158,14 +158,14 @@ def is_descendant(path: tuple[Value, ...], cell: Value, former: Value) -> bool:
     assert isinstance(cell, Signed)
     assert isinstance(former, Signed)
     context = MergeContext(verifier=verify_did, path=path, owner=path[-1])
-    found: list[Report] = []
-    note: Callable[[Report], None] = found.append
+    found: list[MergeNotice] = []
+    note: Callable[[MergeNotice], None] = found.append
     merged = lattice.merge(cell, former, context.reporting(note))
     return merged is cell and not any(isinstance(report, OwnerForked) for report in found)
 
 
 def _forks(lattice: SignedLattice, one: Signed, other: Signed, context: MergeContext) -> bool:
-    found: list[Report] = []
-    note: Callable[[Report], None] = found.append
+    found: list[MergeNotice] = []
+    note: Callable[[MergeNotice], None] = found.append
     lattice.merge(one, other, context.reporting(note))
     return any(isinstance(report, OwnerForked) for report in found)

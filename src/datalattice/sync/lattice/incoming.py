@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from datalattice.cells import Parts, Value, Vector, encode, is_embedded, value_hash
+from datalattice.cells import MessageCells, Value, Vector, encode, is_embedded, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.sync.lattice.forkrecords import FORKS_KEY
 from datalattice.wire import Patched
@@ -24,7 +24,7 @@ class Incoming:
 
     path: tuple[Value, ...]
     value: Value
-    cells: Parts
+    cells: MessageCells
     absent: bytes | None = None
     is_branch: bool = False
     sent: int | None = None

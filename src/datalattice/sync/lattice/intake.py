@@ -22,7 +22,7 @@ from datalattice.cells import (
     NO_HOLES,
     Holes,
     Index,
-    Parts,
+    MessageCells,
     Value,
     Work,
     brief,
@@ -212,7 +212,7 @@ class Intake:
         message, size = patched.message, patched.size_bytes
         load, patch = self._views.load, message.patch
         base = encode(message.base) if message.absent is None else load(message.absent)
-        top = Probe(message.hash, Incoming((), None, Parts(None), message.hash, sent=size))
+        top = Probe(message.hash, Incoming((), None, MessageCells(None), message.hash, sent=size))
         # "It is read when it is no longer than its message, its value is not here"
         # (foreign-data.md, Charges): to read it again would earn for cells that are here.
         if load(message.hash) is not None:

@@ -43,8 +43,8 @@ from datalattice.lattice import (
     EMPTY_CONTEXT,
     Lattice,
     MergeContext,
+    MergeNotice,
     OwnerForked,
-    Report,
     did_of,
     discard,
     get_in,
@@ -182,7 +182,7 @@ class LatticeReplica:
         self.cursor = RootLattice(lattice, self._root, users, sync, gate=gate)
         self._announce_branches()
 
-    def _note(self, report: Report) -> None:
+    def _note(self, report: MergeNotice) -> None:
         self.intake.outcome.report(report, self._context)
         if isinstance(report, OwnerForked):
             self._forks.append(report)

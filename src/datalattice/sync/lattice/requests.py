@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from datalattice.cells import Parts, Value, Vector, encode, value_hash
+from datalattice.cells import MessageCells, Value, Vector, encode, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.sync.lattice.incoming import Incoming
 from datalattice.sync.lattice.patch import Load
@@ -52,7 +52,7 @@ class Content:
 
     path: tuple[Value, ...]
     value: Value = None
-    parts: Parts = field(default_factory=partial(Parts, None))
+    parts: MessageCells = field(default_factory=partial(MessageCells, None))
     absent: bytes | None = None
     error: str | None = None
     is_absent: bool = False
@@ -81,7 +81,7 @@ class LookupResult:
 def stated(
     path: tuple[Value, ...],
     value: Value,
-    parts: Parts,
+    parts: MessageCells,
     absent: bytes | None = None,
     *,
     is_branch: bool = False,

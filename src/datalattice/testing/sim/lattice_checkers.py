@@ -26,9 +26,9 @@ from datalattice.lattice import (
     KeyedLattice,
     Lattice,
     MergeContext,
+    MergeNotice,
     OwnerForked,
     OwnerLattice,
-    Report,
     assoc_in,
     get_in,
     local_slot,
@@ -237,7 +237,7 @@ def contains(lattice: Lattice, path: Path, slot: Value, entry: Value) -> bool:
     below = lattice.path(*path)
     if below is None or slot is None:
         return False
-    reports: list[Report] = []
+    reports: list[MergeNotice] = []
     context = MergeContext(path=path, owner=path[-1], report=reports.append)
     is_kept = same(below.merge(slot, entry, context), slot)
     return is_kept and not any(isinstance(one, OwnerForked) for one in reports)
