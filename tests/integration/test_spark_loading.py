@@ -280,9 +280,9 @@ def test_a_database_gets_the_latest_and_loses_what_was_deleted(spark: Any, home:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"into_topic": "c", "into_database": "d"}, "give a topic or a database to compact into"),
-        ({}, "give a topic or a database to compact into"),
-        ({"into_database": "d", "keyless": "keep"}, "no place for records without a key"),
+        ({"into_topic": "c", "into_database": "d"}, "give either a topic or a database"),
+        ({}, "give either a topic or a database"),
+        ({"into_database": "d", "keyless": "keep"}, "cannot hold records without a key"),
         ({"into_topic": "c", "keyless": "some"}, "'some' is not accepted: drop or keep"),
         ({"into_topic": "t"}, "it has records"),
         ({"into_topic": "c", "topic": "nowhere"}, "the store has no such topic"),

@@ -213,7 +213,7 @@ class TestVariant:
 
     @pytest.mark.parametrize("data", [b"", b"\xff", b"\x02\x01\x00\x00\x05\x00"])
     def test_damaged(self, data: bytes) -> None:
-        with pytest.raises(BadFormat, match="not a variant"):
+        with pytest.raises(BadFormat, match="variant is malformed"):
             parse({"value": data, "metadata": b"\x01\x00\x00"}, VARIANT)
 
     def test_size_limit(self) -> None:

@@ -1,18 +1,17 @@
-"""Audit: every byte of a store against its checksums, every cell against its hash and its rules.
+"""Audit a store: every byte against its checksums, every cell against its hash and its rules.
 
     report = audit(spark, "data/store")
     report.faults.show()
 
-Theory of operation. The store is cut into stretches of segments, a task each. A task reads its
-packs as a store does that is opened, and inspects each cell of them that the index leads to
-(`datalattice.pipeline.jobs.inspecting`). Where every entry of the index was met that way, and no
-pack is damaged or missing, that is all. Else the entries of the index are gone through, too, in
-tasks by hash: those that lead into damaged packs are inspected where they lie, and tell damage from
-scars, which held nothing that anybody needs. When some entry is still not accounted for, all are
-inspected.
+The store is divided into stretches of segments, one task each. A task reads its packs as an opening
+store does, and inspects each of their cells that the index leads to (`jobs.inspecting`). If that
+meets every entry of the index, and no pack is damaged or missing, the audit is done. Otherwise
+tasks read the index by slices of hashes. Entries that lead into damaged packs are inspected; a
+damaged place that no entry leads to is a scar, not a fault. If the counts of entries still do not
+add up, every entry is inspected.
 
-The store may be written to meanwhile: what is newer than the beginning is left out. A collection
-that removes cells meanwhile ends the job.
+The store may be written to meanwhile; newer cells are left out. A collection that removes cells
+meanwhile fails the job.
 """
 
 from __future__ import annotations
@@ -54,26 +53,26 @@ COLUMNS: Final = "kind STRING, hash BINARY, file STRING, offset BIGINT, detail S
 """A row for each fault, of the kinds of `CellFault`. `hash` is NULL if no single cell is meant."""
 
 HOLES_MAX: Final = 10_000
-"""More damaged places are not told apart: every entry of the index is inspected then."""
+"""With more damaged places, every entry of the index is inspected."""
 
 SLICES_MAX: Final = 256
-"""Most tasks that go through the index, by the first byte of hashes."""
+"""Most tasks that read the index; they divide it by the first byte of hashes."""
 
 FAULTS_LISTED_MAX: Final = 1_000
-"""Faults in the JSON document of a report; the frame has all."""
+"""Faults in the JSON document of a report; the DataFrame has all."""
 
 BATCH_ROWS: Final = 1_024
 
 FACTS: Final = "facts"
-"""The kind of a row in which a task tells how far it came."""
+"""Kind of the row in which a task reports its counts."""
 
 Span = tuple[int, int]
-"""Where something begins and ends, as the upper bits of a place have it."""
+"""Begin and end of a range of packs, as the upper bits of a place."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit found."""
+    """The result of an audit."""
 
     store: str
     root: str | None
@@ -86,7 +85,7 @@ class AuditReport:
     counts: dict[str, int]
     """Number of faults by kind, without scars."""
     scars: int
-    """Damaged places that held nothing anybody needs, as a healed store has them."""
+    """Damaged places that no entry of the index leads to; a healed store may have some."""
     parts: int
     faults: DataFrame = field(repr=False, compare=False)
     """A row for each fault and scar."""
@@ -97,7 +96,7 @@ class AuditReport:
         return not self.counts
 
     def listed(self, most: int = FAULTS_LISTED_MAX) -> list[dict[str, object]]:
-        """Return the first faults, in the order of kinds and places."""
+        """Return the first faults, ordered by kind, file and offset."""
         rows = self.faults.orderBy("kind", "file", "offset", "detail").limit(most).collect()
         return [
             {
@@ -128,11 +127,11 @@ def audit(
 ) -> AuditReport:
     """Check everything in a store: packs, hashes, canonical form, references, signatures, roots.
 
-    Shapes: store: the folder of a store or of a node, at the same path on every worker; parts:
-            tasks, by default about one for 256 MB.
-    Raises: UsageError: no store, or an argument is not of its form. StoreFailed: cells were removed
-            meanwhile. StoreVersion: a newer version wrote the store.
-    Cost:   reads the store once; what is damaged, and the index then, once more.
+    store: the folder of a store or of a node, at the same path on every worker.
+    parts: number of tasks, by default about one for 256 MB.
+    Raises: UsageError: there is no store, or an argument is malformed. StoreFailed: cells were
+            removed meanwhile. StoreVersion: a newer version wrote the store.
+    Cost:   reads the store once; if it is damaged, also the index and the damaged places.
     """
     folder = store_folder(store)
     with CellStore.open(folder, read_only=True) as reader, clear_errors():
@@ -145,7 +144,7 @@ def audit(
         if tasks.found or rows:
             faults = faults.distinct().localCheckpoint()
             counts = {row[0]: row[1] for row in faults.groupBy("kind").count().collect()}
-        else:  # of a store that is whole, as most are, nothing has to be gone through again
+        else:  # the common case: no faults, so no second pass over the rows
             counts = {}
         scars = counts.pop(CellFault.SCAR.value, 0)
         return AuditReport(
@@ -164,14 +163,14 @@ def audit(
 
 
 Told = list[dict[str, Any]]
-"""What tasks tell of themselves, in their order."""
+"""The counts that tasks report, in task order."""
 
 RunTasks = Callable[[str, "PacksTask | IndexTask", int], Told]
-"""Runs a step, given its name, task and number of tasks; keeps the faults that they find."""
+"""Runs a step, given its name, task and number of tasks; keeps the faults that the tasks find."""
 
 
 def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, list[FoundFault]]:
-    """Run the steps of an audit; return how much was seen, and the faults beside those of tasks."""
+    """Run the steps of an audit; return the counts, and the faults that no task found."""
     told = run("audit", PacksTask(work), len(work.plan))
     sums = Sums(told)
     damaged = _damaged(told, reader, work)
@@ -195,20 +194,20 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
 
 
 class _SparkTasks:
-    """Runs steps on Spark, and keeps a frame of the faults of each."""
+    """Runs steps on Spark, and keeps a DataFrame of the faults of each."""
 
     def __init__(self, spark: SparkSession, progress: Progress | None) -> None:
         self._spark = spark
         self._progress = progress
         self.frames: list[DataFrame] = []
         self.found = 0
-        """Faults in them."""
+        """Number of faults in `frames`."""
 
     def __call__(self, step: str, task: PacksTask | IndexTask, count: int) -> Told:
         """Run a step; see `RunTasks`."""
         with watching_tasks(self._spark, step, self._progress):
             ids = self._spark.range(0, count, 1, max(1, count))
-            # Not at once: what tells of the tasks makes them run, and keeps the faults.
+            # Lazy: collecting the facts runs the tasks, which also keeps their faults.
             found = ids.mapInArrow(task, COLUMNS).localCheckpoint(eager=False)
             rows = found.where(f"kind = '{FACTS}'").select("detail").collect()
         self.frames.append(found)
@@ -218,13 +217,13 @@ class _SparkTasks:
 
 
 def read_facts(texts: Iterable[str]) -> Told:
-    """Return what tasks tell of themselves, in their order."""
+    """Return the counts that tasks reported, in task order."""
     return sorted((json.loads(text) for text in texts), key=lambda fact: int(fact["number"]))
 
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """What all tasks of an audit know."""
+    """What every task of an audit needs."""
 
     folder: str
     extent: Extent
@@ -232,7 +231,7 @@ class AuditPlan:
 
 
 class Sums:
-    """How much the tasks have seen."""
+    """Totals over all tasks."""
 
     def __init__(self, told: Told, of_packs: int = 0) -> None:
         self.packs = of_packs + sum(fact["packs"] for fact in told)
@@ -243,23 +242,23 @@ class Sums:
 
 @dataclass(slots=True)
 class _Damaged:
-    """A place where packs are damaged or missing."""
+    """A range where packs are damaged or missing."""
 
     span: Span
     file: str
     offset: int
     reason: str
     is_needed: bool = False
-    """Whether the index leads there, or the end of the log is missing, which was acknowledged."""
+    """Whether the index leads there, or acknowledged packs at the log's end are missing."""
 
     def found(self) -> FoundFault:
-        """Return the fault."""
+        """Return the place as a fault or a scar."""
         kind = CellFault.PACK if self.is_needed else CellFault.SCAR
         return FoundFault(kind, None, self.file, self.offset, self.reason)
 
 
 def _damaged(told: Told, reader: CellStore, work: AuditPlan) -> list[_Damaged]:
-    """Return the places where packs are damaged or missing, in order."""
+    """Return the ranges where packs are damaged or missing, in order."""
     places: list[_Damaged] = []
     behind, sequence, is_open = 0, 0, False
     file = work.folder
@@ -289,7 +288,7 @@ def _damaged(told: Told, reader: CellStore, work: AuditPlan) -> list[_Damaged]:
 
 
 def _outside(told: Told, damaged: Sequence[_Damaged]) -> int:
-    """Return how many entries of the index lead into no damaged place; note where others do."""
+    """Mark the damaged places that the index leads to; return how many entries lead elsewhere."""
     for fact in told:
         for number in fact["inside"]:
             damaged[number].is_needed = True
@@ -297,7 +296,7 @@ def _outside(told: Told, damaged: Sequence[_Damaged]) -> int:
 
 
 def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[FoundFault]:
-    """Yield the roots that somebody keeps and that are not here."""
+    """Yield the roots of HEAD, pins and leases that the store does not have."""
     kept = [] if extent.root is None else [(extent.root, "the root")]
     try:
         kept += [(pin.root_hash, f"the pin {pin.name!r}") for pin in reader.pins.all()]
@@ -310,7 +309,7 @@ def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[FoundFault]:
 
 
 def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[FoundFault]) -> DataFrame:
-    """Return the faults of all tasks, and others."""
+    """Return the faults of all tasks and `rows` as one DataFrame."""
     found = [frame.where(f"kind <> '{FACTS}'") for frame in frames]
     if rows:
         made = [(one.kind.value, one.hash, one.file, one.offset, one.detail) for one in rows]
@@ -323,12 +322,12 @@ def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[FoundFault]
 
 @dataclass(frozen=True, slots=True)
 class PacksTask:
-    """Inspects the packs of stretches, given by their numbers."""
+    """Inspects the packs of stretches; the input rows are stretch numbers."""
 
     work: AuditPlan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do the work of a task."""
+        """Inspect the stretches of a task."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from _as_batches(self._inspect(self.work.plan[number]))
@@ -364,15 +363,15 @@ class PacksTask:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Goes through slices of the index, given by their numbers."""
+    """Inspects entries of the index; the input rows are slice numbers."""
 
     work: AuditPlan
     spans: tuple[Span, ...] | None
-    """Only what leads there is inspected; None: every entry."""
+    """Inspect only the entries that lead there; None: every entry."""
     slices: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do the work of a task."""
+        """Inspect the slices of a task."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from _as_batches(self._inspect(number))
@@ -397,7 +396,7 @@ class IndexTask:
                     outside += 1
 
         with opened(work.folder, work.extent) as store:
-            everything = Stretch(0, 1, 1, 1)  # only the index is read through it
+            everything = Stretch(0, 1, 1, 1)  # the reader serves the index only
             reader = StretchReader(store, work.extent, everything)
             inspector = Inspector(reader)
             entries = reader.entries(number * width, number * width + width - 1)

@@ -1,14 +1,12 @@
-"""Compact: the latest record of each key of a topic, into another topic or a database.
+"""Compact a topic: copy the latest record of each key into another topic or a database.
 
     compact(spark, store="data/node", topic="orders", into_topic="orders-latest")
     compact(spark, store="data/node", topic="orders", into_database="orders")
 
-Within a partition the record with the greater offset is the later one. A key that stands in several
-partitions, as after their number was changed, keeps the record with the later time; of equal times
-that of the greater partition. A record whose value is nil deletes its key.
-
-Keys are compared by their encodings. Spark groups and sorts the records; what a record is, and how
-it is written, is the matter of `lattice.queue` and `lattice.kv`.
+Within a partition the record with the greatest offset is the latest. For a key in several
+partitions (their number may have changed) it is the one with the latest time, and of equal times
+that of the greatest partition. A record with value nil deletes its key. Keys are equal if their
+encodings are.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Keyless(Enum):
-    """What becomes of records without a key."""
+    """What happens to records without a key."""
 
     DROP = "drop"
     KEEP = "keep"
@@ -50,18 +48,18 @@ _RECORD: Final = ("offset", "timestamp", "value", "headers")
 
 @dataclass(frozen=True, slots=True)
 class CompactReport(JobReport):
-    """What a compaction found and wrote."""
+    """What a compaction read and wrote."""
 
     store: str
     source: str
     target: str
     """`topic` or `database`, and its name."""
     keys: int
-    """Keys with a value: as many records, or keys of the database, were written."""
+    """Keys with a value: the number of records or entries written."""
     deleted: int
     """Keys whose latest record deletes them."""
     keyless: int
-    """Records without a key that were kept."""
+    """Kept records without a key."""
 
 
 def compact(
@@ -79,29 +77,28 @@ def compact(
     write_id: str | None = None,
     progress: Progress | None = None,
 ) -> CompactReport:
-    """Write the latest record of each key of `topic`; return what was found.
+    """Write the latest record of each key of `topic`.
 
     store: the folder of the node that writes, and reads if neither `source` nor `node` is given.
-    source, node, as_of: where and when to read: a folder, the address of a node, a past root.
-    owner: whose topic it is; by default that of the node that writes.
-    into_topic: records keep key, value, time, partition and, as texts, headers; they come in the
-        order of partition and offset. A topic that has records already is refused, unless a
-        `write_id` tells whether they are those.
+    source, node, as_of: what to read: a folder, the address of a node, a past root.
+    owner: owner of the topic; by default the node that writes.
+    into_topic: records keep key, value, time, partition and, as texts, headers, ordered by
+        partition and offset. Without a `write_id` the topic must not have records.
     into_database: keys are the texts of the records' keys. Keys deleted in the topic are deleted
-        there, too; what else is in the database stays.
-    keyless: whether records without a key are kept, in a topic, or dropped.
+        there as well; other keys of the database stay.
+    keyless: drop records without a key, or keep them (in a topic only).
     write_id: a compaction with a name happens once, however often it is started.
 
-    Cost:   every record is read once and goes through one shuffle or two; what stays is kept on
-            the executors' disks meanwhile.
-    Raises: UsageError: an argument, a topic that is not there or not empty, a partition whose id is
-            no number.
+    Cost:   reads every record once, and one or two shuffles; the latest records are kept on the
+            executors' disks meanwhile.
+    Raises: UsageError: an argument is malformed, the topic does not exist, the target topic is not
+            empty, or a partition's id is not a number.
     """
     keyless = _keyless(keyless)
     if (into_topic is None) == (into_database is None):
-        raise UsageError("give a topic or a database to compact into, one of them")
+        raise UsageError("give either a topic or a database to compact into")
     if keyless is Keyless.KEEP and into_database is not None:
-        raise bad_option("keyless", "keep", "a database has no place for records without a key")
+        raise bad_option("keyless", "keep", "a database cannot hold records without a key")
     folder = Folder(Path(store))
     key_pair = read_key(folder.key_path)
     owner = owner_name(owner or key_pair.public_key.hex())
@@ -173,13 +170,13 @@ def partition_count(source_options: Mapping[str, str], owner: str, topic: str) -
 
 
 def latest_records(records: DataFrame, keyless: Keyless) -> DataFrame:
-    """Return of records as `lattice.queue` gives them the latest of each key, deletions included.
+    """Return the latest record of each key, deletions included, of records of `lattice.queue`.
 
-    records: of one topic of one owner, with headers. Without a key: all of them, or none.
+    records: of one topic of one owner, with headers. Records without a key: all, or none.
     """
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    # An entry that is no record has NULL everywhere; of a record, only the parts that it lacks.
+    # An entry that is not a record has NULL in every column.
     is_record = F.coalesce(
         F.col("timestamp").cast("string"), F.hex("key"), F.hex("value")
     ).isNotNull()

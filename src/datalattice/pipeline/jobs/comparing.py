@@ -1,8 +1,8 @@
-"""Comparing: which keys differ between two roots, walked as their lattices say, in parts.
+"""Compare two roots: the keys that differ, found by walking both along their lattices.
 
 A row is a key of the application: a key of a database, a partition of a topic, a file of a drive,
-an entry of any other lattice with named or keyed children. Below what two roots share nothing is
-read. `planned` takes the top apart, `rows_of` walks what is left to a task.
+an entry of any other lattice with named or keyed children. Equal subtrees are not read. `planned`
+divides the top among tasks, `rows_of` walks the pairs of a task.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from datalattice.lattice import (
 )
 
 PART_KEYS: Final = 65_536
-"""Keys of both sides together that one task looks at, where they can be parted."""
+"""Keys on both sides together that one task compares, if the pair can be divided."""
 
 ADDED: Final = "added"
 REMOVED: Final = "removed"
@@ -50,19 +50,19 @@ SIGNED_AGAIN: Final = "signed again"
 
 
 _TOP: Final = (KeyedLattice, OwnerLattice, SignedLattice, MapLattice)
-"""Lattices of few keys, with large values below them: taken apart where the work is planned."""
+"""Lattices with few keys and large values; the planner divides them."""
 
 _KEYED: Final = (KeyedLattice, TopicLattice, DataLattice, CASLattice)
-"""Lattices whose entries are rows, though they have no lattice of their own."""
+"""Lattices whose entries are rows although the entries have no lattice of their own."""
 
 
 class Signers(NamedTuple):
-    """Who signed what a row is part of; nil: nobody, or the side has nothing there."""
+    """The signers of the value that a row belongs to; None: unsigned or absent."""
 
     before: bytes | None = None
     after: bytes | None = None
     valid: bool | None = None
-    """Whether the signature holds: that of the later side, else of the one that is there."""
+    """Whether the signature is valid: that of the later side, otherwise of the only one."""
 
 
 NO_SIGNERS: Final = Signers()
@@ -70,7 +70,7 @@ NO_SIGNERS: Final = Signers()
 
 @dataclass(frozen=True, slots=True)
 class ValuePair:
-    """Two values at one place of two roots; `ABSENT` where there is none."""
+    """The values at one path of two roots; `ABSENT` where there is none."""
 
     path: tuple[Value, ...]
     before: object
@@ -79,17 +79,17 @@ class ValuePair:
     signers: Signers = NO_SIGNERS
     owner: Value = None
     change: str = ""
-    """The kind of change, where it does not follow from the two values."""
+    """The kind of change, if it does not follow from the two values."""
 
     @property
     def size(self) -> int:
-        """What there is to look at, about: entries on both sides."""
+        """Approximate work to compare the pair: entries on both sides."""
         sides = (self.before, self.after)
         return max(1, sum(len(one) for one in sides if isinstance(one, (Map, Index))))
 
     @property
     def kind(self) -> str:
-        """The kind of change that a row of this pair is."""
+        """The kind of change in the pair's row."""
         if self.change:
             return self.change
         if self.before is ABSENT:
@@ -98,10 +98,10 @@ class ValuePair:
 
 
 def planned(before: Value, after: Value) -> Iterator[ValuePair]:
-    """Yield pairs that together hold all that differs, none of them large that can be parted.
+    """Yield pairs that together contain all differences, divided to `PART_KEYS` where possible.
 
-    Raises: MissingData: a cell that is looked at is not at hand.
-    Cost:   the cells above what is yielded, of them those that differ.
+    Raises: MissingData: a visited cell is missing.
+    Cost:   the differing cells above the pairs.
     """
     waiting = [iter([ValuePair((), replicable(before), replicable(after), root_lattice())])]
     while waiting:
@@ -118,10 +118,10 @@ def planned(before: Value, after: Value) -> Iterator[ValuePair]:
 
 
 def rows_of(pair: ValuePair) -> Iterator[ValuePair]:
-    """Yield what differs in a pair: each as deep as the lattice has keys for it.
+    """Yield the differences of a pair, as deep as the lattice has keys.
 
     Raises: as `planned`.
-    Cost:   what differs.
+    Cost:   proportional to the differences.
     """
     waiting = [iter([pair])]
     while waiting:
@@ -137,7 +137,7 @@ def rows_of(pair: ValuePair) -> Iterator[ValuePair]:
 
 
 def _parted(pair: ValuePair) -> Iterator[ValuePair]:
-    """Yield the parts of two indexes that differ, each small or of one key."""
+    """Yield the differing parts of two indexes, of at most `PART_KEYS` keys or of one key."""
     stack = [IndexPart(_index(pair.before), _index(pair.after))]
     while stack:
         part = stack.pop()
@@ -151,7 +151,7 @@ def _parted(pair: ValuePair) -> Iterator[ValuePair]:
 
 
 def _below(pair: ValuePair) -> Iterator[ValuePair] | None:
-    """Return the pairs one key below a pair, without those that are equal; None: it is a row."""
+    """Return the differing pairs one key below a pair; None if the pair is a row."""
     lattice, before, after = pair.lattice, _there(pair.before), _there(pair.after)
     if lattice is None:
         return None
@@ -169,7 +169,7 @@ def _below(pair: ValuePair) -> Iterator[ValuePair] | None:
     first = next(found, None)
     if first is None:
         return iter(())
-    # A register that happens to hold a Map is a row: its lattice knows no keys.
+    # A register that contains a Map is one row: its lattice has no keys.
     if not isinstance(lattice, _KEYED) and lattice.child(first[0]) is None:
         return None
     return (
@@ -188,7 +188,7 @@ def _below(pair: ValuePair) -> Iterator[ValuePair] | None:
 def _signed(
     pair: ValuePair, lattice: SignedLattice, before: Value, after: Value
 ) -> Iterator[ValuePair] | None:
-    """Return the pair of the values that are signed, None where it is a row."""
+    """Return the pair of the signed values; None if the pair is a row."""
     sides = (before, after)
     if not any(isinstance(one, Signed) for one in sides) or not all(
         one is None or isinstance(one, Signed) for one in sides
@@ -220,9 +220,9 @@ def _signed(
 def _in_drive(
     pair: ValuePair, lattice: DLFSLattice, before: Value, after: Value
 ) -> Iterator[ValuePair] | None:
-    """Return the pairs of the names in two directories, None for a file, or what is no directory.
+    """Return the pairs of the names in two directories; None for a file or a malformed node.
 
-    The directory itself is no row where both sides have it: its time follows what is in it.
+    A directory on both sides is not a row, since its time follows from its entries.
     """
     nodes = [read_node(one) for one in (before, after)]
     entries = [None if node is None else node.entries for node in nodes]

@@ -1,4 +1,4 @@
-"""Counting: how many rows a job wrote, without reading them again."""
+"""Count the rows that a job writes, without reading them again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 def counted(frame: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
-    """Return a frame that counts its rows as they pass, and the function that tells how many.
+    """Return a frame that counts its rows as it is written, and a function for the count.
 
-    It knows when the frame has been written, and not before.
+    Call the function after writing the frame only.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it

@@ -1,10 +1,10 @@
-"""Diff: which keys differ between two roots, and who signed them, as rows.
+"""Compare two roots on Spark: which keys differ, and who signed them, as rows.
 
     frame = diff(spark, "backup/store", "data/node@HEAD~1")
     frame.groupBy("section", "change").count().show()
 
-The driver compares the tops of both trees by their hashes, as far as there is something to share
-out; tasks compare what is left to them. What both sides share is read by nobody.
+The driver compares the tops of both trees by hash and divides the rest among tasks. Subtrees that
+both sides share are not read.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LEASE_SECONDS: Final = 60 * 60
-"""How long both roots stay, at least, for the rows to be read."""
+"""Duration of the leases on both roots: the time to read the rows."""
 
 BATCH_ROWS: Final = 4_096
 
 PAIRS_MAX: Final = 1_000_000
-"""Pairs that a plan holds; roots that differ in more owners and databases are compared in parts."""
+"""Most pairs of a plan: owners and databases in which the roots may differ."""
 
 COLUMNS: Final = (
     "section STRING, owner STRING, path ARRAY<STRING>, change STRING, before STRING, after STRING, "
@@ -52,11 +52,11 @@ COLUMNS: Final = (
 
 
 class _DiffItem(NamedTuple):
-    """A pair as a task is told it: values by their encodings, what is below them by hash."""
+    """A pair as sent to a task: values as encodings; the task loads the cells below by hash."""
 
     path: bytes
     depth: int
-    """Keys of the path by which the lattice is found; the rest are those of a drive."""
+    """Keys of the path that lead to the lattice; 0: the pair has none."""
     owner: bytes
     before: bytes | None
     after: bytes | None
@@ -72,16 +72,16 @@ def diff(spark: SparkSession, before: str, after: str) -> DataFrame:
     | column | type | what |
     |---|---|---|
     | section | STRING | the section, such as `:kv` |
-    | owner | STRING | whose it is: 0x and the public key in hex, or a DID; NULL: nobody's |
+    | owner | STRING | the owner: 0x and the public key in hex, or a DID; NULL without an owner |
     | path | ARRAY<STRING> | the keys below that: database and key, topic and partition, file |
     | change | STRING | added, removed, changed, or signed again |
     | before, after | STRING | the beginnings of the values |
-    | signer_before, signer_after | STRING | whose key signed what it is part of |
-    | valid | BOOLEAN | whether that signature holds, the later one of two |
+    | signer_before, signer_after | STRING | the key that signed the value the row belongs to |
+    | valid | BOOLEAN | whether that signature is valid; of two, the later one |
 
-    Both roots are leased for an hour: read the rows until then.
-    Raises: UsageError: an input is not what it should be. MissingData: a root is not whole.
-    Cost:   what differs.
+    Both roots are leased for an hour; read the rows within it.
+    Raises: UsageError: an input is malformed. MissingData: a root is incomplete.
+    Cost:   proportional to the differences.
     """
     inputs = (_leased(before), _leased(after))
     tasks = plan(*inputs)
@@ -91,14 +91,14 @@ def diff(spark: SparkSession, before: str, after: str) -> DataFrame:
 def _leased(name: str) -> JobInput:
     found = resolve_input(name)
     if found.is_archive:
-        raise UsageError(f"{name}: an archive is read as a whole; import it into a store first")
+        raise UsageError(f"{name}: an archive cannot be compared; import it into a store first")
     with CellStore.open(found.path, read_only=True, cache_bytes=CACHE_BYTES) as store:
         store.lease(found.root, LEASE_SECONDS)
     return found
 
 
 def plan(before: JobInput, after: JobInput) -> list[list[_DiffItem]]:
-    """Return what each task compares.
+    """Return the pairs that each task compares.
 
     Raises: as `diff`.
     """
@@ -149,7 +149,7 @@ def _pair(item: _DiffItem, own: CellStore, other: CellStore) -> ValuePair:
 
 
 def _lattice_at(keys: tuple[Value, ...], signers: Signers) -> Lattice | None:
-    """Return the lattice of a planned pair: a path does not name the steps into signed values."""
+    """Return the lattice of a planned pair; steps into signed values are not part of a path."""
     lattice: Lattice | None = root_lattice()
     for key in keys:
         if isinstance(lattice, SignedLattice):
@@ -206,12 +206,12 @@ def _row(pair: ValuePair) -> dict[str, Any]:
 
 
 def _position(keys: tuple[Value, ...], owner: Value) -> int:
-    """Return where the owner stands among keys."""
+    """Return the index of the owner among keys."""
     return next(i for i, key in enumerate(keys) if encode(key) == encode(owner))
 
 
 def _value(value: object) -> str | None:
-    """Return a small value as it prints, of any other what it is and how large."""
+    """Return a small value as printed, a larger one as its type and size."""
     if value is ABSENT:
         return None
     return to_text(value) if is_embedded(value) else brief(value)

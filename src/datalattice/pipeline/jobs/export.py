@@ -1,10 +1,10 @@
-"""Export: what a format of this package reads, into files of Parquet or a table of Delta Lake.
+"""Export the rows of a format into files of Parquet or a table of Delta Lake.
 
     export(spark, "lattice.queue", "flights.parquet", options={"store": "data/node"})
     export(spark, "lattice.kv", "tables/users", to="delta", options={"store": "data/node"})
 
-Parquet is written by Spark. A Delta table needs no jars: tasks write its files of Parquet, and the
-driver makes them the table's next version, all of them or none, with the package `deltalake`.
+Spark writes Parquet. A Delta table needs no jars: tasks write its Parquet files, and the driver
+commits them as the table's next version with the package `deltalake`, all or none.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ FORMATS: Final = ("parquet", "delta")
 MODES: Final = ("error", "append", "overwrite")
 
 GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A group of rows in a file of a Delta table is written when it has so many bytes in memory."""
+"""A row group of a Delta table's file is written at this size in memory."""
 
 FILE_BYTES_MAX: Final = 512 * 1024 * 1024
-"""A task that has written so much goes on with another file."""
+"""A task starts another file at this size."""
 
 _NAME_BYTES: Final = 8
 _FILES: Final = "path STRING, size BIGINT, rows BIGINT, modified BIGINT"
@@ -65,12 +65,12 @@ def export(
 ) -> ExportReport:
     """Write the rows of a format such as "lattice.queue" to `target`.
 
-    to: parquet or delta. A Delta table is a folder that the driver and all tasks reach.
+    to: parquet or delta. A Delta table is a folder that the driver and all tasks can reach.
     options: of the format that is read.
-    mode: what happens where there is something already: error, append or overwrite.
+    mode: what to do with an existing target: error, append or overwrite.
 
-    Raises: UsageError: an argument, a target that is there, a column that Delta has no type for.
-            What Spark and deltalake raise otherwise passes as it is.
+    Raises: UsageError: an argument is malformed, the target exists, or Delta has no type for a
+            column. Other errors of Spark and deltalake pass unchanged.
     """
     to, mode = _chosen("to", to, FORMATS), _chosen("mode", mode, MODES)
     if mode == "error" and _is_there(target):
@@ -103,8 +103,8 @@ def _is_there(target: str) -> bool:
 def write_delta(frame: DataFrame, target: str, mode: str) -> int:
     """Write a frame as the next version of a Delta table; return the number of rows.
 
-    Raises: UsageError: deltalake is not installed, the target is no folder of this machine, is no
-            table where one is to go on, or has other columns; or Delta has no type for a column.
+    Raises: UsageError: deltalake is not installed; the target is not a local folder, or exists and
+            is not a table; its columns differ; or Delta has no type for a column.
     """
     deltalake = _deltalake()
     folder = _folder(target)
@@ -113,7 +113,7 @@ def write_delta(frame: DataFrame, target: str, mode: str) -> int:
     if is_table and mode == "append":
         _check_columns(target, deltalake.DeltaTable(str(folder)).schema(), schema)
     elif not is_table and _is_there(target):
-        raise UsageError(f"{target} is there and is no Delta table")
+        raise UsageError(f"{target} exists and is not a Delta table")
     folder.mkdir(parents=True, exist_ok=True)
     name = SystemEntropy().bytes(_NAME_BYTES).hex()
     try:
@@ -121,19 +121,19 @@ def write_delta(frame: DataFrame, target: str, mode: str) -> int:
     except BaseException:
         _remove(folder, name, keep=set())
         raise
-    # Should the commit fail, the files stay: it is not known whether the table has them.
+    # If the commit fails, the files stay: it may have reached the table.
     _commit(deltalake, folder, schema, [_action(deltalake, file) for file in files], mode)
     _remove(folder, name, keep={file.path for file in files})
     return sum(file.rows for file in files)
 
 
 def _remove(folder: Path, name: str, *, keep: set[str]) -> None:
-    """Remove what tasks wrote and nobody will read, such as what failed ones left."""
+    """Remove files that the commit does not name, such as those of failed task attempts."""
     for path in folder.glob(f"part-{name}-*"):
         if path.name not in keep:
             path.unlink(missing_ok=True)
     with suppress(OSError):
-        folder.rmdir()  # only when there is nothing in it
+        folder.rmdir()  # succeeds only if it is empty
 
 
 def _action(deltalake: Any, file: Row) -> Any:
@@ -197,7 +197,7 @@ def _commit(deltalake: Any, folder: Path, schema: Any, actions: list[Any], mode:
 def _write_files(
     folder: str, name: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write the rows of a task to files of a folder; yield what they are. Runs in tasks."""
+    """Write the rows of a task to files of a folder; yield a row for each file. Runs in tasks."""
     import pyarrow as pa
 
     files: list[dict[str, object]] = []
@@ -215,12 +215,12 @@ def _write_files(
 
 
 class _ExportFile:
-    """A file that is being written; its rows wait in memory until they are a group."""
+    """A file that is being written; rows are buffered until they fill a row group."""
 
     def __init__(self, folder: Path, name: str, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
-        own = SystemEntropy().bytes(_NAME_BYTES).hex()  # another attempt writes another file
+        own = SystemEntropy().bytes(_NAME_BYTES).hex()  # attempts of a task use different files
         self._path = folder / f"part-{name}-{own}.parquet"
         self._file = self._path.open("wb")
         self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
@@ -249,7 +249,7 @@ class _ExportFile:
         self._waiting, self._waiting_bytes = [], 0
 
     def close(self) -> dict[str, object]:
-        """Finish the file; return its row of what was written."""
+        """Finish the file; return its row for the driver."""
         self._write()
         self._writer.close()
         size = self._file.tell()

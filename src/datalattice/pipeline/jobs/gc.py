@@ -1,21 +1,19 @@
-"""Garbage: mark a store that is too large for one process, and write down what may go.
+"""Mark a store that is too large for one process, and write the list of cells that may go.
 
     report = gc(spark, "data/store", "data/sweep.list")      # then: lattice store sweep
 
-Theory of operation. The driver marks the top of the trees, where there is little to share out, and
-stops when many cells wait. The store is cut into stretches of segments, a part each. In a round
-every part joins what it has marked so far with the *leads* that others found: cells of it that
-stay. It follows them as the store's own mark does (`datalattice.store.marking`), as long as they
-stay in the part; what leads out is a lead for the next round. With no leads left, what is marked is
-closed. The rounds are as many as the most often that a way from a root leaves a part for another,
-which is about the depth of the trees and not the number of cells.
+The driver marks the top of the trees and stops when many cells wait. The store is divided into
+stretches of segments, one part each. In a round, every part follows the *leads* that other parts
+found (hashes of its cells that stay) as the store's own mark does (`datalattice.store.marking`), as
+long as they stay in the part; references to other parts are leads for the next round. When no leads
+are left, the marks are complete. The number of rounds is the most often that a path from a root
+changes parts: about the depth of the trees, independent of the number of cells.
 
-Marks stay where they were made from round to round. A few leads go through the driver, which
-follows them as it began, and hands on what waits then. Only when there are many of them are leads
-and marks shuffled. A state of the rounds is a few bytes for each cell, kept by Spark; the driver
-has a segment at a time, or a small list. Nothing is changed in the
-store, which may be written to meanwhile: a sweep follows what is new since. A collection that
-removes cells meanwhile ends the job.
+Marks stay with their part from round to round. Few leads go through the driver, which follows them
+first and hands out what is left; many are shuffled together with the marks. The state of a round is
+a few bytes for each cell, kept by Spark; the driver holds one segment or a short list. The store is
+only read and may be written to meanwhile: a sweep follows what is new since. A collection that
+removes cells meanwhile fails the job.
 """
 
 from __future__ import annotations
@@ -66,18 +64,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LEADS_MAX: Final = 8_192
-"""Leads that are followed together, and handed on together."""
+"""Leads that are followed or sent together."""
 
 HANDED_MAX: Final = 65_536
-"""As many leads of a round the driver takes, all parts together; more of them are shuffled."""
+"""Most leads of a round, of all parts together, that go through the driver."""
 
 SEGMENTS_COLLECTED: Final = 64
-"""What is found in as many segments the driver has at once: 32 MB, as segments are."""
+"""Results of up to this many segments are collected at once: 32 MB with segments of 64 MiB."""
 
 STATE: Final = "part INT, segment INT, marks BINARY, hash BINARY"
-"""A row of a part: marks of a segment, or leads, as hashes one behind the other, or nothing but a
-word that the part is there. Leads for the driver have no marks, those to be shuffled empty ones,
-and beside them the part has no leads for the driver."""
+"""A row of a part: the marks of one segment; or leads, as concatenated hashes; or the empty row by
+which a part says that it exists. Leads for the driver have `marks` NULL; leads to be shuffled have
+empty `marks`, and then the part's empty row has an empty `hash`."""
 
 COUNTS: Final = ("cells_live", "cells_dead", "bytes_dead")
 FOUND: Final = "segment INT, live BINARY, dead BINARY, " + ", ".join(f"{n} BIGINT" for n in COUNTS)
@@ -85,7 +83,7 @@ FOUND: Final = "segment INT, live BINARY, dead BINARY, " + ", ".join(f"{n} BIGIN
 
 @dataclass(frozen=True, slots=True)
 class GcReport(JobReport):
-    """What a mark found."""
+    """The result of a mark."""
 
     store: str
     list: str
@@ -99,7 +97,7 @@ class GcReport(JobReport):
     bytes_dead: int
     parts: int
     rounds: int
-    """How often cells were followed: once in the driver, then in tasks."""
+    """How often leads were followed: once in the driver, then in tasks."""
 
 
 def gc(
@@ -112,15 +110,16 @@ def gc(
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> GcReport:
-    """Mark what stays in a store, and write the sweep list of what may go.
+    """Mark the cells of a store that stay, and write the sweep list of those that may go.
 
-    What stays is what `CellStore.collect` leaves with the same grace. `lattice store sweep` applies
-    the list, also beside a writer.
+    `CellStore.collect` with the same grace keeps the same cells. `lattice store sweep` applies the
+    list, also beside a writer.
 
-    Shapes: store: the folder of a store or of a node, at the same path on every worker; out: a path
-            on the driver; parts: tasks of a round, by default about one for 256 MB.
-    Raises: UsageError: no store, or an argument is not of its form. StoreFailed: the store is
-            damaged, or cells were removed meanwhile. StoreFull: there is no room for the list.
+    store: the folder of a store or of a node, at the same path on every worker.
+    out: a path on the driver.
+    parts: tasks of a round, by default about one for 256 MB.
+    Raises: UsageError: there is no store, or an argument is malformed. StoreFailed: the store is
+            damaged, or cells were removed meanwhile. StoreFull: no space for the list.
     Cost:   reads every cell that stays once, and every pack once more.
     """
     clock = clock or SystemClock()
@@ -167,7 +166,7 @@ def _mark(
     beginning: Beginning,
     progress: Progress | None,
 ) -> tuple[DataFrame, Handed | None, int]:
-    """Return the marks of all parts as rows, those beside them, and how many rounds they took."""
+    """Return the marks of all parts as rows, those that the driver holds, and the rounds."""
     folder = reader.path
     parts = Plan(folder, plan)
     tops = mark_tops(reader, extent, beginning.roots)
@@ -183,7 +182,7 @@ def _mark(
         start = None
         rounds += 1
         with watching_tasks(spark, f"mark, round {rounds}", progress):
-            # Without its past: each round would else begin with all those before it.
+            # A checkpoint cuts the lineage; otherwise each round would repeat all earlier ones.
             state = state.mapInArrow(task, STATE).localCheckpoint(eager=False)
             leads = state.where("hash IS NOT NULL AND marks IS NULL").select("hash").collect()
         if any(not row[0] for row in leads):
@@ -199,16 +198,16 @@ def _mark(
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What the driver hands to the parts of a round, by their numbers, beside what they have."""
+    """What the driver sends to the parts of a round, by part number."""
 
     leads: dict[int, bytes]
-    """Hashes, one behind the other."""
+    """Concatenated hashes."""
     marked: dict[int, list[int]]
-    """Places that are marked."""
+    """Marked places."""
 
     @staticmethod
     def of(tops: Tops, parts: Plan) -> Handed:
-        """Return what the driver found."""
+        """Return what the driver found, divided by parts."""
         marked: dict[int, list[int]] = {}
         for place in tops.marked:
             marked.setdefault(parts.number(place), []).append(place)
@@ -216,7 +215,7 @@ class Handed:
 
 
 def by_part(cells: Iterable[tuple[bytes, int]], parts: Plan) -> dict[int, bytes]:
-    """Return the hashes of cells, given as (hash, place), one behind the other, by their parts."""
+    """Return the concatenated hashes of cells, given as (hash, place), by part."""
     found: dict[int, list[bytes]] = {}
     for hash, place in cells:
         found.setdefault(parts.number(place), []).append(hash)
@@ -224,17 +223,17 @@ def by_part(cells: Iterable[tuple[bytes, int]], parts: Plan) -> dict[int, bytes]
 
 
 def hashes_in(packed: bytes) -> list[bytes]:
-    """Return the hashes that stand one behind the other."""
+    """Return the hashes in a concatenation."""
     return [bytes(packed[i : i + HASH_BYTES]) for i in range(0, len(packed), HASH_BYTES)]
 
 
 class _MarkPart:
-    """What came to a task of one part."""
+    """What a task received for one part."""
 
     def __init__(self, number: int, handed: Handed | None) -> None:
         self.number = number
         self.packed: dict[int, bytes] = {}
-        """Marks of segments."""
+        """Packed marks by segment."""
         self.marked = [] if handed is None else handed.marked.get(number, [])
         self.leads = [] if handed is None else hashes_in(handed.leads.get(number, b""))
 
@@ -249,14 +248,14 @@ class _MarkPart:
 
 
 def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Iterator[_MarkPart]:
-    """Yield the parts in the rows of a task, each one again and again with its next leads.
+    """Yield the parts in the rows of a task, each again for every `LEADS_MAX` leads.
 
-    handed: leads that take the place of those in the rows, which are old.
+    handed: the driver's leads, which replace those in the rows.
     """
     part: _MarkPart | None = None
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
-        nothing = [None] * batch.num_rows  # of the first round, which has but numbers of parts
+        nothing = [None] * batch.num_rows  # the first round's rows have part numbers only
         for number, segment, marks, hashes in zip(*[*columns, *[nothing] * 3][:4], strict=True):
             if handed is not None and hashes is not None:
                 continue
@@ -277,19 +276,19 @@ def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class MarkTask:
-    """One round in the parts of a task: rows of the state in, rows of the next one out."""
+    """One round in the parts of a task: rows of the state in, rows of the next state out."""
 
     folder: str
     extent: Extent
     plan: tuple[Stretch, ...]
     start: Position | None
-    """In the first round: all packs behind this are young, and stay."""
+    """Set in the first round: packs after this position are young, and stay."""
     handed: Handed | None = None
     most: int = 0
-    """So many leads a part may leave to the driver."""
+    """Most leads that a part may leave to the driver."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do the work of a task."""
+        """Run the round in the parts of a task."""
         with ExitStack() as held:
             marking: _Marking | None = None
             for part in _parts_in(batches, self.handed):
@@ -304,7 +303,7 @@ class MarkTask:
 
 
 class _Marking:
-    """A part that is marked; the store is opened when there is something to follow."""
+    """The marking of one part; the store is opened at the first lead."""
 
     def __init__(self, task: MarkTask, part: _MarkPart, held: ExitStack) -> None:
         self.part = part
@@ -313,7 +312,7 @@ class _Marking:
         self._parts = Plan(task.folder, task.plan)
         self._marker: StretchMarker | None = None
         self._has_many = False
-        """Whether leads were given away already, to be shuffled."""
+        """Whether leads have been yielded to be shuffled."""
 
     def _open(self) -> StretchMarker:
         if self._marker is None:
@@ -324,20 +323,20 @@ class _Marking:
         return self._marker
 
     def young(self) -> Iterator[pa.RecordBatch]:
-        """Follow what is young, in the first round."""
+        """Follow the young packs, in the first round."""
         start = self._task.start
         if start is not None and start.segment <= self._task.plan[self.part.number].last:
             for _ in self._open().follow_young(start):
                 yield from self._shuffled()
 
     def follow(self) -> Iterator[pa.RecordBatch]:
-        """Follow the leads that came."""
+        """Follow the received leads."""
         if self.part.leads:
             self._open().follow(self.part.leads)
             yield from self._shuffled()
 
     def _shuffled(self) -> Iterator[pa.RecordBatch]:
-        """Yield what leads to other parts, when it is too much to keep."""
+        """Yield the leads to other parts once there are `LEADS_MAX`."""
         marker = self._marker
         if marker is None or len(marker.leads) < LEADS_MAX:
             return
@@ -348,7 +347,7 @@ class _Marking:
             yield _batch([(number, None, b"", hashes) for number, hashes in packed.items()])
 
     def state(self) -> Iterator[pa.RecordBatch]:
-        """Yield the leads that are left, and the marks."""
+        """Yield the remaining leads, and the marks."""
         marker, packed = self._marker, self.part.packed
         leads = [] if marker is None else marker.take_leads()
         is_much = self._has_many or len(leads) > self._task.most
@@ -374,7 +373,7 @@ def _batch(rows: list[tuple[int, int | None, bytes | None, bytes | None]]) -> pa
 
 @dataclass(frozen=True, slots=True)
 class SortTask:
-    """The end: the cells of each segment that stay, and those that go."""
+    """The last step: divide the cells of each segment into those that stay and those that go."""
 
     folder: str
     extent: Extent
@@ -382,7 +381,7 @@ class SortTask:
     handed: Handed | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do the work of a task."""
+        """Sort the cells of a task's parts."""
         done: _MarkPart | None = None
         for part in _parts_in(batches, self.handed):
             if part is not done:
@@ -397,7 +396,7 @@ class SortTask:
             reader = StretchReader(store, self.extent, self.plan[part.number])
             for pack in reader.packs():
                 if isinstance(pack, Hole):
-                    continue  # what the index finds there is on no list, and stays
+                    continue  # entries of the index that lead there are on no list, so they stay
                 places = [place for _, place in reader.cells(pack)]
                 if not places:
                     continue

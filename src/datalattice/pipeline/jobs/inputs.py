@@ -1,11 +1,11 @@
-"""Inputs: what a job works on - stores, folders of nodes, archives - each at a root of its own.
+"""Inputs of jobs: stores, folders of nodes and archives, each at one root.
 
-    data/node            the present root of the folder of a node
-    data/store@release   that pin of a store; what `lattice show` takes may follow the @
-    backup.archive       what `lattice store export` wrote
+    data/node            the current root of a node's folder
+    data/store@release   a pin of a store; any reference of `lattice show` may follow the @
+    backup.archive       a file of `lattice store export`
 
-An input that was resolved names its root by hash, so whatever is committed meanwhile, the driver
-and all tasks read the same.
+A resolved input names its root by hash, so the driver and all tasks read the same root, whatever is
+committed meanwhile.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from datalattice.errors import UsageError
 from datalattice.store import CellStore, store_in
 
 HOLD_SECONDS: Final = 24 * 60 * 60
-"""How long the root of an input is leased; the lease is given back when the job is done."""
+"""Duration of the lease on an input's root; it is released when the job ends."""
 
 OPEN_MAX: Final = 96
-"""Stores that one process of a job keeps open; the one used longest ago goes. The address space of
-a process has room for the indexes of about 127, at a terabyte each."""
+"""Most stores that a process keeps open; the least recently used is closed. The address space holds
+the indexes of about 127 stores of a terabyte each."""
 
 STAGED_MAX: Final = 16
-"""Stores of tasks that are kept open besides."""
+"""Most stores of tasks that are kept open in addition."""
 
 CACHE_BYTES: Final = 4 * 1024 * 1024
-"""Decoded cells kept of each of them."""
+"""Cache of decoded cells of each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobInput:
-    """One input: where it is, and the hash of its root."""
+    """A path, and the hash of the root to read there."""
 
     name: str
     """As it was given."""
@@ -55,9 +55,9 @@ class JobInput:
 
 
 def resolve_input(name: str) -> JobInput:
-    """Return the input that a text names: a path, and perhaps `@` and which root is meant.
+    """Return the input of a text: a path, optionally followed by `@` and a root.
 
-    Raises: UsageError: there is no store, node or archive, no such root, or nothing in it.
+    Raises: UsageError: there is no store, node or archive, no such root, or the store is empty.
             StoreError: the store cannot be read.
     """
     found = _find(name)
@@ -65,7 +65,7 @@ def resolve_input(name: str) -> JobInput:
     if found is None and "@" in name:
         path, _, ref = name.rpartition("@")
         found = _find(path)
-        if found is None and path.endswith("@"):  # a time, written as `lattice show` takes it
+        if found is None and path.endswith("@"):  # "path@@time", a time of `lattice show`
             found = _find(path[:-1])
         if found is not None and found.is_file():
             raise UsageError(f"{name}: an archive has one root; leave out @{ref}")
@@ -84,7 +84,7 @@ def resolve_input(name: str) -> JobInput:
 
 
 def _find(name: str) -> Path | None:
-    """Return the folder of a store, or the file, at a path; None: there is neither."""
+    """Return the folder of a store, or the file, at a path; None if there is neither."""
     if not name or "\0" in name:
         return None
     path = Path(name).expanduser()
@@ -93,10 +93,10 @@ def _find(name: str) -> Path | None:
 
 @contextmanager
 def leased(inputs: Sequence[JobInput]) -> Iterator[None]:
-    """Keep the roots of inputs while the block runs, whatever their writers collect.
+    """Keep the roots of inputs during the block, whatever their writers collect.
 
-    A folder that cannot be written to has no writer either, and needs no lease.
-    Raises: MissingData: a root is not whole.
+    A folder that is not writable has no writer either, so it needs no lease.
+    Raises: MissingData: a root is incomplete.
     """
     with ExitStack() as held:
         for one in inputs:
@@ -108,10 +108,10 @@ def leased(inputs: Sequence[JobInput]) -> Iterator[None]:
 
 
 class OpenStores:
-    """Stores open for reading, by path: about `most`, the one used longest ago is closed.
+    """A cache of about `most` stores open for reading; the least recently used is closed.
 
-    A process of Spark runs many tasks, and most of them need the same stores. What a task has asked
-    for stays open until it says that it is done.
+    A Spark process runs many tasks, most of which need the same stores. A store stays open at least
+    until the task that requested it calls `done`.
     """
 
     def __init__(self, most: int) -> None:
@@ -121,8 +121,8 @@ class OpenStores:
         self._needed: set[str] = set()
 
     def get(self, path: str) -> CellStore:
-        """Return the store at a path, opened read-only, for the work that is going on."""
-        if self._process != os.getpid():  # what was inherited through a fork is not ours
+        """Return the store at a path, open for reading until `done`."""
+        if self._process != os.getpid():  # after a fork the parent still uses its stores
             self._process, self._stores, self._needed = os.getpid(), OrderedDict(), set()
         store = self._stores.get(path)
         if store is None:
@@ -139,30 +139,30 @@ class OpenStores:
             self._stores.pop(path).close()
 
     def done(self) -> None:
-        """Take note that no value is in use any more, of any of them."""
+        """Allow closing: no value of any store is in use any more."""
         self._needed.clear()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all stores."""
         self.done()
         while self._stores:
             self._stores.popitem()[1].close()
 
 
 open_stores: Final = OpenStores(OPEN_MAX)
-"""Those of this process that jobs are given."""
+"""Inputs and base of this process's jobs."""
 
 staged_stores: Final = OpenStores(STAGED_MAX)
-"""Those that tasks made. They are asked for at each cell, so that any number can be read from."""
+"""Stores that tasks made; requested for each cell, so any number of them can be read."""
 
 
 def staged_encoding(path: str, hash: bytes) -> bytes | None:
-    """Return the encoding of a cell of a store that a task made."""
+    """Return the encoding of a cell from a store that a task made."""
     found = staged_stores.get(path).get_encoding(hash)
     staged_stores.done()
     return found
 
 
 def root_of(one: JobInput) -> Value:
-    """Return the root of an input, from the store that this process keeps open."""
+    """Return the root of an input, from a store of `open_stores`."""
     return open_stores.get(one.path).load(one.root)

@@ -1,7 +1,7 @@
-"""Inspecting: what is wrong with a cell, as the tasks of an audit find it.
+"""Check single cells, for the tasks of an audit.
 
-A cell is read once: its hash, its form, the signatures in it, and whether what it refers to is
-here. For the last, the references of many cells are looked up together, in the order of the index.
+A cell is read once and checked for its hash, its canonical form, its signatures, and the presence
+of the cells that it refers to. References of many cells are looked up together, in index order.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store import StretchReader, locate
 
 INSPECTED_BYTES: Final = 4 * 1024 * 1024
-"""References are looked up together for cells of so many bytes."""
+"""References are looked up after this many bytes of cells."""
 
 _sha3: Final = hashlib.sha3_256
 _MAYBE_SIGNED: Final = re.compile(rb"\x90.{97}", re.DOTALL)
-"""Where a signed value stands, and now and then elsewhere: tag, key, signature, and a value."""
+"""A candidate for a signed value: tag, key, signature and a value. May match other bytes."""
 
 
 class CellFault(Enum):
-    """What can be wrong."""
+    """Kinds of faults."""
 
     PACK = "pack"
-    """A pack is damaged or missing, and held what the index leads to."""
+    """A pack is damaged or missing, and the index leads into it."""
     HASH = "hash"
-    """A cell has other bytes than its hash says, or none."""
+    """A cell's bytes do not have its hash, or cannot be read."""
     ENCODING = "encoding"
-    """A cell has its hash, and is not the canonical encoding of anything."""
+    """A cell has its hash, but is not a canonical encoding."""
     REFERENCE = "reference"
-    """A cell refers to one that is not here."""
+    """A cell refers to one that is not in the store."""
     SIGNATURE = "signature"
-    """A signature is not that of the key beside it."""
+    """A signature is not valid for the key beside it."""
     ROOT = "root"
-    """The present root, a pin's or a lease's, is not here."""
+    """The root of HEAD, of a pin or of a lease is not in the store."""
     SCAR = "scar"
-    """Bytes of packs that are damaged or missing, and held nothing that the index leads to."""
+    """Packs are damaged or missing, but the index does not lead there."""
 
 
 class FoundFault(NamedTuple):
@@ -64,7 +64,7 @@ class FoundFault(NamedTuple):
 
 
 class Inspector:
-    """Inspects cells of one stretch; the faults come in the order of the cells, batch by batch."""
+    """Checks the cells of one stretch; faults come in the order of the cells, batch by batch."""
 
     def __init__(self, reader: StretchReader) -> None:
         self._reader = reader
@@ -77,7 +77,7 @@ class Inspector:
         self._waiting_bytes = 0
 
     def counts(self) -> dict[str, int]:
-        """Return how much was inspected, and how many faults were found."""
+        """Return the numbers of checked cells, bytes and signatures, and of faults."""
         return {
             "cells": self.cells,
             "bytes": self.bytes,
@@ -86,7 +86,7 @@ class Inspector:
         }
 
     def inspect(self, cells: Iterable[tuple[bytes, int]]) -> Iterator[FoundFault]:
-        """Yield what is wrong with cells, given as (hash, place)."""
+        """Yield the faults of cells, given as (hash, place)."""
         for hash, place in cells:
             yield from self._inspect(hash, place)
             if self._waiting_bytes >= INSPECTED_BYTES:
@@ -110,7 +110,7 @@ class Inspector:
         if again != data:
             text = "its value is encoded otherwise"
             return (self._found(CellFault.ENCODING, hash, place, text),)
-        if not may_refer(data):  # as most cells: neither references nor signed values
+        if not may_refer(data):  # most cells: neither references nor signed values
             return ()
         refs = branch_hashes(data)
         if refs:
@@ -124,13 +124,13 @@ class Inspector:
             return
         for signed in inline_signed(value):
             if not signed.public_key:
-                continue  # nothing here says whose it is to be
+                continue  # without a key, the signer depends on the position in a root
             self.signed += 1
             if not signed.verify():
                 yield self._found(CellFault.SIGNATURE, hash, place, _forged(signed, value))
 
     def finish(self) -> Iterator[FoundFault]:
-        """Yield the references that lead nowhere, of the cells since the last call."""
+        """Yield the missing references of the cells since the last call."""
         waiting, self._waiting = self._waiting, []
         self._waiting_bytes = 0
         wanted = sorted({ref for _, _, refs in waiting for ref in refs})

@@ -1,11 +1,10 @@
-"""Load: files of rows into a queue or a database, each row as a map of its columns.
+"""Load files into a queue or a database, each row as a map of its columns.
 
     load(spark, ["flights.csv"], store="data/node", topic="flights", key="tailnum")
     load(spark, ["planes.parquet"], store="data/node", database="planes", key="tailnum")
 
-Spark reads CSV and Parquet; lines of JSON are read by the reader of values, so numbers keep their
-digits. Rows become values in tasks, and the sinks of `lattice.queue` and `lattice.kv` write them:
-all of them in one edit, or none.
+Spark parses CSV and Parquet. JSON lines are parsed by `cells.from_json`, so numbers keep all
+digits. The sinks of `lattice.queue` and `lattice.kv` write all rows in one edit, or none.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMATS: Final = ("csv", "json", "parquet")
-"""What is loaded; `json` is one value on each line."""
+"""Formats of files; `json` has one value on each line."""
 
 _SUFFIXES: Final = {
     ".csv": "csv",
@@ -53,14 +52,14 @@ _SUFFIXES: Final = {
 }
 _PACKED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
 
-# One wrong line ends the load: half a file is not what was asked for.
+# A malformed line fails the load: loading part of a file would go unnoticed.
 _CSV: Final = {"header": "true", "inferSchema": "true", "mode": "FAILFAST"}
 
 ROWS_MAX: Final = 1_024
-"""Rows that become values at a time, at most."""
+"""Most rows converted at a time."""
 
 BYTES_MAX: Final = 4 * 1024 * 1024
-"""Values of one batch, about; what is larger stands alone."""
+"""Approximate size of a batch of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ class LoadReport(JobReport):
     target: str
     """`topic` or `database`, and its name."""
     rows: int
-    """Rows read. Of rows with one key, a database keeps one."""
+    """Rows read; a database keeps one of the rows with the same key."""
 
 
 def load(
@@ -92,18 +91,18 @@ def load(
 ) -> LoadReport:
     """Write the rows of files to a topic or a database of the node in the folder `store`.
 
-    paths: files or folders that the tasks can open.
-    format: csv, json or parquet; by default what the names end with.
-    key: the column whose value is the record's key, or the name in the database.
-    schema: the columns of CSV in Spark's DDL; by default the file is read once more to find them.
-    options: for Spark's reader, such as {"sep": ";"}; for JSON `lineSep` and those that say which
-        files are read.
-    partitions: of a new topic, over which keys are spread.
-    drop_nulls: leave out what is NULL in a row; else it is nil in the map.
+    paths: files or folders that tasks can open.
+    format: csv, json or parquet; by default from the suffixes of the names.
+    key: the column with the record's key, or with the key in the database.
+    schema: the columns of CSV in Spark's DDL; by default inferred by reading the file once more.
+    options: for Spark's reader, such as {"sep": ";"}; for JSON `lineSep` and the options that
+        select files.
+    partitions: number of partitions of a new topic.
+    drop_nulls: leave NULLs out of the map; otherwise they become nil.
     write_id: a load with a name happens once, however often it is started.
 
-    Raises: UsageError: an argument, a row that is no map, a column that no value can hold, a row
-            without a key. What Spark raises for files that it cannot read passes as it is.
+    Raises: UsageError: an argument is malformed, a row is not a map or has no key, or a column has
+            no counterpart among values. Spark's errors about files pass unchanged.
     """
     sink = _sink_options(store, topic, database, key, partitions, write_id)
     format = checked_format(paths, format)
@@ -136,7 +135,7 @@ def _sink_options(
     write_id: str | None,
 ) -> dict[str, str]:
     if (topic is None) == (database is None):
-        raise UsageError("give a topic or a database to load into, one of them")
+        raise UsageError("give either a topic or a database to load into")
     if database is not None and key is None:
         raise UsageError("key is missing: a database needs the column that names each row")
     if database is not None and partitions is not None:
@@ -148,12 +147,12 @@ def _sink_options(
 
 
 def checked_format(paths: Sequence[str], format: str | None) -> str:
-    """Return the format of the files: that given, else what all their names end with.
+    """Return the format of the files: the given one, else the one of their suffixes.
 
-    Raises: UsageError: no path, an unknown format, or names that do not tell it.
+    Raises: UsageError: there is no path, or the format is unknown or not clear from the names.
     """
     if not paths:
-        raise UsageError("no file is named to load from")
+        raise UsageError("paths is empty: name at least one file")
     if format is not None:
         if format.lower() not in FORMATS:
             raise bad_option("format", format, f"one of {', '.join(FORMATS)}")
@@ -161,7 +160,7 @@ def checked_format(paths: Sequence[str], format: str | None) -> str:
     found = {_format_of(path) for path in paths}
     if len(found) > 1 or None in found:
         raise UsageError(
-            f"what the files are is not clear from their names: give the format, one of "
+            f"the format is not clear from the names of the files: give the format, one of "
             f"{', '.join(FORMATS)}"
         )
     return str(found.pop())
@@ -201,13 +200,13 @@ def _read(
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """How rows become values. Plain, for it goes to every task."""
+    """How rows become values. Plain data: every task gets a copy."""
 
     is_text: bool
-    """Whether the one column holds a line of JSON."""
+    """Whether the only column contains lines of JSON."""
     key: str | None
     text_key: bool
-    """Whether keys are wanted as texts; else as values."""
+    """Whether keys become texts; otherwise values."""
     variants: tuple[str, ...]
     """Columns that hold variants."""
     drop_nulls: bool
@@ -228,9 +227,9 @@ def _plan(
 
 
 def made_rows(plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of value and key, as the sinks take them, for rows of files.
+    """Yield rows of value and key for the sinks, from rows of files.
 
-    Raises: UsageError: a row that is no map, or has no key that can be one.
+    Raises: UsageError: a row is not a map, or its key is missing or unsuitable.
     """
     import pyarrow as pa
 
@@ -259,7 +258,7 @@ def made_rows(plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
 
 
 def _rows(plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, object]]:
-    """Yield the map of each row as a message, and its key."""
+    """Yield the map of each row as a message, with its key."""
     make = _lines if plan.is_text else _maps
     for batch in batches:
         for first in range(0, batch.num_rows, ROWS_MAX):
@@ -278,7 +277,7 @@ def _maps(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]
 
 
 def _messages(values: list[bytes], cells: CellList) -> list[bytes]:
-    """Return cells with those below each as messages."""
+    """Return encodings as messages, with the cells below them."""
     below = MessageCells(None)
     for _, encoding in cells:
         below.add(encoding)
@@ -297,7 +296,7 @@ def _lines(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object
 
 
 def _line(row: dict[str, Any]) -> Map | None:
-    """Return the map that a line of JSON holds; None for an empty line."""
+    """Return the map in a line of JSON; None for an empty line."""
     line = row["value"]
     if not line.strip():
         return None
@@ -319,5 +318,5 @@ def _key(plan: LoadPlan, found: Value, row: bytes) -> object:
         return None if found is None else encode_message(found)
     if found is None:
         shown = to_json(decode_message(row))[:200]
-        raise UsageError(f"a row has nothing in {plan.key!r}, which names it: {shown}")
+        raise UsageError(f"a row has no value in the key column {plan.key!r}: {shown}")
     return render(found, ValueFormat.STRING)

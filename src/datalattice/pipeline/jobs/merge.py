@@ -1,11 +1,11 @@
-"""Merge: many replicas become one, as a sequence of merges would make it, by many tasks.
+"""Merge many replicas into one on Spark, with the result of merging them one after another.
 
     report = merge(spark, ["a.archive", "b/node", "c/store@release"], into="data/hq")
 
-The result is what one process gets that merges the inputs in their order, down to its hash. Into
-the folder of a node it goes as what a peer sends: its key signs what several devices of its owner
-wrote apart. A store or archive is new, and signed by a key where one is named; without one the
-concurrent values of an owner are treated as by any node that is not theirs, and counted.
+The result has the hash that one process gets by merging the inputs in their order. A node's folder
+takes it like data from a peer, and its key signs joins of what devices of its owner wrote
+concurrently. A new store or archive is signed by a key if one is given. Without the owner's key,
+concurrent values of an owner are treated as any other node treats them, and counted.
 """
 
 from __future__ import annotations
@@ -85,44 +85,44 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FAN_IN: Final = 64
-"""Inputs, or partials, that one task merges, at most."""
+"""Most inputs, or partials, that one task merges."""
 
 RANGE_KEYS: Final = 16_384
-"""A database of more keys is merged by ranges of about as many: what a task holds in memory."""
+"""Larger databases are merged in ranges of about this many keys, which bounds a task's memory."""
 
 BUCKETS_MAX: Final = 64
-"""Most shares of everything else."""
+"""Most buckets for everything else."""
 
 SAMPLE_MAX: Final = 16
-"""Inputs that are looked at to find out how large the databases are."""
+"""Number of inputs that are inspected to learn the sizes of databases."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeReport(JobReport):
-    """What a merge did."""
+    """The result of a merge."""
 
     root: str
-    """Hash of the result in hex; of a node, of its root with the result in it."""
+    """Hash of the result in hex; for a node, of its root that contains the result."""
     output: str
-    """Where it is."""
+    """Path of the output."""
     inputs: int
     tasks: int
     rounds: int
-    """How many times partials were merged, the inputs being the first."""
+    """How often inputs or partials were merged by tasks."""
     staged_cells: int
     """Cells that tasks wrote."""
     output_cells: int
-    """Cells that the output did not have."""
+    """Cells that the output did not have before."""
     owner_forks: tuple[str, ...]
-    """Values of one owner that are concurrent and that nobody here may sign: the first was kept."""
+    """Paths of concurrent values of one owner whose key is not available; the first was kept."""
     queue_forks: int
-    """Queues that two leaders wrote."""
+    """Queues written by two leaders."""
     dropped: int
-    """Entries that were not taken: not valid, or not signed by their owner."""
+    """Entries left out because they are invalid or not signed by their owner."""
     dropped_at: tuple[str, ...]
-    """Where the first of them are."""
+    """Paths of the first of them."""
     refused: tuple[str, ...]
-    """Inputs, or parts of one, that were left out because they are malformed, each with why."""
+    """Inputs, or parts of one, left out because they are malformed, with the reasons."""
     seconds: float
 
 
@@ -138,27 +138,26 @@ def merge(
     fan_in: int = FAN_IN,
     progress: Progress | None = None,
 ) -> MergeReport:
-    """Merge replicas in their order into one root; return what was done when it is durable.
+    """Merge replicas in their order into one root; return when the result is durable.
 
-    inputs: archives, stores, or folders of nodes, a folder perhaps with `@` and a root.
-    into, store, archive: one of them - the folder of a node, through the node where it runs; the
-        folder of a new store; a new file.
-    key: signs for its owner in a new store or archive. A node's folder has its own.
-    staging: a folder that the driver and all tasks reach; by default beside the output.
+    inputs: archives, stores, or folders of nodes; a folder may be followed by `@` and a root.
+    into, store, archive: one of the three: the folder of a node, running or not; the folder of a
+        new store; a new file.
+    key: signs for its owner in a new store or archive; a node's folder has its own.
+    staging: a folder that the driver and all tasks can reach; by default beside the output.
     fan_in: inputs that one task merges.
-    What is malformed in an input is left out and named; the rest of it is merged.
-    Raises: UsageError: an input or output is not what it should be. BadFormat: an archive is
-            damaged. MissingData, Corruption: an input is not whole. Nothing is written to the
-            output then.
-    Cost:   reads each input once to check it, but for what the node has that takes the result; then
-            what differs between the inputs; of a new store or archive, the whole result once.
+    Malformed parts of an input are left out and reported; the rest is merged.
+    Raises: UsageError: an input or output is not accepted. BadFormat: an archive is damaged.
+            MissingData, Corruption: an input is incomplete. Nothing is written to the output then.
+    Cost:   reads each input once to check it, except the target node; then the differences between
+            inputs; for a new store or archive, the complete result once.
     """
     began = time.monotonic()
     output = Output.of(into, store, archive)
     if not 2 <= fan_in <= FAN_IN:
         raise UsageError(f"fan_in is a number of 2 to {FAN_IN}, got {fan_in!r}")
     if not inputs:
-        raise UsageError("there is nothing to merge: name archives, stores or folders of nodes")
+        raise UsageError("inputs is empty: name archives, stores or folders of nodes")
     ring = KeyRing()
     if output.folder is not None:
         if key is not None:
@@ -177,7 +176,7 @@ def merge(
 
 @contextmanager
 def _staging_folder(place: Path) -> Iterator[str]:
-    """Give a new folder for what tasks stage; it is gone when the block ends."""
+    """Yield a new folder for staged data; it is removed after the block."""
     is_new = not place.exists()
     folder = place / f"merge-{SystemEntropy().bytes(NAME_BYTES).hex()}"
     try:
@@ -198,7 +197,7 @@ def _staging_folder(place: Path) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Merge:
-    """One merge."""
+    """The state of one merge."""
 
     spark: SparkSession
     staging: str
@@ -212,13 +211,13 @@ class _Merge:
     staged: int = 0
     refused: list[str] = field(default_factory=list)
     has_root: bool = False
-    """Whether the node that takes the result has data of its own: the first input then."""
+    """Whether the target node has a root; it is the first input then."""
 
     def run(self, sources: list[JobInput]) -> MergeReport:
         count = len(sources)
         if self.output.folder is not None and self.output.has_root():
             self.has_root = True
-            # What a node has comes first, as in any merge of its own.
+            # The node's own root comes first, as in its merge of data from a peer.
             sources = [resolve_input(str(self.output.folder.path)), *sources]
         with leased(sources):
             sources = self._admitted(sources)
@@ -254,10 +253,10 @@ class _Merge:
     # --- planning ---
 
     def _admitted(self, sources: list[JobInput]) -> list[JobInput]:
-        """Return inputs that all are stores, and sound: tasks unpack archives, and check all.
+        """Return the inputs as sound stores: tasks unpack archives and check every input.
 
-        The node that takes the result is known to be sound.
-        Raises: UsageError: nothing of any input can be merged.
+        The target node's store counts as sound.
+        Raises: UsageError: no input can be merged.
         """
         own = sources[:1] if self.has_root else []
         sound = own[0].path if own else ""
@@ -271,11 +270,11 @@ class _Merge:
             if one.root:
                 made.append(one)
         if len(made) == len(own):
-            raise UsageError(f"nothing of any input can be merged; {'; '.join(self.refused)}")
+            raise UsageError(f"no input can be merged; {'; '.join(self.refused)}")
         return made
 
     def _ranges(self, sources: list[JobInput]) -> list[KeyRange]:
-        """Return the ranges of keys in which the large databases of the key's owner are merged."""
+        """Return the key ranges of the large databases whose owner's key is available."""
         largest: dict[tuple[bytes, ...], tuple[tuple[Value, ...], Value, Index]] = {}
         for one in sources[:SAMPLE_MAX]:
             for slot, cell in self._own_slots(root_of(one)):
@@ -297,7 +296,7 @@ class _Merge:
         ]
 
     def _own_slots(self, root: Value) -> Iterator[tuple[tuple[Value, ...], Signed]]:
-        """Yield the values that the key may sign and whose databases can be cut into ranges."""
+        """Yield the signed values whose databases can be divided into ranges."""
         for path, cell in slots_of(replicable(root)):
             lattice = root_lattice().path(*path)
             if _is_cut(lattice) and signer_of(self.keys, path[-1]) is not None:
@@ -313,7 +312,7 @@ class _Merge:
     def _reduced(
         self, reduction: Reduction, units: list[Unit], sources: list[JobInput]
     ) -> list[dict[str, Any]]:
-        """Return what tasks made of each unit: partials of partials, until there is one."""
+        """Return the partial of each unit; partials are merged until one is left."""
         waiting = [[input_document(one) for one in sources] for _ in units]
         while self.rounds == 0 or any(len(parts) > 1 for parts in waiting):
             self.rounds += 1
@@ -334,7 +333,7 @@ class _Merge:
                 document = json.loads(answer)
                 self.staged += document["staged"]
                 waiting[i].append(document)
-                if self.rounds == 1:  # what was dropped then does not come again
+                if self.rounds == 1:  # later rounds see no entries that this one dropped
                     add_tally(self.tally, document)
         return [parts[0] for parts in waiting]
 
@@ -347,7 +346,7 @@ class _Merge:
     def _whole(
         self, merger: UnitMerger, partials: list[tuple[Unit, Partial]]
     ) -> tuple[Value, tuple[str, ...]]:
-        """Return the root of all units, signed, and where owners are forked."""
+        """Return the root of all units, signed, and the paths of forked owners."""
         buckets = [made for unit, made in partials if isinstance(unit, OwnerBucket)]
         root = united(merger.finished(made, self.keys) for made in buckets)
         forks = tuple(_shown(path) for made in buckets for path in made.forks)
@@ -373,7 +372,7 @@ class _Merge:
 
 
 def _is_cut(lattice: Lattice | None) -> bool:
-    """Return whether a lattice is of signed Maps of Indexes that are joined key by key."""
+    """Return whether a lattice holds signed Maps of Indexes that are joined key by key."""
     if not isinstance(lattice, SignedLattice):
         return False
     child = lattice.inner.child("any")
@@ -381,7 +380,7 @@ def _is_cut(lattice: Lattice | None) -> bool:
 
 
 def _name(*keys: Value) -> bytes:
-    """Return what tells paths apart, as a key of a dictionary."""
+    """Return a path as a dictionary key."""
     return encode(Vector.of(keys))
 
 

@@ -1,9 +1,9 @@
-"""Output: where the result of a merge goes - a node, a new store, or a new archive.
+"""The output of a merge: a node, a new store, or a new archive.
 
-A node takes the result as what a peer sends: it checks and merges it. What it has was the first of
-the inputs, so the merge would look at all that changed only to find that the result covers it. A
-large database that is still as it was merged is replaced by what came of it, where nobody else
-writes: then only the rest is merged.
+A node takes the result like data from a peer: it checks and merges it. Its own root was the first
+input, so that merge would read every change only to find that the result covers it. A large
+database that has not changed since planning is therefore replaced by the merged one directly, if
+the store has no other writer; only the rest is merged.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from datalattice.store import STORE_FILE, CellStore, announce_cells, export_cell
 from datalattice.sync import Absorbed, Offer
 
 Told = Callable[[int], None]
-"""Told how many cells are written."""
+"""Called with the number of written cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What a merge made."""
+    """The merged root, with what an output needs to take it."""
 
     root: Value
     merger: UnitMerger
     keys: KeyRing
-    """Those that sign; of a node which takes it, its own."""
+    """The keys that sign; for a target node, its own."""
     base: CellStore | None = None
-    """The store of the node which takes it; None: the node has nothing yet, or it is no node."""
+    """The target node's store; None for other outputs, and for a node without a root."""
     origin: Value = None
-    """The root of that, as it was merged."""
+    """The root of `base` that was merged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where the result goes: one of three."""
+    """Where the result goes: a node, a store or an archive."""
 
     path: Path
     folder: Folder | None
@@ -53,46 +53,46 @@ class Output:
 
     @classmethod
     def of(cls, into: str | None, store: str | None, archive: str | None) -> Output:
-        """Return the one that is named.
+        """Return the output that is named.
 
-        Raises: UsageError: there is none or more than one, or it is not new.
+        Raises: UsageError: none or several are named, or it exists already.
         """
         given = [one for one in (into, store, archive) if one is not None]
         if len(given) != 1 or not given[0]:
             raise UsageError(
-                "name one place for the result: into (the folder of a node), store (a new folder) "
+                "name one output for the result: into (the folder of a node), store (a new folder) "
                 "or archive (a new file)"
             )
         path = Path(given[0]).expanduser().absolute()
         if into is not None:
             return cls(path, folder_of(path), False)
         if path.exists():
-            raise UsageError(f"{path} is there already; name a new place for the result")
+            raise UsageError(f"{path} is there already; name a new path for the result")
         if not path.parent.is_dir():
             raise UsageError(f"{path.parent} is not a folder")
         return cls(path, None, archive is not None)
 
     @property
     def staging(self) -> Path:
-        """Where tasks stage, unless it is said."""
+        """The default staging folder."""
         if self.folder is not None:
             return self.path / "staging"
         return self.path.with_name(self.path.name + ".staging")
 
     def has_root(self) -> bool:
-        """Return whether this is a node that has data of its own: it is the first input then."""
+        """Return whether this is a node with a root, which is the first input then."""
         if self.folder is None or not (self.folder.store_path / STORE_FILE).is_file():
             return False
         with open_reader(self.folder) as store:
             return store.root_hash() is not None
 
     def write(self, result: MergeResult, staging: str, told: Told) -> tuple[str, int]:
-        """Put the result where it belongs; return the hash of the root there, and new cells."""
+        """Write the result; return the hash of the root there, and the number of new cells."""
         root = result.root
         if self.folder is not None:
             made = str(Path(staging) / "result")
             with CellStore.open(made) as store:
-                stage(root, store, result.base, told)  # what the node has need not come along
+                stage(root, store, result.base, told)  # without the cells that the node has
                 _commit(store, root)
             return _imported(self.folder, made, result, told)
         unfinished = self.path.with_name(self.path.name + ".part")
@@ -112,7 +112,7 @@ class Output:
 
 
 def _imported(folder: Folder, made: str, result: MergeResult, told: Told) -> tuple[str, int]:
-    """Have a node take the result, as from a peer; return its root then, and new cells."""
+    """Import the result into a node; return its root afterwards, and the number of new cells."""
     found = node_or_store(folder)
     with found:
         if isinstance(found, CellStore):
@@ -127,7 +127,7 @@ def _imported(folder: Folder, made: str, result: MergeResult, told: Told) -> tup
 
 
 def _take(store: CellStore, folder: Folder, result: MergeResult, offer: Offer) -> Absorbed:
-    """Have a node take in a result whose cells are staged in its store."""
+    """Merge a result whose cells are staged in the node's store."""
     if store.root_hash() is not None:
         own = store.root()
         made = adopted(own, replace(result, root=store.load(value_hash(result.root))))
@@ -137,9 +137,9 @@ def _take(store: CellStore, folder: Folder, result: MergeResult, offer: Offer) -
 
 
 def adopted(own: Value, result: MergeResult) -> Value:
-    """Return a node's root with the databases that were merged by ranges as they came out of it.
+    """Return a node's root with the databases that were merged by ranges replaced.
 
-    Only a database that is still what it was as an input is taken from the result.
+    A database is replaced only if it still equals its input.
     """
     for slot, names in result.merger.split.items():
         cell = get_in(result.root, slot)
@@ -162,7 +162,7 @@ def adopted(own: Value, result: MergeResult) -> Value:
 
 
 def _commit(store: CellStore, root: Value) -> bytes:
-    """Make a staged value the root; what the base has of it is not looked for."""
+    """Commit a staged value as the root; cells that only the base has are not looked up."""
     hash = value_hash(root)
     store.commit(store.load(hash))
     return hash

@@ -1,23 +1,21 @@
-"""Partials: what tasks merge, so that the whole has the hash that one process would give it.
+"""Divide a merge among tasks so that the result has the hash of a merge by one process.
 
-Nothing is merged here but by the lattices themselves. What is here is how their work is shared out
-and how it comes together again.
-
+The lattices do all merging; this module divides the work and combines the results.
 *Units.* A root is divided into `OwnerBucket`s, each with some of its signed values and sections.
 Large databases of owners whose key is available are divided further, into `KeyRange`s of their
 keys. Units do not overlap, so each is merged alone and the results need no merge.
 
-*Groups.* Of many inputs a task merges a few; what it makes is a `Partial`, and partials are merged
-by further tasks until there is one for each unit. Joins do not depend on grouping.
+*Groups.* A task merges some inputs into a `Partial`; further tasks merge partials until one is left
+for each unit. Joins are associative, so grouping does not change the result.
 
-*Signatures.* A join of values that one owner signed has to be signed anew, and private keys never
-leave the driver. In tasks a `Deputy` signs in the place of each, with zeros; the driver replaces
-what it signed. Where no key is at hand, a node keeps the value that it has of two concurrent ones,
-and then the order counts: such values are carried along as `forks`, in the order of the inputs, and
-the driver does with them what a node would do.
+*Signatures.* A join of values of one owner must be signed anew, and private keys never leave the
+driver. In tasks a `Deputy` signs with zeros; the driver replaces these signatures. If an owner's
+key is not available, a node keeps its own one of two concurrent values, so the order of merging
+matters: such values are carried as `forks` in the order of the inputs, and the driver decides them
+in that order.
 
-*Staging.* A task writes the cells that it made, and those that the `base` does not have, into a
-store of its own. So what all inputs share is neither read nor written.
+*Staging.* A task writes the cells that it made, and those that the `base` lacks, into a store of
+its own. Cells that all inputs share are neither read nor written.
 """
 
 from __future__ import annotations
@@ -69,13 +67,13 @@ BATCH_CELLS: Final = 1_024
 """Cells that are written at a time."""
 
 PATHS_MAX: Final = 20
-"""Places that were not taken, or are forked, of which a report names the first."""
+"""Most paths of dropped entries that a report names."""
 
 _PROVISIONAL: Final = bytes(SIGNATURE_BYTES)
 
 
 class Deputy(KeyPair):
-    """Stands for a key that is not here: it signs with zeros, which the key itself replaces."""
+    """Stands in for a key outside the driver: signs with zeros, which the driver replaces."""
 
     __slots__ = ()
 
@@ -93,7 +91,7 @@ class Deputy(KeyPair):
 
 @dataclass(frozen=True, slots=True)
 class OwnerBucket:
-    """One of `count` shares of a root: those owners' values and sections whose hash falls in it."""
+    """One of `count` shares of a root: the owners' values and sections whose hash falls into it."""
 
     number: int
     count: int
@@ -101,12 +99,12 @@ class OwnerBucket:
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """The keys from `low` on and below `high` of one database of one owner."""
+    """The keys from `low` to before `high` of one database of one owner."""
 
     slot: Path
-    """Where the owner's signed value stands."""
+    """Path of the owner's signed value."""
     name: Value
-    """The database."""
+    """Name of the database."""
     low: bytes | None
     high: bytes | None
 
@@ -116,7 +114,7 @@ Unit = OwnerBucket | KeyRange
 
 @dataclass(slots=True)
 class Tally:
-    """What merges reported."""
+    """Counts of the merge reports."""
 
     dropped: int = 0
     queue_forks: int = 0
@@ -124,7 +122,7 @@ class Tally:
     forked_at: set[Path] = field(default_factory=set)
 
     def told(self, report: MergeNotice) -> None:
-        """Take note of a report."""
+        """Count a report."""
         if isinstance(report, OwnerForked):
             self.forked_at.add(report.path)
         elif isinstance(report, QueueForked):
@@ -137,12 +135,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """How a value was signed: what is left of a Signed cell without the value."""
+    """The signature of a Signed cell, without its value."""
 
     public_key: bytes
     signature: bytes
     message: bytes
-    """Stands for the value."""
+    """The signed message, which identifies the value."""
 
     @classmethod
     def of(cls, cell: Signed) -> Seal:
@@ -152,22 +150,22 @@ class Seal:
 
 @dataclass(slots=True)
 class Partial:
-    """What merging some inputs made of one unit."""
+    """The result of merging some inputs of one unit."""
 
     value: Value
-    """A root with the unit's share of it; of a range the Index, nil where no input has the
+    """A root with the unit's share; for a key range the Index, None if no input has the
     database."""
     forks: dict[Path, list[Value]] = field(default_factory=dict)
-    """Concurrent values of an owner that nobody here may sign, in the order of the inputs."""
+    """Concurrent values of owners whose key is not available, in the order of the inputs."""
     seals: dict[Path, set[Seal]] = field(default_factory=dict)
-    """Of the owners whose databases are merged by ranges: how the inputs' values were signed."""
+    """For owners whose databases are merged by ranges: the signatures of the inputs' values."""
 
 
 class UnitMerger:
     """Merges units.
 
-    public_keys: of the keys that sign in the end.
-    ranges: all ranges that are merged apart from the rest.
+    public_keys: of the keys that the driver signs with.
+    ranges: all key ranges that are merged separately.
     """
 
     def __init__(self, public_keys: Iterable[bytes], ranges: Sequence[KeyRange]) -> None:
@@ -183,7 +181,7 @@ class UnitMerger:
     # --- one input ---
 
     def take(self, root: Value, unit: Unit) -> Partial:
-        """Return what one input has of a unit."""
+        """Return one input's share of a unit."""
         if isinstance(unit, KeyRange):
             databases = self.databases(_cell_at(root, unit.slot), unit.slot)
             index = None if databases is None else databases.get(unit.name)
@@ -206,7 +204,7 @@ class UnitMerger:
         return Partial(made, seals=seals)
 
     def databases(self, cell: Value, slot: Path) -> Map | None:
-        """Return the databases in a signed value; None: no merge would take it."""
+        """Return the databases in a signed value; None if a merge would reject it."""
         if not isinstance(cell, Signed) or not cell.verify():
             return None
         if not self._context().verify_owner(slot[-1], cell.public_key):
@@ -215,7 +213,7 @@ class UnitMerger:
         return found if isinstance(found, Map) else None
 
     def _share(self, root: Value, bucket: OwnerBucket) -> Value:
-        """Return a root with only what belongs to a bucket."""
+        """Return a root with only the content of a bucket."""
         if bucket.count == 1 or not isinstance(root, Index):
             return root
         made = EMPTY_INDEX
@@ -275,9 +273,8 @@ class UnitMerger:
     def _without_covered(self, path: Path, candidates: Sequence[Value]) -> list[Value]:
         """Return concurrent values without those that a neighbour covers.
 
-        Whatever a node has, taking first one value and then one that covers it, or is covered by
-        it, makes of it the same as taking the greater alone. Of values that are not neighbours that
-        is not true, where a third is concurrent to both.
+        Merging a value and then one that covers it gives the same as merging the greater alone.
+        This holds for neighbours only: between others, a third value may be concurrent to both.
         """
         lattice = self.lattice.path(*path)
         assert lattice is not None
@@ -316,11 +313,11 @@ class UnitMerger:
     # --- what is staged ---
 
     def resealed(self, root: Value) -> Value:
-        """Return a root of our own staging, in which what a deputy signed counts as verified."""
+        """Return a staged root in which the signatures of deputies count as verified."""
         return self._signed_by(root, self.deputies)
 
     def finished(self, partial: Partial, keys: KeyRing) -> Value:
-        """Return the root of a bucket as a node has it: signed, forks decided by their order."""
+        """Return the root of a bucket, signed, with forks decided in the order of the inputs."""
         root = self._signed_by(partial.value, keys)
         for path, candidates in partial.forks.items():
             lattice = self.lattice.path(*path)
@@ -340,12 +337,12 @@ class UnitMerger:
 
 
 def in_pairs(joined: Callable[[Value, Value], Value], values: Iterable[Value]) -> Value:
-    """Return what joining the values in their order gives, nil of none: neighbours first.
+    """Return the join of values in their order, joining neighbours first; None for no values.
 
-    A join looks at all that its operands differ in. Were each value joined to all before it, what
-    the first ones changed would be looked at again for every further one.
+    A join reads everything in which its operands differ. Joining each value to all before it would
+    read the changes of the first ones again for every later one.
 
-    Cost:   as many values in memory as doublings lead to their number.
+    Cost:   holds log2(values) values in memory.
     """
     waiting: list[tuple[int, Value]] = []
     for one in values:
@@ -363,7 +360,7 @@ def in_pairs(joined: Callable[[Value, Value], Value], values: Iterable[Value]) -
 def slots_of(
     root: Value, lattice: Lattice | None = None, path: Path = ()
 ) -> Iterator[tuple[Path, Signed]]:
-    """Yield where signed values stand in a root, and what they are: below names and owners."""
+    """Yield the paths and cells of the signed values in a root, below names and owners."""
     if lattice is None:
         lattice = root_lattice()
     if isinstance(root, Signed):
@@ -378,17 +375,17 @@ def slots_of(
 
 
 def _cell_at(root: Value, slot: Path) -> Value:
-    """Return what an owner has; nothing where their section is of a kind that no merge takes."""
+    """Return an owner's value; None if the section is of a type that a merge rejects."""
     return get_in(root, slot) if isinstance(get_in(root, slot[:-1]), Map) else None
 
 
 def with_databases(
     root: Value, slot: Path, databases: Mapping[Value, Index], seals: Iterable[Seal], keys: KeyRing
 ) -> Value:
-    """Return a root in which an owner has these databases, too, signed.
+    """Return a root with these databases added to an owner's, signed.
 
-    seals: those of the owner's values as they came. Where one came that is the same as the result,
-        its signature is taken, as a node takes it; of several that of the greatest hash.
+    seals: the signatures of the inputs' values. If one is for the same value as the result, it is
+        reused, as a node would; of several, that of the cell with the greatest hash.
     """
     below = get_in(root, slot)
     inner = below.value if isinstance(below, Signed) else EMPTY_MAP
@@ -405,7 +402,7 @@ def with_databases(
 
 
 def united(roots: Iterable[Value]) -> Value:
-    """Return one root of what several buckets hold."""
+    """Return one root with the contents of several buckets."""
     made = EMPTY_INDEX
     for root in roots:
         assert isinstance(root, Index)
@@ -419,9 +416,10 @@ def united(roots: Iterable[Value]) -> Value:
 
 
 def _replaced(container: Value, path: Path, value: Value) -> Value:
-    """Return a container with this very cell at a path.
+    """Return a container with exactly this cell at a path.
 
-    Putting an equal one would change nothing, and what is known of its signature would be lost.
+    Removing first is necessary: putting an equal cell would keep the old one, whose signature does
+    not count as verified.
     """
     assert isinstance(container, (Map, Index))
     key = path[0]
@@ -442,7 +440,7 @@ def _falls_in(path: Path, bucket: OwnerBucket) -> bool:
 
 
 class Delta:
-    """The cells of a staged value: what its own store has, else what the base has. A `Loader`."""
+    """Loads a staged value: from its own store, otherwise from the base. A `Loader`."""
 
     def __init__(self, own: Callable[[bytes], bytes | None], base: CellStore) -> None:
         self._own = own
@@ -451,7 +449,7 @@ class Delta:
     def load(self, hash: bytes) -> Value:
         """Return the value with this hash.
 
-        Raises: MissingData: neither has it; the base has lost what it was taken to have.
+        Raises: MissingData: neither has it; the base has lost a cell.
         """
         encoding = self._own(hash)
         if encoding is None:
@@ -465,12 +463,12 @@ def stage(
     base: CellStore | None = None,
     told: Callable[[int], object] | None = None,
 ) -> int:
-    """Put the cells of a value into a store, without what the base has; return how many.
+    """Put the cells of a value into a store, except those that the base has; return how many.
 
-    The top cell is put in any case.
+    The top cell is always put.
 
-    told: told how many there are, now and then.
-    Cost:   memory by the depth of the value and the number of children, not by its size.
+    told: receives the number of cells, after each batch.
+    Cost:   memory for the depth of the value times its children, independent of its size.
     """
     count = 0
     batch: list[tuple[bytes, bytes]] = []

@@ -1,7 +1,7 @@
-"""Reduction: what one task of a merge does, and the form in which tasks and driver tell each other.
+"""The work of one merge task, and the documents that tasks and driver exchange.
 
-A task merges some inputs, or some partials, of one unit, puts what it made into a store of its own
-in the staging folder, and answers with where it is.
+A task merges some inputs, or some partials, of one unit into a new store in the staging folder, and
+answers with its path.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from datalattice.store.etch import copy_cells
 from datalattice.sync import LatticeReplica, Remark, bring, is_left_out, offer_of
 
 NAME_BYTES = 8
-"""Random bytes in the name of a folder, so that no two attempts of a task meet."""
+"""Random bytes in a folder's name, so that attempts of a task use different folders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What all tasks of a merge know."""
+    """What every task of a merge needs."""
 
     staging: str
-    """The folder that tasks stage in; the driver and all tasks reach it."""
+    """The folder that tasks stage in; the driver and all tasks can reach it."""
     base: str
     """The store whose cells need not be staged."""
     public_keys: tuple[bytes, ...]
-    """Of the keys that sign in the end."""
+    """Of the keys that the driver signs with."""
     ranges: tuple[KeyRange, ...] = ()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -71,13 +71,13 @@ def _restored(
 
 
 def admit(staging: str, sound: str, payload: bytes) -> bytes:
-    """Check an input before anything of it is merged; return where it can be read from.
+    """Check an input before it is merged; return its document, which names where to read it.
 
-    An archive is put into a store. So is an input with malformed cells, without the parts that have
-    one, as a node would take them in.
-    sound: a store whose cells are known to be sound, or nothing.
+    An archive is imported into a store. An input with malformed cells is imported as well, without
+    the parts that a node would refuse.
+    sound: a store whose cells are known to be sound, or empty.
     Raises: BadFormat: an archive is damaged. UsageError: it cannot be read. MissingData,
-            Corruption: a store is not whole.
+            Corruption: a store is incomplete.
     """
     one = read_input(json.loads(payload))
     if not one.is_archive:
@@ -107,9 +107,9 @@ def admit(staging: str, sound: str, payload: bytes) -> bytes:
 
 
 def _copied(one: JobInput, store: CellStore, apart: dict[bytes, bytes]) -> bytes:
-    """Put the cells of an input into a store, unsound ones and those above apart; return its root.
+    """Copy the cells of an input into a store, unsound ones and their parents into `apart`.
 
-    Raises: as `admit`.
+    Returns the root's hash. Raises: as `admit`.
     """
     if not one.is_archive:
         copy_cells(open_stores.get(one.path), one.root, store, apart=apart)
@@ -126,9 +126,9 @@ def _copied(one: JobInput, store: CellStore, apart: dict[bytes, bytes]) -> bytes
 
 @contextmanager
 def staged_store(staging: str, entropy: Entropy | None = None) -> Iterator[tuple[CellStore, str]]:
-    """Give a new store in the staging folder, and its path; it is durable when the block ends.
+    """Yield a new store in the staging folder, and its path; it is durable after the block.
 
-    Raises: UsageError: the folder cannot be written to.
+    Raises: UsageError: the folder is not writable.
     """
     name = (entropy or SystemEntropy()).bytes(NAME_BYTES).hex()
     folder = str(Path(staging) / name)
@@ -144,8 +144,8 @@ def staged_store(staging: str, entropy: Entropy | None = None) -> Iterator[tuple
 
 
 def reduce_some(reduction: Reduction, payload: bytes) -> bytes:
-    """Merge some inputs or partials of one unit; the work of a task."""
-    open_stores.done()  # whatever became of the task before
+    """Merge some inputs or partials of one unit. Runs in a task."""
+    open_stores.done()  # a task that failed before did not call it
     document = json.loads(payload)
     unit = read_unit(document["unit"])
     merger = UnitMerger(reduction.public_keys, reduction.ranges)
@@ -180,12 +180,12 @@ def _operands(
 
 
 def read_input(document: dict[str, Any]) -> JobInput:
-    """Return the input of a document."""
+    """Return the input in a document."""
     return JobInput(document["name"], document["path"], bytes.fromhex(document["root"]))
 
 
 def input_document(one: JobInput) -> dict[str, Any]:
-    """Return an input as tasks are told it."""
+    """Return the document of an input."""
     return {"name": one.name, "path": one.path, "root": one.root.hex()}
 
 
@@ -206,7 +206,7 @@ def _staged(made: Partial, store: CellStore, base: CellStore) -> dict[str, Any]:
 
 
 def read_partial(document: dict[str, Any], base: CellStore) -> Partial:
-    """Return what a task staged; cells are loaded from its store, else from the base."""
+    """Return the partial that a task staged; cells come from its store, otherwise from the base."""
     delta = Delta(partial(staged_encoding, document["path"]), base)
     forks = {
         read_path(path): [delta.load(bytes.fromhex(one)) for one in values]
@@ -221,14 +221,14 @@ def read_partial(document: dict[str, Any], base: CellStore) -> Partial:
 
 
 def add_tally(tally: Tally, document: dict[str, Any]) -> None:
-    """Add what a task's merges reported."""
+    """Add the counts in a task's answer."""
     tally.dropped += document["dropped"]
     tally.queue_forks += document["queue_forks"]
     tally.dropped_at += map(read_path, document["dropped_at"])
 
 
 def unit_document(unit: Unit) -> dict[str, Any]:
-    """Return a unit in the form that tasks are told."""
+    """Return the document of a unit."""
     if isinstance(unit, OwnerBucket):
         return {"bucket": [unit.number, unit.count]}
     return {
@@ -240,7 +240,7 @@ def unit_document(unit: Unit) -> dict[str, Any]:
 
 
 def read_unit(document: dict[str, Any]) -> Unit:
-    """Return the unit of a document."""
+    """Return the unit in a document."""
     if "bucket" in document:
         return OwnerBucket(*document["bucket"])
     low, high = document["low"], document["high"]
@@ -253,12 +253,12 @@ def read_unit(document: dict[str, Any]) -> Unit:
 
 
 def path_text(path: tuple[Value, ...]) -> str:
-    """Return a path of keys as text that reads back as exactly these keys."""
+    """Return a path of keys as text; `read_path` is the inverse."""
     return encode_message(Vector.of(path)).hex()
 
 
 def read_path(text: str) -> tuple[Value, ...]:
-    """Return the path of a text."""
+    """Return the path in a text."""
     found = decode_message(bytes.fromhex(text))
     assert isinstance(found, Vector)
     return tuple(found)

@@ -1,4 +1,4 @@
-"""Report: what a job returns when it is done."""
+"""Base of the reports that jobs return."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What a job did."""
+    """The result of a job."""
 
     def as_json(self) -> dict[str, object]:
         """Return the report as a JSON document."""

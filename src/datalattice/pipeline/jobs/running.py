@@ -1,4 +1,4 @@
-"""Running: the session of one job that is a process of its own, such as a command."""
+"""The Spark session of a job that runs as its own process, such as a command."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def job_session(
     memory: str,
     package: str | os.PathLike[str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Give a session that knows this package's formats; it ends with the block if it began here.
+    """Yield a session with this package's formats; end it after the block if it was started here.
 
-    Errors of tasks leave the block as what they are, not as Spark's; its own in one line.
-    Raises: UsageError: PySpark or Java is not to be had, or an argument is not of its form, also by
-            what Spark says of it. DataLatticeError: Spark failed.
+    Errors of this package leave the block unchanged, Spark's own errors as one line.
+    Raises: UsageError: PySpark or Java is missing, an argument is malformed, or Spark rejects one.
+            DataLatticeError: Spark failed.
     """
     began = _active() is None
     spark = spark_session(name, memory=memory, master=master, package=package)
@@ -41,7 +41,7 @@ def job_session(
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Raise Spark's own error as one of ours: its text is gone when the session has ended."""
+    """Raise Spark's own error as one of ours, as its text is lost when the session ends."""
     from py4j.protocol import Py4JError
     from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
@@ -57,5 +57,5 @@ def _active() -> SparkSession | None:
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        return None  # `spark_session` says what to do about it
+        return None  # `spark_session` raises the error for it
     return SparkSession.getActiveSession()

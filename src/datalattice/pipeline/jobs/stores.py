@@ -1,6 +1,6 @@
-"""Stores: what the jobs that go through a whole store have in common.
+"""What jobs that read a complete store have in common.
 
-Their tasks open the store for themselves, read-only, beside whoever writes to it.
+Tasks open the store read-only, beside its writer.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from datalattice.pipeline.options import bad_option
 from datalattice.store import CellStore, Extent, Stretch, check_extent, store_in
 
 PARTS_MIN: Final = 8
-"""A store is cut into so many parts, if it has as many segments: the tasks of a few cores."""
+"""Least parts of a store with enough segments: tasks for a few cores."""
 
 PART_BYTES: Final = 256 * 1024 * 1024
-"""A part is about this long at most, which bounds what a task has in memory."""
+"""Approximate largest part, which bounds the memory of a task."""
 
 PARTS_MAX: Final = 100_000
-"""More are more than Spark manages well."""
+"""Most parts that Spark manages well."""
 
 
 def store_folder(path: str) -> str:
-    """Return the folder of the store that a path names: itself, or `store` in a node's folder.
+    """Return the folder of the store at a path: itself, or `store` in a node's folder.
 
-    Raises: UsageError: there is none.
+    Raises: UsageError: there is no store.
     """
     folder = store_in(path)
     if folder is None:
@@ -36,9 +36,9 @@ def store_folder(path: str) -> str:
 
 
 def parts_of(extent: Extent, parts: int | None) -> tuple[Stretch, ...]:
-    """Return a store in parts: as many as wanted, else as many as fit its length.
+    """Return a store divided into `parts`, by default by its size.
 
-    Raises: UsageError: not a number of parts.
+    Raises: UsageError: `parts` is out of range.
     """
     size = sum(segment.size_bytes for segment in extent.segments)
     if parts is None:
@@ -49,16 +49,16 @@ def parts_of(extent: Extent, parts: int | None) -> tuple[Stretch, ...]:
 
 
 def for_tasks(extent: Extent) -> Extent:
-    """Return an extent as it travels to tasks, each of which knows its own segments."""
+    """Return an extent for tasks, without segments: each task finds its own."""
     return replace(extent, segments=())
 
 
 @contextmanager
 def opened(folder: str, extent: Extent) -> Iterator[CellStore]:
-    """Give the store to a task, as it was planned for.
+    """Yield the planned store, opened for a task.
 
-    Raises: UsageError: it is another store. StoreFailed: cells were removed from it meanwhile,
-            whatever else this made fail.
+    Raises: UsageError: it is another store. StoreFailed: cells were removed from it meanwhile; this
+            replaces any error that the removal caused.
     """
     with CellStore.open(folder, read_only=True) as store:
         check_extent(store, extent)
@@ -68,9 +68,9 @@ def opened(folder: str, extent: Extent) -> Iterator[CellStore]:
 
 @contextmanager
 def telling_removal(store: CellStore, extent: Extent) -> Iterator[None]:
-    """Tell what fails because cells were removed meanwhile from what is damaged.
+    """Distinguish errors caused by removed cells from damage.
 
-    Raises: StoreFailed: they were, whatever else this made fail.
+    Raises: StoreFailed: cells were removed; this replaces any error that the removal caused.
     """
     try:
         yield

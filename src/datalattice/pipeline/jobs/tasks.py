@@ -1,11 +1,11 @@
-"""Tasks: run a function on many payloads, one Spark task for each, and collect what they return.
+"""Run a function on many payloads, one Spark task each, and collect the answers.
 
     for answer in run_tasks(spark, partial(work, settings), payloads, "merge", progress):
         ...
 
-The function is a plain one of a module of ours, its payloads and answers are bytes. It works the
-same with a driver in this process and with Spark Connect: tasks are rows of `spark.range`, one row
-a partition, and answers the rows of a DataFrame.
+The function belongs to one of our modules; payloads and answers are bytes. A driver in this process
+and Spark Connect work alike: payloads are rows of `spark.range`, one row a partition, and answers
+are rows of a DataFrame.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Work = Callable[[bytes], bytes]
-"""What a task does with its payload."""
+"""Maps a payload to an answer; runs in a task."""
 
 PAYLOADS_MAX: Final = 10_000
-"""Tasks of one Spark job; more of them are several jobs, one after the other."""
+"""Tasks of one Spark job; more payloads run as several jobs, one after another."""
 
 
 def run_tasks(
@@ -34,10 +34,10 @@ def run_tasks(
     step: str,
     progress: Progress | None = None,
 ) -> list[bytes]:
-    """Return what `work` returned for each payload, in their order.
+    """Return the answers of `work` in the order of the payloads.
 
-    progress: told how many tasks of `step` are done.
-    Cost:   memory of the driver for payloads and answers: keep them small.
+    progress: receives how many tasks of `step` are done.
+    Cost:   the driver holds all payloads and answers in memory; keep them small.
     """
     answers: dict[int, bytes] = {}
     with watching_tasks(spark, step, progress):
@@ -55,7 +55,7 @@ _ANSWER: Final = "task BIGINT, answer BINARY"
 
 
 def mapped(spark: SparkSession, rows: Batches, count: int, schema: str) -> DataFrame:
-    """Return the rows that `count` tasks give, as a DataFrame: nothing runs until it is used.
+    """Return the rows of `count` tasks as a lazy DataFrame.
 
     schema: the columns in Spark's DDL.
     """

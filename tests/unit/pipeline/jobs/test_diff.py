@@ -198,7 +198,7 @@ def test_a_key_that_is_no_text_is_printed(tmp_path: Path) -> None:
 def test_wrong_inputs(tmp_path: Path) -> None:
     one = Replica().set(ALICE, {"a": 1})
     archive = one.export(tmp_path / "file", tmp_path / "scratch")
-    with pytest.raises(UsageError, match="an archive is read as a whole"):
+    with pytest.raises(UsageError, match="an archive cannot be compared"):
         diff._leased(archive)
     with pytest.raises(UsageError, match="no store"):
         diff._leased(str(tmp_path / "nowhere"))

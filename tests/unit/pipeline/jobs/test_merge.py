@@ -317,7 +317,7 @@ def test_of_inputs_that_are_malformed_as_a_whole_nothing_is_written(
 ) -> None:
     bad = with_blob(Index.of([(f"{n:02}", "x" * 200) for n in range(90)]))
     name = Replica(bad).save(tmp_path / "bad")
-    with pytest.raises(UsageError, match="nothing of any input can be merged"):
+    with pytest.raises(UsageError, match="no input can be merged"):
         run([name], store=str(tmp_path / "made"))
     assert not (tmp_path / "made").exists()
 
@@ -378,8 +378,8 @@ def test_progress_and_report(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "name one place for the result"),
-        ({"store": "made", "archive": "made2"}, "name one place for the result"),
+        ({}, "name one output for the result"),
+        ({"store": "made", "archive": "made2"}, "name one output for the result"),
         ({"store": "there"}, "is there already"),
         ({"store": "no/such/made"}, "is not a folder"),
         ({"store": "made", "fan_in": 1}, "fan_in is a number of 2 to 64, got 1"),

@@ -72,7 +72,7 @@ def test_the_format_is_given_or_what_the_names_end_with(
 @pytest.mark.parametrize(
     ("paths", "given", "says"),
     [
-        ([], None, "no file is named"),
+        ([], None, "paths is empty"),
         (["a.txt"], None, "give the format, one of csv, json, parquet"),
         (["a.csv", "b.json"], None, "give the format"),
         (["folder"], None, "give the format"),
@@ -87,8 +87,8 @@ def test_a_format_that_is_not_clear_is_said(paths: list[str], given: str | None,
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({}, "give a topic or a database"),
-        ({"topic": "t", "database": "d"}, "give a topic or a database"),
+        ({}, "give either a topic or a database"),
+        ({"topic": "t", "database": "d"}, "give either a topic or a database"),
         ({"database": "d"}, "key is missing"),
         ({"database": "d", "key": "k", "partitions": 2}, "partitions are for a topic"),
     ],
@@ -127,7 +127,7 @@ def test_keys_are_values_for_topics_and_texts_for_databases() -> None:
     assert [row["key"] for row in rows_of(made_rows(named, batches))] == ["x", "7", "[1]"]
     missing = lines('{"k": null}')
     assert rows_of(made_rows(keyed, missing)) == [{"value": {"k": None}, "key": None}]
-    with pytest.raises(UsageError, match="a row has nothing in 'k', which names it"):
+    with pytest.raises(UsageError, match="a row has no value in the key column 'k'"):
         list(made_rows(named, missing))
 
 
