@@ -330,7 +330,7 @@ class TestWriting:
         ("cell", "error", "text"),
         [
             ((None, b"\xff\xff"), BadFormat, "is not canonical"),
-            ((bytes(32), encode(5)), BadFormat, f"0x{'00' * 32} has another one"),
+            ((bytes(32), encode(5)), BadFormat, f"0x{'00' * 32} has another hash"),
             ((None, None), UsageError, "column encoding has a NULL"),
         ],
     )

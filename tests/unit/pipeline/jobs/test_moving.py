@@ -261,7 +261,7 @@ def test_a_package_is_unpacked_where_python_looks_first(tmp_path: Path) -> None:
     assert settings["spark.executorEnv.PYTHONPATH"] == "datalattice-package:../datalattice-package"
     with pytest.raises(UsageError, match=r"a package is a file .tar.gz, .tgz, .tar, .zip, got"):
         package_settings(tmp_path / "p.whl")
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="does not exist"):
         package_settings(tmp_path / "other.zip")
 
 
