@@ -112,10 +112,7 @@ def _values(given: Sequence[Any], name: str, convert: Convert) -> list[Value]:
 
 
 def column_of(rows: pa.RecordBatch, name: str, plan: MapPlan, cells: CellList) -> Column:
-    """Return a column of rows in the form that `Shape` encodes.
-
-    Raises: UsageError: an entry has no counterpart among values.
-    """
+    """Return a column of rows in the form that `Shape` encodes. Raises: as `values_of`."""
     import pyarrow as pa
 
     field = rows.schema.field(name)

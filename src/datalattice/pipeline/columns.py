@@ -44,10 +44,7 @@ def column_types(schema: StructType) -> dict[str, DataType]:
 
 
 def lower_names(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows with lower-case column names.
-
-    Raises: UsageError: a STRING is not UTF-8.
-    """
+    """Return the rows with lower-case column names. Raises: as `checked_texts`."""
     return checked_texts(rows.rename_columns([name.lower() for name in rows.schema.names]))
 
 

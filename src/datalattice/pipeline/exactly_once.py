@@ -178,6 +178,8 @@ class Mark:
         """Return whether the batch was written, given the stored value under `key`."""
         if self.number is None:
             return isinstance(stored, Vector) and self.save in stored
+        # Greater numbers count too: "a checkpoint restored from a backup is behind the written
+        # data: batches up to the number in the topic are skipped" (docs/spark-writing.md).
         return isinstance(stored, int) and stored >= self.number
 
     def over(self, stored: Value) -> Value:

@@ -56,7 +56,7 @@ def read_part(
     Raises: DataLoss: the store or node does not have a needed cell. Whatever `batches` raises.
     """
     if not isinstance(partition, Planned):
-        return  # Spark's own empty partition, when there is nothing to read
+        return  # Spark plans an empty partition of its own if there are no tasks
     source = open_target(target, clock)
     settle()
     try:

@@ -163,9 +163,9 @@ def private_folder(base: Path | None = None) -> Path:
     # other's scripts.
     path = (base or Path(tempfile.gettempdir())) / f"datalattice-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()  # a link may have been put there by anybody, and lead to a folder of ours
+    found = path.lstat()  # not stat: another user may put a link to our folder there
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
-        raise PermissionError(f"{path} belongs to another user, or is no folder")
+        raise PermissionError(f"{path} belongs to another user, or is not a folder")
     return path
 
 

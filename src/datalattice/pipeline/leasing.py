@@ -85,6 +85,7 @@ class Keeper:
 
         Raises: MissingData: the lease had expired and the root was collected.
         """
+        # No lease from the planner (a node, or leaseSeconds=0): the task takes none either.
         if not self._expires_ms or self._root_hash is None:
             return
         if self._expires_ms - self._clock.now_ms() >= LEASE_LEFT_MS:

@@ -46,17 +46,17 @@ def watching_tasks(spark: SparkSession, step: str, progress: Progress | None) ->
 
 @contextmanager
 def _watching_remote(spark: SparkSession, step: str, progress: Progress) -> Iterator[None]:
-    def told(stages: Iterable[Any] | None, *_rest: object, **_named: object) -> None:
+    def report(stages: Iterable[Any] | None, *_rest: object, **_named: object) -> None:
         found = list(stages or ())
         if found:
             done = sum(stage.num_completed_tasks for stage in found)
             progress(step, done, sum(stage.num_tasks for stage in found))
 
-    spark.registerProgressHandler(told)  # type: ignore[arg-type]  # called as it is here
+    spark.registerProgressHandler(report)  # type: ignore[arg-type]  # called as it is here
     try:
         yield
     finally:
-        spark.removeProgressHandler(told)  # type: ignore[arg-type]  # as above
+        spark.removeProgressHandler(report)  # type: ignore[arg-type]  # as above
 
 
 @contextmanager

@@ -158,36 +158,35 @@ class OpenTarget:
         return None if hash is None else self.load(hash)
 
     def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
-        """Return the encoding of a cell, compared with its hash; None: it is not here.
+        """Return the encoding of a cell, compared with its hash; None if the cell is absent.
 
-        verify: False: as the disk has it. What a node sends is compared all the same.
-        Raises: Corruption: the stored bytes are damaged. PeerUnavailable: the node is not there.
+        verify: False skips the comparison for a folder; a node's cells are always compared.
+        Raises: Corruption: the stored bytes are damaged. PeerUnavailable.
         """
         if verify or not isinstance(self._cells, CellStore):
             return self._cells.get_encoding(hash)
         return self._cells.get_encoding(hash, verify=False)
 
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
-        """Return the encodings of cells in the order of `hashes`, None for the absent ones.
+        """Return the encodings of cells in the order of `hashes`, None for absent ones.
 
-        From a node they come in few messages. Else as `get_encoding`.
+        A node sends them in few messages. Otherwise as `get_encoding`.
         """
         if verify or not isinstance(self._cells, CellStore):
             return self._cells.get_encodings(hashes)
         return self._cells.get_encodings(hashes, verify=False)
 
     def load(self, hash: bytes) -> Value:
-        """Return the value with this hash; what is below it is loaded when it is looked at.
+        """Return the value with this hash; the cells below it are loaded on access.
 
-        Raises: MissingData: it is not here.
+        Raises: MissingData: the cell is absent.
         """
         return self._cells.load(hash)
 
     def lease(self, hash: bytes, seconds: float) -> RootLease:
-        """Keep a root with all below it for so many seconds, as far as the place can.
+        """Keep a root and everything below it for `seconds`; a node takes no leases.
 
-        A node does not take leases.
-        Raises: MissingData: the root is not whole here. StoreFailed: it cannot be written to.
+        Raises: MissingData: the root is incomplete. StoreFailed: the folder is not writable.
         """
         if seconds <= 0 or not isinstance(self._cells, CellStore):
             return NoLease(hash)
@@ -197,10 +196,7 @@ class OpenTarget:
             raise StoreFailed(f"{error}; leaseSeconds=0 reads it without a lease") from error
 
     def snapshot(self) -> LeasedRoot:
-        """Choose the root that a plan's tasks read, and lease it for `leaseSeconds`.
-
-        Raises: as `root_hash` and `lease`.
-        """
+        """Choose and lease the root that a plan's tasks read. Raises: as `planned`."""
         return self.planned(lambda snapshot: snapshot)
 
     def planned(self, plan: Callable[[LeasedRoot], T]) -> T:
@@ -247,7 +243,7 @@ class OpenTarget:
 
 @dataclass(frozen=True, slots=True)
 class _OpenCells:
-    """What is open: `identity` tells a folder from another one at the same path."""
+    """An open store or connection; `identity` tells apart folders of one path."""
 
     pid: int
     identity: tuple[int, ...]

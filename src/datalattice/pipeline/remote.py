@@ -172,10 +172,7 @@ class RemoteCells:
             return hash
 
     def reach(self) -> None:
-        """Send a request, unless the node has answered before.
-
-        Raises: as `root_hash`.
-        """
+        """Send a request, unless the node has answered before. Raises: as `root_hash`."""
         if not self._was_reached:
             self.root_hash()
 

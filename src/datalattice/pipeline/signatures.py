@@ -44,6 +44,7 @@ def check_signed(owner: Value, signed: Signed, what: str) -> None:
     """
     text = name_text(owner)
     is_key = is_public_key(owner)
+    # Rows show owners as text, so a String that prints like a key would pass for that owner.
     if not is_key and (_KEY_TEXT.fullmatch(text) or (_is_did(text) and not isinstance(owner, str))):
         raise BadSignature(f"the {what} of owner {text!r}: a text that looks like a public key")
     if is_key:

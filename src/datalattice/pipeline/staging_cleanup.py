@@ -49,6 +49,7 @@ def remove_stale(staging: Path, now_ms: int) -> None:
 
 def _is_stale(batch: Path, now_ms: int) -> bool:
     tasks = _listed(batch)
+    # A file with another name belongs to the user: then the folder is not ours.
     return all(_TASK.fullmatch(task.name) for task in tasks) and all(
         _is_old(path, now_ms) for path in (batch, *tasks)
     )

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Protocol, Self
 
 from datalattice.errors import BadFormat, Corruption, LimitExceeded
 from datalattice.store import write_error
@@ -144,6 +144,15 @@ class ParcelWriter(_TaskFile):
             self.put_items(CELLS, b"", items)
 
 
+class ParcelSink(Protocol):
+    """What a sink's task stages to: an `exactly_once.Stage`."""
+
+    @property
+    def parcels(self) -> ParcelWriter:
+        """The file of parcels, made at the first access."""
+        ...
+
+
 class ParcelReader(_TaskFile):
     """Reads a file of parcels.
 
@@ -184,6 +193,7 @@ class ParcelReader(_TaskFile):
         header = self._bytes(_HEADER.size, at)
         kind, head_size, count, size = _HEADER.unpack(header)
         rest = head_size + _INT * count + size
+        # Before the checksum is known, so a damaged header must not decide how much is read.
         if rest > PARCEL_BYTES_MAX:
             raise self._damaged()
         body = memoryview(self._bytes(rest + HASH_BYTES, at + _HEADER.size))

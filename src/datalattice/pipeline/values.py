@@ -201,6 +201,7 @@ def plain(item: Any) -> object:
     if isinstance(item, list):
         return [plain(inner) for inner in item]
     if isinstance(item, decimal.Decimal):
+        # By exponent, not by value: 1.0 stays a Double.
         return int(item) if item.as_tuple().exponent == 0 else float(item)
     if isinstance(item, (dt.date, dt.time)):
         return item.isoformat()

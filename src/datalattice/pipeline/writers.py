@@ -119,15 +119,9 @@ class FormatSink(DataSource):
         raise TypeError(f"{type(self).__name__} does not implement writing()")
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return the writer of a batch query.
-
-        Raises: UsageError: an option or a column is not accepted.
-        """
+        """Return the writer of a batch query. Raises: as `writing`."""
         return BatchWriter(self.writing(schema, overwrite=overwrite, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's
-        """Return the writer of a streaming query.
-
-        Raises: UsageError: an option or a column is not accepted.
-        """
+        """Return the writer of a streaming query. Raises: as `writing`."""
         return StreamWriter(self.writing(schema, overwrite=overwrite, streaming=True))

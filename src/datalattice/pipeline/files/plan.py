@@ -125,6 +125,7 @@ def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
                     found.append((owner_text, drive, value))
     check_there("owner", options.owners, owners)
     check_there("drive", options.drives, names)
+    # Rows do not show the drive by default, so files of several drives would be mixed up.
     if not options.drives and len(found) > 1:
         known = ", ".join(f"{drive!r} of {owner}" for owner, drive, _ in found[:NAMED_MAX])
         raise UsageError(

@@ -14,7 +14,7 @@ from datalattice.pipeline.jobs.export import ExportReport, export
 from datalattice.pipeline.jobs.gc import GcReport, gc
 from datalattice.pipeline.jobs.inputs import resolve_input
 from datalattice.pipeline.jobs.load import LoadReport, load
-from datalattice.pipeline.jobs.merge import FAN_IN, MergeReport, merge
+from datalattice.pipeline.jobs.merge import FAN_IN, MergeJobReport, merge
 from datalattice.pipeline.jobs.running import job_session
 from datalattice.pipeline.progress import watching_tasks
 
@@ -26,7 +26,7 @@ __all__ = [
     "GcReport",
     "Keyless",
     "LoadReport",
-    "MergeReport",
+    "MergeJobReport",
     "audit",
     "compact",
     "diff",

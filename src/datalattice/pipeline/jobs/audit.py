@@ -162,18 +162,18 @@ def audit(
         )
 
 
-Told = list[dict[str, Any]]
+TaskCounts = list[dict[str, Any]]
 """The counts that tasks report, in task order."""
 
-RunTasks = Callable[[str, "PacksTask | IndexTask", int], Told]
+RunTasks = Callable[[str, "PacksTask | IndexTask", int], TaskCounts]
 """Runs a step, given its name, task and number of tasks; keeps the faults that the tasks find."""
 
 
 def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, list[FoundFault]]:
     """Run the steps of an audit; return the counts, and the faults that no task found."""
-    told = run("audit", PacksTask(work), len(work.plan))
-    sums = Sums(told)
-    damaged = _damaged(told, reader, work)
+    counts = run("audit", PacksTask(work), len(work.plan))
+    sums = Sums(counts)
+    damaged = _damaged(counts, reader, work)
     slices = min(SLICES_MAX, 1 << len(work.plan).bit_length())
     if damaged or sums.cells < entry_count(reader):
         spans: tuple[Span, ...] | None = tuple(one.span for one in damaged)
@@ -185,7 +185,7 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
         if spans is not None and _outside(inside, damaged) > sums.cells:
             spans = None
             inside = run("whole index", IndexTask(work, None, slices), slices)
-        sums = Sums(inside, of_packs=sums.packs) if spans is None else Sums(told + inside)
+        sums = Sums(inside, of_packs=sums.packs) if spans is None else Sums(counts + inside)
     rows = [one.found() for one in damaged]
     record = record_damage(reader)
     if record is not None:
@@ -203,7 +203,7 @@ class _SparkTasks:
         self.found = 0
         """Number of faults in `frames`."""
 
-    def __call__(self, step: str, task: PacksTask | IndexTask, count: int) -> Told:
+    def __call__(self, step: str, task: PacksTask | IndexTask, count: int) -> TaskCounts:
         """Run a step; see `RunTasks`."""
         with watching_tasks(self._spark, step, self._progress):
             ids = self._spark.range(0, count, 1, max(1, count))
@@ -211,12 +211,12 @@ class _SparkTasks:
             found = ids.mapInArrow(task, COLUMNS).localCheckpoint(eager=False)
             rows = found.where(f"kind = '{FACTS}'").select("detail").collect()
         self.frames.append(found)
-        told = read_facts(row[0] for row in rows)
-        self.found += sum(fact["faults"] for fact in told)
-        return told
+        counts = read_facts(row[0] for row in rows)
+        self.found += sum(fact["faults"] for fact in counts)
+        return counts
 
 
-def read_facts(texts: Iterable[str]) -> Told:
+def read_facts(texts: Iterable[str]) -> TaskCounts:
     """Return the counts that tasks reported, in task order."""
     return sorted((json.loads(text) for text in texts), key=lambda fact: int(fact["number"]))
 
@@ -233,11 +233,11 @@ class AuditPlan:
 class Sums:
     """Totals over all tasks."""
 
-    def __init__(self, told: Told, of_packs: int = 0) -> None:
-        self.packs = of_packs + sum(fact["packs"] for fact in told)
-        self.cells = sum(fact["cells"] for fact in told)
-        self.bytes = sum(fact["bytes"] for fact in told)
-        self.signed = sum(fact["signed"] for fact in told)
+    def __init__(self, counts: TaskCounts, of_packs: int = 0) -> None:
+        self.packs = of_packs + sum(fact["packs"] for fact in counts)
+        self.cells = sum(fact["cells"] for fact in counts)
+        self.bytes = sum(fact["bytes"] for fact in counts)
+        self.signed = sum(fact["signed"] for fact in counts)
 
 
 @dataclass(slots=True)
@@ -257,12 +257,12 @@ class _Damaged:
         return FoundFault(kind, None, self.file, self.offset, self.reason)
 
 
-def _damaged(told: Told, reader: CellStore, work: AuditPlan) -> list[_Damaged]:
+def _damaged(counts: TaskCounts, reader: CellStore, work: AuditPlan) -> list[_Damaged]:
     """Return the ranges where packs are damaged or missing, in order."""
     places: list[_Damaged] = []
     behind, sequence, is_open = 0, 0, False
     file = work.folder
-    for stretch, fact in zip(work.plan, told, strict=True):
+    for stretch, fact in zip(work.plan, counts, strict=True):
         for first, stop, path, offset, text in fact["holes"]:
             places.append(_Damaged((first, stop), path, offset, text))
         reason = "" if is_open else missing_before(reader, stretch, sequence)
@@ -287,12 +287,12 @@ def _damaged(told: Told, reader: CellStore, work: AuditPlan) -> list[_Damaged]:
     return places
 
 
-def _outside(told: Told, damaged: Sequence[_Damaged]) -> int:
+def _outside(counts: TaskCounts, damaged: Sequence[_Damaged]) -> int:
     """Mark the damaged places that the index leads to; return how many entries lead elsewhere."""
-    for fact in told:
+    for fact in counts:
         for number in fact["inside"]:
             damaged[number].is_needed = True
-    return sum(fact["outside"] for fact in told)
+    return sum(fact["outside"] for fact in counts)
 
 
 def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[FoundFault]:

@@ -184,6 +184,8 @@ def latest_records(records: DataFrame, keyless: Keyless) -> DataFrame:
     keyed = present.where("key IS NOT NULL")
     record = F.struct(*_RECORD)
     by_partition = keyed.groupBy("partition", "key").agg(F.max_by(record, "offset").alias("record"))
+    # "of equal times that of the greatest partition" (docs/spark-jobs.md, Compact): a struct
+    # compares by time first, then by partition.
     later = F.struct(F.col("record.timestamp"), F.col("partition"))
     by_key = by_partition.groupBy("key").agg(
         F.max_by(F.struct("partition", "record"), later).alias("last")

@@ -98,10 +98,7 @@ def _leased(name: str) -> JobInput:
 
 
 def plan(before: JobInput, after: JobInput) -> list[list[_DiffItem]]:
-    """Return the pairs that each task compares.
-
-    Raises: as `diff`.
-    """
+    """Return the pairs that each task compares. Raises: as `diff`."""
     if before.root == after.root:
         return []
     with (

@@ -98,7 +98,7 @@ SAMPLE_MAX: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class MergeReport(JobReport):
+class MergeJobReport(JobReport):
     """The result of a merge."""
 
     root: str
@@ -137,7 +137,7 @@ def merge(
     staging: str | None = None,
     fan_in: int = FAN_IN,
     progress: Progress | None = None,
-) -> MergeReport:
+) -> MergeJobReport:
     """Merge replicas in their order into one root; return when the result is durable.
 
     inputs: archives, stores, or folders of nodes; a folder may be followed by `@` and a root.
@@ -166,11 +166,11 @@ def merge(
         ring = KeyRing(*keys.ring, keys.identity, keys.owner)
     elif key is not None:
         ring = KeyRing(key)
-    told = progress or silent
+    on_progress = progress or silent
     sources = [resolve_input(one) for one in inputs]
     place = output.staging if staging is None else Path(staging).expanduser().absolute()
     with _staging_folder(place) as folder:
-        job = _Merge(spark, folder, output, ring, fan_in, told, Tally())
+        job = _Merge(spark, folder, output, ring, fan_in, on_progress, Tally())
         return replace(job.run(sources), seconds=round(time.monotonic() - began, 3))
 
 
@@ -213,7 +213,7 @@ class _Merge:
     has_root: bool = False
     """Whether the target node has a root; it is the first input then."""
 
-    def run(self, sources: list[JobInput]) -> MergeReport:
+    def run(self, sources: list[JobInput]) -> MergeJobReport:
         count = len(sources)
         if self.output.folder is not None and self.output.has_root():
             self.has_root = True
@@ -233,8 +233,8 @@ class _Merge:
                 result = MergeResult(root, merger, self.keys)
                 if self.has_root:
                     result = replace(result, base=base, origin=root_of(sources[0]))
-                hash, cells = self.output.write(result, self.staging, self._told)
-        return MergeReport(
+                hash, cells = self.output.write(result, self.staging, self._on_written)
+        return MergeJobReport(
             root=hash,
             output=str(self.output.path),
             inputs=count,
@@ -262,6 +262,7 @@ class _Merge:
         sound = own[0].path if own else ""
         payloads = [json.dumps(input_document(one)).encode() for one in sources[len(own) :]]
         made = list(own)
+        # "A task checks each input before it is merged" (docs/spark-jobs.md, Merge).
         for answer in self._run(partial(admit, self.staging, sound), payloads, "check"):
             document = json.loads(answer)
             one = read_input(document)
@@ -367,7 +368,7 @@ class _Merge:
                 root = with_databases(root, slot, databases, seals, self.keys)
         return root, forks
 
-    def _told(self, count: int) -> None:
+    def _on_written(self, count: int) -> None:
         self.progress("write", count, None)
 
 

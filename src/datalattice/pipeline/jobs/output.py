@@ -25,7 +25,7 @@ from datalattice.pipeline.jobs.partials import Seal, UnitMerger, stage, with_dat
 from datalattice.store import STORE_FILE, CellStore, announce_cells, export_cells
 from datalattice.sync import Absorbed, Offer
 
-Told = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Called with the number of written cells."""
 
 
@@ -86,41 +86,43 @@ class Output:
         with open_reader(self.folder) as store:
             return store.root_hash() is not None
 
-    def write(self, result: MergeResult, staging: str, told: Told) -> tuple[str, int]:
+    def write(self, result: MergeResult, staging: str, on_progress: OnProgress) -> tuple[str, int]:
         """Write the result; return the hash of the root there, and the number of new cells."""
         root = result.root
         if self.folder is not None:
             made = str(Path(staging) / "result")
             with CellStore.open(made) as store:
-                stage(root, store, result.base, told)  # without the cells that the node has
+                stage(root, store, result.base, on_progress)  # without the cells that the node has
                 _commit(store, root)
-            return _imported(self.folder, made, result, told)
+            return _imported(self.folder, made, result, on_progress)
         unfinished = self.path.with_name(self.path.name + ".part")
         if self.is_archive:
             with CellStore.open(Path(staging) / "result") as store:
-                count = stage(root, store, None, told)
+                count = stage(root, store, None, on_progress)
                 hash = _commit(store, root)
                 _write_archive(store, hash, unfinished)
         else:
             shutil.rmtree(unfinished, ignore_errors=True)
             with CellStore.open(unfinished) as store:
-                count = stage(root, store, None, told)
+                count = stage(root, store, None, on_progress)
                 announce_cells(store, [value_hash(root)])
                 hash = _commit(store, root)
         unfinished.rename(self.path)
         return hash.hex(), count
 
 
-def _imported(folder: Folder, made: str, result: MergeResult, told: Told) -> tuple[str, int]:
+def _imported(
+    folder: Folder, made: str, result: MergeResult, on_progress: OnProgress
+) -> tuple[str, int]:
     """Import the result into a node; return its root afterwards, and the number of new cells."""
     found = node_or_store(folder)
     with found:
         if isinstance(found, CellStore):
             gate = partial(_take, found, folder, result)
-            done = import_into(found, made, merge=True, taking=gate, progress=told)
+            done = import_into(found, made, merge=True, taking=gate, progress=on_progress)
             return str(done["root"]), _number(done["cells"])
         answer = found.finish(
-            "store.import", lambda done, _=None: told(done), path=made, merge=True, pin=""
+            "store.import", lambda done, _=None: on_progress(done), path=made, merge=True, pin=""
         )
         assert isinstance(answer, Map)
         return str(answer.get("root")), _number(answer.get("cells"))
@@ -154,6 +156,7 @@ def adopted(own: Value, result: MergeResult) -> Value:
             before, after = was.get(name), made.get(name)
             if not isinstance(before, Index) or not isinstance(after, Index):
                 continue
+            # A database written since planning goes through the ordinary merge instead.
             if same(before, now.get(name)):
                 taken[name] = after
         if taken and isinstance(cell, Signed):

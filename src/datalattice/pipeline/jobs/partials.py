@@ -8,7 +8,7 @@ keys. Units do not overlap, so each is merged alone and the results need no merg
 *Groups.* A task merges some inputs into a `Partial`; further tasks merge partials until one is left
 for each unit. Joins are associative, so grouping does not change the result.
 
-*Signatures.* A join of values of one owner must be signed anew, and private keys never leave the
+*Signatures.* A join of values of one owner must be signed again; private keys never leave the
 driver. In tasks a `Deputy` signs with zeros; the driver replaces these signatures. If an owner's
 key is not available, a node keeps its own one of two concurrent values, so the order of merging
 matters: such values are carried as `forks` in the order of the inputs, and the driver decides them
@@ -121,7 +121,7 @@ class Tally:
     dropped_at: list[Path] = field(default_factory=list)
     forked_at: set[Path] = field(default_factory=set)
 
-    def told(self, report: MergeNotice) -> None:
+    def note(self, report: MergeNotice) -> None:
         """Count a report."""
         if isinstance(report, OwnerForked):
             self.forked_at.add(report.path)
@@ -303,12 +303,12 @@ class UnitMerger:
     def _join_two(
         self, lattice: Lattice, path: Path, own: Value, other: Value
     ) -> tuple[Value, bool]:
-        told = Tally()
-        context = MergeContext(verifier=verify_did, report=told.told).at(path, path[-1])
-        return lattice.merge(own, other, context), bool(told.forked_at)
+        tally = Tally()
+        context = MergeContext(verifier=verify_did, report=tally.note).at(path, path[-1])
+        return lattice.merge(own, other, context), bool(tally.forked_at)
 
     def _context(self) -> MergeContext:
-        return MergeContext(keys=self.deputies, verifier=verify_did, report=self.tally.told)
+        return MergeContext(keys=self.deputies, verifier=verify_did, report=self.tally.note)
 
     # --- what is staged ---
 
@@ -433,6 +433,7 @@ def _present(root: Value, path: Path) -> list[Value]:
 
 
 def _falls_in(path: Path, bucket: OwnerBucket) -> bool:
+    # By hash: every task finds the bucket of a path without a common plan.
     return value_hash(Vector.of(path))[0] % bucket.count == bucket.number
 
 
@@ -461,13 +462,13 @@ def stage(
     value: Value,
     store: CellStore,
     base: CellStore | None = None,
-    told: Callable[[int], object] | None = None,
+    on_progress: Callable[[int], object] | None = None,
 ) -> int:
     """Put the cells of a value into a store, except those that the base has; return how many.
 
     The top cell is always put.
 
-    told: receives the number of cells, after each batch.
+    on_progress: receives the number of cells, after each batch.
     Cost:   memory for the depth of the value times its children, independent of its size.
     """
     count = 0
@@ -484,8 +485,8 @@ def stage(
                 count += store.put_encodings(batch)
                 batch.clear()
                 waiting.clear()
-                if told is not None:
-                    told(count)
+                if on_progress is not None:
+                    on_progress(count)
             continue
         if hash in waiting or store.has(hash):
             continue

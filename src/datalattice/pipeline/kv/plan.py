@@ -68,10 +68,7 @@ class Piece:
         return _opened(self.stores[1], loader) or EMPTY_INDEX
 
     def now(self, loader: Loader) -> IndexPart:
-        """Return the present subtree paired with nothing.
-
-        Raises: as `part`.
-        """
+        """Return the present subtree paired with nothing. Raises: as `part`."""
         return IndexPart(None, _opened(self.after, loader))
 
 

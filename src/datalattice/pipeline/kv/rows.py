@@ -51,13 +51,13 @@ def rows(task: Task, options: KVOptions, times: Times, loader: Loader) -> Iterat
             entry = live_entry(now, times.after_ms)
             if entry is None and live_entry(was, times.before_ms) is None:
                 continue
-            told = _Told(key, entry, now)
-            columns = [make(told) for make in makers]
+            row = _KeyRow(key, entry, now)
+            columns = [make(row) for make in makers]
             yield columns, ROW_BYTES + _size(columns)
 
 
 @dataclass(slots=True)
-class _Told:
+class _KeyRow:
     """A key that gets a row."""
 
     key: str
@@ -137,20 +137,20 @@ def _other_key(before: Index | None, key: Value) -> Value:
     return None if old is None or ENTRIES.name(old) == ENTRIES.name(key) else old
 
 
-def _maker(name: str, piece: Piece, options: KVOptions) -> Callable[[_Told], object]:
+def _maker(name: str, piece: Piece, options: KVOptions) -> Callable[[_KeyRow], object]:
     """Return the function that makes a column's entry."""
     if name in ("owner", "database"):
         text = getattr(piece.name, name)
-        return lambda _told: text
+        return lambda _row: text
     if name == "key":
-        return lambda told: told.key
+        return lambda row: row.key
     if name == "type":
-        return lambda told: None if told.entry is None else told.entry.type_name
+        return lambda row: None if row.entry is None else row.entry.type_name
     if name == "updated":
-        return lambda told: _updated(told.stored)
+        return lambda row: _updated(row.stored)
     if name == "expires":
-        return lambda told: None if told.entry is None else micros(told.entry.expire)
-    return lambda told: None if told.entry is None else _value(told, piece, options)
+        return lambda row: None if row.entry is None else micros(row.entry.expire)
+    return lambda row: None if row.entry is None else _value(row, piece, options)
 
 
 def _updated(stored: Value) -> int | None:
@@ -158,15 +158,15 @@ def _updated(stored: Value) -> int | None:
     return None if entry is None else micros(entry.utime)
 
 
-def _value(told: _Told, piece: Piece, options: KVOptions) -> object:
-    assert told.entry is not None
+def _value(row: _KeyRow, piece: Piece, options: KVOptions) -> object:
+    assert row.entry is not None
     try:
-        return render(shown_value(told.entry), options.value_format)
+        return render(shown_value(row.entry), options.value_format)
     except NotBytes:
         raise bad_option(
             "valueFormat",
             options.value_format.value,
-            f"the value of key {told.key[:_SHOWN_CHARS]!r} in {piece.name} is neither Blob nor "
+            f"the value of key {row.key[:_SHOWN_CHARS]!r} in {piece.name} is neither Blob nor "
             "String; cell, string, json and variant take every value",
         ) from None
 

@@ -61,10 +61,7 @@ class KVSink(FormatSink):
     """Sink part of `lattice.kv`; docs/spark-kv.md documents rows and options."""
 
     def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writing:
-        """Return the plan for writing rows of this schema.
-
-        Raises: UsageError: an option or a column is not accepted.
-        """
+        """Return the plan for writing rows of this schema."""
         options = sink_options(dict(self.options), streaming=streaming)
         format = check_columns(schema, options)
         plan = KeyPlan(options.database, format, "type" in column_types(schema), overwrite)

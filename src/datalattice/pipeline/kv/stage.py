@@ -9,7 +9,7 @@ Times of writing are not staged: the driver sets them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from datalattice.apps.kv import TYPE_TAGS, checked_key, checked_shown
 from datalattice.cells import (
@@ -25,7 +25,7 @@ from datalattice.lattice import key_of
 from datalattice.pipeline.columns import cell, check_name, listed, lower_names, slices, stamps_ms
 from datalattice.pipeline.exactly_once import STAGE_BYTES_MAX
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
-from datalattice.pipeline.task_files import ParcelWriter
+from datalattice.pipeline.task_files import ParcelSink
 from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
@@ -73,15 +73,6 @@ class KeyPlan:
     """Whether the keys of the databases written to are deleted first, even if no row names one."""
 
 
-class ParcelSink(Protocol):
-    """What a stager writes to: an `exactly_once.Stage`."""
-
-    @property
-    def parcels(self) -> ParcelWriter:
-        """The file of parcels, made at the first access."""
-        ...
-
-
 class KeyStager:
     """Stages the keys of one task."""
 
@@ -123,6 +114,7 @@ class KeyStager:
         for row, given in enumerate(listed(rows, "key")):
             name = plan.database if databases is None else databases[row]
             key = _key(given)
+            # "NULL, and `null` in JSON, deletes the key" (docs/spark-kv.md, Writing).
             is_deleted = values[row] is None or (plan.has_type and types[row] is None)
             if is_deleted:
                 wanted = DELETED

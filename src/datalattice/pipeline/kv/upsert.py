@@ -300,6 +300,7 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
             else:
                 gone.append(key)
             continue
+        # "A key that both wrote gets the row's value" (docs/spark-kv.md, Exactly once).
         entry = writes.again(now, read_entry(ours))
         if entry is None:
             gone.append(key)

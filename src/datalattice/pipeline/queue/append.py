@@ -136,6 +136,8 @@ def appending(
         for name, logs in joined.logs.items():
             topic = work.topic(name)
             stored = topic.get_meta(mark.key)
+            # "A batch whose number, or a greater one, is there is skipped" (docs/spark-writing.md).
+            # Checked inside the edit: another driver may have written the batch meanwhile.
             if mark.is_in(stored):
                 return
             if name in joined.counts:
@@ -144,6 +146,7 @@ def appending(
             elif count is not None and not topic.num_partitions:
                 topic.set_num_partitions(count)
             for partition, log in logs.items():
+                # Only over the log that was continued: records appended meanwhile must not vanish.
                 if not topic.partition(partition).advance(log.before, log.entries):
                     raise RootMoved
             topic.set_meta(mark.key, mark.over(stored))

@@ -103,6 +103,7 @@ class Columns:
         self.sheet.turn_to(data)
         while left > 0 and self.byte_count < self.byte_max:
             tag: i64 = data[at]
+            # 80 04: a Vector of four, the usual record. 20: a reference. `_entry` takes the rest.
             if tag == 0x80 and data[at + 1] == 4:
                 at = self._record(data, at + 2)
             elif tag == 0x20:
@@ -141,7 +142,7 @@ class Columns:
         key_at: i64 = at
         value_at: i64 = key_at + 1 if data[key_at] == 0 else skip_kid(data, key_at)
         stamp_at: i64 = _skip_value(data, value_at)
-        length: i64 = data[stamp_at] - 0x10
+        length: i64 = data[stamp_at] - 0x10  # tag 10 + n: an Integer of n bytes, n up to 8
         if length < 0 or length > 8:
             self._none()
             return skip_kid(data, skip_kid(data, stamp_at))

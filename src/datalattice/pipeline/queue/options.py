@@ -205,6 +205,7 @@ _POSITIONS_ACCEPTED: Final = (
     "where an offset is a whole number, "
     '-2 or "earliest", -1 or "latest"'
 )
+# -2 and -1 as in the options of Spark's Kafka source.
 _EDGES: Final = {
     "earliest": Edge.EARLIEST,
     "latest": Edge.LATEST,

@@ -169,6 +169,8 @@ def usable_start(
                 LostRecords(name, at, log.start, f"the log was truncated and starts at {log.start}")
             )
         else:
+            # "The position stays, and only records after it are read" (docs/spark.md, Data loss):
+            # moving back would read offsets again that now name other records.
             usable[name] = at
             if at > log.end:
                 lost(LostRecords(name, log.end, at, f"the log ends at {log.end}"))
@@ -220,6 +222,7 @@ def share(sizes: list[int], limit: int | None) -> list[int]:
     if limit is None or total <= limit:
         return sizes
     taken = [size * limit // total for size in sizes]
+    # sorted() is stable, which makes the first of equal remainders win.
     by_remainder = sorted(range(len(sizes)), key=lambda i: -(sizes[i] * limit % total))
     for i in by_remainder[: limit - sum(taken)]:
         taken[i] += 1
@@ -239,7 +242,7 @@ def slices(
 
     Records missing from a log that is gone or ends before `end` are reported to `lost`.
 
-    selects: whether an owner and topic is asked for; others report no loss. Default: all are.
+    selects: whether an owner and topic is selected; others report no loss. Default: all are.
     """
     ranges: list[Slice] = []
     for name in ordered(end):
@@ -272,6 +275,7 @@ def _cut(whole: Slice, wanted: int, total: int, longest: int) -> Iterator[Slice]
     first = whole.first
     for i in range(1, count + 1):
         stop = whole.first + size * i // count
+        # Back to the last leaf boundary: a cut inside a leaf makes two tasks read it.
         if i < count and size >= count * ALIGNED_RECORDS_MIN:
             stop -= (stop - whole.log.start) % FAN_OUT
         yield Slice(whole.name, whole.log, first, stop)

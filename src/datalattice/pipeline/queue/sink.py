@@ -134,10 +134,7 @@ class QueueSink(FormatSink):
     """Sink part of `lattice.queue`; docs/spark-writing.md documents rows and options."""
 
     def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writing:
-        """Return the plan for writing rows of this schema.
-
-        Raises: UsageError: an option or a column is not accepted.
-        """
+        """Return the plan for writing rows of this schema."""
         if overwrite:
             raise UsageError(
                 "a queue only grows: write with mode append (a stream: outputMode append)"

@@ -249,7 +249,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: _SeenRoot | None = None
         self._next: _SeenRoot | None = None
         self._leases: StreamLeases | None = None
-        self._told: list[LostRecords] = []
+        self._reported: list[LostRecords] = []
 
     def __reduce__(self) -> tuple[type[QueueStreamReader], tuple[QueueOptions, StructType]]:
         # The state belongs to the process that plans the stream; tasks need the options only.
@@ -289,10 +289,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         if ends != begin:
             self._hold(seen)  # partitions() logs the losses
-        elif losses != self._told:
+        elif losses != self._reported:
             for loss in losses:
                 _log.warning("%s; waiting for records after them (failOnDataLoss=false)", loss)
-            self._told = losses
+            self._reported = losses
         return ends
 
     def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
@@ -329,12 +329,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._leases.release()
 
     def _settled(self, work: Callable[[_SeenRoot], T]) -> T:
-        """Return `work` of the current root; a root that was seen last is not read again.
-
-        Raises: as `OpenTarget.settled`.
-        """
+        """Return `work` of the current root. Raises: as `OpenTarget.settled`."""
 
         def look(root_hash: bytes | None) -> T:
+            # Streams poll: a root that was read last is not read again.
             if self._last is None or self._last.root_hash != root_hash:
                 view = self._views.read(root_at(self._reading.source(), root_hash))
                 self._last = _SeenRoot(root_hash, view)

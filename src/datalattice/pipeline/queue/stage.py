@@ -27,7 +27,7 @@ from datalattice.pipeline.queue.records import (
     records_of_maps,
     values_of,
 )
-from datalattice.pipeline.task_files import ParcelWriter
+from datalattice.pipeline.task_files import ParcelSink
 from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class RecordPlan:
         return self.counts.get(topic, self.default_count)
 
 
-class ParcelSink(Protocol):
+class RecordSink(ParcelSink, Protocol):
     """What a stager writes to: an `exactly_once.Stage`."""
 
     destination: str
@@ -77,11 +77,6 @@ class ParcelSink(Protocol):
     @property
     def task(self) -> int:
         """Number of the task."""
-        ...
-
-    @property
-    def parcels(self) -> ParcelWriter:
-        """The file of parcels, made at the first access."""
         ...
 
 
@@ -111,7 +106,7 @@ def _texts(rows: pa.RecordBatch) -> list[Any]:
 class RecordStager:
     """Stages the records of one task."""
 
-    def __init__(self, plan: RecordPlan, stage: ParcelSink) -> None:
+    def __init__(self, plan: RecordPlan, stage: RecordSink) -> None:
         self.records = 0
         self._plan: Final = plan
         self._stage: Final = stage
@@ -208,6 +203,8 @@ class RecordStager:
         count = self._counts.setdefault(topic, self._plan.count_of(topic))
         if count == 1:
             return 0
+        # "Rows without a key go to partition t mod n, where t is the number of their task"
+        # (docs/spark-writing.md, Columns): keyless rows spread without a shuffle.
         return self._stage.task % count if key is None else partition_of(key, count)
 
 

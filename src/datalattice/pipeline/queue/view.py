@@ -98,10 +98,7 @@ class QueueViews:
 
 
 def read_view(root: Value, options: QueueOptions, *, must_exist: bool) -> View:
-    """Return the partitions in one root, as `QueueViews.read`.
-
-    Raises: as `QueueViews.read`.
-    """
+    """Return the partitions in one root; arguments and errors are those of `QueueViews.read`."""
     return QueueViews(options).read(root, must_exist=must_exist)
 
 
@@ -128,6 +125,7 @@ def _entries(value: Value) -> Iterable[tuple[Value, Value]]:
 
 
 def _add(view: dict[PartitionName, PartitionLog], name: PartitionName, log: PartitionLog) -> None:
+    # Rows and positions identify a partition by text, so two with one text are ambiguous.
     if name in view:
         raise BadFormat(f"two queues have names that read the same: {name}")
     if log.end - 1 > COUNT_MAX:  # does not fit into a BIGINT

@@ -36,7 +36,7 @@ from datalattice.pipeline.jobs.audit import (  # noqa: E402
     IndexTask,
     PacksTask,
     Sums,
-    Told,
+    TaskCounts,
     examine,
     read_facts,
 )
@@ -67,7 +67,7 @@ class Audited:
         own = {(one.kind.value, one.hash, one.file, one.offset, one.detail) for one in rows}
         self.rows = self.task_rows | own
 
-    def run(self, step: str, task: PacksTask | IndexTask, count: int) -> Told:
+    def run(self, step: str, task: PacksTask | IndexTask, count: int) -> TaskCounts:
         self.steps.append(step)
         facts: list[str] = []
         for number in range(count):

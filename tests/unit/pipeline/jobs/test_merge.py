@@ -26,7 +26,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, NoSigningKey, UsageError
 from datalattice.lattice import assoc_in, get_in, root_lattice, set_local
-from datalattice.pipeline.jobs import MergeReport, inputs, merge, output
+from datalattice.pipeline.jobs import MergeJobReport, inputs, merge, output
 from datalattice.pipeline.jobs.inputs import OpenStores
 from datalattice.store import CellStore, import_cells
 from datalattice.testing.malformed import with_blob, with_malformed_database
@@ -36,14 +36,14 @@ pytest.importorskip("pyspark")
 
 module = importlib.import_module("datalattice.pipeline.jobs.merge")  # the package shows its job
 
-Run = Callable[..., MergeReport]
+Run = Callable[..., MergeJobReport]
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(module, "run_tasks", run_here)
 
-    def call(inputs: list[str], **options: Any) -> MergeReport:
+    def call(inputs: list[str], **options: Any) -> MergeJobReport:
         return merge(None, inputs, **options)  # type: ignore[arg-type]  # no Spark is needed
 
     return call
