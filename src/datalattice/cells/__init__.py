@@ -1,7 +1,7 @@
 """Cells: immutable values with canonical binary encoding and Merkle references.
 
-Primitive values are plain Python objects (None, bool, int, float, str, bytes); only what Python
-lacks gets a class. Every value has one encoding, and the SHA3-256 of that encoding is its name.
+Primitive values are plain Python objects (None, bool, int, float, str, bytes); classes exist only
+for types that Python lacks. Every value has one encoding and is named by its SHA3-256.
 
 Source: CAD002; CAD003; CAD006; docs/cells.md.
 """
@@ -107,7 +107,7 @@ from datalattice.cells.walk import (
 from datalattice.cells.work import UNBOUNDED, SlotPairs, Work
 
 NIL_HASH = value_hash(None)
-"""The value hash of nil."""
+"""The value hash of None."""
 
 __all__ = [
     "ABSENT",

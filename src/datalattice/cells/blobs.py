@@ -1,7 +1,7 @@
 """Blob and text trees: byte strings longer than 4,096 bytes, in chunks.
 
-Shorter ones are plain `bytes` and `str`. A tree reads like them, and only the chunks that are
-looked at are loaded.
+Shorter ones are plain `bytes` and `str`. A tree reads like them, and loads only the chunks that
+are read.
 
 Source: CAD003 "String", "Blob"; docs/cells.md "Blob and String".
 """
@@ -37,7 +37,7 @@ TAG_BLOB: Final = 0x31
 
 
 class Chunked(Cell):
-    """What blob and text trees have in common."""
+    """What blob and text trees share."""
 
     __slots__ = ("_length",)
 
@@ -71,10 +71,9 @@ class Chunked(Cell):
         return self._length
 
     def read(self, start: int, stop: int, work: Work | None = None) -> bytes:
-        """Return the bytes from `start` to before `stop`, cut at the end.
+        """Return the bytes `start` .. `stop - 1`, cut at the end; loads only their chunks.
 
-        Only chunks in that range are loaded.
-        Raises: WorkExceeded: `work`, when given, does not pay for the nodes on the way.
+        Raises: WorkExceeded: the nodes on the way exceed the budget `work`.
         """
         need(start, int, "a position is an int")
         need(stop, int, "a position is an int")
@@ -110,10 +109,7 @@ def _read(node: Chunked, start: i64, stop: i64, out: list[bytes], work: Work | N
 
 
 class Blob(Chunked):
-    """A byte string of more than 4,096 bytes.
-
-    Cost:   reading a range loads its chunks only.
-    """
+    """A byte string of more than 4,096 bytes. Reading a range loads only its chunks."""
 
     __slots__ = ()
 

@@ -4,16 +4,16 @@ Theory of operation. A value is a plain Python object (None, bool, int, float, s
 `Scalar`, or a `Cell`. A cell holds its children in one list, `_kids`, in the order of its encoding.
 A kid is a value, or a `Ref`: a child known by hash.
 
-A cell may be *closed*: it has its encoding and no kid list. It opens itself by parsing one level
-when it is first looked into. Decoding therefore costs one strict scan and no objects, and a store
-may close cells it has written, which frees the memory of everything below without changing any
-value. A new cell is open and has no encoding until somebody asks for it.
+A cell may be *closed*: it has its encoding and no kid list, and parses one level when it is first
+read. So decoding costs one strict scan and creates no objects, and a store may close the cells it
+has written, which frees the memory below them without changing any value. A new cell is open, and
+has no encoding until it is needed.
 
-Kid lists change only in ways that cannot be seen: a long plain kid is boxed in a Ref once its hash
-is known, and a list that several vectors share may grow behind the part each of them uses.
+Kid lists change only in ways that are invisible outside: a long plain kid is boxed in a Ref once
+its hash is known, and a list shared by several vectors may grow past the part that each uses.
 
-mypyc's `acyclic` is not used for cells, though it would spare the cycle collector's time: freeing a
-chain of more than 50 untracked objects corrupts memory, and chains come from peers.
+mypyc's `acyclic` would spare the cycle collector's time, but is not used for cells: freeing a chain
+of more than 50 untracked objects corrupts memory, and peers can send such chains.
 
 
 Length: every function here is on the path of every encoding; split, they would be called across
@@ -49,56 +49,53 @@ Value = object
 
 TAG_REF: Final = 0x20
 RECURSION_MAX: Final = 64  # levels encoded by recursion before an explicit stack takes over
-NO_KIDS: Final[list[object]] = []  # of every new cell, so that making one makes no list
+NO_KIDS: Final[list[object]] = []  # shared by all new cells, which saves a list each
 _I64: Final = 1 << 63
 _LONG_INT: Final = 8 * INTEGER_BYTES_MAX - 1
 _sha3: Final = hashlib.sha3_256
 
 
 class Loader(Protocol):
-    """Where cells that are known by hash come from: a store, a message, a peer's staging area."""
+    """Loads cells known by hash: a store, a message, or the cells of a transfer in progress."""
 
     def load(self, hash: bytes) -> Value:
         """Return the value with this hash.
 
-        Raises: MissingData: it is not there.
+        Raises: MissingData: the cell is missing.
         """
         ...
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class UncachedLoader:
-    """Base of loaders that hold bytes only: a cell loaded through one stays attached to its Ref."""
+    """Base of loaders that do not cache values: a Ref keeps the value it loads through one."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class CellSink:
-    """Base of loaders that take cells too: what rebuilds a large value hands over what is done.
+    """Base of loaders that also store: rebuilding a large value spills finished cells into them.
 
-    No ABC: compiled subclasses of one share its memory of answers, so that `isinstance` gives for
-    one of them what was found out about another.
+    This is not an ABC: compiled subclasses of an ABC share one cache of `isinstance` answers, so
+    one subclass would get the answer of another.
     """
 
     @abstractmethod
     def load(self, hash: bytes) -> Value:
         """Return the value with this hash.
 
-        Raises: MissingData: it is not there.
+        Raises: MissingData: the cell is missing.
         """
 
     @abstractmethod
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Keep cells given as (hash, encoding), all below which is here; return how many were new.
+        """Store cells given as (hash, encoding), children present; return how many were new.
 
-        Raises: ReadOnly: nothing can be kept here.
+        Raises: ReadOnly: the loader cannot store.
         """
 
 
 class Ref:
-    """A child known by its hash.
-
-    `value` when it is at hand (`present`), else to be had from `loader`.
-    """
+    """A child known by hash: `value` if `present`, else loaded through `loader`."""
 
     __slots__ = ("hash", "loader", "present", "value")
 
@@ -143,10 +140,10 @@ class Cell:
         self._kids = None
         self._loader = None
 
-    # --- to be given by each kind ---
+    # --- implemented by each type of cell ---
 
     def _build(self, depth: int) -> bytes:
-        """Return the encoding made from the kids."""
+        """Return the encoding of the open cell."""
         raise UsageError(type(self).__name__ + " is not a concrete kind of cell")
 
     def _parse(self) -> list[object]:
@@ -154,14 +151,11 @@ class Cell:
         raise UsageError(type(self).__name__ + " is not a concrete kind of cell")
 
     def _children(self) -> list[object]:
-        """Return every kid in use (values and Refs), for walks."""
+        """Return every kid in use (values and Refs)."""
         return self._open()
 
     def _close(self, loader: Loader) -> None:
-        """Forget the kids; they are read again through `loader` when needed.
-
-        The encoding must exist.
-        """
+        """Drop the kids of an encoded cell; they are parsed and loaded again when needed."""
         self._loader = loader
         self._kids = None
 
@@ -187,7 +181,7 @@ class Cell:
 
     @property
     def encoding(self) -> bytes:
-        """The canonical encoding of this one cell; branches appear in it as hashes."""
+        """The canonical encoding of this cell; branches appear in it as hashes."""
         encoding = self._encoding
         return self._encode(0) if encoding is None else encoding
 
@@ -228,7 +222,7 @@ def _admit_unset(value: object) -> Value:
     raise TypeMismatch(not_a_value(value))
 
 
-# Filled in by the modules above this one, which know every kind of cell.
+# Set by the modules above this one, which know every type of cell.
 restore_hook: Final[list[Callable[[bytes], Value]]] = [_restore_unset]
 pickle_hook: Final[list[Callable[[Value], bytes]]] = [_pickle_unset]
 admit_hook: Final[list[Callable[[object], Value]]] = [_admit_unset]
@@ -245,10 +239,9 @@ def not_a_value(value: object) -> str:
 
 
 def admit(value: object) -> Value:
-    """Return `value` as something a cell may hold.
+    """Return `value` as a value of a cell; list, tuple, dict and set are converted.
 
-    Plain values and cells come back as they are; list, tuple, dict and set are converted.
-    Raises: TypeMismatch: it is none of these.
+    Raises: TypeMismatch: `value` has no counterpart.
     """
     kind = type(value)
     if kind is int:
@@ -269,9 +262,9 @@ def admit(value: object) -> Value:
 
 
 def check_integer(number: int) -> int:
-    """Return `number` if it is in the range of integers (4,096 bytes of two's complement).
+    """Return `number` if it fits 4,096 bytes of two's complement.
 
-    Raises: UsageError: it is longer.
+    Raises: UsageError: it does not fit.
     """
     bits = number.bit_length() if number >= 0 else (number + 1).bit_length()
     if bits > _LONG_INT:
@@ -282,7 +275,7 @@ def check_integer(number: int) -> int:
 
 
 def deref(kid: object) -> Value:
-    """Return the value of a kid, loading it when it is only known by hash."""
+    """Return the value of a kid; load it if it is known by hash only."""
     if type(kid) is Ref:
         return kid.resolve()
     return kid
@@ -307,7 +300,7 @@ def put_vlq(out: BytesWriter, count: i64) -> None:
 
 def put_integer(out: BytesWriter, number: int) -> None:
     """Append the encoding of an integer of any size."""
-    if -0x80 <= number < 0x80:  # the compiled kernel compares small integers without a call
+    if -0x80 <= number < 0x80:  # compiled code compares small integers without a call
         small: i64 = number
         if small:
             out.append(u8(0x11))
@@ -348,9 +341,9 @@ def put_integer(out: BytesWriter, number: int) -> None:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return the bytes of a string; bytes that are not UTF-8 travel as surrogate escapes.
+    """Return the bytes of a string; bytes that are not UTF-8 are surrogate escapes.
 
-    Raises: UsageError: a lone surrogate that stands for no byte.
+    Raises: UsageError: a lone surrogate that does not stand for a byte.
     """
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -359,23 +352,20 @@ def text_bytes(text: str) -> bytes:
 
 
 _TEXT_HEADS: Final = [bytes((0x30, length)) for length in range(128)]
-_CHUNK_HEAD: Final = b"\x31\xa0\x00"  # of a blob of 4,096 bytes, as long ones are made of
+_CHUNK_HEAD: Final = b"\x31\xa0\x00"  # of a blob of 4,096 bytes, the chunk of longer ones
 _NAN_ENCODING: Final = b"\x1d" + NAN_BITS.to_bytes(8, "big")
 
 
 def encode_double(number: float) -> bytes:
-    """Return the encoding of a double; every NaN a program makes has the one usual pattern."""
+    """Return the encoding of a double; Python's NaN has the one canonical pattern."""
     if number != number:
         return _NAN_ENCODING
     return b"\x1d" + struct.pack(">d", number)
 
 
 def put_plain(out: BytesWriter, kid: object) -> bool:
-    """Append a kid that has no kids of its own and always stands inside its parent.
-
-    Returns False, and appends nothing, for every other kid.
-    """
-    if kid is True:  # before integers, which Python counts it among
+    """Append a kid that has no kids and is always embedded; return False for any other kid."""
+    if kid is True:  # before integers: a Python bool is an int
         out.append(u8(0xB1))
     elif kid is False:
         out.append(u8(0xB0))
@@ -410,9 +400,9 @@ def put_plain(out: BytesWriter, kid: object) -> bool:
 
 
 def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> None:
-    """Append a kid as it stands in its parent: its encoding if that is short, else its hash.
+    """Append a kid as its parent holds it: its encoding if short, else its hash.
 
-    Quoting CAD003: a child is embedded when its encoding is at most 140 bytes.
+    CAD003: a child is embedded if its encoding is at most 140 bytes.
     """
     kid = kids[position]
     if isinstance(kid, Cell):
@@ -433,7 +423,7 @@ def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> 
 
 def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -> None:
     encoding = encode(kid)
-    if len(encoding) <= EMBEDDED_BYTES_MAX:  # a middling integer, or a blob tree of few chunks
+    if len(encoding) <= EMBEDDED_BYTES_MAX:  # an integer over 62 bits, or a tree of few chunks
         out.write(encoding)
         return
     digest = _sha3(encoding).digest()
@@ -443,7 +433,7 @@ def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -
 
 
 def encode(value: Value) -> bytes:
-    """Return the canonical encoding of one cell; its branches appear as hashes."""
+    """Return the canonical encoding of the cell of `value`; branches appear as hashes."""
     if isinstance(value, Cell):
         return value.encoding
     if value is None:
@@ -492,15 +482,12 @@ def kid_hash(kid: object) -> bytes:
 
 
 def is_embedded(value: Value) -> bool:
-    """Return whether `value` stands inside its parent (encoding of at most 140 bytes)."""
+    """Return whether `value` is embedded in its parent (encoding of at most 140 bytes)."""
     return len(encode(value)) <= EMBEDDED_BYTES_MAX
 
 
 def same(a: Value, b: Value) -> bool:
-    """Return whether two values are the same value: equal encodings.
-
-    `True`, `1` and `1.0` are three values, as are `b"a"` and `"a"`.
-    """
+    """Return whether two values have equal encodings: `True`, `1` and `1.0` differ."""
     if a is b:
         return True
     if isinstance(a, Cell) and isinstance(b, Cell):
@@ -515,18 +502,15 @@ def same(a: Value, b: Value) -> bool:
 
 
 def _equals(cell: Cell, other: object) -> bool:
-    """Return what `==` says: also False for what is no value at all."""
+    """Return the result of `==`; False for an object that is not a value."""
     try:
         return same(cell, other)
-    except UsageError:  # the other cannot be encoded, so it is no value
+    except UsageError:  # the other object cannot be encoded, so it is not a value
         return False
 
 
 def same_kid(a: object, b: object) -> bool:
-    """Return whether two kids are the same value, by hash where one of them is not at hand.
-
-    Loads nothing.
-    """
+    """Return whether two kids are the same value, by hash if one is not loaded; loads nothing."""
     if a is b:
         return True
     if isinstance(a, Ref):
@@ -539,26 +523,25 @@ def same_kid(a: object, b: object) -> bool:
 
 
 def _is_branch(kid: object, digest: bytes) -> bool:
-    """Return whether a kid at hand is the branch with this hash.
+    """Return whether a loaded kid is the branch with this hash.
 
-    What stands inside its parent never is: two trees that differ in nothing but that would seem
-    equal in every part, and a search for their difference could go on without end.
+    An embedded kid never is. Otherwise two trees that differ only in embedding a kid would seem
+    equal in every part, and a search for their difference might not end.
     """
     return can_branch(kid) and not is_embedded(kid) and digest == value_hash(kid)
 
 
 def can_branch(kid: object) -> bool:
-    """Return whether a kid is of a kind that can be long enough for a reference, or hold one."""
+    """Return whether the type of a kid can be a branch or contain one."""
     if isinstance(kid, (Cell, str, bytes)):
         return True
     return isinstance(kid, int) and kid.bit_length() > 8 * (EMBEDDED_BYTES_MAX - 4)
 
 
 def surely_same(a: object, b: object) -> bool:
-    """Return whether two kids are known to be the same value, building no encodings.
+    """Return whether two kids are known to be the same value, without encoding either.
 
-    A False is no statement: two trees that were never encoded are compared by descending, which
-    costs no more.
+    False means unknown: trees that were never encoded are compared by descending.
     """
     if a is b:
         return True
@@ -572,7 +555,7 @@ def surely_same(a: object, b: object) -> bool:
 
 
 def _encode_deep(top: Cell) -> None:
-    """Encode everything below `top` bottom-up with a stack of our own.
+    """Encode everything below `top` bottom-up with an explicit stack.
 
     Chains of cells can be millions long.
     """
@@ -593,12 +576,12 @@ def _encode_deep(top: Cell) -> None:
 
 
 def broken(what: str) -> BadFormat:
-    """Return the error for a tree whose parts do not fit together."""
+    """Return the error for a tree whose parts are inconsistent."""
     return BadFormat(f"not a canonical value: {what}")
 
 
 def double_value(bits: bytes) -> Value:
-    """Return the value of 8 bytes of a double: a float, or `NanBits` for an unusual NaN."""
+    """Return the value of the 8 bytes of a double: a float, or `NanBits` for another NaN."""
     number: float = struct.unpack(">d", bits)[0]
     if number != number:
         pattern = int.from_bytes(bits, "big")

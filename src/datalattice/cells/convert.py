@@ -19,10 +19,7 @@ from datalattice.limits import TEXT_DEPTH_MAX
 
 
 class _Made:
-    """A Python container that is being made into a value.
-
-    Of a mapping, keys and values alternate.
-    """
+    """A Python container during conversion to a value; a mapping yields keys and values in turn."""
 
     __slots__ = ("items", "made", "source")
 
@@ -48,14 +45,14 @@ class _Made:
 def _is_container(value: object) -> bool:
     kind = type(value)
     if kind is str or kind is int or value is None or kind is float or kind is bytes:
-        return False  # the common ones first: asking for an abstract class is slow
+        return False  # common types first: isinstance of an abstract class is slow
     return isinstance(value, (list, tuple, Mapping, AbstractSet)) and not isinstance(value, Cell)
 
 
 def _convert(value: object) -> Value:
-    """Return a value made from a Python container or from a subclass of a plain type.
+    """Return the value of a Python container or of an instance of a plain type's subclass.
 
-    Nesting costs no stack: the open containers are kept in a list.
+    Open containers are kept in a list, so nesting uses no stack.
     """
     if not _is_container(value):
         return _plain(value)
@@ -66,7 +63,7 @@ def _convert(value: object) -> Value:
             if _is_container(item):
                 if len(opened) >= TEXT_DEPTH_MAX:
                     raise UsageError(
-                        f"Python containers are converted down to {TEXT_DEPTH_MAX} levels"
+                        f"Python containers are nested more than {TEXT_DEPTH_MAX} levels"
                     )
                 opened.append(_Made(item))
                 break
@@ -79,7 +76,7 @@ def _convert(value: object) -> Value:
 
 
 def _plain(value: object) -> Value:
-    """Return the plain value that a subclass (an IntEnum, a numpy float64) is made of."""
+    """Return the plain value of a subclass instance (an IntEnum, a numpy float64)."""
     if isinstance(value, int):
         return admit(int(value))
     if isinstance(value, str):
@@ -94,15 +91,15 @@ def _plain(value: object) -> Value:
 def to_cell(value: object) -> Value:
     """Return `value` as a lattice value: dict to Map, list and tuple to Vector, set to Set.
 
-    Values come back as they are.
-    Raises: TypeMismatch: it, or something inside it, has no counterpart; UsageError: containers
-            nested more than 500 levels.
+    Values are returned as they are.
+    Raises: TypeMismatch: it, or a part of it, has no counterpart. UsageError: containers nested
+            more than 500 levels.
     """
     return admit(value)
 
 
 class _Plain:
-    """A container that is being made into a Python one."""
+    """A value during conversion to a Python container."""
 
     __slots__ = ("items", "made", "value")
 
@@ -122,18 +119,18 @@ class _Plain:
             return self.made
         keys = [_plain_key(key) for key in self.value]
         made = dict(zip(keys, self.made, strict=True))
-        # True, 1 and 1.0 are one key to Python and three to us
+        # True, 1 and 1.0 are one key of a dict, but three keys of a Map.
         return made if len(made) == len(keys) else self.value
 
 
 def to_python(value: Value) -> object:
     """Return the nearest plain Python object.
 
-    Map and Index become dict, Vector, List and Record list, Set set, long texts str and bytes, and
-    a signed value its content. Keywords, symbols and other scalars stay; so do containers that a
-    dict or set cannot tell apart (they come as their cells).
+    Map and Index become dict; Vector, List and Record list; Set set; long texts and blobs str and
+    bytes; a signed value its content. Keywords, symbols and other scalars stay. So does a container
+    whose keys a dict or set cannot distinguish.
 
-    Raises: MissingData: a part of it is not here.
+    Raises: MissingData: a part of it is missing.
     """
     value = _unsigned(value)
     if not isinstance(value, (Vector, List, Record, Map, Index)):

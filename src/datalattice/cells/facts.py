@@ -1,4 +1,4 @@
-"""Facts: what the check of one cell needs to know of the cells below it, and where from.
+"""Facts: what the check of a cell needs to know about its children, and their source.
 
 Source: docs/design/foreign-data.md "Structure".
 """
@@ -18,7 +18,7 @@ from datalattice.errors import MissingData
 from datalattice.limits import CHUNK_BYTES, INDEX_KEY_BYTES, MAP_LEAF_MAX
 
 FACTS_MAX: Final = 32_768
-"""Facts of cells that are remembered, about 300 bytes each."""
+"""Most facts kept in memory, about 300 bytes each."""
 
 _TEXT: Final = 0x30
 _BLOB: Final = 0x31
@@ -30,14 +30,14 @@ _REF: Final = 0x20
 
 
 class Fact:
-    """What the check of a cell needs to know of a sound child.
+    """What the check of a cell needs to know about a sound child.
 
     kind:  its tag.
-    count: its entries, elements or bytes; -1 for kinds that have none.
+    count: its entries, elements or bytes; -1 for types without a count.
     low, high: its first and last key: key hashes of a map or set, key bytes of an index. `low` of a
-           blob or string is its first 32 bytes. None: it has none, or a cell on the way to it is
-           not here.
-    fork:  the digit at which the keys of a map, set or index node part; -1 for all else.
+           blob or string is its first 32 bytes. None: there is none, or a cell on the way to it is
+           missing.
+    fork:  the digit at which the keys of a map, set or index node differ; -1 for all else.
     """
 
     __slots__ = ("count", "fork", "high", "kind", "low")
@@ -59,37 +59,37 @@ class Fact:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Facts:
-    """Where `check_cell` learns about children. They are sound: checked before, or stored."""
+    """Gives `check_cell` the facts of children, which are sound: checked before, or stored."""
 
     @abstractmethod
     def of(self, hash: bytes) -> Fact:
         """Return the fact of the cell with this hash.
 
-        Raises: MissingData: it, or a cell that its keys are read from, is not here or damaged.
+        Raises: MissingData: it, or a cell that its keys are read from, is missing or damaged.
         """
 
 
 Load = Callable[[bytes], "bytes | None"]
-"""Returns the encoding of a cell that is here, or None."""
+"""Returns the encoding of a cell, or None if it is missing."""
 
 
 class KnownFacts(Facts):
-    """Facts that were just found out, and those of cells that are stored.
+    """Facts of cells checked recently, and of stored cells.
 
-    load: returns the encoding of a stored cell, which is sound; None when it is not here.
+    load: returns the encoding of a stored cell, which is sound; None if it is missing.
     """
 
     def __init__(self, load: Load, facts_max: int = FACTS_MAX) -> None:
         self._load: Final = load
         self._max: Final = facts_max
         self._facts: dict[bytes, Fact] = {}
-        self._leaves: dict[bytes, bytes] = {}  # encodings of leaves, whose facts are read from them
+        self._leaves: dict[bytes, bytes] = {}  # encodings; their facts are read when asked for
 
     def of(self, hash: bytes) -> Fact:
         """Return the fact of a cell: remembered, else read from the stored encoding.
 
-        Raises: MissingData: it, or a cell that its keys are read from, is not here.
-        Cost:   one cell for vectors and blobs; of tries the chain of first and last children.
+        Raises: MissingData: it, or a cell that its keys are read from, is missing.
+        Cost:   one cell for vectors and blobs; for tries the chains of first and last children.
         """
         fact = self._facts.get(hash)
         if fact is not None:
@@ -100,24 +100,24 @@ class KnownFacts(Facts):
         return fact
 
     def add(self, hash: bytes, fact: Fact) -> None:
-        """Remember the fact of a cell that was checked."""
-        if fact.count >= 0:  # others are no structure of anything
+        """Remember the fact of a checked cell."""
+        if fact.count >= 0:  # types without a count are never structural
             self._facts[hash] = fact
 
     def add_leaf(self, hash: bytes, encoding: bytes) -> None:
-        """Remember a sound cell that no child gives structure, until it is stored: before `trim`.
+        """Remember a sound leaf until `trim`, by when it must be stored.
 
-        Most leaves are never asked about, so their facts are made for those that are.
+        Most leaves are never asked for, so facts are made on demand.
         """
         self._leaves[hash] = encoding
 
     def trim(self) -> None:
-        """Forget leaves, and the older facts beyond half the bound when there are more than it."""
+        """Forget all leaves, and if there are too many facts the older ones, down to half."""
         if self._leaves:
             self._leaves = {}
         facts = self._facts
         if len(facts) > self._max:
-            # One by one from the front of a dict, each would cost a look at those that went before.
+            # Deleting one by one from the front of a dict would scan the deleted entries each time.
             self._facts = dict(islice(facts.items(), len(facts) - self._max // 2, None))
 
     def __len__(self) -> int:
@@ -154,7 +154,7 @@ class KnownFacts(Facts):
         return data
 
     def _edge(self, data: bytes, is_last: bool) -> bytes:
-        """Return the first or last key of a sound cell, of a blob its first bytes."""
+        """Return the first or last key of a sound cell; for a blob its first bytes."""
         pos: i64 = 0
         while True:
             kind: i64 = data[pos]
@@ -199,7 +199,7 @@ def name_at(data: bytes, pos: i64) -> bytes | None:
 
 
 def _after(data: bytes, pos: i64, kids: i64) -> i64:
-    """Return the position after so many kids of a sound cell."""
+    """Return the position after `kids` kids of a sound cell."""
     at: i64 = pos
     for _ in range(kids):
         at = at + 33 if data[at] == _REF else skip(data, at)
@@ -207,7 +207,7 @@ def _after(data: bytes, pos: i64, kids: i64) -> i64:
 
 
 def _child_at(data: bytes, pos: i64, is_last: bool) -> i64:
-    """Return where the first or last child of a trie node begins; `pos` is at its digit."""
+    """Return the position of the first or last child of a trie node; `pos` is at its digit."""
     high: i64 = data[pos + 1]
     low: i64 = data[pos + 2]
     children: i64 = bit_count((high << 8) | low)

@@ -1,7 +1,7 @@
-"""Holes: the cells of a foreign value that are not sound, and the cells above them.
+"""Holes: the unsound cells of a foreign value, and the cells above them.
 
-They are not stored. The value is read all the same, so that what lies beside a hole can be merged:
-a cell above one is in memory only, and in the place of an unsound cell stands a `Hole`.
+Neither are stored. The value can still be read, so that the sound parts beside a hole can be
+merged: cells above holes are kept in memory only, and a `Hole` replaces each unsound cell.
 
 Source: docs/design/foreign-data.md "Holes".
 """
@@ -19,7 +19,7 @@ from datalattice.limits import EMBEDDED_BYTES_MAX
 
 
 class Hole(Cell):
-    """What stands in the place of an unsound cell. It has a hash, and can be no part of a value."""
+    """Replaces an unsound cell. It has a hash, but cannot become part of a value."""
 
     __slots__ = ("_reason",)
 
@@ -39,10 +39,10 @@ class Hole(Cell):
 
 
 class Holes:
-    """What of one foreign value is not here because it is not sound.
+    """The unsound parts of one foreign value.
 
-    bad:     the unsound cells, with the reason.
-    tainted: encodings of the cells above them; each is well formed by itself.
+    bad:     hash to reason of the unsound cells.
+    tainted: hash to encoding of the cells above them, each well formed by itself.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Holes:
         return bool(self.bad)
 
     def spoils(self, value: object) -> bool:
-        """Return whether a value, or a kid known by hash, is unsound or has a hole below it."""
+        """Return whether a value, or a kid known by hash, is or contains an unsound cell."""
         if not self.bad:
             return False
         if isinstance(value, Ref):
@@ -70,9 +70,9 @@ class Holes:
         return self._are_named(encoding)
 
     def is_planted(self, value: Value) -> bool:
-        """Return whether a merged value contains a hole, or refers to one.
+        """Return whether a merged value contains or references a hole.
 
-        Cost:   the cells that the merge made; what is known by hash is not loaded.
+        Cost:   the cells that the merge made; nothing is loaded.
         """
         if not self.bad:
             return False
@@ -97,11 +97,11 @@ class Holes:
         return False
 
     def loader(self, behind: Loader) -> Loader:
-        """Return what loads the value: holes, cells above them, and all else from `behind`."""
+        """Return a loader of the value: holes, the cells above them, and the rest from `behind`."""
         return _AroundHoles(self, behind) if self.bad else behind
 
     def reason(self) -> str:
-        """Return why the first of the unsound cells is so."""
+        """Return the reason of the first unsound cell."""
         return next(iter(self.bad.values()), "")
 
     def _is_named(self, hash: bytes) -> bool:
@@ -127,4 +127,4 @@ class _AroundHoles:
 
 
 NO_HOLES: Final = Holes()
-"""Of a value all of which is sound."""
+"""The holes of a sound value: none."""

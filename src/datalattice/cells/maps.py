@@ -1,4 +1,4 @@
-"""Map and set: the two kinds of trie that users see.
+"""Map and Set: the two public types of trie.
 
 Source: CAD002 "Set", "Map"; CAD003 "Set", "Map"; docs/cells.md "Map and Set".
 """
@@ -31,7 +31,7 @@ from datalattice.cells.work import Work
 from datalattice.limits import EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
 
 NAMES_KNOWN_MAX: Final = 4_096
-"""Names whose hash and encoding are remembered while many maps are made."""
+"""Most names whose hash and encoding are cached while many maps are built."""
 
 _sha3: Final = hashlib.sha3_256
 
@@ -39,8 +39,7 @@ _sha3: Final = hashlib.sha3_256
 class Map(Trie):
     """An immutable mapping, iterated in the order of its keys' hashes.
 
-    Shapes: keys and values are any values; keys are told apart by hash, so `True`, `1` and `1.0`
-            are three keys.
+    Keys are distinguished by hash, so `True`, `1` and `1.0` are three keys.
     Cost:   get, put and remove touch one path, O(log16 n).
     """
 
@@ -59,10 +58,7 @@ class Map(Trie):
 
     @classmethod
     def of(cls, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
-        """Return the map of `entries`, built in bulk.
-
-        Of two entries with one key the later wins.
-        """
+        """Return the map of `entries`, built in bulk; the last of equal keys wins."""
         return _map_of(entries)
 
     def get(self, key: object, default: Value = None) -> Value:
@@ -77,14 +73,14 @@ class Map(Trie):
         return deref(leaf._value(at))
 
     def put(self, key: object, value: object) -> Map:
-        """Return this map with one entry more, or replaced; itself when that changes nothing."""
+        """Return this map with an entry added or replaced; itself if nothing changes."""
         key = admit(key)
         made = put(self, _sha3(encode(key)).digest(), key, admit(value), 0)
         assert isinstance(made, Map)
         return made
 
     def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
-        """Return this map with all of `entries` put one after another."""
+        """Return this map with all of `entries` put in turn."""
         made = self
         if not self._count:
             return _map_of(entries)
@@ -94,7 +90,7 @@ class Map(Trie):
         return made
 
     def remove(self, key: object) -> Map:
-        """Return this map without `key`; itself when the key is absent."""
+        """Return this map without `key`; itself if the key is absent."""
         made = remove(self, value_hash(admit(key)))
         assert isinstance(made, Map)
         return made
@@ -102,7 +98,7 @@ class Map(Trie):
     def entries(self, work: Work | None = None) -> Iterator[tuple[Value, Value]]:
         """Yield (key, value) in the order of key hashes.
 
-        Raises: WorkExceeded: `work`, when given, does not pay for the nodes on the way.
+        Raises: WorkExceeded: the nodes on the way exceed the budget `work`.
         """
         for leaf in self._leaves(work):
             kids = leaf._open()
@@ -113,7 +109,7 @@ class Map(Trie):
                 yield deref(kids[i]), value
 
     def items(self) -> Iterator[tuple[Value, Value]]:
-        """Yield (key, value), as a mapping does."""
+        """Yield (key, value), like a mapping."""
         return self.entries()
 
     def keys(self) -> Iterator[Value]:
@@ -126,13 +122,13 @@ class Map(Trie):
             yield value
 
     def merge_with(self, other: Map, join: Join, work: Work | None = None) -> Map:
-        """Return the join of two maps by `join(key, own, other, own present, other present)`.
+        """Return the merge of two maps by `join(key, own, other, own present, other present)`.
 
-        It is called only for the entries of `other` that this map has not, or has differently, and
-        returns the value to keep, or `ABSENT` to have none. The result is this map itself when
-        nothing changes, and `other` itself when it equals that.
-        Cost:   proportional to the entries that differ; paid from `work`, when given.
-        Raises: BadFormat: a tree of `other` that is not canonical. WorkExceeded: `work` is used up.
+        `join` is called only for entries of `other` that this map lacks or has with another value.
+        It returns the value to keep, or `ABSENT`. The result is this map itself if nothing changes,
+        and `other` itself if it equals that.
+        Cost:   proportional to the entries that differ, charged to `work`.
+        Raises: BadFormat: `other` is not a canonical tree. WorkExceeded: the budget is spent.
         """
         need(other, Map, "a map is merged with a Map")
         made = self if not other._count else Joiner(self, join, work).nodes(self, other, b"")
@@ -142,7 +138,7 @@ class Map(Trie):
     def differences(
         self, other: Map, work: Work | None = None
     ) -> Iterator[tuple[Value, bool, Value, bool, Value]]:
-        """Yield (key, own present, own value, other present, other value) where the two differ."""
+        """Yield (key, own present, own value, other present, other value) for differing entries."""
         for _digest, key, has, mine, had, theirs in differing(self, other, work):
             yield deref(key), has, deref(mine), had, deref(theirs)
 
@@ -171,30 +167,27 @@ class Set(Trie):
         return _set_of(items)
 
     def add(self, item: object) -> Set:
-        """Return this set with `item`; itself when it is already there."""
+        """Return this set with `item`; itself if it is already there."""
         item = admit(item)
         made = put(self, value_hash(item), item, None, 0)
         assert isinstance(made, Set)
         return made
 
     def remove(self, item: object) -> Set:
-        """Return this set without `item`; itself when it is absent."""
+        """Return this set without `item`; itself if it is absent."""
         made = remove(self, value_hash(admit(item)))
         assert isinstance(made, Set)
         return made
 
     def union(self, other: Set, work: Work | None = None) -> Set:
-        """Return the elements of both.
-
-        This set itself when `other` adds nothing, `other` itself when this one adds nothing.
-        """
+        """Return the elements of both; this set or `other` itself if it has all of them."""
         need(other, Set, "a set is united with a Set")
         made = self if not other._count else Joiner(self, None, work).nodes(self, other, b"")
         assert isinstance(made, Set)
         return made
 
     def differences(self, other: Set) -> Iterator[tuple[Value, bool, bool]]:
-        """Yield (element, own has it, other has it) where the two differ."""
+        """Yield (element, own has it, other has it) for differing elements."""
         for _digest, key, has, _mine, had, _theirs in differing(self, other):
             yield deref(key), has, had
 
@@ -241,7 +234,7 @@ class Set(Trie):
 def _copy_into(made: Trie, built: Trie) -> None:
     made._count, made._shift, made._mask = built._count, built._shift, built._mask
     made._kids, made._hashes, made._sample = built._kids, built._hashes, built._sample
-    made._encoding = built._encoding  # all there is of a leaf that is closed from the start
+    made._encoding = built._encoding  # the only content of a leaf that is closed from the start
 
 
 def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
@@ -256,9 +249,9 @@ def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> 
 
 
 def map_of_names(entries: list[tuple[str, Value]], known: dict[str, bytes]) -> Map:
-    """Return the map of admitted values by name; of two with one name the later wins.
+    """Return the map of admitted values by name; the last of equal names wins.
 
-    known: for names met before, their hash and encoding; filled here.
+    known: a cache of each name's hash and encoding, filled here.
     """
     if not 0 < len(entries) <= MAP_LEAF_MAX:
         return _map_of(entries)

@@ -1,10 +1,7 @@
-"""Scalars that Python lacks.
+"""Scalars that Python lacks: keyword, symbol, character, address, extension, flag, other NaNs.
 
-Keyword, symbol, character, address, extension value, flag, and NaN patterns other than the usual
-one.
-
-Each is a small immutable object that carries its own encoding. They are equal exactly when their
-encodings are, and they always stand inside their parent: no scalar here is longer than 130 bytes.
+Each is a small immutable object that holds its encoding. Scalars are equal if their encodings are.
+They are always embedded: no encoding is longer than 130 bytes.
 
 Source: CAD003 "Double", "Byte flags", "Extension values", "VLQ counts"; docs/cells.md "Encoding
     table", "Values", "Counts"; CAD002 "Address", "Character", "Symbol", "Keyword".
@@ -32,10 +29,7 @@ NAMED_CHARS: Final = {10: "newline", 13: "return", 32: "space", 9: "tab"}
 
 
 def encode_vlq(count: int) -> bytes:
-    """Return the VLQ of `count`: big-endian base 128, shortest form.
-
-    Shapes: count 0 .. 2**63 - 1.
-    """
+    """Return the VLQ of `count`, 0 .. 2**63 - 1: big-endian base 128, shortest form."""
     if count < 0x80:
         return bytes((count,))
     out = [count & 0x7F]
@@ -48,10 +42,7 @@ def encode_vlq(count: int) -> bytes:
 
 
 def need(value: object, kind: type | tuple[type, ...], what: str) -> None:
-    """Check that `value` is of a kind; `what` says what is expected, as in "a digit is an int".
-
-    Raises: TypeMismatch: it is not.
-    """
+    """Raise TypeMismatch unless `value` has a type; `what` states it, as in "a digit is an int"."""
     if not isinstance(value, kind):
         raise TypeMismatch(f"{what}, got {type(value).__name__}")
 
@@ -71,7 +62,7 @@ class Scalar:
         return self._encoding
 
     def key_bytes(self) -> bytes | None:
-        """Return the bytes this value stands for as an index key, nil when it cannot be one."""
+        """Return the bytes of this value as an index key, None if it cannot be one."""
         return None
 
     def text(self) -> str:
@@ -99,7 +90,7 @@ def _html_unset(_value: object) -> str:
 
 
 html_hook: Final[list[Callable[[object], str]]] = [_html_unset]
-"""What notebooks show of a value; filled in by a module that knows every kind of cell."""
+"""Renders a value in notebooks; set by a module that knows every type of cell."""
 
 
 def _name_encoding(tag: int, kind: str, name: object) -> bytes:
@@ -174,10 +165,7 @@ class Symbol(Scalar):
 
 
 class Char(Scalar):
-    """A Unicode code point, surrogates included.
-
-    Shapes: code 0 .. 0x10ffff, or a string of one character.
-    """
+    """A Unicode code point, surrogates included: 0 .. 0x10ffff, or a string of one character."""
 
     __slots__ = ()
 
@@ -208,10 +196,7 @@ class Char(Scalar):
 
 
 class Extension(Scalar):
-    """A number with one of sixteen meanings that an application gives it.
-
-    Shapes: digit 0 .. 15; number 0 .. 2**63 - 1.
-    """
+    """A number (0 .. 2**63 - 1) with one of sixteen meanings (digit) defined by applications."""
 
     __slots__ = ()
 
@@ -248,10 +233,7 @@ class Extension(Scalar):
 
 
 class Address(Extension):
-    """An account number, printed `#12`: the extension value with digit 10.
-
-    Shapes: number 0 .. 2**63 - 1.
-    """
+    """An account number, 0 .. 2**63 - 1, printed `#12`: the extension value with digit 10."""
 
     __slots__ = ()
 
@@ -272,10 +254,7 @@ def make_extension(digit: int, number: int) -> Extension:
 
 
 class Flag(Scalar):
-    """One of the fourteen one-byte values beside true and false.
-
-    Shapes: number 2 .. 15.
-    """
+    """One of the fourteen one-byte values (2 .. 15) beside true and false."""
 
     __slots__ = ()
 
@@ -296,12 +275,9 @@ class Flag(Scalar):
 
 
 class NanBits(Scalar):
-    """A NaN whose bits are not the usual ones; it keeps them.
+    """A NaN with other bits than Python's `float("nan")` (7ff8000000000000).
 
-    Programs make one NaN only (`float("nan")`, bits 7ff8000000000000). Others exist so that foreign
-    data survives unchanged.
-
-    Shapes: bits 0 .. 2**64 - 1, a NaN pattern other than the usual one.
+    It exists so that foreign data survives unchanged. `bits` is 64 bits.
     """
 
     __slots__ = ()

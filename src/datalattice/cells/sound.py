@@ -1,14 +1,14 @@
-"""Sound: whether one cell is well formed, given a few facts about the cells it is made of.
+"""Sound: checks that one cell is well formed, from its bytes and a few facts about its children.
 
-A cell is sound when its bytes are canonical, its parts fit together and everything below it is
-sound. Every subtree of a map, set, index, vector or blob is itself a canonical value of that kind,
-because shifts and depths are absolute. So soundness belongs to the hash, holds in every position,
-and is decided one level at a time: by the bytes of the cell, and by kind, count, first and last key
-of each child that carries its structure. Two keys enclose all others: a sound child whose first and
-last key lie under a digit has every key there.
+A cell is sound if its bytes are canonical, its parts are consistent and everything below it is
+sound. Every subtree of a map, set, index, vector or blob is itself a canonical value of that type,
+because shifts and depths are absolute. So soundness depends on the hash alone, not on the position,
+and is decided one level at a time: by the bytes of the cell, and by type, count, first and last key
+of each structural child. The first and last key enclose all others: if both lie under a digit, all
+keys of the child do.
 
-What stands in a leaf of a vector, as a map value, an index value or a signed value is no structure:
-any kind is sound there, and what is expected is the business of lattices.
+Elements of vector leaves, map values, index values and signed values are not structural: any type
+is sound there, and lattices decide which types they accept.
 
 Source: docs/design/foreign-data.md "Structure".
 """
@@ -49,11 +49,11 @@ _REF: Final = 0x20
 def check_cell(encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHING_SHORT) -> Fact:
     """Return the fact of a sound cell, whose children are sound and known to `facts`.
 
-    Shapes: the encoding was scanned (`decode`); the order of map keys is checked here.
-            short: hashes of cells of at most 140 bytes, which no cell may refer to.
-    Raises: BadFormat: the cell is not sound, wherever it stands. MissingData: it cannot be told,
-            because children are not here; faults that can be told without them are told.
-    Cost:   a fact for each child that carries structure, a hash for each map key.
+    The encoding was scanned (`decode`); the order of map keys is checked here.
+    Args:   short: hashes of cells of at most 140 bytes, which must not be referenced.
+    Raises: BadFormat: the cell is not sound. MissingData: children are missing, and no fault was
+            found without them.
+    Cost:   a fact for each structural child, a hash for each map key.
     """
     fact, absent = examine(encoding, facts, short)
     if absent:
@@ -62,10 +62,7 @@ def check_cell(encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHIN
 
 
 def learn_cell(hash: bytes, encoding: bytes, facts: KnownFacts) -> None:
-    """Check a cell as `check_cell` does, and remember its fact.
-
-    Raises: BadFormat, MissingData: as `check_cell`.
-    """
+    """Check a cell like `check_cell`, and remember its fact."""
     if _is_plain_leaf(encoding):
         facts.add_leaf(hash, encoding)
     else:
@@ -73,10 +70,10 @@ def learn_cell(hash: bytes, encoding: bytes, facts: KnownFacts) -> None:
 
 
 def learn_cells(cells: list[tuple[bytes, bytes]], facts: KnownFacts) -> int:
-    """Check (hash, encoding) of cells, children first, as `learn_cell` does, up to a bad one.
+    """Check (hash, encoding) cells, children first, up to a bad one; return how many passed.
 
-    Leaves are not remembered: few are asked about, and `facts` is to find these where it loads.
-    Returns: how many were checked and are sound; `learn_cell` tells what the next one lacks.
+    Leaves are not remembered, since few are asked for: `facts` must be able to load them.
+    `learn_cell` gives the error of the first bad cell.
     """
     found: i64 = 0
     for hash, encoding in cells:
@@ -90,7 +87,7 @@ def learn_cells(cells: list[tuple[bytes, bytes]], facts: KnownFacts) -> int:
 
 
 def _is_plain_leaf(data: bytes) -> bool:
-    """Return whether a cell is a leaf that is sound as it was scanned.
+    """Return whether a scanned cell is a leaf that is sound without further checks.
 
     Most cells are: blobs of one chunk, and vectors of plain values and references.
     """
@@ -103,7 +100,7 @@ def _is_plain_leaf(data: bytes) -> bool:
 def examine(
     encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHING_SHORT
 ) -> tuple[Fact, list[bytes]]:
-    """Return (fact, hashes that are not here): as `check_cell`, with what is known of the fact."""
+    """Return (fact, missing hashes) like `check_cell`; without them the fact is incomplete."""
     if short and not short.isdisjoint(branch_hashes(encoding)):
         raise broken("a child that fits inside its parent is referenced by hash")
     check = _Check(encoding, facts)
@@ -112,7 +109,7 @@ def examine(
 
 
 class _Check:
-    """The check of one cell. What it passed last is described as in a `Fact`."""
+    """The check of one cell. Its fields describe the value passed last, as in a `Fact`."""
 
     def __init__(self, data: bytes, facts: Facts) -> None:
         self.data: Final = data
@@ -125,7 +122,7 @@ class _Check:
         self.fork: i64 = -1
 
     def kids(self, pos: i64, number: i64) -> i64:
-        """Check kids of any kind; return the position after them."""
+        """Check kids of any type; return the position after them."""
         data = self.data
         at: i64 = pos
         for _ in range(number):
@@ -136,9 +133,9 @@ class _Check:
         return at
 
     def inline(self, pos: i64, keyed: bool) -> i64:
-        """Check a value that stands here in full; return the position after it.
+        """Check an embedded value; return the position after it.
 
-        keyed: note its first and last key, too.
+        keyed: note its first and last key.
         """
         tag: i64 = self.data[pos]
         if _TEXT <= tag <= _BLOB:
@@ -173,9 +170,9 @@ class _Check:
         self.fork = fork
 
     def _part(self, pos: i64) -> i64:
-        """Check a kid that carries the structure of the cell; return the position after it.
+        """Check a structural kid; return the position after it.
 
-        A kid that is not here is noted, and has kind -1.
+        A missing kid is noted, and has kind -1.
         """
         data = self.data
         if data[pos] != _REF:
@@ -205,7 +202,7 @@ class _Check:
         while base < length:
             size: i64 = min(span, length - base)
             at = self._part(at)
-            # Each chunk is a Blob of exactly min(span, rest) bytes, whatever the tag of the top.
+            # Chunks of texts are Blobs, too: each has exactly min(span, rest) bytes.
             if self.kind >= 0 and (self.kind != _BLOB or self.count != size):
                 raise broken(f"a blob chunk of {size} bytes is something else")
             if base == 0:
@@ -251,7 +248,7 @@ class _Check:
             at = self.kids(at, 1)
             if keyed or count > 1:
                 key = key_hash_at(data, start, at)
-                # Quoting CAD003: entries are ordered by the hashes of their keys.
+                # CAD003: entries are ordered by the hashes of their keys.
                 if last is not None and key <= last:
                     raise broken("map keys are not in strictly increasing order of their hashes")
                 last = key
@@ -324,7 +321,7 @@ class _Check:
         return at
 
     def _key(self, pos: i64) -> i64:
-        """Check the key of an index entry, note its bytes as `low`; return the position after."""
+        """Check the key of an index entry, set `low` to its bytes; return the position after."""
         data = self.data
         at: i64 = self._part(pos)
         name = name_at(data, pos)
@@ -339,7 +336,7 @@ class _Range:
     """The keys below a node of a map, set or index, child by child."""
 
     def __init__(self, position: i64) -> None:
-        self._position: Final[i64] = position  # of the digit by which the children are told apart
+        self._position: Final[i64] = position  # of the digit that distinguishes the children
         self._total: i64 = 0
         self._unknown: i64 = 0
         self._is_begun = False
@@ -349,13 +346,13 @@ class _Range:
         self._first: bytes | None = None
 
     def begin(self, key: bytes | None) -> None:
-        """Take an index node's own entry, which precedes its children."""
+        """Add an index node's own entry, which precedes its children."""
         self._total = 1
         self._is_begun = True
         self.low = self.high = self._first = self._last = key
 
     def add(self, digit: i64, count: i64, low: bytes | None, high: bytes | None, what: str) -> None:
-        """Take the child under `digit`; a count below zero is one that is not here."""
+        """Add the child under `digit`; a negative count means that it is missing."""
         if count < 0:
             self._unknown += 1
         else:
@@ -380,14 +377,14 @@ class _Range:
             raise broken(f"a key stands under the wrong digit of {what}")
 
     def check(self, count: i64, what: str) -> None:
-        """Check what concerns all children together: how many keys, and what they share."""
+        """Check all children together: their number of keys, and the digits these share."""
         if self._total + self._unknown > count or (not self._unknown and self._total != count):
             raise broken(f"{what} node of {count} entries holds {self._total}")
         first = self._first
         last = self._last
         if first is None or last is None:
             return
-        # All keys lie between the first and the last, so what these share all of them share.
+        # All keys lie between the first and the last, so they share what these two share.
         half: i64 = self._position >> 1
         if first[:half] != last[:half] or (
             self._position & 1

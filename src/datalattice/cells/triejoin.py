@@ -1,4 +1,4 @@
-"""Join of tries: walking two maps or two sets together, touching only what differs.
+"""Trie join: walks two maps or two sets together, visiting only what differs.
 
 Length: the walks over two tries share how nodes are paired.
 """
@@ -37,7 +37,7 @@ class AbsentType:
 
 
 ABSENT: Final = AbsentType()
-"""What a join returns to keep no entry."""
+"""Returned by a join that keeps no entry."""
 
 Join = Callable[[Value, Value, Value, bool, bool], object]
 """(key, own value, other value, own present, other present) -> the value to keep, or ABSENT."""
@@ -49,10 +49,10 @@ Entry = tuple[bytes, object, bool, object, bool, object]
 
 
 def differing(own: Trie, other: Trie, work: Work | None = None) -> Iterator[Entry]:
-    """Yield the entries in which two tries of one tag differ.
+    """Yield the entries in which two tries of one tag differ; equal subtrees are skipped.
 
-    Equal subtrees are neither loaded nor descended. Each leaf must begin after those before it: a
-    few cells that refer to one another many times over could otherwise make a walk without end.
+    Each leaf must start after the previous one. Otherwise a few shared cells could make the walk
+    endless.
     """
     last = [b"", b""]
     stack: list[tuple[object, object, bytes]] = [(own, other, b"")]
@@ -78,10 +78,9 @@ def differing(own: Trie, other: Trie, work: Work | None = None) -> Iterator[Entr
 def arriving(
     own: Trie, other: Trie, work: Work | None = None
 ) -> Iterator[tuple[object, object, object]]:
-    """Yield (key kid, own value kid or ABSENT, other's) where other has what own has not.
+    """Yield (key kid, own value kid or ABSENT, other's) of entries that own lacks or has otherwise.
 
-    That is another entry, or another value. Of own only what stands where other differs is loaded,
-    however much more it has.
+    The parts of own that are loaded are those where other differs, however large own is.
     """
     last = [b"", b""]
     stack: list[tuple[object, object, bytes]] = [(own, other, b"")]
@@ -113,7 +112,7 @@ def arriving(
 
 
 def _check_order(node: Trie | None, last: list[bytes], side: int, path: bytes) -> None:
-    """Check that the keys of `node` are where they belong, after the last ones of their side."""
+    """Check that the keys of `node` are in position, and after the previous ones of their side."""
     if node is None or not node._count:
         return
     if node._any() <= last[side]:
@@ -123,7 +122,7 @@ def _check_order(node: Trie | None, last: list[bytes], side: int, path: bytes) -
 
 
 def _node_at(kid: object, tag: i64, known: i64) -> Trie | None:
-    """Return the node that stands where keys agree before digit `known`, None for no kid."""
+    """Return the node whose keys agree before digit `known`, None for no kid."""
     return None if kid is None else trie_of(kid, tag, 0, known - 1)
 
 
@@ -192,10 +191,10 @@ def _differing_entries(a: Trie | None, b: Trie | None, work: Work | None) -> Ite
 
 
 class Joiner:
-    """One join of two tries of one kind; `join` decides about entries, without one all are kept.
+    """One merge of two tries of one type; `join` decides about entries, without it all are kept.
 
-    The result reuses whole subtrees of either side wherever they already hold the answer, so a
-    join costs what differs, and data that one side has stored or hashed stays so.
+    The result reuses subtrees of either side wherever they equal it. So a merge costs only the
+    difference, and reused subtrees stay stored and hashed.
     """
 
     def __init__(self, like: Trie, join: Join | None, work: Work | None = None) -> None:
@@ -206,11 +205,11 @@ class Joiner:
         self._changes: int = 0  # entries in which the result differs from own so far
 
     def nodes(self, a: Trie, b: Trie, path: bytes) -> Trie:
-        """Return the join of two tries whose keys all begin with the digits of `path`.
+        """Return the merge of two tries whose keys start with the digits of `path`.
 
-        `a` itself when b adds nothing.
-        Raises: BadFormat: a key of b begins with other digits, so that pairing by digits would take
-                it for another one.
+        Returns `a` itself if b adds nothing.
+        Raises: BadFormat: a key of b is not under its own digits, so pairing by digits would mix it
+                up with another key.
         """
         if surely_same(a, b):
             return a
@@ -234,10 +233,10 @@ class Joiner:
         return self._pairwise(a, b, path)
 
     def _aligned(self, a: Trie, b: Trie, path: bytes) -> Trie:
-        """Return the join of two nodes with children under the same digits: the usual case."""
+        """Return the merge of two nodes with children under the same digits, the usual case."""
         mine = a._open()
         theirs = b._open()
-        # Where a side wins whole, its list is not copied: that would touch every sibling.
+        # A list that stays as it is is not copied, which would touch every sibling.
         places: list[int] = []
         changed: list[object] = []
         count: i64 = a._count
@@ -258,7 +257,7 @@ class Joiner:
             more += theirs_node._count - mine_node._count
             made = self.nodes(mine_node, theirs_node, path + _DIGITS[digit])
             if made is mine_node:
-                # Equal trees that nobody encoded yet are told from unequal ones here.
+                # Trees that were never encoded are compared here.
                 all_theirs = all_theirs and same(mine_node, theirs_node)
                 continue
             all_theirs = all_theirs and made is theirs_node
@@ -292,7 +291,7 @@ class Joiner:
         count: i64 = a._count
         all_mine = True
         all_theirs = True
-        covers = b._shift == low  # whether b has all that a has, so far
+        covers = b._shift == low  # whether b has all entries of a so far
         more: i64 = 0
         for digit in range(16):
             x = mine[digit]
@@ -315,7 +314,7 @@ class Joiner:
                 more -= mine_node._count
                 made = self.nodes(mine_node, theirs_node, below)
                 if made is mine_node:
-                    # Equal trees that nobody encoded yet are told from unequal ones here.
+                    # Trees that were never encoded are compared here.
                     all_theirs = all_theirs and same(mine_node, theirs_node)
                     continue
                 count -= mine_node._count
@@ -336,7 +335,7 @@ class Joiner:
         return assemble(self._like, count, low, mine)
 
     def _apart(self, a: Trie, b: Trie, path: bytes, fork: i64) -> Trie:
-        """Return the join of two tries whose keys part at digit `fork`, before either's own one."""
+        """Return the merge of two tries whose keys differ at `fork`, before either's shift."""
         made = self.accept(b, None, path)
         if not made._count:
             return a
@@ -351,7 +350,7 @@ class Joiner:
             work.spend(work.limits.compared * entries)
 
     def _decide(self, key: object, own: object, other: object, has: bool) -> object:
-        """Return the kid to keep for an entry that own has not, or has differently than `other`."""
+        """Return the kid to keep for an entry that own lacks or has otherwise than `other`."""
         if self._join is None:
             self._changes += 1
             return None
@@ -372,13 +371,10 @@ class Joiner:
         return other if result is value or same_kid(result, other) else result
 
     def accept(self, b: Trie, own: Trie | None, path: bytes) -> Trie:
-        """Return what is kept of `b` beside a leaf `own` (none: an empty one).
-
-        `b` itself when that is all of it.
-        """
+        """Return the part of `b` to keep beside the leaf `own` (None: empty); `b` itself if all."""
         if b._count > MAP_LEAF_MAX:
             slots = _slots(b, b._shift)
-            # All of b is read, so that its first key costs nothing more.
+            # All of b is read anyway, so reading its first key costs nothing more.
             need_path(b._any(), path)
             path = path_to(path, b, b._shift)
             count: i64 = 0
@@ -435,7 +431,7 @@ class Joiner:
         return new_leaf(self._like, b"".join(kept), entries)
 
     def _add_own(self, a: Trie, b: Trie, made: Trie) -> Trie:
-        """Return `made`, what is kept of b, with the entries of leaf `a` that b has not."""
+        """Return `made`, the kept part of b, with the entries of leaf `a` that b lacks."""
         hashes = a._keys()
         if b._count == a._count <= MAP_LEAF_MAX and b._keys() == hashes:
             return made
@@ -455,7 +451,7 @@ class Joiner:
         return self._add_own(a, b, made)
 
     def _put_leaf(self, a: Trie, b: Trie, path: bytes) -> Trie:
-        """Return node `a` with the entries of leaf `b` joined one by one."""
+        """Return node `a` merged with the entries of leaf `b` one by one."""
         hashes = leaf_keys(b, path)
         self._compare(b._count)
         kids = b._open()

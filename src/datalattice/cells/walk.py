@@ -1,4 +1,4 @@
-"""Walk: over the cells below a value, with stacks of our own: a chain can be millions long.
+"""Walk: traversals of the cells below a value. Explicit stacks, since chains can be millions long.
 
 Source: CAD006 "Memory size", "Storage", "Novelty"; docs/cells.md "Embedding", "Signed", "Partial
     values"; CAD003 "Signed", "Branches"; CAD036 "Delta", "Missing data".
@@ -21,20 +21,20 @@ EncodedCell = tuple[bytes, bytes, Value]
 """(hash, encoding, value) of one cell."""
 
 Front = dict[bytes, tuple[object, bytes]]
-"""By hash: a kid, and the hash of the cell that holds it."""
+"""A kid, and the hash of the cell that holds it, by the kid's hash."""
 
 
 def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
-    """Return the branches at or below `value` that are not behind a reference of `home`.
+    """Return the branches at or below `value` that `home` does not load.
 
-    Children come before parents, each cell once. What `home` loads is taken as already there and is
+    Children come before parents, each cell once. A cell that `home` loads counts as stored, and is
     not visited.
-    Raises: MissingData: a cell known by hash only is not at hand.
+    Raises: MissingData: a cell is missing.
     Cost:   proportional to the cells returned and their direct children.
     """
     found: list[EncodedCell] = []
     seen: set[bytes] = set()
-    # Kids, and cells whose kids are all done.
+    # Kids to visit, and cells whose kids are all done.
     stack: list[Value | Ref | EncodedCell] = [value]
     while stack:
         kid = stack.pop()
@@ -54,7 +54,7 @@ def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
             digest = kid.hash if len(encoding) > EMBEDDED_BYTES_MAX else None
         elif _is_wide(kid):
             encoding = encode(kid)
-            # A chunk of a blob was hashed when the node above it was encoded.
+            # A chunk was hashed when the node above it was encoded: its Ref has the hash.
             digest = None
             if len(encoding) > EMBEDDED_BYTES_MAX:
                 digest = value_hash(kid) if known is None else known
@@ -70,9 +70,9 @@ def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
 
 
 def _wide_kids(cell: Cell, encoding: bytes) -> list[object]:
-    """Return the kids of a cell that can be or hold a branch.
+    """Return the kids of a cell that can be or contain a branch.
 
-    A closed cell is not opened when its encoding shows that it refers to none.
+    A closed cell without references in its encoding is not opened.
     """
     if cell._kids is None and not branch_hashes(encoding):
         return []
@@ -80,7 +80,7 @@ def _wide_kids(cell: Cell, encoding: bytes) -> list[object]:
 
 
 def _is_wide(kid: object) -> bool:
-    """Return whether a kid can be or hold a branch."""
+    """Return whether a kid can be or contain a branch."""
     if isinstance(kid, str):
         return len(kid) > _SHORT if kid.isascii() else len(kid) > _SHORT // 4
     if isinstance(kid, bytes):
@@ -89,17 +89,14 @@ def _is_wide(kid: object) -> bool:
 
 
 def close_cells(parts: list[EncodedCell], home: Loader) -> None:
-    """Close cells that `home` now holds.
-
-    Their children are loaded through it from here on, and their memory is free.
-    """
+    """Close cells that `home` holds: their memory is freed and their kids load through it."""
     for _digest, _encoding, cell in parts:
         if isinstance(cell, Cell):
             cell._close(home)
 
 
 def missing(value: Value, limit: int | None = None) -> list[bytes]:
-    """Return the hashes below `value` that cannot be loaded, at most `limit` of them."""
+    """Return the hashes of missing cells below `value`, at most `limit` of them."""
     absent: list[bytes] = []
     seen: set[bytes] = set()
     stack: list[Value] = [value]
@@ -118,17 +115,16 @@ def missing(value: Value, limit: int | None = None) -> list[bytes]:
 
 
 def difference(own: Value, other: Value) -> Iterator[EncodedCell]:
-    """Yield the branches of `other` that are not met in `own` on the way to them.
+    """Yield the branches of `other`, level by level, without subtrees seen in `own` so far.
 
-    Level by level, subtrees that the other side is seen to have are left out; a cell moved to quite
-    another place may be named again.
-    Raises: MissingData: a cell known by hash only is not at hand.
+    A cell that moved to a distant position may be yielded although `own` has it.
+    Raises: MissingData: a cell is missing.
     """
     if value_hash(own) == value_hash(other):
         return
     top = value_hash(own)
     have: set[bytes] = {top}
-    met: set[bytes] = set()  # what was met of the other side: entered on neither
+    met: set[bytes] = set()  # hashes seen in other: not entered on either side
     front: Front = {}
     _enter(own, top, have, front)
     if len(encode(other)) > EMBEDDED_BYTES_MAX:
@@ -151,10 +147,10 @@ def difference(own: Value, other: Value) -> Iterator[EncodedCell]:
 
 
 def _advance(front: Front, have: set[bytes], met: set[bytes]) -> Front:
-    """Return the cells one level below `front`, noting their hashes.
+    """Return the cells one level below `front`, and note their hashes in `have`.
 
-    What the other side shares is not entered; nor is what lies in a cell that it shares, since a
-    growing tree moves what was its top one level down.
+    Cells shared with the other side are skipped. So are cells inside a shared one: a growing tree
+    moves its former top one level down.
     """
     below: Front = {}
     for digest, (kid, above) in front.items():
@@ -164,7 +160,7 @@ def _advance(front: Front, have: set[bytes], met: set[bytes]) -> Front:
 
 
 def _enter(value: Value, digest: bytes, have: set[bytes], below: Front) -> None:
-    """Add the branches of `value` that were not met before to `below`."""
+    """Add the branches of `value` that are not in `have` to `below`."""
     for hash, kid in branch_kids(value):
         if hash not in have:
             have.add(hash)
@@ -177,7 +173,7 @@ def branch_count(value: Value) -> int:
 
 
 def inline_signed(value: Value) -> Iterator[Signed]:
-    """Yield the signed values in the cell of `value`: itself, and those embedded at any depth."""
+    """Yield the signed values in the cell of `value`: itself, and embedded ones at any depth."""
     stack: list[object] = [value]
     while stack:
         kid = stack.pop()
@@ -185,13 +181,13 @@ def inline_signed(value: Value) -> Iterator[Signed]:
             yield kid
         if isinstance(kid, Cell):
             for child in cell_children(kid):
-                # What is longer is a cell of its own.
+                # A longer child is a cell of its own.
                 if isinstance(child, Cell) and len(child.encoding) <= EMBEDDED_BYTES_MAX:
                     stack.append(child)
 
 
 def memory_size(value: Value) -> int:
-    """Return the memory size of a value, in bytes: what storing all its cells takes."""
+    """Return the memory size of a value: the bytes that storing all its cells takes."""
     sizes: dict[bytes, int] = {}
     stack: list[Value] = [value]
     while stack:

@@ -1,9 +1,9 @@
-"""Work: what one merge may cost, so that a few foreign bytes cannot occupy a processor.
+"""Work: a budget for one merge, so that a few foreign bytes cannot occupy a processor.
 
-A merge of foreign values pays for each step in ticks and earns by bytes it reads for the first
-time, as many as its sender brought; by what it made itself, no more than by what it was given.
-Legal work is linear in distinct cells, so it earns what it spends; a small tree that stands for a
-huge one does not. Local merges have no `Work` and no bound.
+A merge of foreign values pays for each step in ticks. It earns one tick for each byte it reads for
+the first time, up to the number of bytes that its sender brought. Cells that the merge itself made
+earn at most as much as all others. Legal work is linear in distinct cells, so it earns what it
+spends; a small tree that stands for a huge one does not. Local merges have no budget.
 
 Source: docs/design/foreign-data.md "Remembered pairs", "Work".
 """
@@ -20,16 +20,17 @@ from datalattice.errors import WorkExceeded
 from datalattice.limits import EMBEDDED_BYTES_MAX, HASH_BYTES, WORK_LIMITS, WorkLimits
 
 PAIRS_MAX: Final = 4_096
-"""Pairs of slots that are remembered; the oldest go."""
+"""Most pairs of slots that are remembered; the oldest are forgotten first."""
 
 UNBOUNDED: Final = 1 << 60
-"""Ticks beyond any account: sums of them fit into 64 bits."""
+"""Ticks beyond any budget, yet sums of them fit into 64 bits."""
 
 
 class SlotPairs:
-    """Pairs (own, other) of slots whose merge would end as it did before. One thread uses it.
+    """Pairs (own, other) of slot values whose merge had a known outcome. Not thread-safe.
 
-    A pill that was planted once would else cost its merge at every later statement of any peer.
+    Without it, a hostile value that was planted once would cost its merge again with every later
+    announcement of any peer.
     """
 
     def __init__(self, pairs_max: int = PAIRS_MAX) -> None:
@@ -41,17 +42,17 @@ class SlotPairs:
         return len(self._failed) + len(self._forked)
 
     def fails(self, own: bytes, other: bytes, ticks: int) -> bool:
-        """Return whether the merge of two values by hash failed with so many ticks, or more."""
+        """Return whether the merge of two values by hash failed with at least `ticks`."""
         failed = self._failed
         return bool(failed) and failed.get(_pair(own, other), -1) >= ticks
 
     def failed(self, own: bytes, other: bytes, ticks: int) -> None:
-        """Remember that so many ticks were too few for a merge."""
+        """Remember that `ticks` were too few for a merge."""
         pair = _pair(own, other)
         _remember(self._failed, pair, max(ticks, self._failed.get(pair, 0)), self._max)
 
     def forks(self, own: bytes, other: bytes) -> bool:
-        """Return whether two values fork, and own is the one that stays."""
+        """Return whether two values are known to fork, with own as the one that stays."""
         forked = self._forked
         return bool(forked) and _pair(own, other) in forked
 
@@ -60,7 +61,7 @@ class SlotPairs:
         _remember(self._forked, _pair(own, other), 1, self._max)
 
     def clear(self) -> None:
-        """Forget all of them: what they rest on has changed."""
+        """Forget all pairs, because what they depend on has changed."""
         self._failed.clear()
         self._forked.clear()
 
@@ -77,10 +78,10 @@ def _remember(pairs: dict[bytes, int], pair: bytes, found: int, pairs_max: int) 
 
 
 class Work:
-    """The account of one merge, shared by everything below it. One thread uses it.
+    """The budget of one merge, shared by all its parts. Not thread-safe.
 
-    Shapes: limits: the weights of steps, and what the account begins with; earn_max: the bytes that
-            it may earn by in all; pairs: what earlier merges found out.
+    Args:   limits: costs of steps and the initial budget. earn_max: most ticks to earn by bytes.
+            pairs: outcomes of earlier merges.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Work:
         self.limits: Final = limits
         self.pairs: Final = SlotPairs(0) if pairs is None else pairs
         self._room: i64 = earn_max
-        self._made_room: i64 = 0  # what may still be earned by cells that the merge made
+        self._made_room: i64 = 0  # what cells made by this merge may still earn
         self._left: i64 = limits.start
         self._spent: i64 = 0
         self._node: Final[i64] = limits.node
@@ -104,34 +105,34 @@ class Work:
 
     @property
     def spent(self) -> int:
-        """Ticks paid so far; about a microsecond each."""
+        """Ticks spent so far, about a microsecond each."""
         return self._spent
 
     @property
     def exceeded(self) -> bool:
-        """Whether some part cost more than there was."""
+        """Whether a part exceeded the budget."""
         return self._exceeded
 
     @property
     def grants(self) -> int:
-        """Times that more was granted."""
+        """Number of times that the budget was raised after a costly part."""
         return self._grants
 
     @property
     def left(self) -> int:
-        """Ticks that may still be paid; negative once they were exceeded."""
+        """Ticks left; negative once the budget was exceeded."""
         return self._left
 
     @property
     def offered(self) -> int:
-        """Ticks that may still be paid when all is earned that may be."""
+        """Ticks left, plus all that may still be earned."""
         left: i64 = self._left
         return max(left, 0) + self._room
 
     def spend(self, ticks: int) -> None:
-        """Pay for a step.
+        """Charge a step.
 
-        Raises: WorkExceeded: the account is empty.
+        Raises: WorkExceeded: the budget is spent.
         """
         self._pay(min(ticks, UNBOUNDED))
 
@@ -143,18 +144,18 @@ class Work:
             raise WorkExceeded("the value costs more work than its size allows")
 
     def enter(self, node: Cell) -> None:
-        """Pay for a tree node that is looked into, and earn its bytes when it is new.
+        """Charge a tree node that is visited; a new node earns its bytes.
 
-        Raises: WorkExceeded: the account is empty.
+        Raises: WorkExceeded: the budget is spent.
         """
         encoding = node._encoding
-        # What stands inside its parent was earned with that.
+        # An embedded cell earned with its parent.
         if encoding is not None and len(encoding) > EMBEDDED_BYTES_MAX:
             self._earn_by(node, len(encoding))
         self._pay(self._node)
 
     def meet(self, kid: object, value: Value) -> None:
-        """Earn the bytes of a value that was just loaded for `kid`, when they are new."""
+        """Earn the bytes of a value just loaded for `kid`, if it is new."""
         if isinstance(kid, Ref):
             encoding = value._encoding if isinstance(value, Cell) else value
             if isinstance(encoding, (bytes, str)):
@@ -167,17 +168,17 @@ class Work:
     def earn(self, hash: bytes, size: int) -> None:
         """Add one tick for each byte of a cell, the first time this merge reads it.
 
-        "No more than the bytes that the sender brought": what was planted earns nothing later.
+        "No more than the bytes that the sender brought": cells planted earlier earn nothing later.
         """
         if hash not in self._read:
             self._read.add(hash)
             self._made_room += self._earn(size)
 
     def _earn_by(self, cell: Cell, size: int) -> None:
-        """Earn by a cell at hand; by those that this merge made no more than by all others.
+        """Earn by a loaded cell; cells made by this merge earn at most what all others earned.
 
-        Two small trees may have a join of any size, and it is read when it is compared with what
-        stays. What was brought, and what is stored, is loaded.
+        Two small trees may have a merge of any size, which is read again when it is compared.
+        Received and stored cells have a loader; cells made here have none.
         """
         hash = cell.hash
         if cell._loader is not None:
@@ -193,9 +194,9 @@ class Work:
         return ticks
 
     def verify(self, hash: bytes) -> None:
-        """Pay for the signature of a cell, the first time this merge looks at it.
+        """Charge the signature of a cell, the first time this merge checks it.
 
-        Raises: WorkExceeded: the account is empty.
+        Raises: WorkExceeded: the budget is spent.
         """
         verified = self.memo("verified")
         if hash not in verified:
@@ -203,24 +204,24 @@ class Work:
             self._pay(self.limits.signature)
 
     def _grant(self, ticks: i64) -> None:
-        """Go on after an exceeded part with `ticks` more than nothing."""
+        """Raise the budget to `ticks` above zero or above what is left, after a costly part."""
         self._grants += 1
         self._left = max(self._left, 0) + ticks
 
     def attempt(self, own: Value, other: Value, step: Callable[[], Value]) -> Value:
-        """Return what a step makes of two values; own where they are known to fork.
+        """Return the result of `step`; own if the two values are known to fork.
 
-        When it costs too much that is remembered, and what comes after it has a little more.
-        Raises: WorkExceeded: it costs too much, or did before with no fewer ticks than now.
+        A failure is remembered, and the budget is raised a little for the parts that follow.
+        Raises: WorkExceeded: it costs too much, or did before with at least as many ticks as now.
         """
         pairs, offered = self.pairs, self.offered
         if len(pairs):
             hashes = value_hash(own), value_hash(other)
             if pairs.forks(*hashes):
-                return own  # reported when it was met first, and kept as evidence since
+                return own  # the fork was reported and kept as evidence when it was first seen
             if pairs.fails(*hashes, offered):
                 raise WorkExceeded("merging these two values cost more work than their size allows")
-        # What begins with less fails because of what came before it, which says nothing of it.
+        # A part that begins with less than a grant may fail because of earlier parts.
         is_full = self._left >= self.limits.grant
         try:
             return step()
@@ -232,7 +233,7 @@ class Work:
             raise
 
     def memo(self, name: str) -> dict[bytes, object]:
-        """Return what this merge found out under `name`, by hash; shared by all its parts."""
+        """Return this merge's cache called `name`, by hash."""
         found = self._memos.get(name)
         if found is None:
             found = self._memos[name] = {}

@@ -441,7 +441,7 @@ def test_without_a_key_one_can_read_only_and_the_base_stays() -> None:
         lambda: alice(root).compare_and_set({"s": {1}}, {}),
     ]
     for write in writes:
-        with pytest.raises(NoSigningKey, match="needs the key_pair"):
+        with pytest.raises(NoSigningKey, match="needs a MergeContext with key_pair"):
             write()
     alice(root).update(lambda value: value)
     alice(root).merge({"s": {1}})
