@@ -1,8 +1,8 @@
-"""Blob edit: long byte strings built in a stream, and changed in part.
+"""Blob edit: builds long byte strings from a stream, and changes parts of them.
 
-Every result is the canonical blob of its bytes, the same as if it had been made whole. What a
-change does not touch is shared with the blob it was made from, and a run of zeros is one subtree of
-each size used many times over, so that a file of 2**59 bytes with a gap is some tens of cells.
+Every result is the canonical blob of its bytes, the same as if it had been made at once. Parts that
+a change does not touch are shared with the original. A run of zeros uses one subtree of each size
+many times, so a file of 2**59 bytes with a gap is some tens of cells.
 
 Source: docs/cells.md "Building and editing blobs", "Blob and String"; CAD003 "Blob".
 """
@@ -25,13 +25,13 @@ STAGED_BYTES: Final = FAN_OUT * FAN_OUT * CHUNK_BYTES
 """Finished parts of this size are handed to `stage`, 1 MiB."""
 
 Stage = Callable[[Value], object]
-"""Takes a finished part of a blob, for example `CellStore.put`, which then holds its memory."""
+"""Receives a finished part of a blob and frees its memory, for example `CellStore.put`."""
 
 
 def blob_length(value: Value) -> int:
     """Return the number of bytes of a blob, short or long.
 
-    Raises: TypeMismatch: the value is no blob.
+    Raises: TypeMismatch: the value is not a blob.
     """
     if isinstance(value, Blob):
         return value._length
@@ -46,22 +46,22 @@ def _check_length(length: int) -> None:
 
 
 class BlobBuilder:
-    """Makes a blob of bytes that come one after another, in memory of a few hundred kilobytes.
+    """Makes a blob from a stream of bytes, in a few hundred kilobytes of memory.
 
         builder = BlobBuilder(stage=store.put)
         for piece in pieces:
             builder.write(piece)
         value = builder.finish()
 
-    Shapes: start: a blob to go on from. stage: called with each finished part of 1 MiB or more, in
-            order, parts of parts first.
-    Cost:   going on from a blob loads its last chunk and the nodes above that.
+    Args:   start: a blob to append to. stage: called with each finished part of 1 MiB or more, in
+            order, smaller parts before those that contain them.
+    Cost:   starting from a blob loads its last chunk and the nodes above it.
     """
 
     def __init__(self, start: Value = b"", stage: Stage | None = None) -> None:
         self._stage = stage
         self._length: int = 0
-        # What is complete below each level, less than 16 parts at each: level 0 holds chunks.
+        # Finished parts by level, less than 16 at each: level 0 has chunks.
         self._levels: list[list[object]] = []
         self._tail = b""
         self._resume(start)
@@ -95,7 +95,7 @@ class BlobBuilder:
         return self._length
 
     def write(self, piece: object) -> None:
-        """Add bytes, or what has them as bytes, at the end.
+        """Append bytes, or an object with the buffer interface.
 
         Raises: TypeMismatch: it is something else. UsageError: the blob would be longer than
                 2**63 - 1 bytes.
@@ -119,9 +119,8 @@ class BlobBuilder:
         self._tail = data[at:]
 
     def write_zeros(self, count: int) -> None:
-        """Add `count` zero bytes at the end.
+        """Append `count` zero bytes, in a few hundred steps for any count.
 
-        Cost:   a few hundred steps, for any count.
         Raises: UsageError: the blob would be longer than 2**63 - 1 bytes.
         """
         _check_length(self._length + count)
@@ -143,10 +142,7 @@ class BlobBuilder:
         self.write(bytes(rest))
 
     def finish(self) -> Value:
-        """Return what was written, as a value: bytes up to 4,096, else a blob tree.
-
-        The builder can go on after that.
-        """
+        """Return the value written: bytes up to 4,096, else a blob tree. Writing may continue."""
         node: object = self._tail if self._tail or not self._length else None
         size: int = len(self._tail)
         span: int = CHUNK_BYTES
@@ -166,7 +162,7 @@ class BlobBuilder:
         return self._levels[level]
 
     def _add(self, level: int, part: object) -> None:
-        """Add a full part at a level; sixteen of them are one of the next."""
+        """Add a full part at a level; sixteen parts become one of the next level."""
         kids = self._at(level)
         kids.append(part)
         size: int = CHUNK_BYTES
@@ -199,7 +195,7 @@ def _parent(kids: list[object], size: int) -> Blob:
 
 
 def _bytes_of(piece: object) -> bytes:
-    """Return the bytes of what a caller gives; a type would be checked with another error."""
+    """Return the bytes of a caller's object; raise TypeMismatch if it has none."""
     if isinstance(piece, bytes):
         return piece
     if isinstance(piece, (bytearray, memoryview)):
@@ -216,11 +212,10 @@ def blob_from(pieces: Iterable[object], stage: Stage | None = None) -> Value:
 
 
 def blob_overwrite(blob: Value, position: int, piece: object, stage: Stage | None = None) -> Value:
-    """Return `blob` with the bytes of `piece` at `position`; a gap before is filled with zeros.
+    """Return `blob` with `piece` at `position`; a gap before it is filled with zeros.
 
-    The same object when its bytes are those already.
-
-    Cost:   the chunks that they cover in part, and the nodes above the others.
+    Returns the same object if it has these bytes already.
+    Cost:   the chunks that are covered in part, and the nodes above the others.
     Raises: UsageError: the position is negative, or the blob would be too long.
     """
     need(position, int, "a position is an int")
@@ -242,7 +237,7 @@ def blob_overwrite(blob: Value, position: int, piece: object, stage: Stage | Non
 
 
 def _spliced(node: Value, length: int, position: int, data: bytes) -> Value:
-    """Return `node` of `length` bytes with `data`, which lies within it, at `position`."""
+    """Return `node` of `length` bytes with `data` at `position`, where it fits in."""
     end = position + len(data)
     if isinstance(node, bytes):
         if node[position:end] == data:
@@ -259,7 +254,7 @@ def _spliced(node: Value, length: int, position: int, data: bytes) -> Value:
         low, high = max(position - start, 0), min(end - start, size)
         part = data[start + low - position : start + high - position]
         if high - low == size:
-            made: object = make_blob(part)  # all of it is new: the old one need not be loaded
+            made: object = make_blob(part)  # fully covered: the old part need not be loaded
         else:
             kid = deref(kids[slot])
             if blob_length(kid) != size:
@@ -276,7 +271,7 @@ def _spliced(node: Value, length: int, position: int, data: bytes) -> Value:
 
 
 def blob_truncate(blob: Value, size: int) -> Value:
-    """Return the first `size` bytes of `blob`; itself when it is no longer than that.
+    """Return the first `size` bytes of `blob`; itself if it is no longer.
 
     Cost:   one chunk and the nodes above it.
     Raises: UsageError: the size is negative.
@@ -308,12 +303,10 @@ def blob_truncate(blob: Value, size: int) -> Value:
 
 
 def blob_ranges(blob: Value) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of the parts of a blob, in order, that may be something else than zeros.
+    """Yield (start, stop) of the parts of a blob, at most 1 MiB each, that may contain non-zeros.
 
-    A part has at most 1 MiB. Runs of zeros are left out when they are whole subtrees of that size
-    and more.
-
-    Cost:   a few nodes for a gap of any size.
+    Runs of zeros are skipped if they are full subtrees of 1 MiB or more; a gap of any size costs a
+    few nodes.
     """
     zeros: dict[int, bytes] = {}
     waiting: list[tuple[int, Value]] = [(0, blob)]

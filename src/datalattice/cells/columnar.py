@@ -1,8 +1,8 @@
 """Columns: fields of many small vectors, read from the leaves that hold them.
 
-A log is a vector of records, and a record a short vector inside its leaf. Who wants one field of
-every record would make a Vector, and all the other fields, for each; here only what is wanted
-becomes an object.
+A log is a vector of records, and a record a short vector embedded in a leaf. Reading one field of
+every record through Vector objects would create all of them, with all fields. Here only the wanted
+fields become objects.
 
 Source: CAD003 "Vector"; docs/design/columns.md.
 """
@@ -22,10 +22,10 @@ def columns(
 ) -> list[list[Value]]:
     """Return, for each of `fields`, the list of that element of every row.
 
-    Shapes: `rows[start:stop]` should hold vectors of at least `width` elements, and fields are
-            below `width`, in increasing order. Every other row gives None in each column.
-    Raises: MissingData: a row or a field is a branch that is not at hand.
-    Cost:   each leaf is visited once; closed leaves are read in place and stay closed.
+    Rows of `rows[start:stop]` are vectors of at least `width` elements; fields are increasing and
+    below `width`. Any other row gives None in each column.
+    Raises: MissingData: a row or a field is a branch that is missing.
+    Cost:   each leaf is visited once; closed leaves stay closed.
     """
     out: list[list[Value]] = [[] for _ in fields]
     size: int = len(rows)
@@ -45,7 +45,7 @@ def _visit(
     base: i64 = count - tail
     if tail:
         if start < base:
-            node._open()  # reads the prefix too
+            node._open()  # also reads the prefix
             _visit(node_of(node._prefix, base), fields, width, start, min(stop, base), out)
         low: i64 = max(start - base, 0)
         if low < stop - base:
@@ -106,7 +106,7 @@ def _read_row(
     fields: list[int],
     out: list[list[Value]],
 ) -> i64:
-    """Append the wanted ones of `count` kids from `pos`; return the position after the last."""
+    """Append the wanted of `count` kids from `pos`; return the position after the last kid."""
     at: i64 = pos
     column: i64 = 0
     wanted: i64 = fields[0]

@@ -1,4 +1,4 @@
-"""Comparing: what differs between two values, path by path, touching only what differs.
+"""Comparing: the differences between two values, path by path, visiting only what differs.
 
 Source: docs/design/foreign-data.md "Work"; docs/history.md "Differences".
 """
@@ -20,22 +20,22 @@ from datalattice.cells.vectors import Vector
 from datalattice.cells.work import Work
 
 PathChange = tuple[tuple[Value, ...], object, object]
-"""(path, value before, value after); `ABSENT` where there is none."""
+"""(path, value before, value after); `ABSENT` for a missing value."""
 
 SIGNED_VALUE: Final = Keyword("value")
 SIGNED_KEY: Final = Keyword("public-key")
 SIGNED_SIGNATURE: Final = Keyword("signature")
-"""The steps of a path into a Signed cell."""
+"""The path steps into a Signed cell."""
 
 
 def changes(before: Value, after: Value) -> Iterator[PathChange]:
-    """Yield what differs between two values, as deep as both are containers of one kind.
+    """Yield the differences between two values, descending where both are containers of one type.
 
-    Keys lead into a Map or Index, positions into a Vector or Record, elements into a Set, and
-    `:value` into a Signed cell, whose `:signature` is a change only where its value is none. What
-    was added or removed is one change with all below it. Any other pair is one change at its path.
-    Raises: MissingData: a cell known by hash only is not at hand.
-    Cost:   proportional to what differs; equal subtrees are neither loaded nor entered.
+    Path steps are keys of a Map or Index, positions of a Vector or Record, elements of a Set, and
+    `:value` of a Signed cell; its `:signature` differs only if its value does not. An added or
+    removed subtree is one change, as is any other pair of values.
+    Raises: MissingData: a cell is missing.
+    Cost:   proportional to the difference; equal subtrees are not loaded.
     """
     if same(before, after):
         return
@@ -53,7 +53,7 @@ def changes(before: Value, after: Value) -> Iterator[PathChange]:
 
 
 def _below(change: PathChange) -> Iterator[PathChange] | None:
-    """Return the changes one step below a change, None when it is one as a whole."""
+    """Return the changes one step below a change, None if it has no steps."""
     path, a, b = change
     if isinstance(a, Map) and isinstance(b, Map):
         return _entries(path, a.differences(b))
@@ -99,12 +99,12 @@ def _signed(path: tuple[Value, ...], a: Signed, b: Signed) -> Iterator[PathChang
 def arrivals(
     own: Map | Index, other: Map | Index, work: Work | None = None
 ) -> Iterator[tuple[Value, Value, Value]]:
-    """Yield (key, own value, other value) of what other has and own has not, or has otherwise.
+    """Yield (key, own value, other value) of entries that own lacks or has otherwise.
 
-    What own alone has is neither loaded nor entered; nil where own has nothing.
-    Raises: MissingData: a cell known by hash only is not at hand. BadFormat: other is malformed.
-            WorkExceeded: `work`, when given, is used up.
-    Cost:   what differs in other; paid from `work`.
+    The own value is None if absent. Entries that only own has are not loaded.
+    Raises: MissingData: a cell is missing. BadFormat: other is malformed. WorkExceeded: the budget
+            is spent.
+    Cost:   the part of other that differs, charged to `work`.
     """
     for key, held, kid in _arriving(own, other, work):
         yield key, None if held is ABSENT else deref(held), deref(kid)
@@ -113,11 +113,10 @@ def arrivals(
 def arriving_names(
     own: Map | Index, other: Map | Index, work: Work | None = None
 ) -> Iterator[tuple[Value, list[bytes]]]:
-    """Yield (key, names) of what other has and own has not, or has otherwise.
+    """Yield (key, hashes) of entries that own lacks or has otherwise.
 
-    Names are the hashes that lead to the cells of other's value: its own, or those it refers to
-    when it stands inside its parent. Values are not loaded.
-    Raises, Cost: as `arrivals`.
+    The hashes lead to the cells of other's value: its own, or if it is embedded those that it
+    references. Values are not loaded. Raises and costs as `arrivals`.
     """
     for key, _, kid in _arriving(own, other, work):
         yield key, [kid.hash] if isinstance(kid, Ref) else references(encode(kid))

@@ -63,7 +63,7 @@ def _convert(value: object) -> Value:
             if _is_container(item):
                 if len(opened) >= TEXT_DEPTH_MAX:
                     raise UsageError(
-                        f"Python containers are nested more than {TEXT_DEPTH_MAX} levels"
+                        f"Python containers are converted down to {TEXT_DEPTH_MAX} levels"
                     )
                 opened.append(_Made(item))
                 break

@@ -1,7 +1,7 @@
-"""HTML: what notebooks show of a value. Bounded, escaped, and never an error.
+"""HTML: values in notebooks, bounded, escaped, and never an error.
 
-A container is a table of its first entries, those inside it are folded. Only what is shown is
-loaded; what cannot be had is told in its place.
+A container is a table of its first entries, in which inner containers are folded. Only the shown
+parts are loaded; a missing part is shown as a note.
 
 Source: docs/cells.md "In notebooks", "Printed form".
 """
@@ -23,25 +23,25 @@ from datalattice.cells.vectors import List, Vector
 from datalattice.errors import DataLatticeError
 
 HTML_ENTRIES_MAX: Final = 20
-"""Entries of one container that are shown."""
+"""Entries shown of one container."""
 
 HTML_DEPTH_MAX: Final = 4
-"""Containers inside one another that are shown."""
+"""Levels of containers shown."""
 
 HTML_CELLS_MAX: Final = 400
-"""Entries that are shown in all."""
+"""Entries shown in total."""
 
 HTML_TEXT_MAX: Final = 200
-"""Characters of one text or blob that are shown."""
+"""Characters shown of one text or blob."""
 
 HTML_INTEGER_BITS_MAX: Final = 2_048
-"""Longer integers are not written out."""
+"""Longest integer that is written out, in bits."""
 
 Row = tuple[object, ...]
 
 
 class _Page:
-    """The HTML of one value, and what room is left in it."""
+    """The HTML of one value, and the number of entries it may still show."""
 
     def __init__(self) -> None:
         self.left = HTML_CELLS_MAX
@@ -49,7 +49,7 @@ class _Page:
     def table(
         self, title: str, columns: Sequence[str], rows: Iterable[Row], total: int | None, depth: int
     ) -> str:
-        """Return a table of the first rows; `total` is how many there are, if that is known."""
+        """Return a table of the first rows; `total` is their number, if known."""
         body: list[str] = []
         shown = 0
         more = False
@@ -63,7 +63,7 @@ class _Page:
                 shown += 1
                 cells = "".join(f"<td>{self.any(item, depth + 1)}</td>" for item in row)
                 body.append(f"<tr>{cells}</tr>")
-        except DataLatticeError as error:  # a notebook shows what can be had
+        except DataLatticeError as error:  # show what can be loaded
             body.append(_note(str(error), len(columns)))
         if more:
             rest = "" if total is None else f"{total - shown:,} "
@@ -117,7 +117,7 @@ def _counted(count: int, one: str, many: str) -> str:
 
 
 def _rows(value: object) -> Iterator[Row]:
-    """Yield what a container shows, as far as it is asked for."""
+    """Yield the rows of a container on demand."""
     if isinstance(value, (Map, Index)):
         yield from value.entries()
     elif isinstance(value, Set):
@@ -139,7 +139,7 @@ def _rows(value: object) -> Iterator[Row]:
 
 
 class _Plain:
-    """Words of ours, to be shown without quotes."""
+    """A text to be shown without quotes."""
 
     __slots__ = ("text",)
 
@@ -148,7 +148,7 @@ class _Plain:
 
 
 def leaf_text(value: object) -> str:
-    """Return what is shown of a value without children: its printed form, cut."""
+    """Return the text of a value without children: its printed form, cut."""
     if isinstance(value, _Plain):
         return value.text
     if isinstance(value, (str, Text)):
@@ -170,9 +170,9 @@ def leaf_text(value: object) -> str:
 
 
 def to_html(value: Value) -> str:
-    """Return what a notebook shows of a value: at most 400 entries, 4 containers deep.
+    """Return the HTML of a value for notebooks: at most 400 entries, 4 levels of containers.
 
-    Cost:   what is shown, and the signatures among it.
+    Cost:   the parts shown, and verifying the signatures among them.
     """
     return _Page().any(value, 0)
 
@@ -180,12 +180,12 @@ def to_html(value: Value) -> str:
 def html_table(
     title: str, columns: Sequence[str], rows: Iterable[Row], total: int | None = None
 ) -> str:
-    """Return a table for a notebook, of values of any kind: the first 20 rows."""
+    """Return a table for notebooks, of values of any type: the first 20 rows."""
     return _Page().table(title, columns, rows, total, 0)
 
 
 def html_words(text: str) -> object:
-    """Return words that a table shows as they are, without the quotes of a String."""
+    """Return a text that a table shows without the quotes of a String."""
     return _Plain(text)
 
 

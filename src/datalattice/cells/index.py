@@ -1,7 +1,7 @@
 """Index: an ordered map, a radix tree over the bytes of its keys.
 
-Keys are byte-like values, and only their first 32 bytes count; keys with equal bytes are one key,
-whatever their types. A node holds the position where its keys first differ (`depth`, in hex
+Keys are byte-like values, of which only the first 32 bytes count; keys with equal bytes are the
+same key, whatever their types. A node has the position where its keys first differ (`depth`, in hex
 digits), the entry whose key ends there, if any, and one child for each digit.
 
 Length: one structure with all its operations; they share the tree's private shape.
@@ -48,12 +48,12 @@ from datalattice.limits import INDEX_KEY_BYTES
 TAG_INDEX: Final = 0x84
 
 Rival = Callable[[Value, Value, Value, Value], tuple[Value, object]]
-"""(own key, own value, other key, other value) -> the key and the value to keep, or ABSENT, of two
-keys whose bytes agree as far as they count."""
+"""(own key, own value, other key, other value) -> the key and value (or ABSENT) to keep, of two
+keys with the same first 32 bytes."""
 
 
 def key_bytes(key: Value) -> bytes:
-    """Return the bytes by which an index orders `key`: at most the first 32.
+    """Return the bytes of `key` that an index compares: at most the first 32.
 
     Raises: TypeMismatch: the key is not byte-like.
     """
@@ -74,7 +74,7 @@ def key_bytes(key: Value) -> bytes:
 
 
 def common_key_digits(a: bytes, b: bytes, start: i64) -> i64:
-    """Return the first digit position from `start` on where two keys differ or the shorter ends."""
+    """Return the first digit position from `start` on where two keys differ or one ends."""
     limit: i64 = 2 * min(len(a), len(b))
     position: i64 = start
     while position < limit and digit_at(a, position) == digit_at(b, position):
@@ -85,8 +85,7 @@ def common_key_digits(a: bytes, b: bytes, start: i64) -> i64:
 class Index(Cell):
     """An immutable mapping ordered by the bytes of its keys.
 
-    Shapes: keys are bytes, str, Keyword, Symbol, Address or Extension; values are any values.
-    Cost:   get, put and remove touch one path.
+    Keys are bytes, str, Keyword, Symbol, Address or Extension. Get, put and remove touch one path.
     """
 
     __slots__ = ("_count", "_depth", "_has_entry", "_mask", "_sample")
@@ -114,10 +113,7 @@ class Index(Cell):
 
     @classmethod
     def of(cls, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
-        """Return the index of `entries`, built in bulk.
-
-        Of two entries with one key the later wins.
-        """
+        """Return the index of `entries`, built in bulk; the last of equal keys wins."""
         return _index_of(entries)
 
     def _build(self, depth: int) -> bytes:
@@ -157,11 +153,11 @@ class Index(Cell):
         return kids
 
     def _key(self) -> bytes:
-        """Return the bytes of the entry that this node holds itself."""
+        """Return the key bytes of this node's own entry."""
         return key_bytes(deref(self._open()[0]))
 
     def _any(self) -> bytes:
-        """Return the bytes of some key below this node."""
+        """Return the key bytes of some entry below this node."""
         sample = self._sample
         if sample is None:
             kids = self._open()
@@ -204,7 +200,7 @@ class Index(Cell):
         try:
             wanted = key_bytes(admit(key))
         except TypeMismatch:
-            return default  # such a key cannot be stored, so it is not there
+            return default  # such a key cannot be stored
         node = self._find(wanted)
         return default if node is None else deref(node._open()[1])
 
@@ -221,35 +217,28 @@ class Index(Cell):
             return False  # such a key cannot be stored
 
     def key_cell(self, key: object) -> Value:
-        """Return the stored key with the bytes of `key`, None when there is none."""
+        """Return the stored key with the bytes of `key`, or None."""
         node = self._find(key_bytes(admit(key)))
         return None if node is None else deref(node._open()[0])
 
     def put(self, key: object, value: object) -> Index:
-        """Return this index with one entry more, or with key and value replaced.
-
-        Itself when that changes nothing.
-        """
+        """Return this index with an entry added or replaced, key included; itself if unchanged."""
         held = admit(key)
         return _put(self, key_bytes(held), held, admit(value), 0)
 
     def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
-        """Return this index with all of `entries` put; of two with one key the later wins.
+        """Return this index with all of `entries` put; the last of equal keys wins.
 
-        Itself when that changes nothing.
-        Cost: each tree node on the way to a new entry is made once.
+        Returns itself if nothing changes. Each node on the way to a new entry is made once.
         """
         return _union(self, _index_of(entries), 0)
 
     def remove(self, key: object) -> Index:
-        """Return this index without `key`; itself when the key is absent."""
+        """Return this index without `key`; itself if the key is absent."""
         return _remove(self, key_bytes(admit(key)))
 
     def under(self, prefix: object) -> Index:
-        """Return the entries whose keys begin with the bytes of `prefix`.
-
-        Cost: one path; the subtree is shared.
-        """
+        """Return the entries whose keys start with the bytes of `prefix`, as a shared subtree."""
         wanted = key_bytes(admit(prefix))
         length: i64 = 2 * len(wanted)
         node = self
@@ -266,8 +255,8 @@ class Index(Cell):
     def _nodes(self, work: Work | None = None) -> Iterator[Index]:
         """Yield the nodes with an entry of their own, in key order.
 
-        Each key must come after the one before: a few cells that refer to one another many times
-        over could otherwise make a walk without end.
+        Each key must come after the previous one. Otherwise a few shared cells could make the walk
+        endless.
         """
         last: bytes | None = None
         stack: list[tuple[object, int, int]] = [(self, 0, -1)] if self._count else []
@@ -290,7 +279,7 @@ class Index(Cell):
     def entries(self, work: Work | None = None) -> Iterator[tuple[Value, Value]]:
         """Yield (key, value) in the order of key bytes, a prefix first.
 
-        Raises: WorkExceeded: `work`, when given, does not pay for the nodes on the way.
+        Raises: WorkExceeded: the nodes on the way exceed the budget `work`.
         """
         for node in self._nodes(work):
             kids = node._open()
@@ -300,7 +289,7 @@ class Index(Cell):
             yield deref(kids[0]), value
 
     def items(self) -> Iterator[tuple[Value, Value]]:
-        """Yield (key, value), as a mapping does."""
+        """Yield (key, value), like a mapping."""
         return self.entries()
 
     def keys(self) -> Iterator[Value]:
@@ -329,24 +318,23 @@ class Index(Cell):
         rival: Rival | None = None,
         work: Work | None = None,
     ) -> Index:
-        """Return the join of two indexes; `join` is called as for `Map.merge_with`.
+        """Return the merge of two indexes by `join`, which is called as in `Map.merge_with`.
 
-        It is called only for the entries of `other` that this index has not, or has differently.
-        With `addressed`, an entry that only `other` has, and whose key is the hash of its value, is
-        taken without a call, and without a look at the value.
-
-        Where two different keys share the bytes that count, the key with the greater hash is kept
-        (and given to `join`). With `own_keys` this index's key is kept and `join` is given the
-        other one, to judge, even where the values are the same. With `rival` that decides instead.
-        Cost:   proportional to the entries that differ; paid from `work`, when given.
-        Raises: BadFormat: a tree of `other` that is not canonical. WorkExceeded: `work` is used up.
+        addressed: an entry that only `other` has, and whose key is the hash of its value, is
+            accepted without a call and without loading the value.
+        own_keys, rival: of two different keys with the same first 32 bytes, the one with the
+            greater hash is kept and passed to `join`. With `own_keys` this index's key is kept, and
+            `join` gets the other one to judge, even if the values are equal. `rival` decides
+            instead if given.
+        Cost:   proportional to the entries that differ, charged to `work`.
+        Raises: BadFormat: `other` is not a canonical tree. WorkExceeded: the budget is spent.
         """
         need(other, Index, "an index is merged with an Index")
         joined: list[tuple[bytes, bool, object, object]] = []
         theirs_too = True
         for raw, mine, theirs in differing_nodes(self, other, own_alone=False, work=work):
             if theirs is None:
-                theirs_too = False  # what only this index has stays
+                theirs_too = False  # an entry that only this index has stays
                 continue
             key, value = deref(theirs._open()[0]), theirs._open()[1]
             given = key
@@ -392,7 +380,7 @@ class Index(Cell):
     def differences(
         self, other: Index, work: Work | None = None
     ) -> Iterator[tuple[Value, bool, Value, bool, Value]]:
-        """Yield (key, own present, own value, other present, other value) where the two differ.
+        """Yield (key, own present, own value, other present, other value) for differing entries.
 
         In key order within subtrees.
         """
@@ -404,7 +392,7 @@ class Index(Cell):
 
 
 def _met(own: object, value: object, work: Work | None) -> tuple[Value, Value]:
-    """Return the two values of an entry, paid for by their bytes."""
+    """Return the two values of an entry, earning their bytes for `work`."""
     kept, taken = deref(own), deref(value)
     if work is not None:
         work.meet(own, kept)
@@ -413,15 +401,15 @@ def _met(own: object, value: object, work: Work | None) -> tuple[Value, Value]:
 
 
 def _is_entry(node: Index, key: object, value: object) -> bool:
-    """Return whether the node's own entry is this one."""
+    """Return whether the node's own entry has this key and value."""
     kids = node._open()
     return value is not ABSENT and same_kid(value, kids[1]) and same_kid(key, kids[0])
 
 
 def need_place(key: bytes, like: bytes, depth: i64, digit: i64) -> None:
-    """Check that a key begins with the first `depth` digits of `like`, and goes on with `digit`.
+    """Check that a key has the first `depth` digits of `like`, then `digit`.
 
-    Raises: BadFormat: it stands under digits that are not its own.
+    Raises: BadFormat: it is under digits that are not its own.
     """
     if not agree(key, like, depth) or 2 * len(key) <= depth or digit_at(key, depth) != digit:
         raise broken("a key of an index stands under digits that are not its own")
@@ -443,9 +431,9 @@ def _shown(mine: Index | None, theirs: Index | None) -> tuple[Value, bool, Value
 def index_node(kid: object, above: i64, depth: i64) -> Index:
     """Return a child node, checked to be a smaller and deeper index than its parent.
 
-    above: the entries of the parent, 0 for any; depth: the parent's, -1 for none. Depths grow on
-    the way down, so no path has more than 64 nodes.
-    Raises: BadFormat: the tree is not canonical; MissingData: the node is not here.
+    above: the entries of the parent, 0 for any. depth: the parent's, -1 for none. Depths increase
+    on the way down, so no path has more than 64 nodes.
+    Raises: BadFormat: the tree is not canonical. MissingData: the node is missing.
     """
     node = kid.resolve() if isinstance(kid, Ref) else kid
     if not isinstance(node, Index) or node._count == 0 or (above and node._count >= above):
@@ -503,7 +491,7 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
     if fork < end:
         if (
             fork == length
-        ):  # the new key is a prefix of all keys here: it becomes the entry of a node above
+        ):  # the new key is a prefix of all keys here: a new node above holds it as its own entry
             return _node(
                 count + 1, True, fork, 1 << digit_at(sample, fork), [key, value, node], raw
             )
@@ -512,7 +500,7 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
         fresh = _entry(raw, key, value)
         pair: list[object] = [node, fresh] if own < new else [fresh, node]
         return _node(count + 1, False, fork, (1 << own) | (1 << new), pair, sample)
-    if length == end:  # the key of this node's own entry
+    if length == end:  # the new key is that of this node's own entry
         if node._has_entry:
             if same_kid(kids[0], key) and same_kid(kids[1], value):
                 return node
@@ -542,7 +530,7 @@ def _put(node: Index, raw: bytes, key: object, value: object, known: i64) -> Ind
 
 
 def _union(own: Index, new: Index, known: i64) -> Index:
-    """Return `own` with the entries of `new`, which win; `own` itself when that changes nothing.
+    """Return `own` with the entries of `new`, which win; `own` itself if nothing changes.
 
     known: digits that all keys of both share.
     """
@@ -576,7 +564,7 @@ def _union(own: Index, new: Index, known: i64) -> Index:
 
 
 def _side_by_side(own: Index, new: Index) -> Index:
-    """Return the union of two open nodes of one depth, whose keys agree up to there."""
+    """Return the union of two open nodes of one depth whose keys agree up to there."""
     kids, others = own._open(), new._open()
     fresh: list[object] = []
     at: i64 = 0
@@ -621,9 +609,9 @@ def _side_by_side(own: Index, new: Index) -> Index:
 
 
 def _with_below(node: Index, digit: i64, below: Index, wins: bool) -> Index:
-    """Return a node with the entries of `below`, whose keys go on with `digit` after its depth.
+    """Return a node with the entries of `below` added, whose keys continue with `digit`.
 
-    wins: whether they win over those that the node has there.
+    wins: whether they replace equal keys of the node.
     """
     kids = node._open()
     slot: i64 = node._slot(digit)
@@ -725,10 +713,7 @@ Pair = tuple[bytes, "Index | None", "Index | None"]
 
 
 class _Pair:
-    """Two different subtrees of one position, nil for none.
-
-    Shapes: known: the digits that all keys there share.
-    """
+    """Two different subtrees at one position, None for no subtree; `known`: shared key digits."""
 
     __slots__ = ("known", "other", "own")
 
@@ -741,12 +726,12 @@ class _Pair:
 def differing_nodes(
     own: Index, other: Index, *, own_alone: bool = True, work: Work | None = None
 ) -> list[Pair]:
-    """Return (key bytes, own node, other node) for each key where two indexes differ.
+    """Return (key bytes, own node, other node) for each key in which two indexes differ.
 
-    Equal subtrees are not loaded. Without `own_alone`, subtrees that only own has are named by the
-    node above them.
-    Raises: BadFormat: a key stands under digits that are not its own, so that pairing by digits
-            would take it for another one; or counts do not add up.
+    Equal subtrees are not loaded. Without `own_alone`, a subtree that only own has is returned as
+    the node above it.
+    Raises: BadFormat: a key is under digits that are not its own, so pairing by digits would mix it
+            up with another key; or counts are inconsistent.
     """
     found: list[Pair] = []
     stack: list[_Pair] = []
@@ -769,8 +754,8 @@ def differing_nodes(
         if work is not None:
             work.enter(mine)
             work.enter(theirs)
-        # Some key of each agrees in all digits reached so far; what stands below either node is
-        # compared with that key.
+        # One key of each side is compared up to the digits reached; all keys below either node
+        # are then compared with that key.
         if not agree(mine._any(), theirs._any(), pair.known):
             raise broken("a key of an index stands under digits that are not its own")
         _pair_nodes(mine, theirs, pair.known, stack, found, own_alone)
@@ -778,7 +763,7 @@ def differing_nodes(
 
 
 def _add_alone(top: Index, is_other: bool, found: list[Pair], work: Work | None) -> None:
-    """Add the entries of a subtree that one side alone has; each key must be in its position."""
+    """Add the entries of a subtree present on one side only; each key must be in its position."""
     stack: list[Index] = [top]
     while stack:
         node = stack.pop()
@@ -788,7 +773,7 @@ def _add_alone(top: Index, is_other: bool, found: list[Pair], work: Work | None)
             found.append((node._key(), None, node) if is_other else (node._key(), node, None))
         if node._count == 1:
             continue
-        # No subtree fits two positions, so this ends; keys in their positions are in order.
+        # A subtree fits only one position, so this ends, and the keys are in order.
         kids = node._open()
         at: i64 = len(kids)
         count: i64 = 1 if node._has_entry else 0

@@ -1,8 +1,7 @@
-"""Index parts: one index, or what differs between two, taken apart so that many share the work.
+"""Index parts: an index, or the difference of two, divided so that workers can share it.
 
-A part is a subtree of each of two indexes, or of one of them alone. Splitting it gives the parts
-one level below, in the order of their keys, without those that are equal on both sides: what is
-equal is never loaded.
+A part is a subtree of one index, or a pair of subtrees of two. Splitting it gives the parts one
+level below, in key order, without those that are equal on both sides, which are never loaded.
 
 Source: CAD003 "Index"; docs/cells.md "Index".
 """
@@ -23,31 +22,26 @@ Difference = tuple[Value, bool, Value, bool, Value]
 
 
 class IndexPart:
-    """What two indexes hold under some common beginning of keys; either may hold nothing there.
-
-    Shapes: own, other: not empty; nil where that side has nothing.
-    """
+    """The entries of two indexes with a common key prefix; None for a side without any."""
 
     __slots__ = ("_known", "other", "own")
 
     def __init__(self, own: Index | None, other: Index | None, known: int = 0) -> None:
         self.own: Final = None if own is None or own._count == 0 else own
         self.other: Final = None if other is None or other._count == 0 else other
-        self._known: Final = known  # digits that all keys share
+        self._known: Final = known  # digits shared by all keys
 
     @property
     def size(self) -> int:
-        """The number of entries on both sides together: at least what there is to look at."""
+        """The number of entries of both sides: an upper bound of the work."""
         own, other = self.own, self.other
         return (0 if own is None else own._count) + (0 if other is None else other._count)
 
     def split(self) -> list[IndexPart]:
-        """Return the parts below this one in key order; a part of one key gives itself.
-
-        Equal ones are left out, so a part without a difference gives nothing.
+        """Return the parts below this one in key order, without equal ones; one key gives itself.
 
         Cost:   loads the children of both top nodes, apart from equal ones.
-        Raises: MissingData: a node is not at hand. BadFormat: it is no node of an index.
+        Raises: MissingData: a node is missing. BadFormat: it is not an index node.
         """
         own, other = self.own, self.other
         if own is None:
@@ -93,10 +87,7 @@ class IndexPart:
         return found
 
     def one_key(self) -> tuple[Value, Value, Value, Value] | None:
-        """Return (own key, own value, other key, other value) of a part with one key on both sides.
-
-        None for any other part.
-        """
+        """Return (own key, own value, other key, other value) if each side has one key, or None."""
         own, other = self.own, self.other
         if own is None or other is None or not self._is_one_key():
             return None
@@ -104,13 +95,12 @@ class IndexPart:
         return deref(mine[0]), deref(mine[1]), deref(theirs[0]), deref(theirs[1])
 
     def differences(self, *, apart: bool = False) -> Iterator[Difference]:
-        """Yield what differs, in key order; a side that has nothing differs in all of it.
+        """Yield the differing entries in key order.
 
-        apart: a key that stands in the place of another one, which has the same bytes as far as
-            they count, is told as one that went and one that came; else as one whose value changed.
-
-        Cost:   what differs; memory for one path, whatever the size.
-        Raises: as `split`; BadFormat also when the keys are not in order.
+        apart: two keys with the same first 32 bytes are reported as a removed and an added entry;
+            otherwise as one changed entry.
+        Cost:   the difference; memory for one path.
+        Raises: as `split`; BadFormat also if the keys are not in order.
         """
         last: bytes | None = None
         stack: list[IndexPart] = [self]
@@ -128,7 +118,7 @@ class IndexPart:
                 continue
             for node in whole._nodes():
                 key = node._key()
-                # A few cells that refer to one another could make a walk without end otherwise.
+                # A few shared cells could otherwise make the walk endless.
                 if last is not None and key <= last:
                     raise broken("the keys of an index are not in order")
                 last = key
@@ -174,7 +164,7 @@ def _split_one(node: Index) -> list[Index]:
 
 
 def _own_entry(node: Index) -> Index:
-    """Return the entry that a node holds itself, as an index of one."""
+    """Return a node's own entry, as an index of one."""
     if node._count == 1:
         return node
     kids = node._open()

@@ -1,7 +1,7 @@
-"""Index ranges: the entries of an index between two keys, and one index again of several such.
+"""Index ranges: the entries of an index between two keys, and the union of several ranges.
 
-What many share out by ranges of keys is put together again without being walked: whole subtrees are
-shared in both directions.
+Work that is divided by ranges of keys can so be divided and merged without walking the entries:
+subtrees are shared in both directions.
 
 Source: CAD003 "Index"; docs/cells.md "Index".
 """
@@ -23,10 +23,10 @@ from datalattice.cells.index import (
 
 
 def index_between(index: Index, low: bytes | None, high: bytes | None) -> Index:
-    """Return the entries whose key bytes are not below `low`, and below `high`; nil: no bound.
+    """Return the entries with `low` <= key bytes < `high`; None is no bound.
 
-    Cost:   the paths to the two bounds; the subtrees between them are shared.
-    Raises: MissingData: a node is not at hand. BadFormat: it is no node of an index.
+    Cost:   the paths to the two bounds; subtrees between them are shared.
+    Raises: MissingData: a node is missing. BadFormat: it is not an index node.
     """
     inside: list[Index] = []
     stack: list[tuple[Index, bytes | None, bytes | None]] = []
@@ -50,7 +50,7 @@ def index_between(index: Index, low: bytes | None, high: bytes | None) -> Index:
             inside.append(node)
             continue
         parts = _parts(node)
-        # Parts are in order: only the first one of those at hand can reach below the low bound.
+        # Parts are in order, so only the first of those left can reach below the low bound.
         first = 0 if above is None else _first_from(parts, above, 0)
         stop = len(parts) if below is None else _first_from(parts, below, 1)
         for i in range(stop - 1, first - 1, -1):
@@ -61,7 +61,7 @@ def index_between(index: Index, low: bytes | None, high: bytes | None) -> Index:
 
 
 def _first_from(parts: list[Index], bound: bytes, order: int) -> int:
-    """Return how many parts come before the first whose `_order` is at least this one."""
+    """Return the number of parts before the first whose `_order` is at least `order`."""
     first, stop = 0, len(parts)
     while first < stop:
         middle = (first + stop) // 2
@@ -73,9 +73,9 @@ def _first_from(parts: list[Index], bound: bytes, order: int) -> int:
 
 
 def index_joined(parts: Iterable[Index]) -> Index:
-    """Return one index of the entries of all parts; of two with one key the later wins.
+    """Return one index of the entries of all parts; the last of equal keys wins.
 
-    Cost:   one path for each part where their ranges of keys do not overlap.
+    Cost:   one path per part if their ranges of keys do not overlap.
     Raises: as `index_between`.
     """
     made = EMPTY_INDEX
@@ -85,10 +85,9 @@ def index_joined(parts: Iterable[Index]) -> Index:
 
 
 def index_bounds(index: Index, count: int) -> list[bytes]:
-    """Return the key bytes that cut an index into `count` ranges of about as many entries each.
+    """Return at most `count - 1` key bytes that cut an index into ranges of about equal size.
 
-    Each is the first key of a range, the first range having none: at most `count - 1`, in order.
-
+    Each is the first key of a range, in order; the first range needs none.
     Cost:   one path for each.
     Raises: as `index_between`.
     """
@@ -98,7 +97,7 @@ def index_bounds(index: Index, count: int) -> list[bytes]:
 
 
 def _order(node: Index, bound: bytes) -> int:
-    """Return 1 where all keys of a node are at or above a bound, -1 below it, 0 on both sides."""
+    """Return 1 if all keys of a node are at or above a bound, -1 if below, 0 if on both sides."""
     digits = node._any().hex()[: _reach(node)]
     limit = bound.hex()
     shared = min(len(digits), len(limit))
@@ -106,11 +105,11 @@ def _order(node: Index, bound: bytes) -> int:
         return 1 if digits[:shared] > limit[:shared] else -1
     if len(digits) >= len(limit):
         return 1
-    return -1 if node._count == 1 else 0  # a key that the bound goes on from is below it
+    return -1 if node._count == 1 else 0  # a key that is a prefix of the bound is below it
 
 
 def _parts(node: Index) -> list[Index]:
-    """Return what a node of several entries is made of, its own entry first."""
+    """Return the parts of a node of several entries, its own entry first."""
     kids = node._open()
     found: list[Index] = []
     first: i64 = 0
@@ -123,7 +122,7 @@ def _parts(node: Index) -> list[Index]:
 
 
 def _key_at(index: Index, position: int) -> bytes:
-    """Return the key bytes of the entry that has `position` others before it."""
+    """Return the key bytes of the entry at `position`."""
     node = index
     while node._count > 1:
         for part in _parts(node):

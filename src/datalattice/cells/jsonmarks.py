@@ -1,8 +1,8 @@
-"""JSON marks: how a value without a counterpart in JSON is written so that it reads back the same.
+"""JSON marks: a notation for values without a counterpart in JSON, so that they read back exactly.
 
-An object with one member whose name begins with `$` is a mark: `{"$keyword":"name"}`. A key of a
-Map that is no string is a name that says its kind: `"$keyword:name"`. So every value has a JSON
-text from which exactly that value is read again.
+An object whose only member has a name that starts with `$` is a mark: `{"$keyword":"name"}`. A Map
+key that is not a string is a name with its type: `"$keyword:name"`. So every value has a JSON text
+that reads back as exactly that value.
 
 Source: docs/json.md "Marks", "Streams".
 """
@@ -36,12 +36,12 @@ from datalattice.errors import BadFormat, DataLatticeError, UsageError
 from datalattice.limits import CHUNK_BYTES
 
 SAFE_INTEGER_MAX: Final = 2**53 - 1
-"""Greatest integer that every reader of JSON keeps exactly; larger ones are marked."""
+"""Greatest integer that every JSON reader keeps exactly; larger ones are marked."""
 
 PIECE_BYTES: Final = 16 * CHUNK_BYTES
-"""Bytes of a long string or blob that are turned into text at once."""
+"""Bytes of a long string or blob converted to text at once."""
 
-_SIMPLE: Final = re.compile(r"[ !#%-\[\]-~]*")  # strings and names that stand as they are
+_SIMPLE: Final = re.compile(r"[ !#%-\[\]-~]*")  # strings and names that need no escape
 _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
@@ -49,7 +49,7 @@ _HEX: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 
 def marked_pieces(value: Value) -> Iterator[Piece]:
-    """Return the marked JSON text of one value in pieces; containers inside it come as `Inner`."""
+    """Return the marked JSON text of one value in pieces; inner containers come as `Inner`."""
     if isinstance(value, Vector):
         return _items("[", value, "]")
     if isinstance(value, Map):
@@ -118,7 +118,7 @@ def _members(head: str, entries: Map | Index, tail: str) -> Iterator[Piece]:
 
 
 def _chunked(value: Chunked) -> Iterator[Piece]:
-    """Yield a long string or blob part by part, so that it is never in memory as a whole."""
+    """Yield a long string or blob in parts, so that it is never in memory as a whole."""
     length = value.byte_length()
     parts = range(0, length, PIECE_BYTES)
     if isinstance(value, Text) and _is_utf8(value):
@@ -148,7 +148,7 @@ def _is_utf8(value: Text) -> bool:
 
 
 def _is_whole(text: str) -> bool:
-    """Return whether a text is made of whole characters: half ones stand for other bytes."""
+    """Return whether a text has no surrogates, which stand for bytes that are not UTF-8."""
     return text.isascii() or not any(0xD800 <= ord(char) <= 0xDFFF for char in text)
 
 
@@ -162,7 +162,7 @@ def marked_leaf(value: Value) -> str:
         return f'{{"$utf8":"{text_bytes(value).hex()}"}}'
     if value is None:
         return "null"
-    if isinstance(value, bool):  # by itself: compiled code would take "bool or int" for an int
+    if isinstance(value, bool):  # separate: compiled code would treat "bool or int" as an int
         return "true" if value else "false"
     if isinstance(value, int):
         text = integer_text(value)
@@ -185,7 +185,7 @@ def marked_leaf(value: Value) -> str:
 
 
 def _key_name(key: Value) -> str:
-    """Return the name of a member whose key is `key`."""
+    """Return the member name of the key `key`."""
     if isinstance(key, (str, Text)):
         text = key if isinstance(key, str) else str(key)
         if _is_whole(text):
@@ -203,14 +203,14 @@ def _key_name(key: Value) -> str:
 
 
 def marked_text(value: Value) -> str:
-    """Return the whole marked JSON text of a value; for keys, which are short."""
+    """Return the marked JSON text of a value, in memory; used for keys, which are short."""
     return "".join(flat_pieces(value, marked_pieces, None))
 
 
 def flat_pieces(
     value: Value, pieces: Callable[[Value], Iterator[Piece]], depth_max: int | None
 ) -> Iterator[str]:
-    """Yield text alone: what is inside is written where it stands. Nesting costs no stack.
+    """Yield the text of a value and of all containers inside, without using the stack.
 
     Raises: UsageError: nested deeper than `depth_max`.
     """
@@ -231,10 +231,10 @@ def flat_pieces(
 
 
 def key_of(name: str, parse: Callable[[str], Value]) -> Value:
-    """Return the key that the name of a member stands for.
+    """Return the key of a member name.
 
     parse: reads the marked JSON text of a key that has no shorter name.
-    Raises: BadFormat: it begins with `$` and is no key.
+    Raises: BadFormat: the name starts with `$` and is not a key.
     """
     if not name.startswith("$"):
         return make_text(name)
@@ -252,14 +252,14 @@ def key_of(name: str, parse: Callable[[str], Value]) -> Value:
 
 
 def is_mark(name: str) -> bool:
-    """Return whether a name makes the object that holds it a mark."""
+    """Return whether a member name makes its object a mark."""
     return name in _SCALARS or name in _TREES
 
 
 def marked_value(mark: str, value: Value) -> Value:
-    """Return the value that a mark stands for.
+    """Return the value of a mark.
 
-    Raises: BadFormat: what it holds is not what it needs.
+    Raises: BadFormat: the mark holds a value of another type than it requires.
     """
     return _made(mark, value)
 
@@ -269,7 +269,7 @@ def _made(mark: str, value: Value) -> Value:
     try:
         return maker(value)
     except (DataLatticeError, ValueError) as error:
-        raise BadFormat(f"a mark {mark} holds something else than it needs: {error}") from error
+        raise BadFormat(f"the mark {mark} has a wrong value: {error}") from error
 
 
 def _text_of(value: Value) -> str:

@@ -1,9 +1,8 @@
 """JSON streams: values as JSON text of any length, written and read piece by piece.
 
 Marked text keeps every value exactly (see `jsonmarks`); plain text is the lossy mapping of
-`to_json` and `from_json`. Neither is ever in memory as a whole. Nor need the value be that is read:
-with `stage`, such as the `put` of a store, what is finished is handed over now and then and loads
-from there when it is looked at.
+`to_json` and `from_json`. The text is never in memory as a whole. With `stage`, such as the `put`
+of a store, nor is a value that is read: finished parts are staged and load on demand.
 
 Source: CAD044; docs/json.md "Marks", "Streams".
 """
@@ -39,29 +38,29 @@ from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded
 from datalattice.limits import TEXT_DEPTH_MAX, TEXT_MAX
 
 READ_CHARS: Final = 65_536
-"""Characters asked for at a time."""
+"""Characters read at a time."""
 
 STAGE_CHARS: Final = 8_000_000
-"""Characters read between two times that what is finished is handed over."""
+"""Characters read between two stagings of finished parts."""
 
 WHOLE_CHARS: Final = 262_144
-"""Characters that are at hand, if the text has so many, when an array or object begins: one that
-ends within them is made at once, which is far faster than step by step."""
+"""Characters to have in memory when an array or object begins, if the text has as many: one that
+ends within them is decoded at once, which is far faster than step by step."""
 
 PENDING_MAX: Final = 4_096
-"""Elements that wait before they join their container: many at a time are cheaper."""
+"""Most elements that wait to be added to their container: adding many at a time is cheaper."""
 
 MARKED_DEPTH_MAX: Final = 3 * TEXT_DEPTH_MAX + 2
-"""Deepest nesting of marked text: one level of values takes up to three of text."""
+"""Deepest nesting of marked text: a level of values takes up to three levels of text."""
 
 TOKEN_CHARS_MAX: Final = TEXT_MAX
-"""Longest string in a text that is read."""
+"""Longest string that is read, in characters."""
 
-_CUT_CHARS: Final = 16  # an escape or a word that the end of the buffer cuts is shorter
+_CUT_CHARS: Final = 16  # longer than any escape or word that the end of the buffer can cut
 
 
 class TextSink(Protocol):
-    """What text is written to, such as a file."""
+    """A destination of text, such as a file."""
 
     def write(self, text: str, /) -> object:
         """Write a piece."""
@@ -69,16 +68,16 @@ class TextSink(Protocol):
 
 
 class TextSource(Protocol):
-    """What text is read from, such as a file: text, or bytes of UTF-8."""
+    """A source of text, such as a file: str, or bytes of UTF-8."""
 
     def read(self, count: int, /) -> str | bytes:
-        """Return up to `count` characters or bytes, none at the end."""
+        """Return up to `count` characters or bytes; empty at the end."""
         ...
 
 
 Stage = Callable[[Value], object]
 OnProgress = Callable[[int], object]
-"""Told how many characters are done."""
+"""Called with the number of characters done."""
 
 
 def write_json(
@@ -86,9 +85,9 @@ def write_json(
 ) -> int:
     """Write a value as one JSON text without blanks; return its length in characters.
 
-    Raises: UsageError: nested more than 500 levels; MissingData: a part of it is not here. What was
-            written before stays written.
-    Cost:   memory by the depth of the value, not by its size.
+    Raises: UsageError: nested more than 500 levels. MissingData: a cell is missing. Text written
+            before stays written.
+    Cost:   memory by the depth of the value, not its size.
     """
     pieces = marked_pieces if marked else _plain_pieces
     waiting: list[str] = []
@@ -128,17 +127,17 @@ def read_json(
 ) -> Value:
     """Return the value of a JSON text, read piece by piece.
 
-    lines: any number of texts one after another, such as one a line, become one Vector.
-    stage: takes what is finished of a large value; the value loads it from there.
-    Raises: BadFormat: not JSON by RFC 8259, or a mark that is none, with the place; LimitExceeded:
-            a string of more than 100,000,000 characters.
-    Cost:   without `stage` memory by the size of the value.
+    lines: read any number of texts, for example one per line, into one Vector.
+    stage: receives finished parts of a large value, which then load through what it stored.
+    Raises: BadFormat: not JSON by RFC 8259, or a bad mark; the text names the character.
+            LimitExceeded: a string of more than 100,000,000 characters.
+    Cost:   without `stage`, memory by the size of the value.
     """
     return _Reader(_Text(file, progress), marked, stage).read(lines)
 
 
 class _Text:
-    """The text of a source, as far as it is needed."""
+    """The text of a source, buffered."""
 
     def __init__(self, file: TextSource, progress: OnProgress | None) -> None:
         self._file = file
@@ -147,19 +146,19 @@ class _Text:
         self._buffer = ""
         self._at = 0
         self._before = 0
-        self._in_vain = 0  # characters looked at for whole values that were none
+        self._in_vain = 0  # characters scanned for complete values without finding one
         self._ended = False
 
     @property
     def place(self) -> int:
-        """How many characters are done."""
+        """Number of characters done."""
         return self._before + self._at
 
     def broken(self, reason: str) -> BadFormat:
         return BadFormat(f"not JSON at character {self.place + 1}: {reason}")
 
     def _more(self, count: int) -> None:
-        """Read on until `count` more are here or all is read, and forget what is done."""
+        """Drop the text that is done, and read `count` more characters, or up to the end."""
         parts = [self._buffer[self._at :]]
         while count > 0 and not self._ended:
             parts.append(self._read(count))
@@ -182,9 +181,9 @@ class _Text:
             raise BadFormat(f"JSON text is UTF-8: {error.reason}") from error
 
     def whole(self, trees: Trees, depth_max: int) -> Value:
-        """Take the array or object that begins here, ABSENT when it does not end in the buffer.
+        """Take the array or object that begins here; ABSENT if it does not end in the buffer.
 
-        What is wrong with it is for others to find: then, too, it is ABSENT, and nothing is taken.
+        Also ABSENT if it is malformed: nothing is taken, and reading step by step finds the error.
         """
         rest = len(self._buffer) - self._at
         if rest < WHOLE_CHARS // 2 and not self._ended:
@@ -200,7 +199,7 @@ class _Text:
         return value
 
     def next(self) -> str:
-        """Return the next character that is no blank, without taking it; "" at the end."""
+        """Return the next character that is not blank, without taking it; "" at the end."""
         while True:
             buffer, at = self._buffer, self._at
             while at < len(buffer) and buffer[at] in " \t\n\r":
@@ -213,7 +212,7 @@ class _Text:
             self._more(READ_CHARS)
 
     def take(self) -> str:
-        """Take the next character that is no blank; "" at the end."""
+        """Take the next character that is not blank; "" at the end."""
         char = self.next()
         self._at += len(char)
         return char
@@ -233,7 +232,7 @@ class _Text:
                 problem = error.msg
                 cut = "Unterminated" in problem or error.pos + _CUT_CHARS > len(self._buffer)
             else:
-                cut = end + 3 > len(self._buffer)  # a number may go on, such as 1e+5
+                cut = end + 3 > len(self._buffer)  # a number may continue, as in 1e+5
             if not cut or self._ended:
                 if problem:
                     raise self.broken(problem)
@@ -246,7 +245,7 @@ class _Text:
 
 
 class _Level:
-    """An array or object that is not finished."""
+    """An unfinished array or object."""
 
     __slots__ = ("count", "entries", "items", "key", "made", "mark", "name")
 
@@ -271,7 +270,7 @@ class _Level:
                 self.join()
 
     def join(self) -> None:
-        """Let what waits join the container."""
+        """Add the waiting elements to the container."""
         made = self.made
         if isinstance(made, Map):
             if self.entries:
@@ -390,7 +389,7 @@ class _Reader:
             raise text.broken(str(error)) from error
 
     def _hand_over(self) -> None:
-        """Hand over what is finished of the open containers, once enough was read."""
+        """Stage the finished parts of the open containers, once enough was read."""
         stage = self._stage
         if stage is None or self._text.place - self._staged_at < STAGE_CHARS:
             return

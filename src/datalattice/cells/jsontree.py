@@ -1,7 +1,7 @@
-"""JSON trees: text that is in memory, made into values by the standard decoder.
+"""JSON trees: values from JSON text in memory, by the standard decoder.
 
-The decoder tells of each object when it ends, and the object becomes a Map at once. Arrays stay
-lists until what holds them ends.
+The decoder calls back at the end of each object, which becomes a Map at once. Arrays stay lists
+until their parent ends.
 
 Source: CAD044; docs/cells.md "JSON mapping"; docs/json.md.
 """
@@ -23,16 +23,16 @@ from datalattice.errors import BadFormat, TypeMismatch
 from datalattice.limits import TEXT_DEPTH_MAX
 
 STACK_MAX: Final = 10_000
-"""Frames that the interpreter may be set to allow and still notice in time that text is nested."""
+"""Most frames of a stack limit with which the interpreter still detects deep nesting in time."""
 
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _BRACKETS: Final = re.compile(r"[\[\]{}]")
 
 
 class Trees:
-    """Makes values of JSON text, many one after another; names that they share are hashed once.
+    """Makes values from many JSON texts; member names that they share are hashed once.
 
-    parse_key: reads the marked JSON text of a key; None: names that begin with `$` mean nothing.
+    parse_key: reads the marked JSON text of a key; with None, names that start with `$` are plain.
     """
 
     def __init__(self, parse_key: Callable[[str], Value] | None) -> None:
@@ -45,17 +45,17 @@ class Trees:
         )
 
     def value(self, text: str) -> Value:
-        """Return the value of a whole text, which is not nested deeper than the stack allows.
+        """Return the value of a complete text.
 
-        Raises: ValueError: no JSON. RecursionError: too deep for the stack.
+        Raises: ValueError: not JSON. RecursionError: nested too deeply for the stack.
         """
         return self._made(self._decoder.decode(text))
 
     def value_at(self, text: str, at: int, depth_max: int) -> tuple[Value, int]:
-        """Return the value of a text that begins at `at`, and where it ends.
+        """Return the value that begins at `at`, and the position after it.
 
-        Raises: ValueError: no JSON, a mark that is none, or deeper than `depth_max`.
-                RecursionError: too deep for the stack.
+        Raises: ValueError: not JSON, a bad mark, or deeper than `depth_max`. RecursionError:
+                nested too deeply for the stack.
         """
         if sys.getrecursionlimit() > STACK_MAX:
             raise ValueError("the depth of the stack is not watched")
@@ -65,7 +65,7 @@ class Trees:
         return self._made(tree), end
 
     def _made(self, item: object) -> Value:
-        """Return what the decoder made as a value: lists are still to be converted."""
+        """Return the decoder's result as a value, converting lists."""
         if type(item) is list:
             return self._array(item)
         if type(item) is str:
@@ -105,7 +105,7 @@ class Trees:
 
 
 def is_deeper(depth_max: int, text: str, start: int, stop: int) -> bool:
-    """Return whether arrays and objects are nested deeper than allowed in a part of a text."""
+    """Return whether arrays and objects in a part of a text are nested deeper than allowed."""
     if text.count("[", start, stop) + text.count("{", start, stop) <= depth_max:
         return False
     depth = 0
@@ -123,9 +123,8 @@ def from_json(text: str | bytes) -> Value:
     """Return the value of a JSON text.
 
     Objects become Maps (the last of equal keys wins), arrays Vectors, numbers Integers or Doubles.
-
-    Raises: BadFormat: not JSON by RFC 8259, with an escape that is half a character, or nested more
-            than 500 levels.
+    Raises: BadFormat: not JSON by RFC 8259, a lone surrogate escape, or nested more than 500
+            levels.
     """
     if isinstance(text, bytes):
         try:

@@ -1,7 +1,7 @@
-"""Message: decoding a cell, and several cells in one byte string.
+"""Message: decoding one cell, or several cells in one byte string.
 
-A message is the encoding of its top cell, then each branch below it once, with its length in front.
-What is left out must be known to the reader, who looks for it through a loader.
+A message is the encoding of its top cell, then each branch below it once, with its length before
+it. The receiver must already have the cells left out, and loads them through a loader.
 
 Source: CAD003 "Branches", "Multi-cell encoding"; docs/cells.md "Embedding", "Decoding", "Messages".
 """
@@ -40,9 +40,7 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 
 
 def decode(data: bytes | bytearray | memoryview, loader: Loader | None = None) -> Value:
-    """Return the value of the encoding of one cell.
-
-    Its branches are loaded through `loader` when they are looked at.
+    """Return the value of the encoding of one cell; its branches are loaded on demand.
 
     Raises: BadFormat: the bytes are not the canonical encoding of one cell.
     """
@@ -53,10 +51,7 @@ def decode(data: bytes | bytearray | memoryview, loader: Loader | None = None) -
 
 
 def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
-    """Return the value of an encoding that was scanned before and whose hash is known.
-
-    A store's own cells.
-    """
+    """Return the value of an encoding that was scanned before, with a known hash: a stored cell."""
     value = read_value(data, 0, len(data), loader)
     if isinstance(value, Cell):
         value._hash = digest
@@ -64,14 +59,14 @@ def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
 
 
 class MessageCells(UncachedLoader):
-    """The cells that came with a message, by hash, with another loader behind them."""
+    """The cells of a message by hash; other cells come from the loader behind."""
 
     def __init__(self, loader: Loader | None) -> None:
         self._encodings: dict[bytes, bytes] = {}
         self._behind = loader
 
     def add(self, encoding: bytes) -> bytes:
-        """Keep a scanned cell; return its hash."""
+        """Add a scanned cell; return its hash."""
         digest = _sha3(encoding).digest()
         self._encodings[digest] = encoding
         return digest
@@ -104,11 +99,9 @@ def decode_message(
     loader: Loader | None = None,
     limit: int = MESSAGE_BYTES_MAX,
 ) -> Value:
-    """Return the value of a message.
+    """Return the value of a message; cells that it leaves out are loaded on demand.
 
-    Cells it leaves out are loaded through `loader` when they are looked at.
-
-    Raises: BadFormat: the bytes are not a message; LimitExceeded: longer than `limit` bytes.
+    Raises: BadFormat: the bytes are not a message. LimitExceeded: longer than `limit` bytes.
     """
     return decode_parts(data, loader, limit)[0]
 
@@ -120,11 +113,11 @@ def decode_parts(
     *,
     ordered: bool = True,
 ) -> tuple[Value, MessageCells]:
-    """Return (value, the cells that came with it) of a message.
+    """Return (value, cells) of a message.
 
-    ordered: check the order of map keys in the cells behind the first one, too, a hash for each.
-    Without it the caller puts them through `check_cell` before anything rests on them.
-    Raises: BadFormat: the bytes are not a message; LimitExceeded: longer than `limit` bytes.
+    ordered: also check the order of map keys in the cells after the first, one hash for each key.
+        Without it the caller must check the cells with `check_cell`.
+    Raises: BadFormat: the bytes are not a message. LimitExceeded: longer than `limit` bytes.
     """
     need(data, _BYTES, "a message is bytes")
     total: i64 = len(data)

@@ -1,6 +1,7 @@
-"""Parse: encodings that were scanned before to values, one level at a time.
+"""Parse: scanned encodings to values, one level at a time.
 
-Each kind of cell registers here how a closed cell of its tag is made; scalars are made at once.
+Each type of cell registers a function that makes a closed cell of its tag; scalars are made at
+once.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from datalattice.limits import CHUNK_BYTES
 
 Wrapper = Callable[[bytes, "Loader | None"], Cell]
 wrappers: Final[list[Wrapper | None]] = [None] * 256
-"""For each tag, the function that makes a closed cell from (encoding, loader)."""
+"""The function that makes a closed cell from (encoding, loader), by tag."""
 
 
 def read_value(data: bytes, pos: i64, end: i64, loader: Loader | None) -> Value:
-    """Return the value whose encoding is `data[pos:end]`, a canonical one."""
+    """Return the value with the canonical encoding `data[pos:end]`."""
     tag: i64 = data[pos]
     if tag <= 0x19:
         if tag <= 0x10:
@@ -54,7 +55,7 @@ def read_value(data: bytes, pos: i64, end: i64, loader: Loader | None) -> Value:
 
 
 def read_kids(data: bytes, pos: i64, count: i64, loader: Loader | None) -> tuple[list[object], i64]:
-    """Return (`count` kids read from `pos`, position after them)."""
+    """Return (`count` kids read from `pos`, position after them); references stay unloaded."""
     kids: list[object] = []
     at: i64 = pos
     for _ in range(count):

@@ -1,8 +1,8 @@
-"""Scan: the strict reading of one encoding, without making a single object.
+"""Scan: strict reading of one encoding, without creating objects.
 
-All rules by which bytes are refused as a cell stand here, so that everything above may trust what
-it reads. Work and memory are proportional to the input, and recursion is bounded: 140 bytes can
-nest about 70 levels.
+All rules by which the bytes of a cell are refused are in this file, so the modules above may trust
+what they read. Work and memory are proportional to the input, and recursion is bounded: 140 bytes
+can nest about 70 levels.
 
 Source: CAD003 "Branches", "References", "VLQ counts"; docs/cells.md "Embedding", "Decoding",
     "Counts".
@@ -34,7 +34,7 @@ BLOCK_MAX: Final = 1 << 60
 
 
 def bad(why: str, pos: int) -> BadFormat:
-    """Return the error for bytes that are no canonical encoding."""
+    """Return the error for bytes that are not a canonical encoding."""
     return BadFormat(f"bad encoding at byte {pos}: {why}")
 
 
@@ -65,10 +65,7 @@ def read_vlq(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def block_size(count: i64) -> i64:
-    """Return the number of elements below each full child of a vector tree.
-
-    The largest power of 16 less than `count`.
-    """
+    """Return the elements below each full child of a vector tree: the greatest 16**n < `count`."""
     block: i64 = 16
     while block < BLOCK_MAX and block * 16 < count:
         block *= 16
@@ -94,10 +91,7 @@ def bit_count(mask: i64) -> i64:
 
 
 def scan_top(data: bytes) -> None:
-    """Check that `data` is exactly the encoding of one cell.
-
-    Raises: BadFormat.
-    """
+    """Raise BadFormat unless `data` is exactly the encoding of one cell."""
     if len(data) > CELL_BYTES_MAX:
         raise bad(f"a cell has at most {CELL_BYTES_MAX} bytes, got {len(data)}", CELL_BYTES_MAX)
     end = scan(data, 0, len(data), 0, True, None)
@@ -106,46 +100,45 @@ def scan_top(data: bytes) -> None:
 
 
 def skip(data: bytes, pos: i64) -> i64:
-    """Return the position after the cell at `pos` of an encoding that was scanned before."""
+    """Return the position after the cell at `pos` of a scanned encoding."""
     return scan(data, pos, len(data), 0, False, None)
 
 
 def skip_kid(data: bytes, pos: i64) -> i64:
-    """Return the position after the kid at `pos` of an encoding that was scanned before."""
+    """Return the position after the kid at `pos` of a scanned encoding."""
     if data[pos] == 0x20:
         return pos + 33
     return scan(data, pos, len(data), 0, False, None)
 
 
 def branch_hashes(data: bytes) -> list[bytes]:
-    """Return the hashes of all references in the encoding of one cell, repeats kept.
+    """Return the hashes of all references in the encoding of one cell, repeats included.
 
-    Those inside embedded children are among them.
+    References inside embedded children are included.
     """
     return [data[at : at + HASH_BYTES] for at in branch_places(data)]
 
 
 def branch_places(data: bytes) -> list[int]:
-    """Return where in the encoding of one cell the hashes of its references stand, in order."""
+    """Return the positions of the hashes of all references in the encoding of one cell."""
     found: list[int] = []
     scan(data, 0, len(data), 0, False, found)
     return found
 
 
 def may_refer(data: bytes) -> bool:
-    """Return whether the encoding of one cell may have references; False: it surely has none.
+    """Return whether the encoding of one cell may have references; False is certain.
 
-    It has no signed values inside it either then. Bytes that are no encoding give either answer.
-    Cost: far less than `branch_hashes`; sees at once what records and chunks consist of.
+    False also means that no signed value is embedded. Bytes that are not an encoding give either
+    answer. Cost: far less than `branch_hashes` for records and chunks.
     """
     return _past_plain(data, 0, len(data), 0) != len(data)
 
 
 def is_leaf_vector(data: bytes) -> bool:
-    """Return whether the encoding of one cell is a vector of up to 16 plain values and references.
+    """Return whether a scanned cell is a vector of up to 16 plain values and references.
 
-    The cell was scanned; of vectors with other values embedded the answer is False.
-    Cost: a byte looked at for each element, where all are references or short.
+    False for vectors with other embedded values. Cost: one byte per short element.
     """
     end: i64 = len(data)
     if data[0] != 0x80 or data[1] > 16:
@@ -159,7 +152,7 @@ def is_leaf_vector(data: bytes) -> bool:
 
 
 def _past_plain(data: bytes, pos: i64, end: i64, depth: i64) -> i64:
-    """Return the position after a value of plain kinds without references; -1 for any other."""
+    """Return the position after a plain value without references; -1 for any other."""
     if pos >= end:
         return -1
     tag: i64 = data[pos]
@@ -199,9 +192,9 @@ def scan(
 ) -> i64:
     """Return the position after the cell at `pos`.
 
-    strict: also check the order of map keys, which costs a hash each; places: collects where the
-    hashes of references stand.
-    Raises: BadFormat.
+    strict: also check the order of map keys, one hash for each. places: collects the positions of
+    the hashes of references.
+    Raises: BadFormat: the bytes are not a canonical encoding.
     """
     if pos >= end:
         raise bad("a value is cut off", pos)
@@ -374,7 +367,7 @@ def _scan_map(
 
 
 def key_hash_at(data: bytes, start: i64, end: i64) -> bytes:
-    """Return the value hash of the kid that stands at `start` .. `end`."""
+    """Return the value hash of the kid at `start` .. `end`."""
     if data[start] == 0x20:
         return data[start + 1 : start + 33]
     return _sha3(data[start:end]).digest()

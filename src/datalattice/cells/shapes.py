@@ -1,10 +1,9 @@
-"""Shapes: maps that have the same names, encoded from columns without an object for each.
+"""Shapes: maps with the same names, encoded from columns without an object per map.
 
-Where keys stand in a map, and how it is cut into cells, depends on the keys alone. So it is found
-out once, by making such a map; for each row only the values are put between the names.
+The order of keys in a map, and its division into cells, depend only on the keys. Both are found
+once, by building one such map; for each row only the values are inserted between the names.
 
-Whatever holds long cells knows them by hash: those are handed over beside the encodings, each after
-the cells below it.
+Cells too long to be embedded are added to a list, each after the cells below it.
 
 Source: CAD003 "Map"; docs/cells.md "Map and Set", "Embedding".
 """
@@ -27,7 +26,7 @@ from datalattice.errors import UsageError
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
 
 CellList = list[tuple[bytes, bytes]]
-"""Cells as (hash, encoding), those below a cell before it."""
+"""(hash, encoding) of cells, children first."""
 
 _NIL: Final = b"\x00"
 _REF: Final = bytes([TAG_REF])
@@ -42,9 +41,9 @@ _sha3: Final = hashlib.sha3_256
 
 
 def as_kid(value: Value, cells: CellList) -> bytes:
-    """Return a value as it stands in the cell that holds it: its encoding, or its hash.
+    """Return a value as its parent holds it: its encoding or its hash.
 
-    Cells below it are added to `cells`, and its own where its hash stands for it.
+    Cells below it are added to `cells`, and its own if it is not embedded.
     """
     for hash, encoding, _ in novelty(value):
         cells.append((hash, encoding))
@@ -53,7 +52,7 @@ def as_kid(value: Value, cells: CellList) -> bytes:
 
 
 def cell_as_kid(encoding: bytes, cells: CellList) -> bytes:
-    """Return a cell as it stands in the one that holds it; it is added to `cells` when long."""
+    """Return an encoding as its parent holds it, or its hash after adding it to `cells`."""
     if len(encoding) <= EMBEDDED_BYTES_MAX:
         return encoding
     digest = _sha3(encoding).digest()
@@ -62,25 +61,25 @@ def cell_as_kid(encoding: bytes, cells: CellList) -> bytes:
 
 
 class Column:
-    """The values under one name, row by row.
+    """The values of one name, row by row.
 
-    Shapes: `valid` has a byte for each row, zero where it has nil; none when no row has.
+    `valid` has one byte per row, zero for None; it is None if no row is None.
     """
 
     def __init__(self, valid: bytes | None) -> None:
         self._valid: Final = valid
 
     def has(self, row: i64) -> bool:
-        """Return whether a row has a value that is not nil."""
+        """Return whether the value of a row is not None."""
         valid = self._valid
         return valid is None or valid[row] != 0
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row."""
+        """Append the value of a row as its parent holds it."""
         raise UsageError(type(self).__name__ + " is not a concrete kind of column")
 
     def kids(self, count: int, cells: CellList) -> list[bytes]:
-        """Return what stands in a cell that holds the value of a row, for each of `count` rows."""
+        """Return the values of the first `count` rows as their parents hold them."""
         made: list[bytes] = []
         for row in range(count):
             out = BytesWriter()
@@ -90,17 +89,14 @@ class Column:
 
 
 class IntegerColumn(Column):
-    """Integers.
-
-    Shapes: 64 bits each, little-endian.
-    """
+    """Integers, 64 bits each, little-endian."""
 
     def __init__(self, data: bytes, valid: bytes | None) -> None:
         super().__init__(valid)
         self._data: Final = data
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row."""
+        """Append the value of a row as its parent holds it."""
         if not self.has(row):
             out.append(u8(0))
             return
@@ -120,40 +116,34 @@ class IntegerColumn(Column):
 
 
 class DoubleColumn(Column):
-    """Doubles.
-
-    Shapes: 64 bits each, little-endian.
-    """
+    """Doubles, 64 bits each, little-endian."""
 
     def __init__(self, data: bytes, valid: bytes | None) -> None:
         super().__init__(valid)
         self._data: Final = data
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row."""
+        """Append the value of a row as its parent holds it."""
         if not self.has(row):
             out.append(u8(0))
             return
         bits: i64 = read_i64_le(self._data, row * _NUMBER)
         if bits & _EXPONENT == _EXPONENT and bits & _FRACTION:
-            out.write(_NAN)  # every NaN of a program is the usual one
+            out.write(_NAN)  # the one canonical NaN
             return
         out.append(u8(0x1D))
         write_i64_be(out, bits)
 
 
 class TruthColumn(Column):
-    """Truth values.
-
-    Shapes: a byte each.
-    """
+    """Booleans, one byte each."""
 
     def __init__(self, data: bytes, valid: bytes | None) -> None:
         super().__init__(valid)
         self._data: Final = data
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row."""
+        """Append the value of a row as its parent holds it."""
         if not self.has(row):
             out.append(u8(0))
         elif self._data[row]:
@@ -163,10 +153,10 @@ class TruthColumn(Column):
 
 
 class StringColumn(Column):
-    """Strings, or blobs.
+    """Strings, or blobs: their bytes end to end.
 
-    Shapes: their bytes end to end; `ends` has one offset more than there are rows, 32 bits each,
-            little-endian, which `base` is to be taken from.
+    `ends` has the offsets of all rows and the final end, 32 bits each, little-endian, from which
+    `base` is subtracted.
     """
 
     def __init__(
@@ -179,7 +169,7 @@ class StringColumn(Column):
         self._is_text: Final = is_text
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row."""
+        """Append the value of a row as its parent holds it."""
         if not self.has(row):
             out.append(u8(0))
             return
@@ -205,23 +195,23 @@ class StringColumn(Column):
 
 
 class KidColumn(Column):
-    """Any values, each given as it stands in the cell that holds it."""
+    """Any values, given as their parents hold them."""
 
     def __init__(self, kids: list[bytes]) -> None:
         super().__init__(None)
         self._kids: Final = kids
 
     def has(self, row: i64) -> bool:
-        """Return whether a row has a value that is not nil."""
+        """Return whether the value of a row is not None."""
         return self._kids[row] != _NIL
 
     def put(self, out: BytesWriter, row: i64, cells: CellList) -> None:
-        """Append what stands in a cell that holds the value of a row."""
+        """Append the value of a row as its parent holds it."""
         out.write(self._kids[row])
 
 
 class _Part:
-    """A node or a leaf of a map. Of a leaf, which columns stand behind which keys."""
+    """A node or leaf of a map; a leaf has the column of each key."""
 
     def __init__(
         self, head: bytes, keys: list[bytes], columns: list[int], below: list[_Part]
@@ -233,14 +223,14 @@ class _Part:
 
 
 class Shape:
-    """How maps with certain names are encoded. See `shape_of`."""
+    """The layout of maps with certain names. See `shape_of`."""
 
     def __init__(self, top: _Part) -> None:
         self._top: Final = top
 
     @property
     def is_leaf(self) -> bool:
-        """Whether these maps are one cell each, apart from what they hold."""
+        """Whether each of these maps is one cell, apart from its values."""
         return not self._top.below
 
     def encodings(
@@ -249,8 +239,8 @@ class Shape:
         """Return the encodings of `count` maps.
 
         columns: in the order of the names.
-        cells:   gets the cells that the maps refer to, but not their own.
-        drop_nils: leave out names whose value is nil; only for maps that are leaves.
+        cells:   receives the cells that the maps reference, not the maps themselves.
+        drop_nils: leave out names whose value is None; only for maps that are leaves.
         """
         if drop_nils:
             assert self.is_leaf
@@ -259,9 +249,9 @@ class Shape:
 
 
 def shape_of(names: Sequence[str]) -> Shape | None:
-    """Return the shape of maps with these names, each there once.
+    """Return the shape of maps with these names, which are distinct.
 
-    None: a name is so long that it is a cell of its own, or has cells below it.
+    None if a name is too long to be embedded, or has cells below it.
     """
     if any(len(name.encode()) + 3 > EMBEDDED_BYTES_MAX for name in names):
         return None

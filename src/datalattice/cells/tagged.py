@@ -1,4 +1,4 @@
-"""Record, coded value, syntax and signed value: small cells around other values.
+"""Record, coded value, syntax and signed value: small cells that wrap other values.
 
 Source: CAD003 "Signed", "Syntax", "Coded values", "Records"; docs/cells.md "Signed", "Where the
     documents differ", "Record, Coded, Syntax"; CAD002 "Signed".
@@ -29,10 +29,7 @@ TAG_RECORD: Final = 0xD0
 
 
 class Record(Cell):
-    """A dense record: a vector of fields whose tag says what they mean.
-
-    Shapes: digit 0 .. 15.
-    """
+    """A dense record: a vector of fields whose meaning its tag defines (digit 0 .. 15)."""
 
     __slots__ = ("_body", "_digit")
 
@@ -98,10 +95,7 @@ def closed_record(data: bytes, loader: Loader | None) -> Record:
 
 
 class Coded(Cell):
-    """A value marked with a code that says how to read it.
-
-    Shapes: digit 0 .. 15; code and value are any values.
-    """
+    """Any value, marked with a code (any value) that defines how to read it (digit 0 .. 15)."""
 
     __slots__ = ("_digit",)
 
@@ -156,10 +150,7 @@ def closed_coded(data: bytes, loader: Loader | None) -> Coded:
 
 
 class Syntax(Cell):
-    """A value with a map of metadata.
-
-    Shapes: meta is a Map or None; an empty Map counts as None.
-    """
+    """A value with a Map of metadata; an empty Map counts as None."""
 
     __slots__ = ("_meta",)
 
@@ -179,14 +170,14 @@ class Syntax(Cell):
 
     @property
     def meta(self) -> Map | None:
-        """The metadata, None when there is none."""
+        """The metadata, or None."""
         return self._meta
 
     def _build(self, depth: int) -> bytes:
         out = BytesWriter()
         out.append(u8(TAG_SYNTAX))
         put_kid(out, self._open(), 0, depth)
-        # The metadata stands here in full, whatever its length.
+        # The metadata is always embedded, whatever its length.
         out.write(b"\x00" if self._meta is None else self._meta._encode(depth + 1))
         return out.getvalue()
 
@@ -225,19 +216,17 @@ def closed_syntax(data: bytes, loader: Loader | None) -> Syntax:
 
 
 class Signed(Cell):
-    """A value with an Ed25519 signature over the bytes by which its cell refers to it.
+    """A value with an Ed25519 signature over the bytes by which this cell holds it.
 
-    Verification is done once for a cell and remembered, either way.
-
-    Shapes: public_key 32 bytes (empty in the key-less form, which never verifies), signature 64
-            bytes.
+    The result of verification is cached. `public_key` is 32 bytes, or empty in the key-less form,
+    which never verifies; `signature` is 64 bytes.
     """
 
     __slots__ = ("_key", "_signature", "_verdict")
 
     _key: bytes
     _signature: bytes
-    _verdict: int  # 0 not checked, 1 good, -1 bad
+    _verdict: int  # 0 unchecked, 1 valid, -1 invalid
 
     def __init__(self, public_key: bytes, signature: bytes, value: object) -> None:
         super().__init__()
@@ -279,14 +268,11 @@ class Signed(Cell):
         return deref(self._open()[0])
 
     def message(self) -> bytes:
-        """Return the bytes that are signed.
-
-        The value as it stands in this cell, in full or by hash.
-        """
+        """Return the signed bytes: the value as this cell holds it, in full or by hash."""
         return self.encoding[1 + len(self._key) + SIGNATURE_BYTES :]
 
     def verify(self) -> bool:
-        """Return whether the signature is the signer's own over this value."""
+        """Return whether the signature is valid for this value and public key."""
         if not self._verdict:
             self._verdict = 1 if verify(self._key, self._signature, self.message()) else -1
         return self._verdict > 0

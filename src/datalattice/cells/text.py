@@ -1,4 +1,4 @@
-"""Text: the printed form of values, JSON in and JSON out.
+"""Text: the printed form of values, and their JSON form.
 
 Source: CAD044; docs/cells.md "JSON mapping", "Printed form"; CAD032.
 """
@@ -33,8 +33,8 @@ _PRINT_TABLE: Final = str.maketrans(_PRINT_ESCAPES)
 _JSON_TABLE: Final = str.maketrans(_JSON_ESCAPES)
 _JSON_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 JOINED_PIECES: Final = 10_000
-PIECE_MIN: Final = 8  # characters that even the smallest piece counts as
-SHORT_DIGITS: Final = 600  # so many are turned into an integer whatever the interpreter is set to
+PIECE_MIN: Final = 8  # least number of characters that a piece counts as
+SHORT_DIGITS: Final = 600  # int() converts this many whatever limit the interpreter has
 PLAIN_BITS_MAX: Final = 13_000  # an integer of so many bits has fewer than 4,000 digits
 BRIEF_ITEMS_MAX: Final = 16
 BRIEF_LENGTH_MAX: Final = 100
@@ -42,9 +42,9 @@ BRIEF_BITS_MAX: Final = 256
 
 
 def brief(value: object) -> str:
-    """Return a short text of a value, or of a tuple of some, for errors and logs.
+    """Return a short text of a value, or of a tuple of values, for errors and logs.
 
-    Whoever sent it may have made it as long as a cell can be.
+    A foreign value may be as long as a cell can be, so the text is cut.
     """
     if isinstance(value, tuple):
         shown = [brief(one) for one in value[:BRIEF_ITEMS_MAX]]
@@ -64,7 +64,7 @@ def integer_text(number: int) -> str:
     """Return the decimal digits of an integer of any size."""
     if number.bit_length() < PLAIN_BITS_MAX or -(10**4000) < number < 10**4000:
         return str(number)
-    # The interpreter refuses long conversions by default; ours are bounded at 4,096 bytes.
+    # The interpreter refuses long conversions by default; integers here have at most 4,096 bytes.
     high, low = divmod(abs(number), 10**4000)
     return ("-" if number < 0 else "") + integer_text(high) + str(low).rjust(4000, "0")
 
@@ -72,7 +72,7 @@ def integer_text(number: int) -> str:
 def parse_integer(digits: str) -> int:
     """Return the integer of decimal digits, with or without a sign.
 
-    Raises: BadFormat: more digits than an integer can have.
+    Raises: BadFormat: more digits than the largest integer has.
     """
     if len(digits) <= SHORT_DIGITS:
         return int(digits)
@@ -93,7 +93,7 @@ def parse_integer(digits: str) -> int:
 
 
 def double_text(number: float) -> str:
-    """Return the shortest decimal text of a double: plain from 1e-3 to 1e7, else with an `E`."""
+    """Return the shortest decimal text of a double: plain from 1e-3 to 1e7, else with `E`."""
     if number == 0:
         return "-0.0" if math.copysign(1, number) < 0 else "0.0"
     if 1e-3 <= number < 1e7 or -1e7 < number <= -1e-3:
@@ -108,7 +108,7 @@ def double_text(number: float) -> str:
 
 
 def _two_digits(number: float, text: str, point: int) -> str:
-    """Return the nearest two-digit decimal that reads back equal: 4.9E-324, not 5e-324."""
+    """Return the nearest two-digit decimal that reads back equal: 4.9E-324 instead of 5e-324."""
     exact = Decimal(number)
     best = text + "0"
     unit = Decimal(1).scaleb(point - 2)
@@ -121,7 +121,7 @@ def _two_digits(number: float, text: str, point: int) -> str:
 
 
 class Inner:
-    """A container inside another, in the stream of pieces of text."""
+    """A nested container in a stream of pieces of text."""
 
     __slots__ = ("value",)
 
@@ -131,11 +131,11 @@ class Inner:
 
 Piece = str | Inner
 Writer = Callable[[Value], Iterator[Piece]]
-"""Gives the pieces of one value: text, and containers that are still to be written."""
+"""Yields the pieces of one value: text, and containers still to be written."""
 
 
 def _written(value: Value, pieces: Writer) -> str:
-    """Return the text of a value. Nesting costs no stack: open containers are kept in a list."""
+    """Return the text of a value. Open containers are kept in a list, so nesting uses no stack."""
     done: list[str] = []
     out: list[str] = []
     room = TEXT_MAX
@@ -149,7 +149,7 @@ def _written(value: Value, pieces: Writer) -> str:
             room -= max(len(piece), PIECE_MIN)
             if room < 0:
                 raise _too_long()
-            if len(out) > JOINED_PIECES:  # small pieces take far more memory than their text
+            if len(out) > JOINED_PIECES:  # small strings take far more memory than their text
                 done.append("".join(out))
                 out.clear()
         elif len(opened) >= TEXT_DEPTH_MAX:
@@ -164,18 +164,15 @@ def _too_long() -> LimitExceeded:
 
 
 def _within_limit(value: Value) -> None:
-    """Check that a string or blob is not longer than any text written.
-
-    Raises: LimitExceeded: it is.
-    """
+    """Raise LimitExceeded if a string or blob is longer than any text may be."""
     if isinstance(value, Chunked) and value.byte_length() > TEXT_MAX:
         raise _too_long()
 
 
 def encodable(text: str) -> str:
-    r"""Return `text` with half characters (no UTF-8 bytes, surrogates) written as `\udc80`.
+    r"""Return `text` with surrogates (bytes that are not UTF-8) written as `\udc80`.
 
-    Text that cannot be encoded would fail much later, at the terminal or file it is written to.
+    Otherwise encoding would fail much later, at the terminal or file it is written to.
     """
     if text.isascii():
         return text
@@ -187,10 +184,10 @@ def encodable(text: str) -> str:
 
 
 def to_text(value: Value) -> str:
-    """Return the printed form of a value, as the reference's reader would accept it.
+    """Return the printed form of a value, which the reference's reader accepts.
 
-    Raises: UsageError: nested more than 500 levels; LimitExceeded: more than 100,000,000
-            characters; MissingData: a part of it is not here.
+    Raises: UsageError: nested more than 500 levels. LimitExceeded: more than 100,000,000
+            characters. MissingData: a cell is missing.
     """
     return _written(value, _print)
 
@@ -266,10 +263,10 @@ def _print_leaf(value: Value) -> str:
 def to_json(value: Value, *, json5: bool = False) -> str:
     """Return the JSON text of a value, without blanks.
 
-    `json5` writes NaN and infinities, which plain JSON gives as null.
-    Lossy where JSON has no counterpart: keywords become strings, blobs "0x.." strings, sets arrays.
-    Raises: UsageError: nested more than 500 levels; LimitExceeded: more than 100,000,000
-            characters; MissingData: a part of it is not here.
+    `json5` writes NaN and infinities, which plain JSON writes as null. Types without a counterpart
+    are lost: keywords become strings, blobs "0x.." strings, sets arrays.
+    Raises: UsageError: nested more than 500 levels. LimitExceeded: more than 100,000,000
+            characters. MissingData: a cell is missing.
     """
     return _written(value, _write_json5 if json5 else _write_json)
 
@@ -283,7 +280,7 @@ def _write_json5(value: Value) -> Iterator[Piece]:
 
 
 def json_pieces(value: Value, *, json5: bool) -> Iterator[Piece]:
-    """Yield the JSON text of one value in pieces; containers inside it come as `Inner`."""
+    """Yield the JSON text of one value in pieces; containers inside it are yielded as `Inner`."""
     if isinstance(value, (Vector, List, Set)):
         gap = "["
         for item in value:
@@ -321,7 +318,7 @@ def _json_leaf(value: Value, json5: bool) -> str:
     _within_limit(value)
     if value is None:
         return "null"
-    if isinstance(value, bool):  # by itself: compiled code would take "bool or int" for an int
+    if isinstance(value, bool):  # separate: compiled code would treat "bool or int" as an int
         return "true" if value else "false"
     if isinstance(value, int):
         return integer_text(value)
@@ -351,7 +348,7 @@ def _json_leaf(value: Value, json5: bool) -> str:
 
 
 def _json_key(key: Value) -> str:
-    """Return the text of an object's key; a Record counts its fields."""
+    """Return the text of an object's key; the keys of a Record are its field numbers."""
     _within_limit(key)
     if isinstance(key, (str, Text)):
         return str(key)
@@ -368,12 +365,12 @@ def quote_json(text: str) -> str:
 
 
 def refuse_json(token: str) -> object:
-    """Refuse a word that Python's decoder would take, such as NaN."""
+    """Raise BadFormat for a word that Python's decoder accepts, such as NaN."""
     raise BadFormat(f"not JSON: {token}")
 
 
 def whole_json(text: str) -> str:
-    """Return a string of the text, which must be made of whole characters."""
+    """Return `text`, a string of a JSON text; raise BadFormat if it has a lone surrogate."""
     if not text.isascii():
         try:
             text.encode()

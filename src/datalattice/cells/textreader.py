@@ -1,4 +1,4 @@
-"""Text reader: the printed form of values, read back.
+"""Text reader: values from their printed form.
 
 Source: CAD032; docs/json.md "Printed form".
 """
@@ -49,8 +49,8 @@ _CLOSING: Final = {"[": "]", "(": ")", "{": "}", "#{": "}", "#Index{": "}", "#Si
 def from_text(text: str) -> Value:
     """Return the value of a printed form.
 
-    Blanks and commas separate, `;` begins a comment to the end of the line.
-    Raises: BadFormat: it is none, with the place.
+    Blanks and commas separate; `;` starts a comment to the end of the line.
+    Raises: BadFormat: not a printed form; the text names the character.
     """
     need(text, str, "a printed form is a str")
     return _Reader(text).read()

@@ -1,12 +1,12 @@
 """Map and set: tries over the hex digits of key hashes, one shape for each set of keys.
 
-Up to 15 entries are a leaf, ordered by key hash. More are a node: the digit position where its keys
-first differ (`shift`), a mask of the digits that occur, and one child for each. Both kinds share
-this code; a set is a map without values.
+Up to 15 entries are a leaf, ordered by key hash. More are a node: the digit position at which its
+keys first differ (`shift`), a mask of the digits that occur, and one child for each. Map and Set
+share this code; a set is a map without values.
 
-Most nodes of a large trie are leaves of one or two entries. So a leaf knows its key hashes as one
-byte string, and is closed from the start when its entries have no kids of their own: it is then one
-object to the cycle collector, and an entry is added to it by splicing bytes.
+Most nodes of a large trie are leaves of one or two entries. So a leaf has its key hashes as one
+byte string, and is closed from the start if its entries have no kids. A closed leaf is one object
+to the cycle collector, and an entry is added to it by splicing bytes.
 
 Length: one structure with its single and bulk updates; they share the tree's private shape.
 
@@ -51,9 +51,9 @@ _PAIRS: Final = "the entries are a mapping, or an iterable of (key, value) pairs
 
 
 def pairs_of(entries: object) -> Iterable[object]:
-    """Return the pairs of a mapping, or the iterable of pairs as it is.
+    """Return the pairs of a mapping, or an iterable of pairs unchanged.
 
-    Raises: TypeMismatch: neither.
+    Raises: TypeMismatch: it is neither.
     """
     if isinstance(entries, Mapping):
         return entries.items()
@@ -63,9 +63,9 @@ def pairs_of(entries: object) -> Iterable[object]:
 
 
 def pair_of(pair: object) -> tuple[object, object]:
-    """Return (key, value) of a pair that may be another sequence than a tuple.
+    """Return (key, value) of a pair given as any sequence.
 
-    Raises: TypeMismatch: it has not two elements.
+    Raises: TypeMismatch: it does not have two elements.
     """
     if isinstance(pair, Sequence) and not isinstance(pair, (str, bytes)) and len(pair) == 2:
         return pair[0], pair[1]
@@ -79,7 +79,7 @@ def digit_at(digest: bytes, position: i64) -> i64:
 
 
 def common_digits(a: bytes, b: bytes, start: i64) -> i64:
-    """Return the first digit from `start` on where two hashes differ, 64 for none."""
+    """Return the first digit from `start` on at which two hashes differ, 64 if none."""
     position: i64 = start
     while position < 64 and digit_at(a, position) == digit_at(b, position):
         position += 1
@@ -87,7 +87,7 @@ def common_digits(a: bytes, b: bytes, start: i64) -> i64:
 
 
 def agree(a: bytes, b: bytes, digits: i64) -> bool:
-    """Return whether two keys both have the first `digits` digits, and the same ones."""
+    """Return whether two keys both have `digits` digits and share them."""
     size: i64 = digits >> 1
     if not digits & 1:
         return len(a) >= size and len(b) >= size and a[:size] == b[:size]
@@ -97,15 +97,12 @@ def agree(a: bytes, b: bytes, digits: i64) -> bool:
 
 
 def key_at(hashes: bytes, entry: i64) -> bytes:
-    """Return key hash number `entry` of a leaf's joined ones."""
+    """Return the key hash of entry `entry` from a leaf's joined hashes."""
     return hashes[32 * entry : 32 * entry + 32]
 
 
 def place(hashes: bytes, digest: bytes) -> i64:
-    """Return the number of `digest` among a leaf's joined key hashes.
-
-    When it is not among them, -1 less the number that it would have.
-    """
+    """Return the position p of `digest` in a leaf's joined key hashes; -1 - p if it is absent."""
     base: i64 = 0
     total: i64 = len(hashes)
     while base < total:
@@ -125,7 +122,7 @@ def place(hashes: bytes, digest: bytes) -> i64:
 
 
 class Trie(Cell):
-    """What map and set have in common."""
+    """What Map and Set share."""
 
     __slots__ = ("_count", "_hashes", "_mask", "_sample", "_shift", "_tag")
 
@@ -146,11 +143,11 @@ class Trie(Cell):
         self._sample = None
 
     def _fresh(self) -> Trie:
-        """Return a new empty trie of the same kind."""
+        """Return a new empty trie of the same type."""
         raise UsageError("a trie is a map or a set")
 
     def _width(self) -> i64:
-        """Return the kids of one leaf entry: key and value, or key alone."""
+        """Return the number of kids of a leaf entry: key and value, or key alone."""
         return 2 if self._tag == TAG_MAP else 1
 
     def _build(self, depth: int) -> bytes:
@@ -180,7 +177,7 @@ class Trie(Cell):
         self._hashes = None
 
     def _keys(self) -> bytes:
-        """Return the key hashes of a leaf, in order, joined."""
+        """Return the joined key hashes of a leaf, in order."""
         hashes = self._hashes
         if hashes is None:
             width: i64 = self._width()
@@ -204,14 +201,14 @@ class Trie(Cell):
         return hashes
 
     def _first_key(self) -> bytes:
-        """Return the first key hash of a leaf that is not empty; the others are not needed."""
+        """Return the first key hash of a leaf that is not empty, without computing the others."""
         hashes = self._hashes
         return kid_hash(self._open()[0]) if hashes is None else hashes[:32]
 
     def _value(self, entry: i64) -> object:
-        """Return the kid that is the value of entry number `entry` of a leaf.
+        """Return the value kid of entry `entry` of a leaf.
 
-        A plain one is read from the encoding of a closed leaf, which stays closed.
+        A plain value is read from the encoding of a closed leaf, which stays closed.
         """
         if self._kids is None:
             data = self._encoding
@@ -223,10 +220,7 @@ class Trie(Cell):
         return self._open()[2 * entry + 1]
 
     def _any(self) -> bytes:
-        """Return the hash of some key below this node.
-
-        All of them share the digits before `shift`.
-        """
+        """Return the hash of some key below this node; all share the digits before `shift`."""
         sample = self._sample
         if sample is None:
             sample = (
@@ -238,11 +232,11 @@ class Trie(Cell):
         return sample
 
     def _slot(self, digit: i64) -> i64:
-        """Return the position of the child for `digit`, or where it would stand."""
+        """Return the position of the child for `digit`, or of its insertion."""
         return bit_count(self._mask & ((1 << digit) - 1))
 
     def _find(self, digest: bytes) -> tuple[Trie | None, i64]:
-        """Return (leaf, entry number) of the key with this hash, (None, 0) when it is absent."""
+        """Return (leaf, entry number) of the key with this hash, or (None, 0)."""
         node = self
         while node._count > MAP_LEAF_MAX:
             digit: i64 = digit_at(digest, node._shift)
@@ -269,8 +263,8 @@ class Trie(Cell):
     def _leaves(self, work: Work | None = None) -> Iterator[Trie]:
         """Yield the leaves in order.
 
-        Each must begin after the one before: a few cells that refer to one another many times over
-        could otherwise make a walk without end.
+        Each must start after the previous one. Otherwise a few shared cells could make the walk
+        endless.
         """
         last = b""
         stack: list[tuple[object, int, int]] = [(self, 0, -1)]
@@ -296,11 +290,11 @@ class Trie(Cell):
 
 
 def trie_of(kid: object, tag: i64, above: i64, shift: i64) -> Trie:
-    """Return a child node, checked to be of the right kind and smaller than its parent.
+    """Return a child node, checked to have the right type and to be smaller than its parent.
 
-    above: the entries of the parent, 0 for any; shift: the digit at which the parent's keys part,
-    -1 for none. A child's keys part later, so that no path has more than 64 nodes.
-    Raises: BadFormat: the tree is not canonical; MissingData: the node is not here.
+    above: the entries of the parent, 0 for any. shift: the digit at which the parent's keys differ,
+    -1 for none. A child's keys differ later, so no path has more than 64 nodes.
+    Raises: BadFormat: the tree is not canonical. MissingData: the node is missing.
     """
     node = kid.resolve() if isinstance(kid, Ref) else kid
     if (
@@ -315,7 +309,7 @@ def trie_of(kid: object, tag: i64, above: i64, shift: i64) -> Trie:
 
 
 def entry_offset(data: bytes, entry: i64, width: i64) -> i64:
-    """Return where entry number `entry` begins in the encoding of a leaf."""
+    """Return the position of entry `entry` in the encoding of a leaf."""
     at: i64 = 2  # the tag and a count below 128
     for _ in range(entry * width):
         at = skip_kid(data, at)
@@ -323,10 +317,7 @@ def entry_offset(data: bytes, entry: i64, width: i64) -> i64:
 
 
 def new_leaf(like: Trie, hashes: bytes, kids: list[object]) -> Trie:
-    """Return a leaf of the kind of `like`: kids in the order of their hashes, which are joined.
-
-    Closed when every kid is plain.
-    """
+    """Return a leaf like `like`, of kids in the order of `hashes`; closed if all are plain."""
     count: i64 = len(hashes) // HASH_BYTES
     out = BytesWriter()
     out.append(u8(like._tag))
@@ -344,7 +335,7 @@ def new_leaf(like: Trie, hashes: bytes, kids: list[object]) -> Trie:
 def new_node(
     like: Trie, count: i64, shift: i64, mask: i64, kids: list[object], sample: bytes | None
 ) -> Trie:
-    """Return a tree node of the kind of `like`."""
+    """Return a tree node like `like`."""
     made = like._fresh()
     made._count = count
     made._shift = shift
@@ -355,7 +346,7 @@ def new_node(
 
 
 def close(made: Trie, data: bytes, loader: Loader | None) -> Trie:
-    """Return `made`, a fresh map or set, as the closed one with this encoding."""
+    """Return `made`, a new map or set, as the closed one with this encoding."""
     count, at = read_vlq(data, 1, len(data))
     made._count = count
     if count > MAP_LEAF_MAX:
@@ -373,11 +364,11 @@ def close(made: Trie, data: bytes, loader: Loader | None) -> Trie:
 
 
 class Rows:
-    """Entries on their way into a new trie.
+    """Entries to be built into a new trie.
 
-    A row is a key hash, followed by the encoding of the entry when that is plain. Other entries
-    have a row of the hash alone; their kids are found by it. One object an entry keeps the sorting
-    of many from missing the processor's caches.
+    A row is a key hash, followed by the encoding of the entry if it is plain. Other entries have a
+    row of the hash alone, by which their kids are found. One object per entry keeps the sort of
+    many entries within the processor's caches.
     """
 
     def __init__(self, tag: i64) -> None:
@@ -386,7 +377,7 @@ class Rows:
         self.kids: dict[bytes, list[object]] = {}
 
     def add(self, digest: bytes, key: object, value: object) -> None:
-        """Add an entry; `value` is used for maps only."""
+        """Add an entry; sets ignore `value`."""
         out = BytesWriter()
         out.write(digest)
         if put_plain(out, key) and (self.tag == TAG_SET or put_plain(out, value)):
@@ -397,15 +388,15 @@ class Rows:
 
 
 def build(like: Trie, entries: Rows) -> Trie:
-    """Return the trie of entries in any order; of two entries with one key the later wins.
+    """Return the trie of entries in any order; the last of equal keys wins.
 
-    Cost: each entry is moved once for each digit that it takes to tell it from the others.
+    Cost: each entry moves once for each digit needed to distinguish it from the others.
     """
     return _spread(like, entries, entries.rows, 0) if entries.rows else like._fresh()
 
 
 def _spread(like: Trie, entries: Rows, rows: list[bytes], shift: i64) -> Trie:
-    """Return the trie of `rows`, in their order; their hashes agree before digit `shift`."""
+    """Return the trie of `rows`, later ones winning; their hashes agree before `shift`."""
     if len(rows) <= MAP_LEAF_MAX or shift == 2 * HASH_BYTES:
         return _sorted_leaf(like, entries, rows)
     buckets: list[list[bytes] | None] = [None] * 16
@@ -499,9 +490,9 @@ def _closed_leaf(like: Trie, hashes: bytes, data: bytes) -> Trie:
 
 
 def assemble(like: Trie, count: i64, shift: i64, slots: list[object]) -> Trie:
-    """Return the canonical trie of what stands under each of 16 digits at `shift` (None: nothing).
+    """Return the canonical trie of 16 children by digit at `shift` (None: no child).
 
-    Shapes: `count` is the sum of the entries below.
+    `count` is the number of entries below.
     """
     mask: i64 = 0
     kids: list[object] = []
@@ -519,10 +510,7 @@ def assemble(like: Trie, count: i64, shift: i64, slots: list[object]) -> Trie:
 
 
 def _gather(like: Trie, kids: list[object]) -> Trie:
-    """Return the leaf that holds the entries of several leaves.
-
-    The canonical shape up to 15 entries.
-    """
+    """Return the leaf with the entries of several leaves: the canonical shape up to 15 entries."""
     hashes: list[bytes] = []
     entries: list[object] = []
     for kid in kids:
@@ -535,10 +523,7 @@ def _gather(like: Trie, kids: list[object]) -> Trie:
 
 
 def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Trie:
-    """Return `node` with an entry; digits before `known` are known to agree.
-
-    Returns `node` itself when nothing changes.
-    """
+    """Return `node` with an entry; itself if nothing changes. Digits before `known` agree."""
     tag: i64 = node._tag
     if node._count <= MAP_LEAF_MAX:
         return _put_leaf(node, digest, key, value)
@@ -617,9 +602,9 @@ def _put_leaf(node: Trie, digest: bytes, key: object, value: object) -> Trie:
 def _spliced(
     node: Trie, hashes: bytes, at: i64, digest: bytes, key: object, value: object
 ) -> Trie | None:
-    """Return a closed leaf with an entry put, made from its bytes; None if the entry is not plain.
+    """Return a closed leaf with an entry put, spliced from its bytes; None if it is not plain.
 
-    at: as `place` says.
+    at: the position that `place` returned.
     """
     data = node._encoding
     assert data is not None
@@ -651,7 +636,7 @@ def _spliced(
 
 
 def remove(node: Trie, digest: bytes) -> Trie:
-    """Return `node` without the key of this hash: itself when the key is absent."""
+    """Return `node` without the key of this hash; itself if the key is absent."""
     tag: i64 = node._tag
     if node._count <= MAP_LEAF_MAX:
         hashes = node._keys()

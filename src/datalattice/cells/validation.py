@@ -1,4 +1,4 @@
-"""Validation: the complete check of a value, by `check_cell` over all its cells, children first.
+"""Validation: checks a value completely, with `check_cell` on all its cells, children first.
 
 Source: CAD003; docs/cells.md "Decoding".
 """
@@ -17,15 +17,13 @@ from datalattice.limits import EMBEDDED_BYTES_MAX
 
 
 def validate(value: Value) -> list[bytes]:
-    """Check that `value` and all below it is canonical.
+    """Check that `value` and all below it is canonical; return the hashes of missing branches.
 
-    Return the hashes of the branches that are not here.
-
-    Faults that can be seen are raised even when other branches are missing.
-    Raises: BadFormat: some part has the wrong kind, length, order or place.
+    Faults that are visible are raised even if branches are missing.
+    Raises: BadFormat: a part has a wrong type, length, order or position.
     """
     found = _Found()
-    # Kids, and encodings of cells whose kids are all done. A chain of cells can be millions long.
+    # Kids to visit, and encodings of cells whose kids are done. Chains can be millions long.
     stack: list[tuple[bytes, object, bytes]] = [(value_hash(value), value, b"")]
     entered: set[bytes] = set()
     while stack:
@@ -51,7 +49,7 @@ def validate(value: Value) -> list[bytes]:
 
 
 class _Found(Facts):
-    """What was found out about the cells of one value."""
+    """The facts of the cells of one value, checked so far."""
 
     def __init__(self) -> None:
         self.absent: Final[dict[bytes, None]] = {}
@@ -59,12 +57,12 @@ class _Found(Facts):
         self._facts: Final[dict[bytes, Fact]] = {}
 
     def check(self, hash: bytes, encoding: bytes) -> None:
-        """Check a cell after all below it."""
+        """Check a cell after all cells below it."""
         fact, _absent = examine(encoding, self, self.short)
         self._facts[hash] = fact
 
     def of(self, hash: bytes) -> Fact:
-        """Return the fact of a cell that was met."""
+        """Return the fact of a checked cell."""
         fact = self._facts.get(hash)
         if fact is None:
             raise MissingData([hash])

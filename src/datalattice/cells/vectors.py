@@ -1,9 +1,8 @@
 """Vector and list: a 16-way tree, one shape for each length.
 
-A vector of n elements is a leaf (n <= 16), a tail in front of a prefix whose length is a multiple
-of 16, or a tree of full blocks. Appending shares everything but the tail; and vectors made one
-after another by appending share even the tail's Python list, each looking only at its own first
-part of it.
+A vector of n elements is a leaf (n <= 16), a tail before a prefix whose length is a multiple of 16,
+or a tree of full blocks. Appending shares everything but the tail. Vectors made one after another
+by appending share even the tail's Python list, of which each uses only its own first part.
 
 Length: one structure with all its operations; they share the tree's private shape.
 
@@ -50,15 +49,14 @@ TAG_LIST: Final = 0x81
 _ITEMS: Final = "the elements are an iterable"
 _POSITION: Final = "a vector position is an int"
 _sha3: Final = hashlib.sha3_256
-MOVED_ELEMENTS: Final = 4096  # elements held at a time while a vector is rebuilt
-OVERLAP_ELEMENTS: Final = 4096  # elements held at a time while two ends are compared
+MOVED_ELEMENTS: Final = 4096  # elements in memory at a time while a vector is rebuilt
+OVERLAP_ELEMENTS: Final = 4096  # elements in memory at a time while two ranges are compared
 PACKED_STRING_MAX: Final = 32  # longer strings are not copied into a closed leaf
 
 
 class Vector(Cell):
-    """An immutable sequence.
+    """An immutable sequence of up to 2**63 - 1 values.
 
-    Shapes: up to 2**63 - 1 elements, each any value.
     Cost:   append, set and get touch one path, O(log16 n); hashing touches only what is new.
     """
 
@@ -88,7 +86,7 @@ class Vector(Cell):
     # --- encoding ---
 
     def _used(self) -> i64:
-        """Return how many of the kids belong to this vector (a shared list may be longer)."""
+        """Return how many kids belong to this vector; a shared list may be longer."""
         count = self._count
         if count <= 16:
             return count
@@ -182,13 +180,13 @@ class Vector(Cell):
             raise TypeMismatch(
                 f"a vector position is an int or a slice, got {type(index).__name__}"
             )
-        size: int = self._count  # as an int: `index` may be greater than any i64
+        size: int = self._count  # an int, since `index` may exceed an i64
         if not -size <= index < size:
             raise IndexError(f"position {index} of a vector of {size} elements")
         return deref(self._kid(index if index >= 0 else index + self._count))
 
     def get(self, index: int, default: Value = None) -> Value:
-        """Return the element at `index`, or `default` when it is out of range or negative."""
+        """Return the element at `index`, or `default` if it is out of range or negative."""
         need(index, int, _POSITION)
         size: int = self._count
         if 0 <= index < size:
@@ -196,10 +194,7 @@ class Vector(Cell):
         return default
 
     def to_list(self, start: int = 0, stop: int | None = None) -> list[Value]:
-        """Return the elements `start` .. `stop - 1` as a Python list.
-
-        Cost: each node on the way is visited once.
-        """
+        """Return the elements `start` .. `stop - 1` as a Python list; visits each node once."""
         need(start, int, _POSITION)
         need(stop, (int, NoneType), "the end of a range is an int or None")
         out: list[Value] = []
@@ -213,7 +208,7 @@ class Vector(Cell):
     def iter_range(self, start: int, stop: int, work: Work | None = None) -> Iterator[Value]:
         """Yield the elements `start` .. `stop - 1`, loading at most 16 leaves ahead.
 
-        Raises: WorkExceeded: `work`, when given, does not pay for the nodes on the way.
+        Raises: WorkExceeded: the nodes on the way exceed the budget `work`.
         """
         need(start, int, _POSITION)
         need(stop, int, _POSITION)
@@ -241,7 +236,7 @@ class Vector(Cell):
     def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
         """Return the first position of `value` in `start` .. `stop - 1`.
 
-        Raises: ValueError: it is not there.
+        Raises: ValueError: it is absent.
         """
         wanted = admit(value)
         at = max(start, 0)
@@ -259,7 +254,7 @@ class Vector(Cell):
     # --- new vectors ---
 
     def append(self, value: object) -> Vector:
-        """Return this vector with one more element at the end."""
+        """Return this vector with one element added at the end."""
         value = admit(value)
         count: i64 = self._count
         tail: i64 = count & 15
@@ -268,7 +263,7 @@ class Vector(Cell):
         kids = self._open()
         if len(kids) == tail:
             kids.append(value)
-        if kids[tail] is not value:  # somebody else grew the shared list first: keep our part of it
+        if kids[tail] is not value:  # another vector grew the shared list first: copy our part
             kids = kids[:tail]
             kids.append(value)
         if tail < 15 or count < 16:
@@ -276,7 +271,7 @@ class Vector(Cell):
         return _push(node_of(self._prefix, count - 15), self._prefix, _full_leaf(kids, 0))
 
     def extend(self, items: Iterable[object]) -> Vector:
-        """Return this vector with `items` at the end: the same as appending each, in bulk."""
+        """Return this vector with `items` added at the end, in bulk."""
         need(items, Iterable, _ITEMS)
         return self._extend([admit(item) for item in items])
 
@@ -306,12 +301,11 @@ class Vector(Cell):
         return whole
 
     def extend_encoded(self, rows: list[bytes]) -> Vector:
-        """Return this vector with more elements, given by their encodings: as `extend`, in bulk.
+        """Return this vector extended by elements given as encodings, in bulk.
 
-        For writers that know the layout of their elements. A row is the canonical encoding of a
-        value that stands inside its parent (at most 140 bytes) and refers to no branch; rows are
-        not checked.
-        Cost: no object for an element; full leaves are made from the rows as they are.
+        A row is the canonical encoding of an embedded value (at most 140 bytes) without references.
+        Rows are not checked: the caller must know the layout.
+        Cost: no object per element; full leaves are joined from the rows.
         """
         total: i64 = len(rows)
         tail: i64 = self._count & 15
@@ -331,15 +325,13 @@ class Vector(Cell):
     def extend_packed(
         self, data: bytes, ends: list[int], loader: Loader
     ) -> tuple[Vector, list[tuple[bytes, bytes]]]:
-        """Return (this vector with more elements, cells of its new leaves as (hash, encoding)).
+        """Return (this vector extended, the cells of its new leaves as (hash, encoding)).
 
-        As `extend`, for elements that are laid end to end as they stand in a leaf: the encoding of
-        each, or the reference to one that is a cell of its own. They are not checked, as in
-        `extend_encoded`. The new leaves are known by hash only, to be had from `loader`, as are the
-        cells that elements refer to; but for the first and the last, which may be at hand.
-
-        Shapes: `ends` says for each element where it ends in `data`.
-        Cost: no object for an element; full leaves are cut out of `data` as they are.
+        `data` has the elements as a leaf holds them, end to end: the encoding of each, or the
+        reference to it; `ends` has the end of each. They are not checked, as in `extend_encoded`.
+        New leaves and referenced elements are known by hash and load through `loader`, except
+        perhaps the first and the last leaf.
+        Cost: no object per element; full leaves are cut out of `data`.
         """
         cells: list[tuple[bytes, bytes]] = []
         total: i64 = len(ends)
@@ -369,12 +361,12 @@ class Vector(Cell):
         return whole, cells
 
     def concat(self, other: Vector) -> Vector:
-        """Return the elements of both."""
+        """Return the elements of both vectors."""
         need(other, Vector, "a vector is joined to a Vector")
         return self._extend(other.to_list())
 
     def set(self, index: int, value: object) -> Vector:
-        """Return this vector with another value at `index` (0 .. len - 1)."""
+        """Return this vector with `value` at `index` (0 .. len - 1)."""
         need(index, int, _POSITION)
         size: int = self._count
         if not 0 <= index < size:
@@ -384,10 +376,10 @@ class Vector(Cell):
     def drop(self, number: int, work: Work | None = None) -> Vector:
         """Return this vector without its first `number` elements.
 
-        Cost: a multiple of 16 reuses all leaves without loading them; otherwise every later element
-              moves. The leaves of a stored vector then go back to its store as they are made, so
-              that memory holds a part of them only. Paid from `work`, when given.
-        Raises: WorkExceeded: `work` is used up.
+        Cost: a multiple of 16 reuses all leaves without loading them. Any other number moves every
+              later element; finished leaves of a stored vector are spilled into its store, which
+              bounds the memory. Charged to `work`.
+        Raises: WorkExceeded: the budget is spent.
         """
         need(number, int, "the number of elements to drop is an int")
         size: int = self._count
@@ -399,7 +391,7 @@ class Vector(Cell):
             return _moved(self, number, work)
         tail: i64 = self._count & 15
         full: i64 = self._count - tail
-        kids = self._open()  # reads the prefix, too
+        kids = self._open()  # also reads the prefix
         body = EMPTY_VECTOR
         if full > number:
             levels: list[list[object]] = []
@@ -408,12 +400,12 @@ class Vector(Cell):
         return body._extend(kids[:tail]) if tail else body
 
     def take(self, number: int) -> Vector:
-        """Return the first `number` elements of this vector; itself when it has no more.
+        """Return the first `number` elements; this vector itself if it has no more.
 
         Cost: one path; the leaves are shared.
         """
         need(number, int, "the number of elements to take is an int")
-        size: int = self._count  # as an int: `number` may be greater than any i64
+        size: int = self._count  # an int, since `number` may exceed an i64
         if number >= size:
             return self
         if number <= 0:
@@ -432,7 +424,7 @@ class Vector(Cell):
     def differences(
         self, other: Vector, work: Work | None = None
     ) -> Iterator[tuple[int, bool, Value, bool, Value]]:
-        """Yield where the two differ: (position, own present, own value, other's, other's value).
+        """Yield (position, own present, own value, other present, other value) where two differ.
 
         Cost: proportional to the differing blocks; equal subtrees are not loaded.
         """
@@ -454,19 +446,19 @@ class Vector(Cell):
         join: Callable[[int, Value, Value], Value],
         work: Work | None = None,
     ) -> Vector:
-        """Return the join of two vectors by `join(position, own, other)`, called where they differ.
+        """Return the merge of two vectors, by `join(position, own, other)` where they differ.
 
-        The result has the greater length; a position that one side lacks counts as nil. Returns
-        this vector itself when nothing changes, and `other` itself when the result equals it.
-        Cost:   proportional to the differing blocks; paid from `work`, when given.
-        Raises: WorkExceeded: `work` is used up.
+        The result has the greater length; a missing position counts as None. Returns this vector
+        itself if nothing changes, and `other` itself if the result equals it.
+        Cost:   proportional to the differing blocks, charged to `work`.
+        Raises: WorkExceeded: the budget is spent.
         """
         need(other, Vector, "a vector is merged with a Vector")
         made: Vector = self
         theirs_too = other._count >= self._count
         for i, _has, mine, had, theirs in self.differences(other, work):
             if not had:
-                break  # the rest only this vector has
+                break  # only this vector has the rest
             if work is not None:
                 work.spend(work.limits.joined)
             result = admit(join(i, mine, theirs))
@@ -487,9 +479,9 @@ def _vector(count: i64, kids: list[object], prefix: object) -> Vector:
 
 
 def _full_leaf(items: list[object], start: i64) -> Vector:
-    """Return the leaf of 16 of `items` from `start` on: closed, if they are small and have no kids.
+    """Return the leaf of 16 `items` from `start` on, closed if all are small and without kids.
 
-    A closed leaf takes a third of the memory, and costs the cycle collector one object, not two.
+    A closed leaf takes a third of the memory, and is one object to the cycle collector, not two.
     """
     first = items[start]
     if isinstance(first, (bytes, str)) and len(first) > PACKED_STRING_MAX:
@@ -529,7 +521,7 @@ def closed_vector(data: bytes, loader: Loader | None) -> Vector:
 def node_of(kid: object, count: i64) -> Vector:
     """Return a tree node, checked to be a vector of `count` elements.
 
-    Raises: BadFormat: the tree is not canonical; MissingData: the node is not here.
+    Raises: BadFormat: the tree is not canonical. MissingData: the node is missing.
     """
     node = kid.resolve() if isinstance(kid, Ref) else kid
     if not isinstance(node, Vector) or node._count != count:
@@ -538,9 +530,9 @@ def node_of(kid: object, count: i64) -> Vector:
 
 
 def _push(body: Vector, kid: object, leaf: object) -> Vector:
-    """Return `body` with one more full leaf, given as a kid.
+    """Return `body`, of a positive multiple of 16 elements, with one more full leaf, as a kid.
 
-    Shapes: `body` has a positive multiple of 16 elements; `kid` is the same as a kid.
+    `kid` is `body` as a kid.
     """
     count: i64 = body._count
     if count == 16:
@@ -554,7 +546,7 @@ def _push(body: Vector, kid: object, leaf: object) -> Vector:
     child = kids[last]
     if size == block:
         kids.append(leaf)
-    elif size == 16:  # a leaf, which is not looked into: it may be known by hash only
+    elif size == 16:  # a leaf is not opened: it may be known by hash only
         kids[last] = _vector(32, [child, leaf], None)
     else:
         kids[last] = _push(node_of(child, size), child, leaf)
@@ -578,7 +570,7 @@ def _bulk(items: list[object]) -> Vector:
 def _leaves(
     node: Vector, count: i64, start: i64, levels: list[list[object]], work: Work | None
 ) -> None:
-    """Add the leaves of `node` from element `start` on, as kids, to a tree that is being built."""
+    """Add the leaves of `node` from element `start` on, as kids, to a tree under construction."""
     if work is not None:
         work.enter(node)
     if count == 16:
@@ -599,14 +591,14 @@ def _leaves(
 
 
 def _head(node: Vector, wanted: i64) -> Vector:
-    """Return the tree of the first `wanted` elements of `node`, a multiple of 16 and not 0."""
+    """Return the tree of the first `wanted` elements of `node`, a positive multiple of 16."""
     while True:
         count: i64 = node._count
         if count == wanted:
             return node
         tail: i64 = count & 15
         if tail:
-            node._open()  # reads the prefix, too
+            node._open()  # also reads the prefix
             node = node_of(node._prefix, count - tail)
             continue
         block: i64 = block_size(count)
@@ -625,7 +617,7 @@ def _head(node: Vector, wanted: i64) -> Vector:
 
 
 def _moved(whole: Vector, number: i64, work: Work | None) -> Vector:
-    """Return `whole` without its first elements when those that stay move to other leaves."""
+    """Return `whole` without its first elements, where the rest moves to other leaves."""
     home = _home_of(whole)
     full: i64 = (whole._count - number) & ~15
     levels: list[list[object]] = []
@@ -652,7 +644,7 @@ def _moved(whole: Vector, number: i64, work: Work | None) -> Vector:
 
 
 def _add_leaf(levels: list[list[object]], leaf: object, home: CellSink | None) -> None:
-    """Add a leaf behind others; 16 blocks of a level become one of the next."""
+    """Add a leaf at the end; 16 blocks of a level become one of the next."""
     kid = leaf
     level: i64 = 0
     span: i64 = 16
@@ -670,7 +662,7 @@ def _add_leaf(levels: list[list[object]], leaf: object, home: CellSink | None) -
 
 
 def _top_of(levels: list[list[object]]) -> Vector:
-    """Return the vector of the blocks on all levels: the lower a level, the later its elements."""
+    """Return the vector of the blocks on all levels; lower levels hold later elements."""
     top: object = None
     count: i64 = 0
     span: i64 = 16
@@ -686,7 +678,7 @@ def _top_of(levels: list[list[object]]) -> Vector:
 
 
 def _home_of(vector: Vector) -> CellSink | None:
-    """Return the loader behind a vector if it takes cells."""
+    """Return the loader of a vector if it can store cells."""
     prefix = vector._prefix
     loader = vector._loader
     if loader is None and isinstance(prefix, (Ref, Vector)):
@@ -695,7 +687,7 @@ def _home_of(vector: Vector) -> CellSink | None:
 
 
 def _handed_over(made: list[object], home: CellSink | None) -> list[object]:
-    """Return nodes as kids: those that `home` takes by their hashes."""
+    """Return nodes as kids, those that `home` stores by hash."""
     if home is None:
         return made
     taken: dict[bytes, bytes] = {}
@@ -708,7 +700,7 @@ def _handed_over(made: list[object], home: CellSink | None) -> list[object]:
             taken[node.hash] = node.encoding
     try:
         home.put_encodings(list(taken.items()))
-    except ReadOnly:  # then all stays in memory
+    except ReadOnly:  # a read-only store: keep everything in memory
         return made
     return [
         Ref(node.hash, home) if isinstance(node, Vector) and node.hash in taken else node
@@ -717,11 +709,11 @@ def _handed_over(made: list[object], home: CellSink | None) -> list[object]:
 
 
 def _is_at_home(node: Vector, home: CellSink) -> bool:
-    """Return whether every branch below a node just encoded is surely held by `home`."""
+    """Return whether `home` surely has every branch below a node just encoded."""
     if node._kids is None:
-        return True  # made of plain elements
+        return True  # a leaf of plain elements
     for kid in node._kids:
-        if isinstance(kid, Ref):  # long strings and integers are Refs, too, once they are encoded
+        if isinstance(kid, Ref):  # encoded long strings and integers are Refs, too
             if kid.loader is not home:
                 return False
         elif isinstance(kid, Cell):
@@ -732,7 +724,7 @@ def _is_at_home(node: Vector, home: CellSink) -> bool:
             ):
                 return False
         elif isinstance(kid, (str, bytes)) and len(kid) > CHUNK_BYTES // 4:
-            return False  # perhaps a tree of few chunks, which stands here while its chunks do not
+            return False  # perhaps an embedded tree of few chunks, whose chunks are not stored
     return True
 
 
@@ -746,7 +738,7 @@ def _collect(
 ) -> None:
     """Append the elements `start` .. `stop - 1` of `node`, at least one, to `out`.
 
-    resolve: load elements known by hash; they come as Refs if not.
+    resolve: load elements known by hash; otherwise they are returned as Refs.
     """
     if work is not None:
         work.enter(node)
@@ -805,7 +797,7 @@ ElementDifference = tuple[int, object, object]
 
 
 class _Block:
-    """What two vectors hold at `start`, a kid and its count each: at most 16 parts of `part`."""
+    """The kids of two vectors at `start`, with their counts: at most 16 parts of size `part`."""
 
     __slots__ = ("other", "other_count", "own", "own_count", "part", "start")
 
@@ -821,18 +813,15 @@ class _Block:
 
 
 def _full(vector: Vector) -> object:
-    """Return the tree of a vector's full leaves, as a kid."""
+    """Return the tree of a vector's full leaves as a kid."""
     if vector._count <= 16 or not vector._count & 15:
         return vector
-    vector._open()  # reads the prefix, too
+    vector._open()  # also reads the prefix
     return vector._prefix
 
 
 def _part_of(node: Vector, part: i64, number: i64) -> tuple[object, i64]:
-    """Return the kid that holds part `number` of `part` elements of a node, and its count.
-
-    A node that is no larger than a part is the first one itself.
-    """
+    """Return the kid with part `number` of a node, and its count; a small node is part 0."""
     count: i64 = node._count
     if count <= part:
         return node, count
@@ -842,7 +831,7 @@ def _part_of(node: Vector, part: i64, number: i64) -> tuple[object, i64]:
 def _differing(
     a: Vector, b: Vector, shared: i64, work: Work | None, *, backwards: bool = False
 ) -> Iterator[ElementDifference]:
-    """Yield where two vectors differ before position `shared`, which both have, in order."""
+    """Yield where two vectors differ before position `shared`, in order."""
     limit: i64 = shared & ~15
     stack: list[_Block] = []
     if limit:
@@ -883,7 +872,7 @@ def _differing(
 def _differing_tail(
     a: Vector, b: Vector, limit: i64, shared: i64, backwards: bool
 ) -> Iterator[ElementDifference]:
-    """Yield where two vectors differ behind their last full leaf in common."""
+    """Yield where two vectors differ after their last full leaf in common."""
     for i in range(shared - 1, limit - 1, -1) if backwards else range(limit, shared):
         left, right = a._kid(i), b._kid(i)
         if not same_kid(left, right):
@@ -891,21 +880,19 @@ def _differing_tail(
 
 
 def vector_fork_offset(a: Vector, b: Vector, work: Work | None = None) -> int | None:
-    """Return the first position that both vectors have and where they differ.
+    """Return the first common position at which two vectors differ, None if one extends the other.
 
-    None when one continues the other.
-
-    Cost:   equal blocks are skipped without loading them; paid from `work`, when given.
-    Raises: WorkExceeded: `work` is used up.
+    Cost:   equal blocks are not loaded; charged to `work`.
+    Raises: WorkExceeded: the budget is spent.
     """
     return _first_of(a, b, work, backwards=False)
 
 
 def vector_last_difference(a: Vector, b: Vector, work: Work | None = None) -> int | None:
-    """Return the last position that both vectors have and where they differ; None for none.
+    """Return the last common position at which two vectors differ, or None.
 
-    Cost:   equal blocks are skipped without loading them; paid from `work`, when given.
-    Raises: WorkExceeded: `work` is used up.
+    Cost:   equal blocks are not loaded; charged to `work`.
+    Raises: WorkExceeded: the budget is spent.
     """
     return _first_of(a, b, work, backwards=True)
 
@@ -925,12 +912,12 @@ def _first_of(a: Vector, b: Vector, work: Work | None, *, backwards: bool) -> in
 def vector_overlap_differences(
     a: Vector, skip_a: int, b: Vector, skip_b: int, count: int, work: Work | None = None
 ) -> Iterator[int]:
-    """Yield where `count` elements of two vectors, behind the first ones of each, differ.
+    """Yield where `count` elements of two vectors differ, after skipping the first ones of each.
 
-    Shapes: positions count from the first element compared; both vectors have all of them.
-    Cost:   where the skips differ by a multiple of 16, equal leaves are not loaded; elsewhere each
-            leaf is. Paid from `work`, when given.
-    Raises: WorkExceeded: `work` is used up.
+    Positions count from the first compared element. Both vectors must have all of them.
+    Cost:   if the skips differ by a multiple of 16, equal leaves are not loaded; otherwise every
+            leaf is. Charged to `work`.
+    Raises: WorkExceeded: the budget is spent.
     """
     at: i64 = 0
     last: i64 = count
@@ -972,7 +959,7 @@ def vector_overlap_differences(
 def _leaves_between(
     node: Vector, start: i64, stop: i64, out: list[object], work: Work | None
 ) -> None:
-    """Append the full leaves, as kids, of the elements `start` .. `stop - 1`: multiples of 16."""
+    """Append the full leaves of elements `start` .. `stop - 1`, multiples of 16, as kids."""
     if work is not None:
         work.enter(node)
     count: i64 = node._count
@@ -980,7 +967,7 @@ def _leaves_between(
         out.append(node)
         return
     if count & 15:
-        node._open()  # reads the prefix, too
+        node._open()  # also reads the prefix
         _leaves_between(node_of(node._prefix, count & ~15), start, stop, out, work)
         return
     block: i64 = block_size(count)
@@ -1001,7 +988,7 @@ def _leaves_between(
 
 
 class List(Cell):
-    """An immutable sequence that grows at its front; otherwise like a vector."""
+    """An immutable sequence that grows at its front: a vector in reverse."""
 
     __slots__ = ("_body",)
 
@@ -1042,7 +1029,7 @@ class List(Cell):
         return self._body[-1 - index]
 
     def get(self, index: int, default: Value = None) -> Value:
-        """Return the element at `index`, or `default` when it is out of range."""
+        """Return the element at `index`, or `default` if it is out of range."""
         need(index, int, "a list position is an int")
         size: int = len(self)
         return self._body.get(size - 1 - index, default) if index >= 0 else default
@@ -1057,7 +1044,7 @@ class List(Cell):
         return value in self._body
 
     def prepend(self, value: object) -> List:
-        """Return this list with one more element in front."""
+        """Return this list with one element added in front."""
         made = List()
         made._body = self._body.append(value)
         return made
