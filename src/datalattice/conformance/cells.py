@@ -1,4 +1,7 @@
-"""Cell vectors: values, decoding, signatures, JSON (files with schema `datalattice-cells-1`)."""
+"""Cell vectors: values, decoding, signatures, JSON (files with schema `datalattice-cells-1`).
+
+Source: docs/conformance.md "Kinds of vectors".
+"""
 
 from __future__ import annotations
 
@@ -89,10 +92,7 @@ def _kind(fields: Fields) -> str:
 
 
 def run_value(fields: Fields) -> None:
-    """Check a value vector: encoding, hash, sizes, printed form, messages, and any signature.
-
-    Source: docs/conformance.md "Kinds of vectors".
-    """
+    """Check a value vector: encoding, hash, sizes, printed form, messages, and any signature."""
     signed = "seed" in fields or "sig" in fields
     only_fields(fields, VALUE_FIELDS + MESSAGE_FIELDS + (SIGNED_FIELDS if signed else ()))
     value = build(need(fields, "v"))

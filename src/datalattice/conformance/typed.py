@@ -3,6 +3,8 @@
 `null`, `true` and `false` are themselves; everything else is an object with one member that names
 the type. Containers are built twice, by the bulk builders and by single updates, and both must
 agree.
+
+Source: docs/conformance.md "Kinds of vectors".
 """
 
 from __future__ import annotations
@@ -61,7 +63,6 @@ def build(node: Any) -> Value:
     """Return the value a typed description stands for.
 
     Raises: Mismatch: the description is malformed, or two ways of building disagree.
-    Source: docs/conformance.md "Kinds of vectors".
     """
     if node is None or isinstance(node, bool):
         return node

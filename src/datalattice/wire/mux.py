@@ -13,9 +13,9 @@ they came. Whatever its length, one is always under way, so no connection is stu
 handlers go on; and a peer makes us hold at most `large_bytes_max`, and a window for each stream.
 
 Whatever breaks the rules raises `ProtocolViolation`, and the object is of no more use.
+Length: one state machine. What comes, credit, what goes and ends change the same streams.
 
 Source: docs/node.md "Several streams".
-Length: one state machine. What comes, credit, what goes and ends change the same streams.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def test_use_out_of_order_is_refused() -> None:
     concurrent = ConcurrentTopic(Topic.create(), 1)
     with pytest.raises(UsageError, match="start"):
         concurrent.flush()
-    with pytest.raises(UsageError, match="needs a key"):
+    with pytest.raises(UsageError, match="`key` is None"):
         concurrent.offer(None, "x")
     concurrent.close()
     for call in (concurrent.flush, concurrent.start, lambda: concurrent.offer("k", 1)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datalattice.apps.queue import (
-    Batch,
+    NewRecords,
     Queue,
     QueueLattice,
     entry_headers,
@@ -198,16 +198,16 @@ def test_offer_many_of_nothing_writes_nothing() -> None:
 def test_a_bad_record_in_a_batch_appends_nothing() -> None:
     queue = queue_of("a")
     before = queue.cursor.get()
-    with pytest.raises(UsageError, match="keys: 1 given for 2 values"):
+    with pytest.raises(UsageError, match="`keys` has 1 elements for 2 values"):
         queue.offer_many(["b", "c"], keys=["k"])
-    with pytest.raises(UsageError, match="headers: 3 given for 2 values"):
+    with pytest.raises(UsageError, match="`headers` has 3 elements for 2 values"):
         queue.offer_many(["b", "c"], headers=[None] * 3)
     assert queue.cursor.get() is before
 
 
 def test_bad_arguments_say_what_is_accepted() -> None:
     queue = queue_of("a")
-    with pytest.raises(TypeMismatch, match="mapping or nil"):
+    with pytest.raises(TypeMismatch, match="mapping or None"):
         queue.offer("x", headers=[1])
     for offset in (True, 1.0, "1", 2**63):
         with pytest.raises(UsageError, match="offset"):
@@ -322,7 +322,7 @@ def test_a_log_that_was_made_ahead_takes_its_place() -> None:
         one.truncate(3)
     clock.now = 2_000
     before = queue.state()
-    made = Batch(["a", "b"], clock.now).append_to(before.entries)
+    made = NewRecords(["a", "b"], clock.now).append_to(before.entries)
     assert queue.advance(before, made)
     other.offer_many(["a", "b"])
     assert same(queue.cursor.get(), other.cursor.get())
@@ -333,7 +333,7 @@ def test_a_log_that_was_made_ahead_takes_its_place() -> None:
 def test_a_log_that_changed_meanwhile_stays(meanwhile: str) -> None:
     queue = queue_of(*range(20))
     before = queue.state()
-    made = Batch(["a"], 5).append_to(before.entries)
+    made = NewRecords(["a"], 5).append_to(before.entries)
     if meanwhile == "offer":
         queue.offer("b")
     else:
@@ -347,7 +347,7 @@ def test_metadata_set_meanwhile_is_kept_by_a_log_made_ahead() -> None:
     queue = queue_of("a")
     before = queue.state()
     queue.set_meta("k", 1)
-    assert queue.advance(before, Batch(["b"], 5).append_to(before.entries))
+    assert queue.advance(before, NewRecords(["b"], 5).append_to(before.entries))
     assert contents(queue) == ["a", "b"]
     assert queue.get_meta("k") == 1
 
@@ -355,7 +355,7 @@ def test_metadata_set_meanwhile_is_kept_by_a_log_made_ahead() -> None:
 def test_a_log_does_not_go_on_as_a_shorter_one() -> None:
     queue = queue_of("a", "b")
     before = queue.state()
-    with pytest.raises(UsageError, match="a log of 2 records cannot go on as one of 1"):
+    with pytest.raises(UsageError, match="`entries` has 1 records, the log it extends 2"):
         queue.advance(before, before.entries.take(1))
 
 
@@ -366,7 +366,7 @@ def test_many_long_records_in_one_go_keep_all_their_cells(length: int, part: str
     short = list(range(PACKED_MIN))
     values, keys = (long, short) if part == "value" else (short, long)
     one_by_one = [make_entry(to_cell(k), to_cell(v), 7) for k, v in zip(keys, values, strict=True)]
-    log = Batch(values, 7, keys).append_to(Vector.of([]))
+    log = NewRecords(values, 7, keys).append_to(Vector.of([]))
     assert novelty_hashes(log) == novelty_hashes(Vector.of(one_by_one))
 
 

@@ -108,11 +108,11 @@ def test_records_are_on_disk_with_keys_and_headers(folder: Folder, place: Place)
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        (("t", 0, ["one"], ["k", "l"]), UsageError, "keys: 2 given for 1 values"),
-        (("t", 0, ["one"], None, [{}, {}]), UsageError, "headers: 2 given for 1 values"),
-        (("t", 0, ["one"], None, [7]), TypeMismatch, "headers are a mapping or nil"),
-        ((None, 0, ["one"]), UsageError, "needs"),
-        (("", 0, ["one"]), UsageError, "a topic needs a name"),
+        (("t", 0, ["one"], ["k", "l"]), UsageError, "`keys` has 2 elements for 1 values"),
+        (("t", 0, ["one"], None, [{}, {}]), UsageError, "`headers` has 2 elements for 1 values"),
+        (("t", 0, ["one"], None, [7]), TypeMismatch, "`headers` is not a mapping or None"),
+        ((None, 0, ["one"]), UsageError, "topic"),
+        (("", 0, ["one"]), UsageError, "the topic's name is empty"),
         (("t", 0, [object()]), TypeMismatch, "object"),
     ],
 )
@@ -184,15 +184,15 @@ def test_the_node_refuses_what_is_no_offer(folder: Folder, tmp_path: Path) -> No
         ({"owner": bytes(31)}, UsageError, "owner is a public key, got"),
         ({"owner": other}, NoSigningKey, "no key here may sign for the owner"),
         ({"topic": None}, UsageError, "the operation needs topic"),
-        ({"topic": ""}, UsageError, "a topic needs a name"),
+        ({"topic": ""}, UsageError, "the topic's name is empty"),
         ({"partition": None}, UsageError, "the operation needs partition"),
         ({"values": None}, UsageError, "the operation needs values"),
         ({"values": {"a": 1}}, UsageError, "values is a vector"),
         ({"values": []}, UsageError, "values are 1 to 10000 in one offer, got 0"),
         ({"keys": "k"}, UsageError, "keys is a vector"),
         ({"keys": []}, UsageError, "keys are 1 to 10000 in one offer, got 0"),
-        ({"keys": ["k", "l"]}, UsageError, "keys: 2 given for 1 values"),
-        ({"headers": [1]}, TypeMismatch, "headers are a mapping or nil"),
+        ({"keys": ["k", "l"]}, UsageError, "`keys` has 2 elements for 1 values"),
+        ({"headers": [1]}, TypeMismatch, "`headers` is not a mapping or None"),
     ]
     with running(folder.path):
         for changed, error, words in wrong:

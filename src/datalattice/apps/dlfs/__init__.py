@@ -7,7 +7,7 @@ registers the section `:fs` of the standard root: `:fs, owner, :value, drive`.
 from __future__ import annotations
 
 from datalattice.apps.dlfs.drive import Drive, checked_drive, drive_names
-from datalattice.apps.dlfs.facts import Stat, Usage
+from datalattice.apps.dlfs.facts import DriveUsage, Stat
 from datalattice.apps.dlfs.lattice import DRIVES, FS_SECTION, DLFSLattice
 from datalattice.apps.dlfs.merging import NAMES, entries_of
 from datalattice.apps.dlfs.node import (
@@ -34,9 +34,9 @@ __all__ = [
     "Content",
     "DLFSLattice",
     "Drive",
+    "DriveUsage",
     "Node",
     "Stat",
-    "Usage",
     "checked_drive",
     "drive_names",
     "entries_of",

@@ -1,4 +1,9 @@
-"""Drive: a file system over one cursor, every write one atomic update of its root node."""
+"""Drive: a file system over one cursor, every write one atomic update of its root node.
+
+Source: CAD028 "Drives", "Operations", "Merge"; docs/dlfs.md "Drives", "Operations", "Writes",
+    "Large files", "File objects", "Merge"; docs/design/decisions.md "D-FS1"; CAD024 "Root layout",
+    "Fork and sync".
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ from datalattice.apps.dlfs.lattice import FS_SECTION, DLFSLattice
 from datalattice.apps.dlfs.merging import time_of
 from datalattice.apps.dlfs.node import ZERO_NODE, Content, Node, is_name, make_directory
 from datalattice.apps.dlfs.paths import PathLike, join_path, split_path
-from datalattice.apps.dlfs.reading import Reading
+from datalattice.apps.dlfs.reading import DriveReader
 from datalattice.cells import (
     EMPTY_INDEX,
     Blob,
@@ -35,7 +40,7 @@ from datalattice.errors import (
 from datalattice.lattice import VALUE
 
 
-class Drive(Reading):
+class Drive(DriveReader):
     """Directories and files below one root node.
 
         drive = Drive.create()
@@ -46,8 +51,6 @@ class Drive(Reading):
 
     Threads may share one. With `stage` finished parts of large files are handed to it, so that a
     store can take them while the rest is still being written.
-
-    Source: CAD028 "Drives"; docs/dlfs.md "Drives".
     """
 
     __slots__ = ("_clock", "_last_ms", "_stage")
@@ -62,10 +65,7 @@ class Drive(Reading):
 
     @classmethod
     def create(cls, clock: Clock | None = None, *, stage: Stage | None = None) -> Self:
-        """Return an empty drive over a cursor of its own, its root stamped with the present.
-
-        Source: CAD028 "Drives"; docs/dlfs.md "Drives"; docs/design/decisions.md "D-FS1".
-        """
+        """Return an empty drive over a cursor of its own, its root stamped with the present."""
         clock = clock or SystemClock()
         root = make_directory(EMPTY_INDEX, present_ms(clock))
         return cls(RootLattice(DLFSLattice(), root), clock, stage=stage)
@@ -84,8 +84,6 @@ class Drive(Reading):
 
         A drive that was never written reads as empty. Writing needs a key in the cursor's context
         that the owner accepts; reading checks the owner's signature.
-
-        Source: CAD024 "Root layout"; CAD028 "Drives"; docs/dlfs.md "Drives".
         """
         return cls(
             root.path(FS_SECTION, to_cell(owner), VALUE, checked_drive(name)), clock, stage=stage
@@ -100,19 +98,13 @@ class Drive(Reading):
         *,
         stage: Stage | None = None,
     ) -> Self:
-        """Return the drive `name` of a cursor on a Map of drives, made in one update if absent.
-
-        Source: CAD028 "Drives"; docs/dlfs.md "Drives".
-        """
+        """Return the drive `name` of a cursor on a Map of drives, made in one update if absent."""
         drive = cls(parent.path(checked_drive(name)), clock, stage=stage)
         drive.ensure()
         return drive
 
     def ensure(self) -> None:
-        """Write the empty drive, stamped with the present, if there is none yet.
-
-        Source: CAD028 "Drives"; docs/dlfs.md "Drives".
-        """
+        """Write the empty drive, stamped with the present, if there is none yet."""
         now_ms = self._now_ms()
         if self._cursor.get() is None:
             empty = make_directory(EMPTY_INDEX, now_ms)
@@ -124,7 +116,6 @@ class Drive(Reading):
         """Make a directory.
 
         Raises: AlreadyExists: something is there. NoSuchPath: the directory above is missing.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Writes".
         """
         names = split_path(path)
         if not names:
@@ -136,7 +127,6 @@ class Drive(Reading):
 
         Raises: AlreadyExists: a file is there, or a directory and not `exist_ok`. NotADirectory: a
                 file is on the way.
-        Source: docs/dlfs.md "Operations".
         """
         names = split_path(path)
 
@@ -160,7 +150,6 @@ class Drive(Reading):
 
         Raises: NoSuchPath: there is nothing. DirectoryNotEmpty: it holds something. UsageError: the
                 root.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Writes".
         """
         names = split_path(path)
         self._edit(names, tree.deletion(names, tree=False))
@@ -169,7 +158,6 @@ class Drive(Reading):
         """Delete a file, or a directory with everything in it, in one update.
 
         Raises: NoSuchPath: there is nothing. UsageError: the root.
-        Source: docs/dlfs.md "Operations", "Writes".
         """
         names = split_path(path)
         self._edit(names, tree.deletion(names, tree=True))
@@ -180,15 +168,11 @@ class Drive(Reading):
         Raises: NoSuchPath: nothing is at `source`, or no directory above `target`. AlreadyExists,
                 IsADirectory: something is at `target` that cannot be replaced: only files are, by
                 files, if `overwrite`. UsageError: `target` is inside `source`.
-        Source: docs/dlfs.md "Operations", "Writes"; docs/design/decisions.md "D-FS1".
         """
         self._place(split_path(source), split_path(target), overwrite=overwrite, move=False)
 
     def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """As `copy`, and delete what was at `source`, in the same update.
-
-        Source: docs/dlfs.md "Operations", "Writes"; docs/design/decisions.md "D-FS1".
-        """
+        """As `copy`, and delete what was at `source`, in the same update."""
         self._place(split_path(source), split_path(target), overwrite=overwrite, move=True)
 
     def _place(
@@ -216,7 +200,6 @@ class Drive(Reading):
         """Make an empty file.
 
         Raises: AlreadyExists: something is there. NoSuchPath: the directory above is missing.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Writes".
         """
         names = split_path(path)
         if not names:
@@ -230,7 +213,6 @@ class Drive(Reading):
         `content` returns it, is shared.
 
         Raises: NoSuchPath: the directory above is missing. IsADirectory: there is a directory.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Large files".
         """
         names = split_path(path)
         tree.check_file(self._cursor.get(), names)
@@ -245,7 +227,6 @@ class Drive(Reading):
 
         Cost:   the last chunk and the nodes above it, and the new chunks.
         Raises: as `write`.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Large files".
         """
         self._change_content(path, lambda held: blob_overwrite(held, len(held), data, self._stage))
 
@@ -254,7 +235,6 @@ class Drive(Reading):
 
         Cost:   the chunks in that range and the nodes above them.
         Raises: as `write`. UsageError: a negative position.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Large files".
         """
         self._change_content(path, lambda held: blob_overwrite(held, position, data, self._stage))
 
@@ -263,7 +243,6 @@ class Drive(Reading):
 
         Raises: NoSuchPath: there is nothing. IsADirectory: there is a directory. UsageError: a
                 negative size.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations", "Large files".
         """
         self.content(path)
         self._change_content(path, lambda held: blob_truncate(held, size), must_exist=True)
@@ -272,7 +251,6 @@ class Drive(Reading):
         """Make a file `size` bytes long: cut it, or fill it up with zeros.
 
         Raises: as `truncate`.
-        Source: docs/dlfs.md "Operations", "Large files".
         """
 
         def change(held: Content) -> Value:
@@ -291,45 +269,29 @@ class Drive(Reading):
         keeps the content it had then.
 
         Raises: as `read`, `write`, `create_file`. UsageError: another mode.
-        Source: CAD028 "Operations"; docs/dlfs.md "File objects".
         """
         return open_file(self, path, mode, buffering)
 
     # --- merging ---
 
     def fork(self) -> Drive:
-        """Return a working copy; its writes arrive here with its `sync`.
-
-        Source: CAD024 "Fork and sync"; docs/dlfs.md "Drives".
-        """
+        """Return a working copy; its writes arrive here with its `sync`."""
         return Drive(self._cursor.fork(), self._clock, stage=self._stage)
 
     def sync(self) -> None:
-        """Bring the writes of a fork to its parent, or those of a root to where it is kept.
-
-        Source: CAD024 "Fork and sync"; docs/dlfs.md "Drives".
-        """
+        """Bring the writes of a fork to its parent, or those of a root to where it is kept."""
         self._cursor.sync()
 
     def merge(self, root: Value) -> None:
-        """Join the root node of another drive into this one.
-
-        Source: CAD028 "Merge"; docs/dlfs.md "Merge".
-        """
+        """Join the root node of another drive into this one."""
         self._cursor.merge(root)
 
     def replicate(self, other: Drive) -> None:
-        """Join everything that another drive holds into this one.
-
-        Source: CAD028 "Merge"; docs/dlfs.md "Merge".
-        """
+        """Join everything that another drive holds into this one."""
         self.merge(other.cursor.get())
 
     def clone(self) -> Drive:
-        """Return a drive of its own with what is here now; neither sees the other's writes.
-
-        Source: CAD028 "Drives"; docs/dlfs.md "Drives".
-        """
+        """Return a drive of its own with what is here now; neither sees the other's writes."""
         held = self._cursor.get()
         root = RootLattice(DLFSLattice(), ZERO_NODE if held is None else held)
         return Drive(root, self._clock, stage=self._stage)
@@ -377,7 +339,6 @@ def checked_drive(name: object) -> str:
     """Return the name of a drive: a str of at least one character without `/`.
 
     Raises: UsageError: anything else.
-    Source: CAD028 "Drives"; docs/dlfs.md "Drives".
     """
     if not isinstance(name, str) or not is_name(name):
         raise UsageError(
@@ -390,7 +351,6 @@ def drive_names(root: LatticeCursor, owner: object) -> list[str]:
     """Return the names of the drives of `owner` below a root cursor, in order.
 
     What a foreign owner wrote that is no directory is no drive, and is left out.
-    Source: CAD024 "Root layout"; docs/dlfs.md "Drives".
     """
     held = root.path(FS_SECTION, to_cell(owner), VALUE).get()
     if not isinstance(held, Map):

@@ -1,4 +1,7 @@
-"""Facts: what is told about a node without its content."""
+"""Facts: what is told about a node without its content.
+
+Source: CAD028 "Operations"; docs/dlfs.md "Operations".
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class Stat(NamedTuple):
         return not self.is_dir
 
 
-class Usage(NamedTuple):
+class DriveUsage(NamedTuple):
     """How much is at and below a path; a directory counts itself."""
 
     bytes: int
@@ -37,10 +40,7 @@ class Usage(NamedTuple):
 
 
 def stat_of(names: Names, value: Value) -> Stat:
-    """Return what is known about the live node `value` at `names`; the root has the name "".
-
-    Source: CAD028 "Operations"; docs/dlfs.md "Operations".
-    """
+    """Return what is known about the live node `value` at `names`; the root has the name ""."""
     node = read_node(value)
     assert node is not None
     return Stat(
@@ -54,19 +54,18 @@ def stat_of(names: Names, value: Value) -> Stat:
     )
 
 
-def usage_of(value: Value) -> Usage:
+def usage_of(value: Value) -> DriveUsage:
     """Return how much is at and below a live node; what is deeper than a path leads is not counted.
 
     Cost:   each directory is looked into once, however often it is used.
-    Source: docs/dlfs.md "Operations".
     """
     return _usage(value, 0, {})
 
 
-def _usage(value: Value, depth: int, known: dict[tuple[bytes, int], Usage]) -> Usage:
+def _usage(value: Value, depth: int, known: dict[tuple[bytes, int], DriveUsage]) -> DriveUsage:
     node = read_node(value)
     if node is not None and node.data is not None:
-        return Usage(blob_length(node.data), 1, 0)
+        return DriveUsage(blob_length(node.data), 1, 0)
     key = value_hash(value), depth
     found = known.get(key)
     if found is None:
@@ -77,15 +76,12 @@ def _usage(value: Value, depth: int, known: dict[tuple[bytes, int], Usage]) -> U
                 total += below.bytes
                 files += below.files
                 directories += below.directories
-        found = known[key] = Usage(total, files, directories)
+        found = known[key] = DriveUsage(total, files, directories)
     return found
 
 
 def walked(names: Names, value: Value) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield (path, directories, files) of the directory `value` at `names` and of all below it.
-
-    Source: docs/dlfs.md "Operations".
-    """
+    """Yield (path, directories, files) of the directory `value` at `names` and of all below it."""
     waiting = [(names, value)]
     while waiting:
         place, directory = waiting.pop()

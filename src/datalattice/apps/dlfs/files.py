@@ -1,4 +1,7 @@
-"""Files: binary file objects on the files of a drive."""
+"""Files: binary file objects on the files of a drive.
+
+Source: CAD028 "Operations"; docs/dlfs.md "File objects".
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,6 @@ class RawFile(io.RawIOBase):
     """A file of a drive: each write is one update of the drive, each read sees the latest.
 
     Without writing it keeps the content that the file had when it was opened.
-
-    Source: CAD028 "Operations"; docs/dlfs.md "File objects".
     """
 
     def __init__(
@@ -160,10 +161,7 @@ class RawFile(io.RawIOBase):
 
 
 def open_file(drive: Home, path: PathLike, mode: str, buffering: int) -> BinaryIO:
-    """Return a file object on the file at `path`, buffered unless `buffering` is 0.
-
-    Source: CAD028 "Operations"; docs/dlfs.md "File objects".
-    """
+    """Return a file object on the file at `path`, buffered unless `buffering` is 0."""
     spelled = "".join(sorted(mode))
     known = {"".join(sorted(one)): one for one in MODES}.get(spelled)
     if known is None:

@@ -1,4 +1,9 @@
-"""Lattice of the file system: nodes, and the section `:fs` of the standard root."""
+"""Lattice of the file system: nodes, and the section `:fs` of the standard root.
+
+Source: CAD028 "Node", "checkForeign", "Paths", "Merge"; docs/dlfs.md "Nodes", "What foreigners may
+    send", "Merge"; docs/design/forks.md "The order"; docs/design/decisions.md "D9", "Base",
+    "D-FS1".
+"""
 
 from __future__ import annotations
 
@@ -29,56 +34,37 @@ class DLFSLattice(Lattice):
     """A node of a drive with everything below it."""
 
     def zero(self) -> Value:
-        """Return the empty directory of time 0.
-
-        Source: CAD028 "Node"; docs/dlfs.md "Nodes".
-        """
+        """Return the empty directory of time 0."""
         return ZERO_NODE
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the newest write of each tree that the other lacks.
 
         Cost:   the directories that differ.
-        Source: docs/design/forks.md "The order".
         """
         return latest_of_nodes(own, other, walk)
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether `value` has the shape of a node.
-
-        Source: CAD028 "checkForeign"; docs/dlfs.md "What foreigners may send".
-        """
+        """Return whether `value` has the shape of a node."""
         return is_well_formed(value)
 
     def accepts(self, other: Value, context: MergeContext) -> bool:
-        """Return whether `other` has the shape of a node; report it when not.
-
-        Source: docs/dlfs.md "What foreigners may send"; docs/design/decisions.md "D9".
-        """
+        """Return whether `other` has the shape of a node; report it when not."""
         if is_well_formed(other, work=context.work):
             return True
         context.report(EntryDropped(context.path))
         return False
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of the entries at position 0, else nil.
-
-        Source: CAD028 "Paths"; docs/dlfs.md "Nodes".
-        """
+        """Return the lattice of the entries at position 0, else nil."""
         return ExactIndexLattice(self) if is_integer(key) and key == ENTRIES else None
 
     def resolve_key(self, key: Value) -> Value:
-        """Return an Integer, or the Integer that a String spells, else nil.
-
-        Source: CAD028 "Paths"; docs/dlfs.md "Nodes".
-        """
+        """Return an Integer, or the Integer that a String spells, else nil."""
         if isinstance(key, str) and key.removeprefix("-").isdecimal() and key.isascii():
             number = int(key) if len(key) < _LONG_DIGITS else None
             return number if number is not None and is_long(number) else None
@@ -91,7 +77,6 @@ class DLFSLattice(Lattice):
         Cost:   the directories that differ, and what is new. A directory whose base is raised is
                 walked as a whole.
         Raises: MissingData: a directory to look into is not in the store.
-        Source: CAD028 "Merge"; docs/dlfs.md "Merge"; docs/design/decisions.md "Base", "D-FS1".
         """
         if other is None or own is other:
             return own

@@ -8,6 +8,9 @@ Trees come from strangers and a few cells that are used many times over can stan
 than any machine could visit. So all merges of one message remember together what they did for a
 directory, by its hash, and go no deeper than `DEPTH_MAX`. What was done at one depth holds at every
 depth that has room for as many levels as were looked at.
+
+Source: docs/design/decisions.md "Base", "D-FS1"; docs/dlfs.md "Writes", "What foreigners may send",
+    "Nodes"; CAD028 "checkForeign".
 """
 
 from __future__ import annotations
@@ -56,7 +59,6 @@ def time_of(value: Value) -> int:
     -1 for a value that is no node.
 
     Cost:   a directory is walked, once for each hash.
-    Source: docs/design/decisions.md "Base"; docs/dlfs.md "Writes".
     """
     node = read_node(value)
     if node is None:
@@ -70,7 +72,6 @@ def is_well_formed(value: Value, known: Times | None = None, work: Work | None =
     What lies below is not looked at, unless the directory itself is not newer than its base.
 
     Shapes: known: what this merge found out before; filled.
-    Source: CAD028 "checkForeign"; docs/dlfs.md "What foreigners may send".
     """
     node = read_node(value)
     if node is None:
@@ -81,10 +82,7 @@ def is_well_formed(value: Value, known: Times | None = None, work: Work | None =
 
 
 def entries_of(node: Node, work: Work | None = None) -> Index:
-    """Return the entries of a directory, deletions of its fifth position as tombstones among them.
-
-    Source: docs/dlfs.md "Nodes"; docs/design/decisions.md "D-FS1".
-    """
+    """Return a directory's entries, with the deletions of its fifth position as tombstones."""
     return Merging(None, _memos(work, _SILENT), work).folded(node, (), 0)
 
 

@@ -4,6 +4,9 @@ A node is the Vector `[entries, data, metadata, utime]`: a directory has entries
 tombstone neither. A directory may carry a base as the entry of the empty name in a fifth position;
 nothing in it is as old as that. Ordinary names there are deletions in the layout of CAD028, and are
 read as tombstones of their times.
+
+Source: CAD028 "Node", "Names", "Tombstones"; docs/dlfs.md "Nodes", "Names and paths", "Merge";
+    docs/design/decisions.md "D-FS1".
 """
 
 from __future__ import annotations
@@ -70,10 +73,7 @@ class Node(NamedTuple):
 
 
 def is_time(value: Value) -> bool:
-    """Return whether a value is a time: an Integer of at most 64 bits, 0 or more.
-
-    Source: CAD028 "Node"; docs/dlfs.md "Nodes".
-    """
+    """Return whether a value is a time: an Integer of at most 64 bits, 0 or more."""
     number = as_integer(value)
     return number is not None and is_long(number) and number >= 0
 
@@ -82,8 +82,6 @@ def is_name(value: Value) -> bool:
     """Return whether a value can be the key of an entry: a String that stands for a name.
 
     A name has at least one character and no `/`.
-
-    Source: CAD028 "Names"; docs/dlfs.md "Names and paths".
     """
     name = name_of(value) if isinstance(value, (str, Text)) else None
     return name is not None and name != "" and "/" not in name
@@ -93,7 +91,6 @@ def read_node(value: Value) -> Node | None:
     """Return the parts of a node, None for a value that is none.
 
     Cost:   looks at the top of the value only.
-    Source: CAD028 "Node"; docs/dlfs.md "Nodes".
     """
     if not isinstance(value, Vector) or not NODE_FIELDS <= len(value) <= NODE_FIELDS_MAX:
         return None
@@ -128,10 +125,7 @@ def make_directory(
     metadata: Value = None,
     further: tuple[Value, ...] = (),
 ) -> Vector:
-    """Return a directory: four positions, five with a base, more with further fields.
-
-    Source: CAD028 "Node"; docs/dlfs.md "Nodes"; docs/design/decisions.md "D-FS1".
-    """
+    """Return a directory: four positions, five with a base, more with further fields."""
     fields: list[Value] = [entries, None, metadata, utime]
     if base > NO_TIME:
         fields.append(Index.of([(BASE_KEY, base)]))
@@ -142,18 +136,12 @@ def make_directory(
 
 
 def make_file(data: Content, utime: int, metadata: Value = None) -> Vector:
-    """Return a file.
-
-    Source: CAD028 "Node"; docs/dlfs.md "Nodes".
-    """
+    """Return a file."""
     return Vector.of((None, data, metadata, utime))
 
 
 def make_tombstone(utime: int) -> Vector:
-    """Return what stands under the name of a deleted entry.
-
-    Source: CAD028 "Node"; docs/dlfs.md "Nodes"; docs/design/decisions.md "D-FS1".
-    """
+    """Return what stands under the name of a deleted entry."""
     return Vector.of((None, None, None, utime))
 
 
@@ -161,8 +149,6 @@ def deletions_of(node: Node) -> Iterator[tuple[Value, Value]]:
     """Yield (name, time) of the deletions in a fifth position, the base not among them.
 
     Nothing is checked.
-
-    Source: CAD028 "Tombstones"; docs/dlfs.md "Nodes".
     """
     if node.deletions is not None and (len(node.deletions) > 1 or node.base == NO_TIME):
         for name, time in node.deletions.entries():
@@ -171,8 +157,5 @@ def deletions_of(node: Node) -> Iterator[tuple[Value, Value]]:
 
 
 def is_zero(value: Value) -> bool:
-    """Return whether a value is the empty directory of time 0.
-
-    Source: CAD028 "Node"; docs/dlfs.md "Merge".
-    """
+    """Return whether a value is the empty directory of time 0."""
     return same(value, ZERO_NODE)

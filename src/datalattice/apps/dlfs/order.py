@@ -1,6 +1,8 @@
 """Order of drives: by which of two forked drives has the newest write.
 
 A directory ranks above what is in it at the same time, so a base ranks above what it cleared.
+
+Source: docs/design/forks.md "The order"; docs/dlfs.md "Merge".
 """
 
 from __future__ import annotations
@@ -57,7 +59,6 @@ def latest_of_nodes(own: Value, other: Value, walk: Walk) -> Latest:
     """Return the greatest elements that each of two trees has alone; nil: not there.
 
     Cost:   the directories that differ; what one side alone has is remembered.
-    Source: docs/design/forks.md "The order"; docs/dlfs.md "Merge".
     """
     return _compare(own, other, own is not None, other is not None, True, 0, walk)
 

@@ -3,6 +3,8 @@
 Leading slashes make a path absolute, trailing ones stand for `/.`; `.` and `..` are resolved, and
 `..` above the root of an absolute path is dropped. An empty path and an empty name in the middle
 are errors.
+
+Source: CAD028 "Paths"; docs/dlfs.md "Names and paths".
 """
 
 from __future__ import annotations
@@ -24,7 +26,6 @@ def normal_path(path: PathLike) -> str:
     """Return the normal form of a path; a relative one that leads nowhere else is `.`.
 
     Raises: UsageError: the path is empty, or has an empty name in the middle.
-    Source: CAD028 "Paths"; docs/dlfs.md "Names and paths".
     """
     text = _text(path)
     names = _names(text)
@@ -38,7 +39,6 @@ def split_path(path: PathLike) -> tuple[str, ...]:
 
     Raises: UsageError: the path is empty, has an empty name in the middle, or is deeper than 100
             names.
-    Source: CAD028 "Paths"; docs/dlfs.md "Names and paths".
     """
     text = _text(path)
     names = tuple([name for name in _names(text) if name != ABOVE])
@@ -48,10 +48,7 @@ def split_path(path: PathLike) -> tuple[str, ...]:
 
 
 def join_path(names: tuple[str, ...]) -> str:
-    """Return the absolute path of `names`.
-
-    Source: docs/dlfs.md "Names and paths".
-    """
+    """Return the absolute path of `names`."""
     return SEPARATOR + SEPARATOR.join(names)
 
 

@@ -1,4 +1,8 @@
-"""Reading: what a drive tells without changing anything."""
+"""Reading: what a drive tells without changing anything.
+
+Source: CAD028 "Operations", "Drives"; docs/dlfs.md "Operations", "Names and paths", "Large files",
+    "Drives".
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from datalattice.apps.dlfs import tree
-from datalattice.apps.dlfs.facts import Stat, Usage, stat_of, usage_of, walked
+from datalattice.apps.dlfs.facts import DriveUsage, Stat, stat_of, usage_of, walked
 from datalattice.apps.dlfs.node import Content, read_node
 from datalattice.apps.dlfs.paths import PathLike, join_path, split_path
 from datalattice.cells import Value, value_hash
@@ -21,7 +25,7 @@ READ_BYTES_MAX: Final = 1 << 32
 """Most bytes that one read returns: a few cells can stand for a file of any size."""
 
 
-class Reading:
+class DriveReader:
     """The reading half of a drive."""
 
     __slots__ = ("_cursor",)
@@ -35,25 +39,16 @@ class Reading:
         return self._cursor
 
     def exists(self, path: PathLike) -> bool:
-        """Return whether a file or a directory is at `path`.
-
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
-        """
+        """Return whether a file or a directory is at `path`."""
         return self._find(path) is not None
 
     def is_dir(self, path: PathLike) -> bool:
-        """Return whether a directory is at `path`.
-
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
-        """
+        """Return whether a directory is at `path`."""
         node = read_node(self._find(path))
         return node is not None and node.is_directory
 
     def is_file(self, path: PathLike) -> bool:
-        """Return whether a file is at `path`.
-
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
-        """
+        """Return whether a file is at `path`."""
         node = read_node(self._find(path))
         return node is not None and node.is_file
 
@@ -61,7 +56,6 @@ class Reading:
         """Return what is known about a file or directory.
 
         Raises: NoSuchPath: there is none.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
         """
         names = split_path(path)
         return stat_of(names, tree.find(self._cursor.get(), names))
@@ -70,7 +64,6 @@ class Reading:
         """Return the names in a directory, in the order of their UTF-8 bytes.
 
         Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
         """
         return [name for name, _, _ in tree.listed(self._directory(path))]
 
@@ -78,7 +71,6 @@ class Reading:
         """Return what is known about everything in a directory, in the order of names.
 
         Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
         """
         names = split_path(path)
         return [
@@ -89,7 +81,6 @@ class Reading:
         """Return names in a directory to which no path leads, as another implementation made them.
 
         Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
-        Source: docs/dlfs.md "Names and paths".
         """
         return tree.unreachable(self._directory(path))
 
@@ -99,7 +90,6 @@ class Reading:
         Tells what was there when it was called; a directory comes before what is in it.
 
         Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
-        Source: docs/dlfs.md "Operations".
         """
         return walked(split_path(path), self._directory(path))
 
@@ -109,7 +99,6 @@ class Reading:
         Cost:   loads the chunks of that range only.
         Raises: NoSuchPath: there is nothing. IsADirectory: there is a directory. UsageError: more
                 than 4 GiB at once, or a negative position.
-        Source: CAD028 "Operations"; docs/dlfs.md "Operations".
         """
         data = self.content(path)
         stop = len(data) if stop is None else stop
@@ -127,7 +116,6 @@ class Reading:
         """Return the data of a file as the immutable value it is: bytes, or a blob tree.
 
         Raises: NoSuchPath: there is nothing. IsADirectory: there is a directory.
-        Source: CAD028 "Operations"; docs/dlfs.md "Large files".
         """
         names = split_path(path)
         node = read_node(tree.find(self._cursor.get(), names))
@@ -135,26 +123,21 @@ class Reading:
             raise IsADirectory(f"{join_path(names)} is a directory")
         return node.data
 
-    def du(self, path: PathLike = "/") -> Usage:
+    def du(self, path: PathLike = "/") -> DriveUsage:
         """Return how many bytes, files and directories are at and below `path`.
 
         Raises: NoSuchPath: there is nothing.
-        Source: docs/dlfs.md "Operations".
         """
         return usage_of(tree.find(self._cursor.get(), split_path(path)))
 
     def root_hash(self) -> bytes:
-        """Return the value hash of the root node: two drives with the same one hold the same.
-
-        Source: CAD028 "Drives"; docs/dlfs.md "Drives".
-        """
+        """Return the value hash of the root node: two drives with the same one hold the same."""
         return self.node_hash("/")
 
     def node_hash(self, path: PathLike) -> bytes:
         """Return the value hash of the node at `path`.
 
         Raises: NoSuchPath: there is nothing.
-        Source: CAD028 "Drives"; docs/dlfs.md "Drives".
         """
         return value_hash(tree.find(self._cursor.get(), split_path(path)))
 

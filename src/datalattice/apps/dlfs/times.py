@@ -3,6 +3,8 @@
 It belongs to the hash, whatever the path that leads there, so it is found once and remembered
 beyond the merge that needed it. Trees come from strangers, and a few cells that are used many times
 over can stand for more nodes than any machine could visit; here each directory is looked into once.
+
+Source: docs/design/decisions.md "Base"; docs/design/foreign-data.md "Work".
 """
 
 from __future__ import annotations
@@ -60,7 +62,6 @@ def directory_time(
     Shapes: known: what this merge found out before; filled.
     Cost:   each directory below, of which nothing is known, is looked into once; paid from `work`.
     Raises: MissingData: one is not in the store. WorkExceeded: `work` is used up.
-    Source: docs/design/decisions.md "Base"; docs/design/foreign-data.md "Work".
     """
     if known is None:
         known = {}

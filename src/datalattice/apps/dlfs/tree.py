@@ -2,6 +2,9 @@
 
 Every write has one stamp: not before the present, later than what it replaces and than the base of
 every directory above. Every directory above gets it as its time, unless that is later already.
+
+Source: CAD028 "Drives", "Paths"; docs/dlfs.md "Drives", "Operations", "Names and paths", "Writes";
+    docs/design/decisions.md "Base", "D-FS1".
 """
 
 from __future__ import annotations
@@ -66,7 +69,6 @@ def root_of(value: Value) -> Node:
     """Return the parts of the root of a drive; nil is the empty one.
 
     Raises: TypeMismatch: the value is no directory.
-    Source: CAD028 "Drives"; docs/dlfs.md "Drives".
     """
     node = _directory(value)
     if node is None:
@@ -75,10 +77,7 @@ def root_of(value: Value) -> Node:
 
 
 def is_root(value: Value) -> bool:
-    """Return whether a value may be the root of a drive: a directory, or nil.
-
-    Source: CAD028 "Drives"; docs/dlfs.md "Drives".
-    """
+    """Return whether a value may be the root of a drive: a directory, or nil."""
     return _directory(value) is not None
 
 
@@ -92,7 +91,6 @@ def find(root: Value, names: Names) -> Value:
     """Return the live node at `names`.
 
     Raises: NoSuchPath: there is none.
-    Source: CAD028 "Paths"; docs/dlfs.md "Operations".
     """
     value: Value = ZERO_NODE if root is None else root
     node = root_of(value)
@@ -108,10 +106,7 @@ def find(root: Value, names: Names) -> Value:
 
 
 def is_live(root: Value, names: Names) -> bool:
-    """Return whether a file or a directory is at `names`.
-
-    Source: CAD028 "Paths"; docs/dlfs.md "Operations".
-    """
+    """Return whether a file or a directory is at `names`."""
     try:
         find(root, names)
     except NoSuchPath:
@@ -140,7 +135,6 @@ def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, V
     their first eight.
 
     of: all entries of the directory, when the value has a part of them.
-    Source: CAD028 "Paths"; docs/dlfs.md "Operations".
     """
     node = read_node(value)
     if node is None or node.entries is None:
@@ -162,7 +156,6 @@ def unreachable(value: Value) -> list[str]:
     """Return the names of a directory under which something lives and to which no path leads.
 
     Another implementation may have stored them: `.`, `..`, one with `/`, an empty one.
-    Source: docs/dlfs.md "Names and paths".
     """
     node = read_node(value)
     found: list[str] = []
@@ -179,10 +172,7 @@ def unreachable(value: Value) -> list[str]:
 
 
 def listed(value: Value) -> list[tuple[str, Value, Node]]:
-    """Return what `live_entries` yields, in the order of the names' bytes.
-
-    Source: CAD028 "Paths"; docs/dlfs.md "Operations".
-    """
+    """Return what `live_entries` yields, in the order of the names' bytes."""
     return sorted(live_entries(value), key=_name_bytes)
 
 
@@ -196,7 +186,6 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
     Raises: NoSuchPath: a directory on the way is missing. NotADirectory: there is a file.
             UsageError: the name is too long.
     Units:  now_ms: Unix milliseconds.
-    Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
     """
     if not names:
         raise UsageError("the root of a drive cannot be written over, deleted or moved")
@@ -229,7 +218,6 @@ def check_file(root: Value, names: Names) -> None:
     """Raise what writing a file at `names` would raise, before any of it is done.
 
     Raises: as `edit`. IsADirectory: there is a directory.
-    Source: docs/dlfs.md "Operations".
     """
     if not names:
         raise IsADirectory("/ is a directory")
@@ -267,8 +255,6 @@ def new_directory(names: Names, *, exist_ok: bool = False) -> Change:
     """Return the change that makes a directory where nothing live is.
 
     With `exist_ok` one that is there already stays as it is.
-
-    Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
     """
 
     def change(present: Value, stamp: Stamp) -> Value:
@@ -290,8 +276,6 @@ def new_content(
     """Return the change that gives a file the data that `content` makes of the present file.
 
     It is given None where no file is; with `exclusive` that must be so.
-
-    Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
     """
 
     def change(present: Value, stamp: Stamp) -> Value:
@@ -310,10 +294,7 @@ def new_content(
 
 
 def deletion(names: Names, *, tree: bool) -> Change:
-    """Return the change that deletes a file or an empty directory; with `tree` a full one too.
-
-    Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
-    """
+    """Return the change that deletes a file or an empty directory; with `tree` a full one too."""
 
     def change(present: Value, stamp: Stamp) -> Value:
         node = read_node(present)
@@ -330,8 +311,6 @@ def placement(names: Names, source: Value, *, overwrite: bool) -> Change:
     """Return the change that places a copy of the live node `source`, every node of it stamped.
 
     A file takes the place of a file when `overwrite` says so; nothing else is replaced.
-
-    Source: docs/dlfs.md "Writes"; docs/design/decisions.md "Base", "D-FS1".
     """
     node = read_node(source)
     assert node is not None

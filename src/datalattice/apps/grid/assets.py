@@ -2,6 +2,9 @@
 
 The id of an asset is the SHA-256 of its metadata exactly as written: another space is another
 asset. Two venues with the same text therefore have the same asset, whoever came first.
+
+Source: COG-4 "Content addressing", "Assets"; docs/grid.md "What is checked", "Assets", "Content";
+    COG-5 "Metadata"; COG-2 "Asset references"; COG-6 "Content".
 """
 
 from __future__ import annotations
@@ -38,7 +41,6 @@ def content_hash(value: Value, work: Work | None = None) -> bytes | None:
     Nil, too, for more than `CONTENT_BYTES_MAX`, of which nothing is read.
 
     Raises: WorkExceeded: `work`, when given, does not pay for the bytes.
-    Source: COG-4 "Content addressing"; docs/grid.md "What is checked".
     """
     if work is not None:
         size = len(value) if isinstance(value, (bytes, str)) else 0
@@ -63,7 +65,6 @@ def read_metadata(text: str | bytes) -> Map:
 
     Raises: UsageError: it is not one JSON object, in UTF-8 without a byte-order mark, of at most
             `CONTENT_BYTES_MAX` bytes.
-    Source: COG-5 "Metadata"; docs/grid.md "Assets".
     """
     given: object = text
     if not isinstance(given, (str, bytes)):
@@ -83,7 +84,6 @@ def metadata_bytes(text: str | bytes) -> bytes:
     """Return the bytes of a metadata text, checked.
 
     Raises: UsageError: it is no metadata.
-    Source: COG-5 "Metadata"; docs/grid.md "Assets".
     """
     read_metadata(text)
     raw = text if isinstance(text, bytes) else text.encode()
@@ -96,7 +96,6 @@ def asset_id(text: str | bytes) -> bytes:
     """Return the id of the asset with this metadata text.
 
     Raises: UsageError: it is no metadata.
-    Source: COG-4 "Assets"; docs/grid.md "Assets".
     """
     return sha256(metadata_bytes(text))
 
@@ -105,7 +104,6 @@ def asset_record(text: str | bytes) -> tuple[bytes, Map, Value]:
     """Return the id, the record and the text, as a cell, of an asset.
 
     Raises: UsageError: it is no metadata.
-    Source: COG-4 "Assets"; docs/grid.md "Assets".
     """
     raw = metadata_bytes(text)
     cell = make_text(raw.decode())
@@ -113,10 +111,7 @@ def asset_record(text: str | bytes) -> tuple[bytes, Map, Value]:
 
 
 def record_text(record: Value) -> str | None:
-    """Return the metadata text of an asset record, nil when it has none.
-
-    Source: COG-4 "Assets"; docs/grid.md "Assets".
-    """
+    """Return the metadata text of an asset record, nil when it has none."""
     text = record.get(METADATA) if isinstance(record, Map) else None
     return str(text) if isinstance(text, (str, Text)) else None
 
@@ -133,7 +128,6 @@ def parse_asset_id(given: object) -> bytes:
     """Return an asset id from its bytes or text: hex, `a/<hex>` or `<venue DID>/a/<hex>`.
 
     Raises: UsageError: it is none of them.
-    Source: COG-2 "Asset references"; docs/grid.md "Assets".
     """
     if isinstance(given, bytes) and len(given) == SHA256_BYTES:
         return given
@@ -155,7 +149,6 @@ def declared_hash(metadata: Map) -> bytes:
     """Return the SHA-256 that metadata declares of its content.
 
     Raises: UsageError: it declares no content, or no valid hash of it.
-    Source: COG-6 "Content"; docs/grid.md "Content".
     """
     content = metadata.get(CONTENT)
     if not isinstance(content, Map):
@@ -171,7 +164,6 @@ def check_content(metadata: Map, data: bytes) -> bytes:
     """Return the SHA-256 of content that is what the metadata declares.
 
     Raises: UsageError: it is not.
-    Source: COG-6 "Content"; docs/grid.md "Content".
     """
     wanted, found = declared_hash(metadata), sha256(data)
     if wanted != found:

@@ -3,6 +3,8 @@
 A merge asks nobody. Whoever merges first prepares a `KnownKeys`: what the resolver says of each
 DID is kept for a while, and the merge is judged by that alone. A DID that could not be resolved has
 no keys, and is on a list of those to be tried again.
+
+Source: COG-2 "DID documents"; docs/grid.md "Who may write"; COG-4 "Security".
 """
 
 from __future__ import annotations
@@ -28,10 +30,7 @@ PREPARED_MAX: Final = 100
 
 
 class DIDResolver(Protocol):
-    """Finds the documents of DIDs.
-
-    Source: COG-2 "DID documents"; docs/grid.md "Who may write".
-    """
+    """Finds the documents of DIDs."""
 
     def resolve(self, did: str) -> Mapping[str, Any]:
         """Return the document of a DID, parsed.
@@ -42,10 +41,7 @@ class DIDResolver(Protocol):
 
 
 class FixedResolver:
-    """Documents that are known beforehand: for tests, and for groups without a network.
-
-    Source: COG-2 "DID documents"; docs/grid.md "Who may write".
-    """
+    """Documents that are known beforehand: for tests, and for groups without a network."""
 
     def __init__(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
         self._documents = documents
@@ -64,8 +60,6 @@ class KnownKeys:
     """The keys of DIDs, by their documents: a verifier for merges, filled before them.
 
     Asking it, and `find`, is for every thread; what changes it is for one at a time.
-
-    Source: COG-4 "Security"; docs/grid.md "Who may write".
     """
 
     def __init__(
@@ -157,7 +151,6 @@ def dids_to_resolve(own: Value, other: Value) -> list[str]:
     """Return the DIDs of `other`, a grid or a root, whose keys a merge into `own` needs to know.
 
     Cost: venues that differ.
-    Source: COG-4 "Security"; docs/grid.md "Who may write".
     """
     theirs, mine = _venues(other), _venues(own)
     found: list[str] = []

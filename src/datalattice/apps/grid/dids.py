@@ -3,6 +3,9 @@
 A `did:key` carries its Ed25519 key in its text. A `did:web` names a host whose document lists keys;
 fetching it is for others, see `authority`. A `did:convex` is known as a DID, and nobody here can
 say which keys speak for it. Method names and identifiers are compared as they are written.
+
+Source: W3C DID Core "DID URL Syntax"; docs/grid.md "DIDs", "Who may write"; COG-2 "Identifiers",
+    "DID documents"; COG-4 "Venues", "Security"; DID method web "Read".
 """
 
 from __future__ import annotations
@@ -45,7 +48,6 @@ def split_did_url(text: str) -> DIDUrl:
     """Return the parts of a DID URL.
 
     Raises: UsageError: it does not begin with a DID.
-    Source: W3C DID Core "DID URL Syntax"; docs/grid.md "DIDs".
     """
     rest, mark, fragment = text.partition("#")
     rest, asked, query = rest.partition("?")
@@ -64,8 +66,6 @@ def did_method(did: Value) -> str | None:
     """Return the method of a bare DID, nil for what is none.
 
     Of a `did:key` the key has to be one, an Ed25519 key that is.
-
-    Source: COG-2 "Identifiers"; docs/grid.md "DIDs".
     """
     if not is_bare_did(did):
         return None
@@ -75,10 +75,7 @@ def did_method(did: Value) -> str | None:
 
 
 def is_venue_did(did: Value) -> bool:
-    """Return whether a key may stand in `:venues`: a bare DID of a method that venues have.
-
-    Source: COG-4 "Venues"; docs/grid.md "DIDs".
-    """
+    """Return whether a key may stand in `:venues`: a bare DID of a method that venues have."""
     return did_method(did) in METHODS
 
 
@@ -86,7 +83,6 @@ def checked_did(did: object) -> str:
     """Return `did` if a venue can have it.
 
     Raises: UsageError: it cannot.
-    Source: COG-4 "Venues"; docs/grid.md "DIDs".
     """
     if isinstance(did, str) and is_venue_did(did):
         return did
@@ -100,7 +96,6 @@ def document_url(did: str, *, allow_http: bool = False) -> str:
     """Return where the document of a `did:web` lies; `allow_http` does without TLS on loopback.
 
     Raises: UsageError: not a `did:web`, or its host, port or path is not one.
-    Source: DID method web "Read"; docs/grid.md "DIDs".
     """
     if not is_bare_did(did) or not did.startswith(WEB_PREFIX):
         raise UsageError(f"a did:web is needed, got {did!r}")
@@ -119,10 +114,7 @@ def document_url(did: str, *, allow_http: bool = False) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is this machine by its very text.
-
-    Source: DID method web "Read"; docs/grid.md "DIDs".
-    """
+    """Return whether a host name or address is this machine by its very text."""
     if host.lower() == "localhost":
         return True
     try:
@@ -132,10 +124,7 @@ def is_loopback(host: str) -> bool:
 
 
 def venue_document(did: str, public_key: bytes, endpoint: str | None = None) -> dict[str, Any]:
-    """Return the document of a venue with this key: what a resolver of its DID is to find.
-
-    Source: COG-2 "DID documents"; docs/grid.md "DIDs".
-    """
+    """Return the document of a venue with this key: what a resolver of its DID is to find."""
     multikey = did_of(public_key).removeprefix(KEY_PREFIX)
     name = f"{checked_did(did)}#{multikey}"
     method = {
@@ -165,8 +154,6 @@ def assertion_keys(did: str, document: object) -> frozenset[bytes]:
 
     Those under `assertionMethod`, in full or by reference to a `verificationMethod` of the same
     document. None when the document is of another DID or is no document.
-
-    Source: COG-2 "DID documents"; docs/grid.md "Who may write".
     """
     if not isinstance(document, Mapping) or document.get("id") != did:
         return frozenset()
@@ -184,10 +171,7 @@ def assertion_keys(did: str, document: object) -> frozenset[bytes]:
 
 
 def may_write(did: Value, signer: bytes, document: object = None) -> bool:
-    """Return whether a key may write for a DID, whose document is given where one is needed.
-
-    Source: COG-4 "Security"; docs/grid.md "Who may write".
-    """
+    """Return whether a key may write for a DID, whose document is given where one is needed."""
     method = did_method(did)
     if method is None or not isinstance(did, str):
         return False

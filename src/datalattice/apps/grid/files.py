@@ -2,6 +2,8 @@
 
 A file is written under another name, made durable, and only then renamed: under its own name a
 content is whole or not there. Names that are no hash are others' business and left alone.
+
+Source: COG-4 "File storage"; docs/grid.md "Content".
 """
 
 from __future__ import annotations
@@ -23,10 +25,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FilePlace:
-    """Contents in a folder, which has to be there.
-
-    Source: COG-4 "File storage"; docs/grid.md "Content".
-    """
+    """Contents in a folder, which has to be there."""
 
     def __init__(
         self, folder: str, disk: Disk | None = None, entropy: Entropy | None = None

@@ -2,6 +2,8 @@
 
 The list is kept in the node's own `:local` slot, signed with its identity like everything there,
 so it survives a restart and leaves the node never. A venue without a node uses its own key.
+
+Source: COG-4 "Lattice storage", "Deletion"; docs/grid.md "Hiding".
 """
 
 from __future__ import annotations
@@ -106,8 +108,6 @@ class VenuePlace(LatticePlace):
     """The contents of a venue in the lattice: what is removed is hidden, since others have it.
 
     A signed state must cover the earlier ones, else those who cannot sign see two that differ.
-
-    Source: COG-4 "Lattice storage"; docs/grid.md "Hiding".
     """
 
     def __init__(self, cursor: LatticeCursor, hidden: Hidden, did: str) -> None:
@@ -143,8 +143,6 @@ def hidden_entries(root: Value) -> list[Set]:
     """Return what the venues of a root have hidden there: Sets of [DID, part, key].
 
     Only lists that are signed by the key they stand under count.
-
-    Source: COG-4 "Deletion"; docs/grid.md "Hiding".
     """
     slots = root.get(LOCAL_KEY) if isinstance(root, Index) else None
     found: list[Set] = []

@@ -3,6 +3,9 @@
 A record is a Map with text keys. Only `updated` matters to a merge; what a record says is for the
 venue that writes it, which stamps every version later than the one before and never rewrites one
 that has ended.
+
+Source: COG-4 "Jobs"; docs/grid.md "Jobs", "What is checked", "Merge"; docs/design/forks.md "The
+    order"; COG-8 "Job id", "Jobs"; docs/design/decisions.md "D1".
 """
 
 from __future__ import annotations
@@ -56,17 +59,13 @@ def job_time(record: Value) -> int | None:
     Nil for anything but an Integer of 64 bits; no time is older than every time.
 
     Units:  Unix milliseconds.
-    Source: COG-4 "Jobs"; docs/grid.md "Jobs".
     """
     stamp = record.get(UPDATED) if isinstance(record, Map) else None
     return as_integer(stamp) if is_long(stamp) else None
 
 
 def job_element(record: Value) -> Element | None:
-    """Return the element of a version in the order of forked venues, nil for no record.
-
-    Source: docs/design/forks.md "The order".
-    """
+    """Return the element of a version in the order of forked venues, nil for no record."""
     if record is None:
         return None
     time = job_time(record)
@@ -82,10 +81,7 @@ def job_status(record: Value) -> str | None:
 
 
 def is_job_entry(key: Value, record: Value, _work: Work | None = None) -> bool:
-    """Return whether an entry of `:jobs` is sound: its key, its status, the id that it names.
-
-    Source: COG-4 "Jobs"; docs/grid.md "What is checked".
-    """
+    """Return whether an entry of `:jobs` is sound: its key, its status, the id that it names."""
     if not isinstance(key, bytes) or not 0 < len(key) <= INDEX_KEY_BYTES:
         return False
     if not isinstance(record, Map) or not isinstance(record.get(STATUS), (str, Text)):
@@ -100,7 +96,6 @@ def parse_job_id(given: object) -> bytes:
     """Return a job id from its bytes (1 to 32) or their hex, with or without 0x.
 
     Raises: UsageError: it is neither.
-    Source: COG-8 "Job id"; docs/grid.md "Jobs".
     """
     found = given if isinstance(given, bytes) else _hex(given)
     if found is None or not 0 < len(found) <= INDEX_KEY_BYTES:
@@ -112,7 +107,6 @@ def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
     """Return an id for a new job, later in order than `last`: time, counter, chance.
 
     Raises: UsageError: the time does not fit.
-    Source: COG-8 "Job id"; docs/grid.md "Jobs".
     """
     count = 0
     if last is not None and len(last) == JOB_ID_BYTES:
@@ -136,7 +130,6 @@ def job_members(members: Mapping[str, Any]) -> Map:
 
     Raises: UsageError: it is no mapping of names, sets what the venue itself writes, or a status
             that is none.
-    Source: COG-8 "Jobs"; docs/grid.md "Jobs".
     """
     given: object = members
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -168,10 +161,7 @@ class JobLattice(Lattice):
     """
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the later of two versions.
-
-        Source: COG-4 "Jobs"; docs/grid.md "Merge"; docs/design/decisions.md "D1".
-        """
+        """Return the later of two versions."""
         if other is None or own is other:
             return own
         if own is None:
@@ -184,22 +174,13 @@ class JobLattice(Lattice):
         return own
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return time and hash of each version.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return time and hash of each version."""
         return contrast(job_element(own), job_element(other))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return True: what an entry must be, the collection knows.
-
-        Source: COG-4 "Jobs"; docs/grid.md "What is checked".
-        """
+        """Return True: what an entry must be, the collection knows."""
         return True

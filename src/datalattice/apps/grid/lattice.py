@@ -6,6 +6,10 @@ for its DID, beside the metadata of all.
 
 What comes from outside is checked entry by entry, where it differs from what is here, and a bad one
 is left out and reported by its path. Merges give the normal form: every part is there, if empty.
+
+Source: docs/design/decisions.md "D9"; COG-4 "Merge", "Zero values", "Validation", "Layout",
+    "Venue", "Security", "Grid"; docs/grid.md "Merge", "Layout", "What is checked", "Plain grids";
+    docs/design/forks.md "The order".
 """
 
 from __future__ import annotations
@@ -82,17 +86,13 @@ class _Judged(Lattice):
         self.kind: Final = kind
 
     def judge(self, context: MergeContext) -> Judge:
-        """Return the judge of one merge; that of this base admits nothing.
-
-        Source: docs/design/decisions.md "D9".
-        """
+        """Return the judge of one merge; that of this base admits nothing."""
         return Judge()
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return own with the entries of other that the judge admits joined in.
 
         Cost:   entries that differ, each of which is judged.
-        Source: COG-4 "Merge"; docs/grid.md "Merge"; docs/design/decisions.md "D9".
         """
         if other is None or own is other:
             return own
@@ -106,17 +106,11 @@ class _Judged(Lattice):
         return as_operand(merge_exact(EMPTY_INDEX, theirs, judge, context.work), theirs, theirs)
 
     def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: COG-4 "Zero values"; docs/grid.md "Layout".
-        """
+        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index; an empty Map counts as an empty one.
-
-        Source: COG-4 "Validation"; docs/grid.md "What is checked".
-        """
+        """Return whether the value is an Index; an empty Map counts as an empty one."""
         return as_index(value) is not None
 
 
@@ -159,17 +153,11 @@ class Collection(_Judged):
         self._order: Final = None if record is None else ChildOrder(record)
 
     def has_order(self) -> bool:
-        """Return True of content, and of records that have an order.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True of content, and of records that have an order."""
         return self._record is None or self._record.has_order()
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the newest record of each side; of content, which side has more.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the newest record of each side; of content, which side has more."""
         mine, theirs = as_index(own), as_index(other)
         order = self._order
         if order is None:
@@ -180,17 +168,11 @@ class Collection(_Judged):
         return wider(found, order.of_index(mine, theirs, walk))
 
     def judge(self, context: MergeContext) -> Judge:
-        """Return the judge of one merge.
-
-        Source: docs/design/decisions.md "D9".
-        """
+        """Return the judge of one merge."""
         return _EntryJudge(self, context)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of an entry, nil where entries are content.
-
-        Source: COG-4 "Layout"; docs/grid.md "Layout".
-        """
+        """Return the lattice of an entry, nil where entries are content."""
         return self._record
 
     def _arguments(self) -> tuple[object, ...]:
@@ -216,10 +198,7 @@ class Parts(KeyedLattice):
         self._named: Final = NamedOrder(self)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the greatest elements of the parts, by side.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the greatest elements of the parts, by side."""
         mine, theirs = self._spelled_out(own), self._spelled_out(other)
         found = contrast(present(own, mine is not None), present(other, theirs is not None))
         return wider(found, self._named.of_index(mine, theirs, walk))
@@ -234,10 +213,7 @@ class Parts(KeyedLattice):
         return found
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the join, part by part; unknown keys of other are left out, those of own stay.
-
-        Source: COG-4 "Merge"; docs/grid.md "Merge"; docs/design/decisions.md "D9".
-        """
+        """Return the join, part by part; unknown keys of other are left out, those of own stay."""
         if other is None or own is other:
             return own
         theirs = as_index(other)
@@ -258,17 +234,11 @@ class Parts(KeyedLattice):
         return as_operand(result, own, other)
 
     def zero(self) -> Value:
-        """Return the Index of the zeros of all parts.
-
-        Source: COG-4 "Zero values"; docs/grid.md "Layout".
-        """
+        """Return the Index of the zeros of all parts."""
         return Index.of({key: lattice.zero() for key, lattice in self._parts.items()})
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether the value is an Index; an empty Map counts as an empty one.
-
-        Source: COG-4 "Validation"; docs/grid.md "What is checked".
-        """
+        """Return whether the value is an Index; an empty Map counts as an empty one."""
         return as_index(value) is not None
 
     def _arguments(self) -> tuple[object, ...]:
@@ -310,17 +280,11 @@ class PlainVenues(_Judged):
         self.writer: Final = writer
 
     def judge(self, context: MergeContext) -> Judge:
-        """Return the judge of one merge.
-
-        Source: docs/design/decisions.md "D9".
-        """
+        """Return the judge of one merge."""
         return _PlainJudge(self, context)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of a venue.
-
-        Source: COG-4 "Layout"; docs/grid.md "Layout".
-        """
+        """Return the lattice of a venue."""
         return self.venue
 
     def _arguments(self) -> tuple[object, ...]:
@@ -391,26 +355,17 @@ Source: COG-4 "Root"; docs/grid.md "Layout".
 
 
 def venue_lattice(extensions: Mapping[Keyword, Lattice]) -> Lattice:
-    """Return the lattice of venues that have more parts than the three.
-
-    Source: COG-4 "Venue"; docs/grid.md "Layout".
-    """
+    """Return the lattice of venues that have more parts than the three."""
     return Parts(_VENUE_PARTS, extensions)
 
 
 def plain_grid(writer: bytes | None = None, venue: Lattice = VENUE) -> Lattice:
-    """Return the lattice of bare venue states, merged from one with the key `writer`.
-
-    Source: COG-4 "Security"; docs/grid.md "Plain grids".
-    """
+    """Return the lattice of bare venue states, merged from one with the key `writer`."""
     return Parts({VENUES_KEY: PlainVenues(venue, writer), META_KEY: META})
 
 
 def initial_root() -> Index:
-    """Return the root of a node that has nothing but an empty grid.
-
-    Source: COG-4 "Zero values"; docs/grid.md "Layout".
-    """
+    """Return the root of a node that has nothing but an empty grid."""
     return Index.of({GRID_SECTION: GRID.zero()})
 
 
@@ -424,7 +379,6 @@ def sanitise(
     """Return what of a foreign value may be taken, in normal form, and what may not.
 
     Cost:   the whole value, whose content is hashed.
-    Source: COG-4 "Validation"; docs/grid.md "What is checked".
     """
     rejected: list[Rejection] = []
 
@@ -440,10 +394,7 @@ def sanitise(
 def check_foreign(
     value: Value, lattice: Lattice = GRID, context: MergeContext = EMPTY_CONTEXT
 ) -> bool:
-    """Return whether all of a foreign value may be taken.
-
-    Source: COG-4 "Validation"; docs/grid.md "What is checked".
-    """
+    """Return whether all of a foreign value may be taken."""
     return not sanitise(value, lattice, context)[1]
 
 
@@ -453,10 +404,7 @@ def venue_state(entry: Value) -> Index | None:
 
 
 def view(grid: Value) -> dict[str, Index]:
-    """Return the venue states of a grid by DID, signed or not, in the order of the DIDs.
-
-    Source: COG-4 "Grid"; docs/grid.md "Layout".
-    """
+    """Return the venue states of a grid by DID, signed or not, in the order of the DIDs."""
     venues = grid.get(VENUES_KEY) if isinstance(grid, Index) else None
     found: dict[str, Index] = {}
     if isinstance(venues, Index):

@@ -1,4 +1,7 @@
-"""States: reading the parts of grids and venues, and what differs between two of them."""
+"""States: reading the parts of grids and venues, and what differs between two of them.
+
+Source: COG-4 "Synchronisation"; docs/grid.md "Merge".
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,6 @@ def changes_of(before: Value, after: Value) -> dict[str, tuple[bytes, ...]]:
     """Return the DIDs whose state differs between two grids, each with the ids of its jobs that do.
 
     Cost: venues and jobs that differ.
-    Source: COG-4 "Synchronisation"; docs/grid.md "Merge".
     """
     old, new = part_of(as_index(before), VENUES_KEY), part_of(as_index(after), VENUES_KEY)
     found: dict[str, tuple[bytes, ...]] = {}

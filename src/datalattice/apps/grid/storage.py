@@ -3,6 +3,8 @@
 Content is hashed when it comes in and again whenever it is read: what is not what its name says is
 refused on the way in, and an error on the way out. The place itself is a `ContentPlace`: memory, a
 folder, or the `:storage` of a venue in the lattice.
+
+Source: COG-4 "Storage", "Lattice storage"; docs/grid.md "Content".
 """
 
 from __future__ import annotations
@@ -23,10 +25,7 @@ Content = bytes | Iterable[bytes]
 
 
 class ContentPlace(Protocol):
-    """Where contents lie. What it is asked is checked already; it need not hash anything.
-
-    Source: COG-4 "Storage"; docs/grid.md "Content".
-    """
+    """Where contents lie. What it is asked is checked already; it need not hash anything."""
 
     def open(self) -> None:
         """Make ready; raise when the place cannot be used."""
@@ -66,10 +65,7 @@ class BadContent:
 
 
 class Storage:
-    """Contents by their SHA-256, in some place.
-
-    Source: COG-4 "Storage"; docs/grid.md "Content".
-    """
+    """Contents by their SHA-256, in some place."""
 
     def __init__(self, place: ContentPlace, content_bytes_max: int = CONTENT_BYTES_MAX) -> None:
         if type(content_bytes_max) is not int or content_bytes_max < 0:
@@ -231,10 +227,7 @@ class Storage:
 
 
 class MemoryPlace:
-    """Contents in this process, gone when it is closed.
-
-    Source: COG-4 "Storage"; docs/grid.md "Content".
-    """
+    """Contents in this process, gone when it is closed."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, bytes] = {}
@@ -272,8 +265,6 @@ class LatticePlace:
 
     Without a cursor it has one of its own. What is removed here comes back with the next merge of a
     state that has it.
-
-    Source: COG-4 "Lattice storage"; docs/grid.md "Content".
     """
 
     def __init__(self, cursor: LatticeCursor | None = None) -> None:

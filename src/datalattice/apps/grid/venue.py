@@ -2,6 +2,10 @@
 
 A venue is a thin object over a root cursor. It writes below its own DID alone, signed with its key,
 and each of its operations is one atomic update. It reads the whole grid, and checks what it serves.
+
+Source: COG-4 "Venue", "Grid", "Assets", "Deletion", "Synchronisation", "Validation"; docs/grid.md
+    "Venues", "Assets", "Content", "Jobs", "Hiding", "Merge", "What is checked"; CAD024 "Fork and
+    sync"; CAD035 "Sync"; COG-5 "Metadata"; COG-6 "Content"; COG-8 "Jobs".
 """
 
 from __future__ import annotations
@@ -123,7 +127,6 @@ class Venue:
         of other DIDs.
         Raises: UsageError: neither a DID nor a key is given, or no such DID. NoSigningKey: the key
                 is not that of the `did:key`.
-        Source: COG-4 "Venue"; docs/grid.md "Venues".
         """
         if did is None:
             if key_pair is None:
@@ -142,10 +145,7 @@ class Venue:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> Self:
-        """Return a venue over a grid of its own.
-
-        Source: COG-4 "Venue"; docs/grid.md "Venues".
-        """
+        """Return a venue over a grid of its own."""
         root = RootLattice(STANDALONE, STANDALONE.zero(), MergeContext(key_pair=key_pair))
         return cls.at(root, key_pair, did, storage=storage, keys=keys, clock=clock, entropy=entropy)
 
@@ -160,17 +160,13 @@ class Venue:
         return as_index(self._grid.get()) or EMPTY_INDEX
 
     def view(self) -> dict[str, Index]:
-        """Return the states of all venues by DID.
-
-        Source: COG-4 "Grid"; docs/grid.md "Venues".
-        """
+        """Return the states of all venues by DID."""
         return view(self._grid.get())
 
     def fork(self) -> Venue:
         """Return a working copy; its writes arrive here with its `sync`.
 
         What its storage takes is not part of it, unless that is in the lattice.
-        Source: CAD024 "Fork and sync"; docs/grid.md "Venues".
         """
         in_lattice = isinstance(self.storage.place, LatticePlace)
         return Venue(
@@ -184,10 +180,7 @@ class Venue:
         )
 
     def sync(self) -> None:
-        """Bring what was written to where the root is kept.
-
-        Source: CAD035 "Sync"; docs/grid.md "Venues".
-        """
+        """Bring what was written to where the root is kept."""
         self._root.sync()
 
     # --- assets -------------------------------------------------------------------------------
@@ -197,7 +190,6 @@ class Venue:
 
         The same text again changes nothing.
         Raises: UsageError: it is not one JSON object. NoSigningKey: the venue has no key here.
-        Source: COG-4 "Assets"; docs/grid.md "Assets".
         """
         found, record, text = asset_record(metadata)
 
@@ -217,7 +209,6 @@ class Venue:
         """Return the metadata text of an asset of any venue, nil when it is not known.
 
         Raises: UsageError: no asset id. Corruption: what is here is not the asset of this id.
-        Source: COG-4 "Assets"; docs/grid.md "Assets".
         """
         wanted = parse_asset_id(asset_id)
         record = part_of(self._state(), ASSETS_KEY).get(wanted)
@@ -232,7 +223,6 @@ class Venue:
         """Return the metadata of an asset, parsed.
 
         Raises: NoSuchPath: it is not known. UsageError, Corruption: as `asset`.
-        Source: COG-5 "Metadata"; docs/grid.md "Assets".
         """
         text = self.asset(asset_id)
         if text is None:
@@ -240,10 +230,7 @@ class Venue:
         return read_metadata(text)
 
     def assets(self, did: str | None = None) -> list[bytes]:
-        """Return the ids of the assets of a venue, this one's when not given, without hidden ones.
-
-        Source: COG-4 "Assets"; docs/grid.md "Assets".
-        """
+        """Return the ids of the visible assets of venue `did`; of this venue by default."""
         return list(self._listed(did, ASSETS_KEY))
 
     # --- content ------------------------------------------------------------------------------
@@ -253,7 +240,6 @@ class Venue:
 
         Raises: NoSuchPath: no such asset. UsageError: it declares no content, or this is another.
                 LimitExceeded: it is too long.
-        Source: COG-6 "Content"; docs/grid.md "Content".
         """
         digest = declared_hash(self.metadata(asset_id))
         self.storage.store(digest, content)
@@ -265,17 +251,13 @@ class Venue:
 
         It is looked for in this venue's storage, then in what other venues have in the lattice.
         Raises: NoSuchPath, UsageError: as `put_content`. Corruption: what is here is damaged.
-        Source: COG-6 "Content"; docs/grid.md "Content".
         """
         digest = declared_hash(self.metadata(asset_id))
         place = self._place_of(digest)
         return None if place is None else place.stream(digest)
 
     def has_content(self, asset_id: object) -> bool | None:
-        """Return whether the content of an asset is here, nil when it declares none.
-
-        Source: COG-6 "Content"; docs/grid.md "Content".
-        """
+        """Return whether the content of an asset is here, nil when it declares none."""
         try:
             digest = declared_hash(self.metadata(asset_id))
         except UsageError:
@@ -301,7 +283,6 @@ class Venue:
         """Return the content of an asset, checked; nil when it is not here.
 
         Raises: as `stream`.
-        Source: COG-6 "Content"; docs/grid.md "Content".
         """
         pieces = self.stream(asset_id)
         return None if pieces is None else b"".join(pieces)
@@ -312,7 +293,6 @@ class Venue:
         """Make the record of a new job, PENDING unless `members` say otherwise; return its id.
 
         Raises: UsageError: a member is none, or no known status.
-        Source: COG-8 "Jobs"; docs/grid.md "Jobs".
         """
         record = job_members(members or {})
         made = b""
@@ -335,7 +315,6 @@ class Venue:
 
         Raises: NoSuchPath: no such job of this venue. UsageError: it has ended, and a job that has
                 ended stays as it is; or a member is none.
-        Source: COG-8 "Jobs"; docs/grid.md "Jobs".
         """
         wanted, changes = parse_job_id(job_id), job_members(members)
         record = EMPTY_MAP
@@ -361,7 +340,6 @@ class Venue:
         """Return the record of a job of a venue, this one's when not given; nil for none.
 
         Raises: UsageError: no job id.
-        Source: COG-8 "Jobs"; docs/grid.md "Jobs".
         """
         record = part_of(self._state(did), JOBS_KEY).get(parse_job_id(job_id))
         return record if isinstance(record, Map) else None
@@ -372,7 +350,6 @@ class Venue:
         """Return the ids of the jobs of a venue, in order, without hidden ones.
 
         status, since_ms: only those in this state, those that changed at or after this time.
-        Source: COG-8 "Jobs"; docs/grid.md "Jobs".
         """
         held = part_of(self._state(did), JOBS_KEY)
         found: list[bytes] = []
@@ -392,22 +369,17 @@ class Venue:
 
         It stays in the grid, which only grows; other nodes go on seeing it.
         Raises: UsageError: no such part.
-        Source: COG-4 "Deletion"; docs/grid.md "Hiding".
         """
         self._hidden.hide(self.did, part_key(part), key)
 
     def unhide(self, part: str, key: bytes) -> None:
-        """List and serve again what was hidden.
-
-        Source: COG-4 "Deletion"; docs/grid.md "Hiding".
-        """
+        """List and serve again what was hidden."""
         self._hidden.show(self.did, part_key(part), key)
 
     def merge(self, foreign: object) -> MergeReport:
         """Join a foreign grid, or a root that has one, into this one; return what that did.
 
         The keys of its DIDs are looked up first. Each entry is checked; bad ones are left out.
-        Source: COG-4 "Synchronisation"; docs/grid.md "Merge".
         """
         other = to_cell(foreign)
         if isinstance(other, Index) and GRID_SECTION in other and VENUES_KEY not in other:
@@ -435,7 +407,6 @@ class Venue:
         """Return what in the whole grid, and in the storage, is not what its key says.
 
         Everything is read and hashed.
-        Source: COG-4 "Validation"; docs/grid.md "What is checked".
         """
         grid = self._grid.get()
         if self._keys is not None:

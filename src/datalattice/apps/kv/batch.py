@@ -3,6 +3,8 @@
 A batch works on a snapshot and notes its steps. When it is committed and nobody wrote meanwhile,
 the snapshot it made takes the place of the store. Otherwise its steps run again on the present
 store, inside one update: writes of others are kept, and no increment of either side is lost.
+
+Source: docs/kv.md "Batches".
 """
 
 from __future__ import annotations
@@ -16,10 +18,7 @@ from datalattice.errors import UsageError
 
 
 class Batch(TypedOperations):
-    """Writes on a database that are committed together. Made by `Database.batch`; one thread's.
-
-    Source: docs/kv.md "Batches".
-    """
+    """Writes on a database that are committed together. Made by `Database.batch`; one thread's."""
 
     __slots__ = ("_base", "_database", "_done", "_staged", "_steps")
 
@@ -33,10 +32,7 @@ class Batch(TypedOperations):
         self._done = False
 
     def store(self) -> Index:
-        """Return the store as this batch sees it: the database at its start, with its own writes.
-
-        Source: docs/kv.md "Batches".
-        """
+        """Return the store as this batch sees it: the snapshot at its start plus its own writes."""
         return self._staged
 
     def _apply(self, step: Step[T]) -> T:
@@ -51,7 +47,6 @@ class Batch(TypedOperations):
 
         Raises: UsageError: the batch is over. WrongType: another writer put something else under a
                 key meanwhile; nothing of the batch is written.
-        Source: docs/kv.md "Batches".
         """
         if self._done:
             raise UsageError("the batch is over: begin another one")

@@ -1,4 +1,8 @@
-"""Database: one store of an owner, over one cursor, and what replicas of it exchange."""
+"""Database: one store of an owner, over one cursor, and what replicas of it exchange.
+
+Source: CAD037; docs/kv.md "Replicas", "Layout", "Batches", "Watching", "Forks and replicas",
+    "Merge", "Counters"; CAD024 "Root layout"; docs/design/forks.md "Keys".
+"""
 
 from __future__ import annotations
 
@@ -57,8 +61,6 @@ class Database(TypedOperations):
 
     In Python it is a dict of plain values with the typed operations beside. Every write is one
     atomic update of the cursor, so threads may share a database object.
-
-    Source: CAD037 "KV database"; docs/kv.md.
     """
 
     __slots__ = ("_cursor", "_held", "_name", "_owner")
@@ -101,8 +103,6 @@ class Database(TypedOperations):
         With a key it can export signed replicas. `owner` is who it belongs to (the public key, if
         nothing else is said); `verifier` says who may sign for owners that are no keys; `report` is
         told what merges drop.
-
-        Source: CAD037 "KVDatabase"; docs/kv.md "Replicas".
         """
         context = MergeContext(key_pair=key_pair, verifier=verifier, report=report)
         cursor = RootLattice(STORE, EMPTY_INDEX, context)
@@ -121,8 +121,6 @@ class Database(TypedOperations):
 
         Writing needs a key in the cursor's context that the owner accepts; reading checks the
         owner's signature. Nothing is written by looking.
-
-        Source: CAD024 "Root layout"; docs/kv.md "Layout".
         """
         identity = to_cell(owner)
         parent = root.path(KV_SECTION, identity, VALUE)
@@ -136,10 +134,7 @@ class Database(TypedOperations):
         replica: str | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Return the database `name` below a cursor on an owner's databases, making it if absent.
-
-        Source: CAD037 "KVDatabase.connect"; docs/kv.md "Layout".
-        """
+        """Return the database `name` below the cursor of an owner; create it if absent."""
         cursor = parent.path(checked_name(name))
         if cursor.get() is None:
             cursor.compare_and_set(None, EMPTY_INDEX)
@@ -164,7 +159,6 @@ class Database(TypedOperations):
         """Return the present store: an immutable snapshot.
 
         Raises: BadSignature: the owner did not sign what is there.
-        Source: CAD037 "Store"; docs/kv.md "Layout".
         """
         version, held = self._cursor.version(), self._held
         if held is not None and held[0] is version:
@@ -197,8 +191,6 @@ class Database(TypedOperations):
                 batch.incr("writes")
 
         The batch reads its own writes. An error inside `with` leaves the database as it was.
-
-        Source: docs/kv.md "Batches".
         """
         return Batch(self)
 
@@ -206,27 +198,19 @@ class Database(TypedOperations):
         """Return the changes of the live keys that begin with `prefix`, from now on.
 
         An iterator that waits; use `with`, or close it.
-
-        Source: docs/kv.md "Watching".
         """
         return Watch(self._cursor, checked_text(prefix, "a prefix"), self._clock)
 
     # --- forks and merges ---
 
     def fork(self) -> Database:
-        """Return a working copy; its writes arrive here with its `sync`. It counts as this one.
-
-        Source: CAD037 "fork"; docs/kv.md "Forks and replicas".
-        """
+        """Return a working copy; its writes arrive here with its `sync`. It counts as this one."""
         return Database(
             self._cursor.fork(), self._clock, self._replica, name=self._name, owner=self._owner
         )
 
     def sync(self) -> None:
-        """Bring the writes of a fork to its parent, or those of a root to where it is kept.
-
-        Source: CAD037 "sync"; docs/kv.md "Forks and replicas".
-        """
+        """Bring the writes of a fork to its parent, or those of a root to where it is kept."""
         with collector_paused:
             self._cursor.sync()
 
@@ -236,7 +220,6 @@ class Database(TypedOperations):
         Bad entries are left out and reported to the cursor's context.
 
         Raises: TypeMismatch: it is neither.
-        Source: CAD037 "merge"; docs/kv.md "Merge".
         """
         store = other.store() if isinstance(other, Database) else other
         if not isinstance(store, Index):
@@ -250,7 +233,6 @@ class Database(TypedOperations):
         """Return what this database's key signs: a Map of its name to its store.
 
         Raises: NoSigningKey: there is no key.
-        Source: CAD037 "KVDatabase"; docs/kv.md "Replicas".
         """
         context = self._cursor.context
         key_pair = context.signer(self._owner)
@@ -266,7 +248,6 @@ class Database(TypedOperations):
         """Return this database as others merge it: a Map of the owner to the signed state.
 
         Raises: NoSigningKey: there is no key.
-        Source: CAD037 "exportReplica"; docs/kv.md "Replicas".
         """
         return Map.of([(self._owner, self.signed_state())])
 
@@ -278,7 +259,6 @@ class Database(TypedOperations):
 
         Shapes: replicas: a Map of owner to signed state, as `export_replica` gives it; None.
         Raises: NoSigningKey: there is no key. TypeMismatch: `replicas` is no Map.
-        Source: CAD037 "mergeReplicas"; docs/kv.md "Replicas".
         """
         context = self._cursor.context
         if context.key_pair is None:
@@ -332,20 +312,14 @@ def _shown(entry: Entry) -> Value:
 
 
 def joined(value: Value, stores: list[Index], context: MergeContext) -> Value:
-    """Return the join of the present store with others.
-
-    Source: CAD037 "mergeReplicas"; docs/kv.md "Replicas".
-    """
+    """Return the join of the present store with others."""
     for store in stores:
         value = STORE.merge(value, store, context)
     return value
 
 
 def as_store(value: Value) -> Index:
-    """Return a store; what is none reads as the empty one.
-
-    Source: docs/kv.md "Layout".
-    """
+    """Return a store; what is none reads as the empty one."""
     return value if isinstance(value, Index) else EMPTY_INDEX
 
 
@@ -353,7 +327,6 @@ def checked_name(name: object) -> str:
     """Return a name for a database.
 
     Raises: TypeMismatch: it is no str. UsageError: it is empty.
-    Source: docs/kv.md "Layout".
     """
     text = checked_text(name, "the name of a database")
     if not text:
@@ -366,7 +339,6 @@ def replica_name(context: MergeContext) -> str:
 
     The identity, not the owner's key: two devices that write for one owner need a name each, else
     both count in one column, and of two counts at once one is lost.
-    Source: docs/design/forks.md "Keys"; docs/kv.md "Counters".
     """
     identity = context.key_pair
     return DEFAULT_REPLICA if identity is None else identity.public_key.hex()
@@ -376,7 +348,6 @@ def checked_replica(replica: object, context: MergeContext) -> str:
     """Return the name to count under: the one given, else that of the context's identity.
 
     Raises: UsageError: it is empty or longer than an Index can tell apart.
-    Source: CAD037 "Counter"; docs/kv.md "Counters".
     """
     if replica is None:
         return replica_name(context)

@@ -4,13 +4,16 @@ A hash, set, sorted set or counter is a structure: its value is an Index of memb
 own times, and a fifth position may hold its base, a time below which it was cleared. Everything
 else, tombstones included, is a register, taken whole. `kinds` knows the members; this module knows
 the entry around them.
+
+Source: CAD037 "Tombstones", "Merge", "Entry", "checkForeign"; docs/kv.md "Entries", "Merge", "What
+    a merge drops", "What foreigners may send"; docs/design/decisions.md "Base".
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.kv.kinds import KINDS, Kind
+from datalattice.apps.kv.kinds import KINDS, StructureKind
 from datalattice.cells import EMPTY_INDEX, Index, Value, Vector, Work
 from datalattice.clock import checked_stamp
 from datalattice.lattice import as_integer, is_long
@@ -50,7 +53,7 @@ class Entry:
     def __init__(
         self,
         cell: Vector,
-        kind: Kind | None,
+        kind: StructureKind | None,
         tag: int,
         members: Index,
         utime: int,
@@ -80,17 +83,11 @@ class Entry:
         return _REGISTER_NAMES.get(self.tag, "unknown")
 
     def is_tombstone(self) -> bool:
-        """Return whether the entry says that the key was deleted: value and type are nil.
-
-        Source: CAD037 "Tombstones"; docs/kv.md "Entries".
-        """
+        """Return whether the entry says that the key was deleted: value and type are nil."""
         return self.tag == NO_TIME and self.cell[VALUE] is None
 
     def is_zero(self) -> bool:
-        """Return whether the entry is `[nil nil 0 nil]`, which gives way to every other.
-
-        Source: CAD037 "Merge"; docs/kv.md "Merge".
-        """
+        """Return whether the entry is `[nil nil 0 nil]`, which gives way to every other."""
         return (
             self.utime == 0
             and len(self.cell) == ENTRY_COUNT
@@ -99,10 +96,7 @@ class Entry:
         )
 
     def shows(self, work: Work | None = None) -> bool:
-        """Return whether the entry says anything but that there is nothing; expiry is not asked.
-
-        Source: docs/kv.md "What a merge drops".
-        """
+        """Return whether the entry says anything but that there is nothing; expiry is not asked."""
         kind = self.kind
         if kind is None:
             return not self.is_tombstone()
@@ -114,20 +108,14 @@ class Entry:
         return False
 
     def time(self, work: Work | None = None) -> int:
-        """Return the greatest of `utime` and all times inside.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the greatest of `utime` and all times inside."""
         if self.kind is None:
             return self.utime
         return max(self.utime, self.kind.span(self.members, work).last)
 
 
 def read_entry(cell: Value) -> Entry | None:
-    """Return the parts of an entry, None for what is none; its members are not looked at.
-
-    Source: CAD037 "Entry"; docs/kv.md "Entries"; docs/design/decisions.md "Base".
-    """
+    """Return the parts of an entry, None for what is none; its members are not looked at."""
     if not isinstance(cell, Vector) or len(cell) < ENTRY_COUNT:
         return None
     parts = cell.to_list(0, ENTRY_COUNT_MAX)
@@ -159,7 +147,6 @@ def is_entry(cell: Value) -> bool:
     """Return whether `cell` is an entry with all its members well formed.
 
     Cost:   every member of a structure is looked at.
-    Source: CAD037 "checkForeign"; docs/kv.md "What foreigners may send".
     """
     entry = read_entry(cell)
     if entry is None:
@@ -185,16 +172,16 @@ def register(value: Value, tag: int | None, utime: int, expire: int | None) -> V
     """Return the entry of a value, a list, or (both nil) a tombstone.
 
     Units:  utime, expire: Unix milliseconds.
-    Source: CAD037 "Entry"; docs/kv.md "Entries".
     """
     return Vector.of((value, tag, checked_stamp(utime), expire))
 
 
-def structure(kind: Kind, index: Index, utime: int, expire: int | None, base: int) -> Vector:
+def structure(
+    kind: StructureKind, index: Index, utime: int, expire: int | None, base: int
+) -> Vector:
     """Return the entry of a structure: four positions, five with a base (`base` -1: none).
 
     Units:  utime, expire, base: Unix milliseconds.
-    Source: docs/design/decisions.md "Base"; docs/kv.md "Entries".
     """
     stamp = checked_stamp(utime)
     if base < 0:

@@ -7,6 +7,8 @@ they are replayed in the order of their times.
 
 Members that both sides share are not visited: own's times are known (remembered for large
 structures), and other's can only differ by the members on which the two differ.
+
+Source: CAD037 "Merge"; docs/kv.md "Merge"; docs/design/decisions.md "Base".
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.kv.entries import NO_TIME, ZERO_ENTRY, Entry, read_entry, structure
-from datalattice.apps.kv.kinds import HASH, NEVER, Kind, Span
+from datalattice.apps.kv.kinds import HASH, NEVER, Span, StructureKind
 from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, Work, same, value_hash
 from datalattice.lattice import (
     EMPTY_CONTEXT,
@@ -40,7 +42,6 @@ def merge_entries(own: Value, other: Value, context: MergeContext) -> Value:
     Shapes: other: an entry.
     Cost:   the members that differ; a structure that wins over another kind, or whose base rises,
             is walked.
-    Source: CAD037 "Merge"; docs/kv.md "Merge"; docs/design/decisions.md "Base".
     """
     if own is other or same(own, other):
         return own
@@ -70,7 +71,7 @@ def _sound(entry: Entry, context: MergeContext) -> Value:
     return structure(kind, index, entry.utime, entry.expire, entry.base)
 
 
-def _sound_index(kind: Kind, index: Index, context: MergeContext) -> Index:
+def _sound_index(kind: StructureKind, index: Index, context: MergeContext) -> Index:
     made = index
     work = context.work
     for key, member in index.entries(work):
@@ -82,11 +83,10 @@ def _sound_index(kind: Kind, index: Index, context: MergeContext) -> Index:
     return made
 
 
-def cut_index(kind: Kind, index: Index, own_base: int, at: int, work: Work | None = None) -> Index:
-    """Return the members of a structure without what is not later than `at` (-1: all stay).
-
-    Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-    """
+def cut_index(
+    kind: StructureKind, index: Index, own_base: int, at: int, work: Work | None = None
+) -> Index:
+    """Return the members of a structure without what is not later than `at` (-1: all stay)."""
     if at < 0:
         return index
     if kind.untimed:
@@ -111,7 +111,9 @@ def cut_index(kind: Kind, index: Index, own_base: int, at: int, work: Work | Non
 class _Members:
     """Joins the members on which two structures differ, and notes the times of other's."""
 
-    def __init__(self, kind: Kind, at: int, theirs_gone: bool, context: MergeContext) -> None:
+    def __init__(
+        self, kind: StructureKind, at: int, theirs_gone: bool, context: MergeContext
+    ) -> None:
         self._kind: Final = kind
         self._at: Final = at
         self._theirs_gone: Final = theirs_gone
@@ -154,7 +156,7 @@ class _Members:
             self._context.report(WriteSuperseded((*self._context.path, key), side))
 
 
-def _join(kind: Kind, a: Entry, b: Entry, context: MergeContext) -> Value:
+def _join(kind: StructureKind, a: Entry, b: Entry, context: MergeContext) -> Value:
     """Return the join of two structures of one kind."""
     base = max(a.base, b.base)
     work = context.work
@@ -174,7 +176,7 @@ def _join(kind: Kind, a: Entry, b: Entry, context: MergeContext) -> Value:
 
 
 def _expiry(
-    kind: Kind, a: Entry, b: Entry, a_time: int, b_least: int, work: Work | None
+    kind: StructureKind, a: Entry, b: Entry, a_time: int, b_least: int, work: Work | None
 ) -> int | None:
     """Return the expiry of the later side; of equal times nil before a number, then the larger.
 
@@ -227,7 +229,9 @@ def _tell_whole(winner: Entry, loser: Entry, side: str, context: MergeContext) -
         context.report(WriteSuperseded(context.path, side))
 
 
-def _tell_cut(kind: Kind, index: Index, left: Index, side: str, context: MergeContext) -> None:
+def _tell_cut(
+    kind: StructureKind, index: Index, left: Index, side: str, context: MergeContext
+) -> None:
     """Report the members that a cut took away."""
     if context.report is discard or left is index:
         return

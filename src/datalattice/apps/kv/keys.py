@@ -1,4 +1,7 @@
-"""Keys: what may be the key of a store or the field of a hash."""
+"""Keys: what may be the key of a store or the field of a hash.
+
+Source: docs/kv.md "Limits".
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ def checked_text(text: object, what: str) -> str:
     """Return a name that can be stored as a String.
 
     Raises: TypeMismatch: it is no str. UsageError: it is no Unicode text (a lone surrogate).
-    Source: docs/kv.md "Limits".
     """
     if not isinstance(text, str):
         raise TypeMismatch(f"{what} is a str, got {type(text).__name__}")
@@ -31,7 +33,6 @@ def checked_key(key: object, what: str) -> str:
     """Return a key or field that may be written.
 
     Raises: as `checked_text`. UsageError: it is too long.
-    Source: docs/kv.md "Limits".
     """
     text = checked_text(key, what)
     size = len(text) if text.isascii() else len(text.encode())

@@ -3,6 +3,10 @@
 A member carries the times at which it was written, so two replicas join member by member. A cut at
 a time takes away what is as old as that, which is how a delete reaches into a structure that knows
 later writes too. Counters carry no times: a cut takes all their columns.
+
+Source: CAD037 "Types", "Merge", "Hash", "Set", "Sorted set", "Counter"; docs/design/decisions.md
+    "Base", "D1"; docs/kv.md "Structures", "What foreigners may send", "Merge", "What a merge
+    drops".
 """
 
 from __future__ import annotations
@@ -58,11 +62,10 @@ def _slot(member: Value, position: int) -> int:
     return number
 
 
-class Kind:
+class StructureKind:
     """One kind of structure. Methods but `holds` take well-formed members.
 
     Shapes: untimed: its members carry no times. hashed: they stand under their own hashes.
-    Source: CAD037 "Types"; docs/design/decisions.md "Base"; docs/kv.md "Structures".
     """
 
     tag: int = 0
@@ -76,59 +79,37 @@ class Kind:
         return WORK_LIMITS.compared + (WORK_LIMITS.hashed if self.hashed else 0)
 
     def holds(self, key: Value, member: Value) -> bool:
-        """Return whether a member has the right shape for its key.
-
-        Source: CAD037 "Types"; docs/kv.md "What foreigners may send".
-        """
+        """Return whether a member has the right shape for its key."""
         return False
 
     def last(self, member: Value) -> int:
-        """Return the greatest time in a member, -1 for none.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the greatest time in a member, -1 for none."""
         return -1
 
     def first(self, member: Value) -> int:
-        """Return the least time at which a cut changes the member.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the least time at which a cut changes the member."""
         return NEVER
 
     def cut(self, member: Value, at: int) -> Value:
-        """Return a member without what is not later than `at`; nil when nothing is left.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return a member without what is not later than `at`; nil when nothing is left."""
         return member
 
     def join(self, own: Value, other: Value) -> Value:
-        """Return the join of two different members with one key.
-
-        Source: CAD037 "Merge"; docs/kv.md "Merge".
-        """
+        """Return the join of two different members with one key."""
         return own
 
     def shows(self, member: Value) -> bool:
-        """Return whether readers see the member.
-
-        Source: CAD037 "Types"; docs/kv.md "Structures".
-        """
+        """Return whether readers see the member."""
         return True
 
     def loses(self, member: Value, joined: Value) -> bool:
-        """Return whether a member shows what the `joined` one (nil: none) no longer shows.
-
-        Source: docs/kv.md "What a merge drops".
-        """
+        """Return whether a member shows what the `joined` one (nil: none) no longer shows."""
         return self.shows(member) and (joined is None or not self.shows(joined))
 
     def span(self, index: Index, work: Work | None = None) -> Span:
         """Return the times in a structure; those of large ones are remembered.
 
         Cost:   a walk over all members, once for a large structure.
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
         """
         if len(index) <= SPAN_WALK_MAX:
             return self._walk(index, work)
@@ -139,10 +120,7 @@ class Kind:
         return known
 
     def remember(self, index: Index, span: Span) -> None:
-        """Keep the times of a structure that were found on the way.
-
-        Source: docs/kv.md "Merge".
-        """
+        """Keep the times of a structure that were found on the way."""
         if len(index) > SPAN_WALK_MAX:
             if len(_spans) >= SPAN_CACHE_MAX:
                 _spans.clear()
@@ -159,66 +137,42 @@ class Kind:
         return Span(first, last)
 
 
-class HashKind(Kind):
-    """Fields `[value time]`, the later write whole; a deleted field is `[nil time]`.
-
-    Source: CAD037 "Hash"; docs/kv.md "Structures".
-    """
+class HashKind(StructureKind):
+    """Fields `[value time]`, the later write whole; a deleted field is `[nil time]`."""
 
     tag = HASH_TAG
     name = "hash"
 
     def holds(self, key: Value, member: Value) -> bool:
-        """Return whether a field is `[value time]`, under a key that is sound.
-
-        Source: CAD037 "Hash"; docs/kv.md "What foreigners may send".
-        """
+        """Return whether a field is `[value time]`, under a key that is sound."""
         is_field = isinstance(member, Vector) and len(member) == 2 and _is_time(member[1])
         return is_field and is_sound_key(key)
 
     def last(self, member: Value) -> int:
-        """Return the time of a field.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the time of a field."""
         return _slot(member, 1)
 
     def first(self, member: Value) -> int:
-        """Return the time of a field.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the time of a field."""
         return _slot(member, 1)
 
     def cut(self, member: Value, at: int) -> Value:
-        """Return the field, nil when it is not later than `at`.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the field, nil when it is not later than `at`."""
         return None if _slot(member, 1) <= at else member
 
     def join(self, own: Value, other: Value) -> Value:
-        """Return the later field; of one time the one with the greater hash.
-
-        Source: CAD037 "Hash"; docs/kv.md "Merge"; docs/design/decisions.md "D1".
-        """
+        """Return the later field; of one time the one with the greater hash."""
         mine, theirs = _slot(own, 1), _slot(other, 1)
         if mine != theirs:
             return own if mine > theirs else other
         return other if value_hash(other) > value_hash(own) else own
 
     def shows(self, member: Value) -> bool:
-        """Return whether the field has a value.
-
-        Source: CAD037 "Hash"; docs/kv.md "Structures".
-        """
+        """Return whether the field has a value."""
         return isinstance(member, Vector) and member[0] is not None
 
     def loses(self, member: Value, joined: Value) -> bool:
-        """Return whether the field had a value, and another than `joined`.
-
-        Source: docs/kv.md "What a merge drops".
-        """
+        """Return whether the field had a value, and another than `joined`."""
         assert isinstance(member, Vector)
         now = joined[0] if isinstance(joined, Vector) else None
         return member[0] is not None and not same(member[0], now)
@@ -228,21 +182,15 @@ def _is_named(key: Value, member: Vector) -> bool:
     return isinstance(key, bytes) and key == value_hash(member[0])
 
 
-class SetKind(Kind):
-    """Members `[member add remove]` under the hash of the member; there when add > remove.
-
-    Source: CAD037 "Set"; docs/kv.md "Structures".
-    """
+class SetKind(StructureKind):
+    """Members `[member add remove]` under the hash of the member; there when add > remove."""
 
     tag = SET_TAG
     name = "set"
     hashed = True
 
     def holds(self, key: Value, member: Value) -> bool:
-        """Return whether a member is `[member add remove]` under its own hash.
-
-        Source: CAD037 "Set"; docs/kv.md "What foreigners may send".
-        """
+        """Return whether a member is `[member add remove]` under its own hash."""
         return (
             isinstance(member, Vector)
             and len(member) == 3
@@ -252,25 +200,16 @@ class SetKind(Kind):
         )
 
     def last(self, member: Value) -> int:
-        """Return the later of the two times.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the later of the two times."""
         return max(_slot(member, 1), _slot(member, 2))
 
     def first(self, member: Value) -> int:
-        """Return the earlier of the times that are not 0; 0 when both are.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the earlier of the times that are not 0; 0 when both are."""
         add, remove = _slot(member, 1), _slot(member, 2)
         return min(add, remove) or max(add, remove)
 
     def cut(self, member: Value, at: int) -> Value:
-        """Return the member with the times up to `at` taken back; nil when none is left.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the member with the times up to `at` taken back; nil when none is left."""
         assert isinstance(member, Vector)
         add, remove = _slot(member, 1), _slot(member, 2)
         if add > at and remove > at:
@@ -278,10 +217,7 @@ class SetKind(Kind):
         return _set_member(member, member[0], add if add > at else 0, remove if remove > at else 0)
 
     def join(self, own: Value, other: Value) -> Value:
-        """Return the member with the later of each time.
-
-        Source: CAD037 "Set"; docs/kv.md "Merge".
-        """
+        """Return the member with the later of each time."""
         assert isinstance(own, Vector)
         add = max(_slot(own, 1), _slot(other, 1))
         remove = max(_slot(own, 2), _slot(other, 2))
@@ -291,10 +227,7 @@ class SetKind(Kind):
         return Vector.of((own[0], add, remove))
 
     def shows(self, member: Value) -> bool:
-        """Return whether the member was added after it was last removed.
-
-        Source: CAD037 "Set"; docs/kv.md "Structures".
-        """
+        """Return whether the member was added after it was last removed."""
         return _slot(member, 1) > _slot(member, 2)
 
 
@@ -306,21 +239,15 @@ def _set_member(whole: Vector, member: Value, add: int, remove: int) -> Value:
     return Vector.of((member, add, remove))
 
 
-class ZSetKind(Kind):
-    """Members `[member score add remove]` under the hash of the member; the score goes with add.
-
-    Source: CAD037 "Sorted set"; docs/kv.md "Structures".
-    """
+class ZSetKind(StructureKind):
+    """Members `[member score add remove]` under the hash of the member; the score goes with add."""
 
     tag = ZSET_TAG
     name = "zset"
     hashed = True
 
     def holds(self, key: Value, member: Value) -> bool:
-        """Return whether a member is `[member score add remove]` under its own hash.
-
-        Source: CAD037 "Sorted set"; docs/kv.md "What foreigners may send".
-        """
+        """Return whether a member is `[member score add remove]` under its own hash."""
         return (
             isinstance(member, Vector)
             and len(member) == 4
@@ -331,17 +258,11 @@ class ZSetKind(Kind):
         )
 
     def last(self, member: Value) -> int:
-        """Return the later of the two times.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the later of the two times."""
         return max(_slot(member, 2), _slot(member, 3))
 
     def first(self, member: Value) -> int:
-        """Return the least time at which a cut changes the member.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the least time at which a cut changes the member."""
         assert isinstance(member, Vector)
         add, remove = _slot(member, 2), _slot(member, 3)
         if add == 0 and value_hash(member[1]) != _ZERO_SCORE:
@@ -349,10 +270,7 @@ class ZSetKind(Kind):
         return min(add, remove) or max(add, remove)
 
     def cut(self, member: Value, at: int) -> Value:
-        """Return the member with the times up to `at` taken back; nil when none is left.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the member with the times up to `at` taken back; nil when none is left."""
         assert isinstance(member, Vector)
         add, remove = _slot(member, 2), _slot(member, 3)
         if add > at and remove > at:
@@ -364,10 +282,7 @@ class ZSetKind(Kind):
         return Vector.of((member[0], 0.0, 0, remove))
 
     def join(self, own: Value, other: Value) -> Value:
-        """Return the member with the later of each time, and the score of the later add.
-
-        Source: CAD037 "Sorted set"; docs/kv.md "Merge"; docs/design/decisions.md "D1".
-        """
+        """Return the member with the later of each time, and the score of the later add."""
         assert isinstance(own, Vector)
         assert isinstance(other, Vector)
         mine, theirs = _slot(own, 2), _slot(other, 2)
@@ -380,17 +295,11 @@ class ZSetKind(Kind):
         return Vector.of((scored[0], scored[1], scored[2], remove))
 
     def shows(self, member: Value) -> bool:
-        """Return whether the member was added after it was last removed.
-
-        Source: CAD037 "Sorted set"; docs/kv.md "Structures".
-        """
+        """Return whether the member was added after it was last removed."""
         return _slot(member, 2) > _slot(member, 3)
 
     def loses(self, member: Value, joined: Value) -> bool:
-        """Return whether the member was there, and is not there now or has another score.
-
-        Source: docs/kv.md "What a merge drops".
-        """
+        """Return whether the member was there, and is not there now or has another score."""
         if not self.shows(member):
             return False
         assert isinstance(member, Vector)
@@ -406,21 +315,15 @@ def _score_hash(member: Vector) -> bytes:
     return value_hash(Vector.of((member[0], member[1])))
 
 
-class CounterKind(Kind):
-    """Columns `[positive negative]` by replica, each of which only grows.
-
-    Source: CAD037 "Counter"; docs/kv.md "Structures".
-    """
+class CounterKind(StructureKind):
+    """Columns `[positive negative]` by replica, each of which only grows."""
 
     tag = COUNTER_TAG
     name = "counter"
     untimed = True
 
     def holds(self, key: Value, member: Value) -> bool:
-        """Return whether a replica's part is `[positive negative]`.
-
-        Source: CAD037 "Counter"; docs/kv.md "What foreigners may send".
-        """
+        """Return whether a replica's part is `[positive negative]`."""
         return (
             isinstance(member, Vector)
             and len(member) == 2
@@ -429,31 +332,19 @@ class CounterKind(Kind):
         )
 
     def span(self, index: Index, work: Work | None = None) -> Span:
-        """Return the span of no times.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Merge".
-        """
+        """Return the span of no times."""
         return EMPTY_SPAN
 
     def shows(self, member: Value) -> bool:
-        """Return whether the replica counted anything.
-
-        Source: CAD037 "Counter"; docs/kv.md "Structures".
-        """
+        """Return whether the replica counted anything."""
         return _slot(member, 0) != 0 or _slot(member, 1) != 0
 
     def loses(self, member: Value, joined: Value) -> bool:
-        """Return whether a cut took the column: joins lose nothing.
-
-        Source: docs/kv.md "What a merge drops".
-        """
+        """Return whether a cut took the column: joins lose nothing."""
         return joined is None and self.shows(member)
 
     def join(self, own: Value, other: Value) -> Value:
-        """Return the greater of each column.
-
-        Source: CAD037 "Counter"; docs/kv.md "Merge".
-        """
+        """Return the greater of each column."""
         positive = max(_slot(own, 0), _slot(other, 0))
         negative = max(_slot(own, 1), _slot(other, 1))
         for side in (own, other):
@@ -481,4 +372,4 @@ FIELDS: Final = ExactKeys(_either, texts=True)
 Source: docs/kv.md "Hashes".
 """
 
-KINDS: Final[dict[int, Kind]] = {kind.tag: kind for kind in (HASH, SET, ZSET, COUNTER)}
+KINDS: Final[dict[int, StructureKind]] = {kind.tag: kind for kind in (HASH, SET, ZSET, COUNTER)}

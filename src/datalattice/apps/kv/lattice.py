@@ -1,4 +1,9 @@
-"""Lattices of the database: one entry, a store of entries by key, and the section `:kv`."""
+"""Lattices of the database: one entry, a store of entries by key, and the section `:kv`.
+
+Source: CAD037 "Entry", "checkForeign", "Merge", "Store"; docs/kv.md "Entries", "What foreigners may
+    send", "Merge", "Layout"; docs/design/forks.md "The order"; docs/design/decisions.md "D9",
+    "Base", "D-KV3", "D10"; docs/cells.md "Exact keys"; CAD024 "Root layout".
+"""
 
 from __future__ import annotations
 
@@ -28,38 +33,23 @@ class KVEntryLattice(Lattice):
     """One key of a database: the join of what was written to it."""
 
     def zero(self) -> Value:
-        """Return the tombstone of time 0, `[nil nil 0 nil]`.
-
-        Source: CAD037 "Entry"; docs/kv.md "Entries".
-        """
+        """Return the tombstone of time 0, `[nil nil 0 nil]`."""
         return ZERO_ENTRY
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the newest write of each entry that the other lacks.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return the newest write of each entry that the other lacks."""
         return latest_of_entries(own, other, walk)
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether `value` is an entry, all its members well formed.
-
-        Source: CAD037 "checkForeign"; docs/kv.md "What foreigners may send".
-        """
+        """Return whether `value` is an entry, all its members well formed."""
         return is_entry(value)
 
     def accepts(self, other: Value, context: MergeContext) -> bool:
-        """Return whether `other` is an entry; its members are judged one by one as they are joined.
-
-        Source: docs/kv.md "What foreigners may send"; docs/design/decisions.md "D9".
-        """
+        """Return whether `other` is an entry; the merge checks its members one by one."""
         if read_entry(other) is not None:
             return True
         context.report(EntryDropped(context.path))
@@ -70,7 +60,6 @@ class KVEntryLattice(Lattice):
 
         Shapes: own, other: nil or an entry.
         Cost:   the members that differ.
-        Source: CAD037 "Merge"; docs/kv.md "Merge"; docs/design/decisions.md "Base", "D-KV3".
         """
         if other is None:
             return ZERO_ENTRY if own is None else own
@@ -91,62 +80,42 @@ class KVStoreLattice(Lattice):
         self._entries: Final = ExactIndexLattice(KVEntryLattice())
 
     def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: CAD037 "Store"; docs/kv.md "Layout".
-        """
+        """Return the empty Index."""
         return self._entries.zero()
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the newest write of each store that the other lacks.
 
         Cost:   the entries that differ.
-        Source: docs/design/forks.md "The order".
         """
         return self._entries.latest(own, other, walk)
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether `value` is an Index.
-
-        Source: CAD037 "checkForeign"; docs/kv.md "What foreigners may send".
-        """
+        """Return whether `value` is an Index."""
         return self._entries.check_foreign(value)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of an entry.
-
-        Source: CAD037 "Store"; docs/kv.md "Layout".
-        """
+        """Return the lattice of an entry."""
         return self._entries.child(key)
 
     def canonical_key(self, key: Value) -> Value:
-        """Return the key under which a name stands.
-
-        Source: docs/cells.md "Exact keys"; docs/design/decisions.md "D10".
-        """
+        """Return the key under which a name stands."""
         return self._entries.canonical_key(key)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the union of the keys, the entries of a key on both sides joined.
 
         Cost:   the entries that differ; equal subtrees are not descended.
-        Source: CAD037 "Merge"; docs/kv.md "Merge"; docs/design/decisions.md "D9".
         """
         return self._entries.merge(own, other, context)
 
 
 def kv_section() -> Lattice:
-    """Return the lattice of the section `:kv`: owner, `:value`, database name, key.
-
-    Source: CAD024 "Root layout"; docs/kv.md "Layout".
-    """
+    """Return the lattice of the section `:kv`: owner, `:value`, database name, key."""
     return OwnerLattice(MapLattice(KVStoreLattice()))
 
 

@@ -3,6 +3,10 @@
 A mapping of plain values, with expiry and clean-up; `typed` adds lists, counters, hashes, sets and
 sorted sets. A subclass says how the store is read and replaced. Every write
 is one pure step on the store, with one reading of the clock: it can be run again on another store.
+
+Source: CAD037 "Operations", "Store", "get", "set", "del", "type", "expire", "ttl", "gc"; docs/kv.md
+    "Operations", "Layout", "Values", "Batches", "Read, change, write", "Expiry", "Clean-up";
+    docs/design/decisions.md "Base", "D-KV3".
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from datalattice.apps.kv.joining import ENTRIES
 from datalattice.apps.kv.keys import checked_key, checked_text
 from datalattice.apps.kv.kinds import LONG_MAX
 from datalattice.apps.kv.writing import (
-    Slot,
+    KeyState,
     after,
     delete,
     due,
@@ -54,8 +58,6 @@ class Operations(MutableMapping[str, Value]):
 
     Values are cells: host values given (dict, list, set) become cells. The value of a structure is
     the Index that holds its members; the typed operations read it.
-
-    Source: CAD037 "Operations"; docs/kv.md "Operations".
     """
 
     __slots__ = ("_clock", "_replica")
@@ -65,10 +67,7 @@ class Operations(MutableMapping[str, Value]):
 
     @abstractmethod
     def store(self) -> Index:
-        """Return the present store: an immutable snapshot.
-
-        Source: CAD037 "Store"; docs/kv.md "Layout".
-        """
+        """Return the present store: an immutable snapshot."""
 
     @abstractmethod
     def _apply(self, step: Step[T]) -> T:
@@ -85,7 +84,7 @@ class Operations(MutableMapping[str, Value]):
         """Return what is stored under a key, and the time."""
         return ENTRIES.get(self.store(), checked_text(key, "a key")), self._clock.now_ms()
 
-    def _slot(self, key: str) -> Slot:
+    def _slot(self, key: str) -> KeyState:
         stored, now_ms = self._stored(key)
         return read_slot(stored, now_ms)
 
@@ -115,10 +114,7 @@ class Operations(MutableMapping[str, Value]):
         return entry.cell[VALUE]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a live key, `default` where there is none.
-
-        Source: CAD037 "get"; docs/kv.md "Values".
-        """
+        """Return the value of a live key, `default` where there is none."""
         entry = self._live(key)
         return default if entry is None else entry.cell[VALUE]
 
@@ -145,17 +141,11 @@ class Operations(MutableMapping[str, Value]):
         return sum(1 for _key in self)
 
     def items(self) -> ItemsView[str, Value]:
-        """Return a view of the live keys with their values; iterating sees one snapshot.
-
-        Source: docs/kv.md "Values".
-        """
+        """Return a view of the live keys with their values; iterating sees one snapshot."""
         return _Items(self)
 
     def values(self) -> ValuesView[Value]:
-        """Return a view of the values of the live keys; iterating sees one snapshot.
-
-        Source: docs/kv.md "Values".
-        """
+        """Return a view of the values of the live keys; iterating sees one snapshot."""
         return _Values(self)
 
     def set(self, key: str, value: object, ttl_ms: int | None = None) -> None:
@@ -163,7 +153,6 @@ class Operations(MutableMapping[str, Value]):
 
         Units:  ttl_ms: milliseconds from now until the key expires; None: never.
         Raises: UsageError: the key is too long, or the time to live is no positive integer.
-        Source: CAD037 "set"; docs/kv.md "Values"; docs/design/decisions.md "Base".
         """
         cell = to_cell(value)
         checked_ttl(ttl_ms)
@@ -176,7 +165,6 @@ class Operations(MutableMapping[str, Value]):
         Cost:   one new tree node where single writes would make one for each value; below a signing
                 boundary one signature.
         Raises: as `set`.
-        Source: docs/kv.md "Batches".
         """
         cells = {checked_key(key, "a key"): to_cell(value) for key, value in values.items()}
         checked_ttl(ttl_ms)
@@ -193,17 +181,11 @@ class Operations(MutableMapping[str, Value]):
             self._apply(step)
 
     def update(self, *args: object, **values: object) -> None:
-        """Set the values of a mapping or of (key, value) pairs in one update, as `set_many`.
-
-        Source: docs/kv.md "Batches".
-        """
+        """Set the values of a mapping or of (key, value) pairs in one update, as `set_many`."""
         self.set_many(dict(*args, **values))
 
     def setdefault(self, key: str, default: object = None) -> Value:
-        """Return the value of a live key; where there is none, set `default` and return it.
-
-        Source: docs/kv.md "Values".
-        """
+        """Return the value of a live key; where there is none, set `default` and return it."""
         cell = to_cell(default)
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
@@ -223,7 +205,6 @@ class Operations(MutableMapping[str, Value]):
         faster, so it must not change anything itself. An expiry is kept.
 
         Raises: WrongType: the key holds a structure or a list.
-        Source: docs/kv.md "Read, change, write".
         """
         missing = to_cell(default)
 
@@ -242,8 +223,6 @@ class Operations(MutableMapping[str, Value]):
         """Delete a key, whatever it holds; return whether it was live.
 
         A tombstone stays, so that replicas learn of it: see `gc`.
-
-        Source: CAD037 "del"; docs/kv.md "Values".
         """
         return self._write(key, delete)
 
@@ -251,7 +230,6 @@ class Operations(MutableMapping[str, Value]):
         """Delete a live key and return its value, `default` where there is none, in one update.
 
         Raises: KeyError: there is none, and no `default`.
-        Source: docs/kv.md "Values".
         """
 
         def write(stored: Value, now_ms: int) -> tuple[Value, object]:
@@ -269,7 +247,6 @@ class Operations(MutableMapping[str, Value]):
         """Delete the first live key and return it with its value; no other writer gets it too.
 
         Raises: KeyError: there is none.
-        Source: docs/kv.md "Values".
         """
         for key in self:
             found = self.pop(key, GONE)
@@ -278,10 +255,7 @@ class Operations(MutableMapping[str, Value]):
         raise KeyError("the database has no live key")
 
     def clear(self) -> None:
-        """Delete every live key, in one update of the store.
-
-        Source: docs/kv.md "Values".
-        """
+        """Delete every live key, in one update of the store."""
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, None]:
@@ -295,10 +269,7 @@ class Operations(MutableMapping[str, Value]):
         self._apply(step)
 
     def type(self, key: str) -> str | None:
-        """Return the type of a live key: value, hash, set, zset, list, counter; None for no key.
-
-        Source: CAD037 "type"; docs/kv.md "Operations".
-        """
+        """Return the type of a live key: value, hash, set, zset, list, counter; None for no key."""
         entry = self._live(key)
         return None if entry is None else entry.type_name
 
@@ -309,7 +280,6 @@ class Operations(MutableMapping[str, Value]):
         their first eight.
 
         Cost:   the keys with that prefix, and the longer ones that share its first eight bytes.
-        Source: docs/kv.md "Operations".
         """
         now_ms = self._clock.now_ms()
         yield from live_entries(self.store(), prefix, now_ms)
@@ -322,16 +292,12 @@ class Operations(MutableMapping[str, Value]):
         The expiry is a write like any other and reaches the replicas.
 
         Raises: UsageError: the time to live is no positive integer.
-        Source: CAD037 "expire"; docs/kv.md "Expiry"; docs/design/decisions.md "D-KV3".
         """
         checked_ttl(ttl_ms)
         return self._write(key, lambda stored, now: expire_at(stored, due(ttl_ms, now), now))
 
     def persist(self, key: str) -> bool:
-        """Take the expiry from a live key; return whether there was one.
-
-        Source: docs/kv.md "Expiry".
-        """
+        """Take the expiry from a live key; return whether there was one."""
 
         def write(stored: Value, now_ms: int) -> tuple[Value, bool]:
             entry = read_slot(stored, now_ms).entry
@@ -342,10 +308,7 @@ class Operations(MutableMapping[str, Value]):
         return self._write(key, write)
 
     def ttl(self, key: str) -> int:
-        """Return the milliseconds until a key expires, -1 when it never does, -2 for no key.
-
-        Source: CAD037 "ttl"; docs/kv.md "Expiry".
-        """
+        """Return the milliseconds until a key expires, -1 when it never does, -2 for no key."""
         stored, now_ms = self._stored(key)
         slot = read_slot(stored, now_ms)
         if slot.entry is None or not slot.live:
@@ -359,7 +322,6 @@ class Operations(MutableMapping[str, Value]):
         An age of 0 forgets all of them.
 
         Raises: UsageError: the age is no integer of 0 or more.
-        Source: CAD037 "gc"; docs/kv.md "Clean-up"; docs/design/decisions.md "D-KV3".
         """
         if type(min_age_ms) is not int or min_age_ms < 0:
             raise UsageError(f"min_age_ms is 0 or more milliseconds, got {min_age_ms!r}")
@@ -400,10 +362,7 @@ class _Values(ValuesView[Value]):
 
 
 def live_entries(store: Index, prefix: str, now_ms: int) -> Iterator[tuple[str, Entry]]:
-    """Yield the keys of a store that are live and begin with `prefix`, with their entries.
-
-    Source: docs/kv.md "Operations".
-    """
+    """Yield the keys of a store that are live and begin with `prefix`, with their entries."""
     for key, stored in ENTRIES.entries(store, prefix):
         slot = read_slot(stored, now_ms)
         if slot.entry is not None and slot.live:
@@ -414,7 +373,6 @@ def checked_ttl(ttl_ms: int | None) -> None:
     """Refuse a time to live that is no positive integer of 64 bits, or None.
 
     Raises: UsageError: it is not.
-    Source: docs/kv.md "Expiry".
     """
     given: object = ttl_ms
     if given is not None and (type(given) is not int or not 0 < given <= LONG_MAX):

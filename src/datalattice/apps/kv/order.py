@@ -2,6 +2,8 @@
 
 An entry's own element carries the greatest time in it and ranks above its members. So members are
 compared only where two structures say the same of themselves.
+
+Source: docs/design/forks.md "The order"; docs/kv.md "Merge".
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.kv.entries import NO_TIME, Entry, read_entry
-from datalattice.apps.kv.kinds import COUNTER_TAG, KINDS, SET_TAG, ZSET_TAG, Kind
+from datalattice.apps.kv.kinds import COUNTER_TAG, KINDS, SET_TAG, ZSET_TAG, StructureKind
 from datalattice.cells import Value, Vector, Work, value_hash
 from datalattice.lattice import (
     NOTHING,
@@ -37,7 +39,7 @@ _NO_EXPIRY: Final = b"\xff"
 class _MemberOrder(EntryOrder):
     """The elements of the members of one kind of structure, of what is later than its base."""
 
-    def __init__(self, kind: Kind, base: int = NO_TIME) -> None:
+    def __init__(self, kind: StructureKind, base: int = NO_TIME) -> None:
         super().__init__()
         self._kind: Final = kind
         self._base: Final = base
@@ -89,7 +91,6 @@ def latest_of_entries(own: Value, other: Value, walk: Walk) -> Latest:
     """Return the greatest elements that each of two entries has alone; nil: not there.
 
     Cost:   the members that differ; the times of large structures are remembered.
-    Source: docs/design/forks.md "The order"; docs/kv.md "Merge".
     """
     walk.spend(WORK_LIMITS.entry)
     a, b = read_entry(own), read_entry(other)

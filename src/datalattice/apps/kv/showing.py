@@ -5,6 +5,8 @@ to their values (a Map where one is longer than 32 bytes), of a set the Set of i
 sorted set the Vector of `[member score]` by score, of a counter its total. The way back writes what
 differs: members that stay as they are keep their times, so that what other replicas do to them
 meanwhile is not lost.
+
+Source: CAD037 "TTL"; docs/kv.md "Expiry", "As one value", "Stamps".
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from datalattice.apps.kv.kinds import (
     SET_TAG,
     ZSET,
     ZSET_TAG,
-    Kind,
+    StructureKind,
 )
 from datalattice.apps.kv.typed import by_field, by_score, checked_score, fielded, fields, shown
 from datalattice.apps.kv.writing import (
@@ -57,10 +59,7 @@ TYPE_TAGS: Final = {
 
 
 def live_entry(stored: Value, now_ms: int) -> Entry | None:
-    """Return the entry that readers see at a time; None for none, a tombstone, an expired one.
-
-    Source: CAD037 "TTL"; docs/kv.md "Expiry".
-    """
+    """Return the entry that readers see at a time; None for none, a tombstone, an expired one."""
     slot = read_slot(stored, now_ms)
     return slot.entry if slot.live else None
 
@@ -69,7 +68,6 @@ def shown_value(entry: Entry) -> Value:
     """Return what readers see of an entry as one value; expiry is not asked.
 
     Cost:   a structure is read whole.
-    Source: docs/kv.md "As one value".
     """
     kind = entry.kind
     if kind is None:
@@ -89,7 +87,6 @@ def checked_shown(tag: int, value: Value) -> Value:
     A hash may also be a Map, a set or list any sequence.
 
     Raises: TypeMismatch: it is none for this type. UsageError: a field, score or total is none.
-    Source: docs/kv.md "As one value".
     """
     if tag == LIST_TAG:
         return Vector.of(_elements(value, "a list"))
@@ -136,7 +133,6 @@ def put_shown(
     value: as `checked_shown` gives it. replica: the name to count under.
     Units:  expire: Unix milliseconds; nil: never.
     Raises: UsageError: a count leaves 64 bits.
-    Source: docs/kv.md "As one value"; docs/kv.md "Stamps".
     """
     kind = KINDS.get(tag)
     if kind is None:
@@ -151,7 +147,9 @@ def put_shown(
     return expire_at(made, expire, now_ms)[0]
 
 
-def _structured(stored: Value, kind: Kind, value: Value, replica: str, now_ms: int) -> Value:
+def _structured(
+    stored: Value, kind: StructureKind, value: Value, replica: str, now_ms: int
+) -> Value:
     members = read_structure(stored, kind, "SHOW", now_ms)
     if kind is COUNTER:
         amount = as_integer(value)

@@ -3,6 +3,9 @@
 Each raises `WrongType` on a key that is live with another type. A key that is not live reads as an
 empty structure, and the first write makes it. Every write is one update of the store, so threads
 may share a database: no increment is lost.
+
+Source: CAD037; docs/kv.md "Operations", "Lists", "Counters", "Hashes", "Sets", "Sorted sets",
+    "Structures", "As one value".
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from datalattice.apps.kv.keys import checked_key, checked_text
-from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, SET, ZSET, Kind
+from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, SET, ZSET, StructureKind
 from datalattice.apps.kv.operations import Operations
 from datalattice.apps.kv.writing import (
     add_members,
@@ -34,10 +37,7 @@ INFINITY: Final = float("inf")
 
 
 class TypedOperations(Operations):
-    """The operations on keys that hold more than one value.
-
-    Source: CAD037 "Operations"; docs/kv.md "Operations".
-    """
+    """The operations on keys that hold more than one value."""
 
     __slots__ = ()
 
@@ -47,7 +47,6 @@ class TypedOperations(Operations):
         """Put each value in front in turn, so the last one comes first; return the new length.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "lpush"; docs/kv.md "Lists".
         """
         cells = [to_cell(value) for value in reversed(values)]
         return self._push(key, "LPUSH", cells, [])
@@ -56,7 +55,6 @@ class TypedOperations(Operations):
         """Append values in order; return the new length.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "rpush"; docs/kv.md "Lists".
         """
         return self._push(key, "RPUSH", [], [to_cell(value) for value in values])
 
@@ -74,7 +72,6 @@ class TypedOperations(Operations):
         """Take the first element away and return it; None when there is none.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "lpop"; docs/kv.md "Lists".
         """
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
@@ -87,7 +84,6 @@ class TypedOperations(Operations):
         """Take the last element away and return it; None when there is none.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "rpop"; docs/kv.md "Lists".
         """
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
@@ -102,7 +98,6 @@ class TypedOperations(Operations):
         """Return the elements at positions start to stop, both included, negative from the end.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "lrange"; docs/kv.md "Lists".
         """
         stored, now_ms = self._stored(key)
         held = read_list(stored, "LRANGE", now_ms)
@@ -113,7 +108,6 @@ class TypedOperations(Operations):
         """Return the length of a list, 0 for no key.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "llen"; docs/kv.md "Lists".
         """
         stored, now_ms = self._stored(key)
         return len(read_list(stored, "LLEN", now_ms))
@@ -125,7 +119,6 @@ class TypedOperations(Operations):
 
         Raises: WrongType: the key holds another type. UsageError: the amount is no integer of 64
                 bits, or the count would leave them.
-        Source: CAD037 "incrby"; docs/kv.md "Counters".
         """
         if not is_long(to_cell(amount)):
             raise UsageError(f"the amount is an integer of at most 64 bits, got {amount!r}")
@@ -136,7 +129,6 @@ class TypedOperations(Operations):
         """Count down by `amount`; return the total of all replicas.
 
         Raises: as `incr`.
-        Source: CAD037 "decrby"; docs/kv.md "Counters".
         """
         if not is_long(to_cell(amount)):
             raise UsageError(f"the amount is an integer of at most 64 bits, got {amount!r}")
@@ -146,14 +138,13 @@ class TypedOperations(Operations):
         """Return the total of a counter, 0 for no key.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "Counter"; docs/kv.md "Counters".
         """
         stored, now_ms = self._stored(key)
         return total_of(read_structure(stored, COUNTER, "COUNT", now_ms))
 
     # --- hashes ---
 
-    def _members(self, key: str, kind: Kind, operation: str) -> Index:
+    def _members(self, key: str, kind: StructureKind, operation: str) -> Index:
         stored, now_ms = self._stored(key)
         return read_structure(stored, kind, operation, now_ms)
 
@@ -161,7 +152,6 @@ class TypedOperations(Operations):
         """Set one field of a hash; return whether it is new. None as value removes the field.
 
         Raises: WrongType: the key holds another type. UsageError: the field is too long.
-        Source: CAD037 "hset"; docs/kv.md "Hashes".
         """
         return self.hset_many(key, {field: value}) == 1
 
@@ -169,7 +159,6 @@ class TypedOperations(Operations):
         """Set fields of a hash in one update; return how many are new.
 
         Raises: as `hset`.
-        Source: CAD037 "hset"; docs/kv.md "Hashes".
         """
         cells = [(checked_key(f, "a field"), to_cell(v)) for f, v in fields.items()]
 
@@ -181,7 +170,6 @@ class TypedOperations(Operations):
         """Return the value of one field, None when there is none.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "hget"; docs/kv.md "Hashes".
         """
         member = FIELDS.get(self._members(key, HASH, "HGET"), checked_text(field, "a field"))
         return member[0] if HASH.holds(field, member) and isinstance(member, Vector) else None
@@ -190,7 +178,6 @@ class TypedOperations(Operations):
         """Remove fields of a hash; return how many were there.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "hdel"; docs/kv.md "Hashes".
         """
         names = [checked_text(field, "a field") for field in fields]
         return self._write(key, lambda stored, now: delete_fields(stored, names, now))
@@ -199,7 +186,6 @@ class TypedOperations(Operations):
         """Return whether a hash has a field.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "hexists"; docs/kv.md "Hashes".
         """
         return self.hget(key, field) is not None
 
@@ -209,7 +195,6 @@ class TypedOperations(Operations):
         A Map where a field is longer than the 32 bytes that an Index tells apart.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "hgetall"; docs/kv.md "Hashes".
         """
         return by_field(self._members(key, HASH, "HGETALL"))
 
@@ -217,7 +202,6 @@ class TypedOperations(Operations):
         """Return the number of fields of a hash.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "hlen"; docs/kv.md "Hashes".
         """
         return sum(1 for _field in fields(self._members(key, HASH, "HLEN")))
 
@@ -227,7 +211,6 @@ class TypedOperations(Operations):
         """Add members to a set; return how many were not there.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "sadd"; docs/kv.md "Sets".
         """
         cells = [to_cell(member) for member in members]
         return self._write(key, lambda stored, now: add_members(stored, cells, now))
@@ -236,7 +219,6 @@ class TypedOperations(Operations):
         """Remove members from a set; return how many were there.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "srem"; docs/kv.md "Sets".
         """
         cells = [to_cell(member) for member in members]
         return self._write(key, lambda stored, now: remove_members(stored, SET, "SREM", cells, now))
@@ -245,7 +227,6 @@ class TypedOperations(Operations):
         """Return whether a set has a member.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "sismember"; docs/kv.md "Sets".
         """
         name = value_hash(to_cell(member))
         held = self._members(key, SET, "SISMEMBER").get(name)
@@ -255,7 +236,6 @@ class TypedOperations(Operations):
         """Return the members of a set.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "smembers"; docs/kv.md "Sets".
         """
         members = shown(SET, self._members(key, SET, "SMEMBERS"))
         return Set.of([member[0] for _name, member in members])
@@ -264,7 +244,6 @@ class TypedOperations(Operations):
         """Return the number of members of a set.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "scard"; docs/kv.md "Sets".
         """
         return sum(1 for _member in shown(SET, self._members(key, SET, "SCARD")))
 
@@ -275,7 +254,6 @@ class TypedOperations(Operations):
 
         Raises: WrongType: the key holds another type. TypeMismatch: the score is no number.
                 UsageError: it is not a number that can be ordered.
-        Source: CAD037 "zadd"; docs/kv.md "Sorted sets".
         """
         return self.zadd_many(key, [(score, member)])
 
@@ -283,7 +261,6 @@ class TypedOperations(Operations):
         """Add members with scores, as (score, member), in one update; return how many are new.
 
         Raises: as `zadd`.
-        Source: CAD037 "zadd"; docs/kv.md "Sorted sets".
         """
         cells = [(to_cell(member), checked_score(score)) for score, member in scored]
         return self._write(key, lambda stored, now: add_scored(stored, cells, now))
@@ -292,7 +269,6 @@ class TypedOperations(Operations):
         """Remove members from a sorted set; return how many were there.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "zrem"; docs/kv.md "Sorted sets".
         """
         cells = [to_cell(member) for member in members]
         return self._write(
@@ -303,7 +279,6 @@ class TypedOperations(Operations):
         """Return the score of a member, None when it is not there.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "zscore"; docs/kv.md "Sorted sets".
         """
         name = value_hash(to_cell(member))
         held = self._members(key, ZSET, "ZSCORE").get(name)
@@ -319,7 +294,6 @@ class TypedOperations(Operations):
         end.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "zrange"; docs/kv.md "Sorted sets".
         """
         return Vector.of([member for member, _score in self.zitems(key, start, stop)])
 
@@ -327,7 +301,6 @@ class TypedOperations(Operations):
         """Return (member, score) at positions start to stop by score, as `zrange`.
 
         Raises: WrongType: the key holds another type.
-        Source: docs/kv.md "Sorted sets".
         """
         ranked = by_score(self._members(key, ZSET, "ZRANGE"))
         first, end = positions(start, stop, len(ranked))
@@ -337,7 +310,6 @@ class TypedOperations(Operations):
         """Return the members with scores from low to high, both included, by score.
 
         Raises: WrongType: the key holds another type. TypeMismatch, UsageError: as `zadd`.
-        Source: CAD037 "zrange"; docs/kv.md "Sorted sets".
         """
         least, most = checked_score(low), checked_score(high)
         ranked = by_score(self._members(key, ZSET, "ZRANGEBYSCORE"))
@@ -347,44 +319,31 @@ class TypedOperations(Operations):
         """Return the number of members of a sorted set.
 
         Raises: WrongType: the key holds another type.
-        Source: CAD037 "zcard"; docs/kv.md "Sorted sets".
         """
         return sum(1 for _member in shown(ZSET, self._members(key, ZSET, "ZCARD")))
 
 
-def shown(kind: Kind, index: Index) -> Iterator[tuple[Value, Vector]]:
-    """Yield the members that readers see, by key.
-
-    Source: docs/kv.md "Structures".
-    """
+def shown(kind: StructureKind, index: Index) -> Iterator[tuple[Value, Vector]]:
+    """Yield the members that readers see, by key."""
     for key, member in index.entries():
         if kind.holds(key, member) and kind.shows(member) and isinstance(member, Vector):
             yield key, member
 
 
 def fields(index: Index) -> Iterator[tuple[str, Value]]:
-    """Yield the fields of a hash that readers see, with their values.
-
-    Source: docs/kv.md "Hashes".
-    """
+    """Yield the fields of a hash that readers see, with their values."""
     for field, member in FIELDS.entries(index):
         if HASH.holds(field, member) and HASH.shows(member) and isinstance(member, Vector):
             yield field, member[0]
 
 
 def by_field(index: Index) -> Index | Map:
-    """Return what readers see of a hash: an Index, a Map where a field is longer than 32 bytes.
-
-    Source: docs/kv.md "As one value".
-    """
+    """Return what readers see of a hash: an Index, a Map where a field is longer than 32 bytes."""
     return fielded(list(fields(index)))
 
 
 def fielded(pairs: list[tuple[str, Value]]) -> Index | Map:
-    """Return fields with their values as one value, as `by_field`.
-
-    Source: docs/kv.md "As one value".
-    """
+    """Return fields with their values as one value, as `by_field`."""
     is_exact = all(is_short(field) for field, _value in pairs)
     return Index.of(pairs) if is_exact else Map.of(pairs)
 
@@ -393,8 +352,6 @@ def by_score(index: Index) -> list[tuple[Value, float]]:
     """Return the members of a sorted set with their scores, in the order of score, then hash.
 
     A score that is not a number (a peer may send one) comes last.
-
-    Source: docs/kv.md "Sorted sets".
     """
     ranked: list[tuple[bool, float, int, Value, float]] = []
     for position, (_name, member) in enumerate(shown(ZSET, index)):
@@ -410,7 +367,6 @@ def positions(start: int, stop: int, count: int) -> tuple[int, int]:
     """Return the slice that positions start to stop, both included, mean among `count` elements.
 
     Raises: UsageError: they are no integers.
-    Source: CAD037 "lrange"; docs/kv.md "Lists".
     """
     for name, position in (("start", start), ("stop", stop)):
         if type(position) is not int:
@@ -424,7 +380,6 @@ def checked_score(score: object) -> float:
     """Return a score as a float.
 
     Raises: TypeMismatch: it is no number. UsageError: it is not a number, or too large for a float.
-    Source: docs/kv.md "Sorted sets".
     """
     if type(score) is not int and type(score) is not float:
         raise TypeMismatch(f"a score is an int or a float, got {type(score).__name__}")

@@ -3,6 +3,8 @@
 A watch remembers the store it saw last. The difference of two stores costs what changed and not
 what there is, so a watch on a large database is cheap. Several writes between two looks are one
 change for each key; what expires is no write and is not told.
+
+Source: docs/kv.md "Watching".
 """
 
 from __future__ import annotations
@@ -42,8 +44,6 @@ class Watch:
     """The changes of the live keys with one prefix; an iterator that waits.
 
     Use `with`, or `close` it; any thread may close, one thread takes the changes.
-
-    Source: docs/kv.md "Watching".
     """
 
     __slots__ = ("_changes", "_clock", "_prefix", "_waiting")
@@ -60,10 +60,7 @@ class Watch:
         return self._changes.closed
 
     def poll(self) -> list[KeyChange]:
-        """Return the changes since the last ones returned, in the order of the keys; never waits.
-
-        Source: docs/kv.md "Watching".
-        """
+        """Return the changes since the last call, in key order; never waits."""
         change = self._changes.poll()
         if change is not None:
             self._take(change)
@@ -75,24 +72,17 @@ class Watch:
         """Return the next change; None when there was none in time, or on `close`.
 
         Units:  timeout_s: seconds, None waits without end.
-        Source: docs/kv.md "Watching".
         """
         if not self._waiting and self._changes.wait(timeout_s, self._take) is None:
             return None
         return self._waiting.popleft()
 
     def on_wake(self, wake: Wake) -> None:
-        """Call `wake` whenever `poll` may have something, in the thread that wrote; and on `close`.
-
-        Source: docs/kv.md "Watching".
-        """
+        """Call `wake`, in the writing thread, when `poll` may return changes; and on `close`."""
         self._changes.on_wake(wake)
 
     def close(self) -> None:
-        """Stop watching; a thread that waits returns.
-
-        Source: docs/kv.md "Watching".
-        """
+        """Stop watching; a thread that waits returns."""
         self._changes.close()
 
     def _take(self, change: Change) -> bool:

@@ -3,6 +3,9 @@
 Writers never stamp at or below what they replace, so an edit always wins over what its writer saw.
 A structure made where something was deleted or has expired starts at a base: what is as old as that
 stays gone when replicas meet. What changes nothing returns the stored entry itself.
+
+Source: CAD037; docs/kv.md "Expiry", "Stamps", "Errors", "Values", "Lists", "Structures", "Hashes",
+    "Sets", "Sorted sets", "Counters", "Clean-up"; docs/design/decisions.md "D1", "Base", "D-KV3".
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from datalattice.apps.kv.entries import (
     register,
     structure,
 )
-from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, LONG_MAX, SET, ZSET, Kind
+from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, LONG_MAX, SET, ZSET, StructureKind
 from datalattice.cells import EMPTY_INDEX, EMPTY_VECTOR, Index, Value, Vector, same, value_hash
 from datalattice.clock import checked_stamp
 from datalattice.errors import UsageError, WrongType
@@ -30,7 +33,7 @@ T = TypeVar("T")
 LONG_MIN: Final = -LONG_MAX - 1
 
 
-class Slot:
+class KeyState:
     """What is stored under a key, as seen at one moment.
 
     Shapes: entry: nil when there is nothing, or nothing well formed. expired: its expiry passed.
@@ -45,33 +48,26 @@ class Slot:
         self.live: Final = live
 
 
-def read_slot(stored: Value, now_ms: int) -> Slot:
-    """Return what is stored under a key as seen at `now_ms`.
-
-    Source: CAD037 "TTL"; docs/kv.md "Expiry".
-    """
+def read_slot(stored: Value, now_ms: int) -> KeyState:
+    """Return what is stored under a key as seen at `now_ms`."""
     entry = read_entry(stored)
     if entry is None:
-        return Slot(None, False, False)
+        return KeyState(None, False, False)
     expired = entry.expire is not None and now_ms >= entry.expire
     there = not entry.is_tombstone() if entry.kind is None else len(entry.members) > 0
-    return Slot(entry, expired, there and not expired)
+    return KeyState(entry, expired, there and not expired)
 
 
-def after(slot: Slot, now_ms: int) -> int:
+def after(slot: KeyState, now_ms: int) -> int:
     """Return the stamp of a write that replaces what is stored.
 
     Units:  Unix milliseconds.
-    Source: docs/kv.md "Stamps"; docs/design/decisions.md "D1", "Base".
     """
     return now_ms if slot.entry is None else max(now_ms, slot.entry.time() + 1)
 
 
 def wrong_type(operation: str, entry: Entry) -> WrongType:
-    """Return the error of an operation on a key that holds another type.
-
-    Source: CAD037 "Errors"; docs/kv.md "Errors".
-    """
+    """Return the error of an operation on a key that holds another type."""
     return WrongType(
         f"WRONGTYPE Operation {operation} against a key holding {entry.type_name}: "
         "delete the key first, or use the operations of that type"
@@ -82,19 +78,13 @@ def wrong_type(operation: str, entry: Entry) -> WrongType:
 
 
 def put_value(stored: Value, value: Value, ttl_ms: int | None, now_ms: int) -> Vector:
-    """Return the entry of a plain value; it replaces anything, its expiry included.
-
-    Source: CAD037 "set"; docs/kv.md "Values".
-    """
+    """Return the entry of a plain value; it replaces anything, its expiry included."""
     expire = None if ttl_ms is None else due(ttl_ms, now_ms)
     return register(value, VALUE_TAG, after(read_slot(stored, now_ms), now_ms), expire)
 
 
 def delete(stored: Value, now_ms: int) -> tuple[Value, bool]:
-    """Return the tombstone of a live key and True; else what is stored and False.
-
-    Source: CAD037 "del"; docs/kv.md "Values".
-    """
+    """Return the tombstone of a live key and True; else what is stored and False."""
     slot = read_slot(stored, now_ms)
     if not slot.live:
         return stored, False
@@ -105,7 +95,6 @@ def due(ttl_ms: int, now_ms: int) -> int:
     """Return when a time to live ends.
 
     Raises: UsageError: that is no time of 64 bits.
-    Source: docs/kv.md "Expiry".
     """
     if ttl_ms > LONG_MAX - now_ms:
         raise UsageError(
@@ -120,7 +109,6 @@ def expire_at(stored: Value, expire: int | None, now_ms: int) -> tuple[Value, bo
     The entry is stamped, so that the expiry replicates.
 
     Units:  expire: Unix milliseconds.
-    Source: CAD037 "expire"; docs/kv.md "Expiry"; docs/design/decisions.md "D-KV3".
     """
     slot = read_slot(stored, now_ms)
     entry = slot.entry
@@ -140,7 +128,6 @@ def read_list(stored: Value, operation: str, now_ms: int) -> Vector:
     """Return the elements of a list, none when there is no live entry.
 
     Raises: WrongType: the key holds another type.
-    Source: CAD037 "List"; docs/kv.md "Lists".
     """
     slot = read_slot(stored, now_ms)
     if slot.entry is None or not slot.live:
@@ -152,10 +139,7 @@ def read_list(stored: Value, operation: str, now_ms: int) -> Vector:
 
 
 def put_list(stored: Value, items: Vector, now_ms: int) -> Vector:
-    """Return the entry of a list with these elements; a live list's expiry is kept.
-
-    Source: CAD037 "List"; docs/kv.md "Lists"; docs/design/decisions.md "D-KV3".
-    """
+    """Return the entry of a list with these elements; a live list's expiry is kept."""
     slot = read_slot(stored, now_ms)
     expire = slot.entry.expire if slot.entry is not None and slot.live else None
     return register(items, LIST_TAG, after(slot, now_ms), expire)
@@ -164,11 +148,10 @@ def put_list(stored: Value, items: Vector, now_ms: int) -> Vector:
 # --- structures ---------------------------------------------------------------------------------
 
 
-def read_structure(stored: Value, kind: Kind, operation: str, now_ms: int) -> Index:
+def read_structure(stored: Value, kind: StructureKind, operation: str, now_ms: int) -> Index:
     """Return the members of a structure, none when there is no live entry.
 
     Raises: WrongType: the key holds another type.
-    Source: CAD037 "Types"; docs/kv.md "Structures".
     """
     slot = read_slot(stored, now_ms)
     if slot.entry is None or not slot.live:
@@ -179,12 +162,9 @@ def read_structure(stored: Value, kind: Kind, operation: str, now_ms: int) -> In
 
 
 class Draft:
-    """A structure while one call writes into it.
+    """A structure while one call writes into it."""
 
-    Source: docs/kv.md "Stamps"; docs/design/decisions.md "Base".
-    """
-
-    def __init__(self, stored: Value, kind: Kind, operation: str, now_ms: int) -> None:
+    def __init__(self, stored: Value, kind: StructureKind, operation: str, now_ms: int) -> None:
         slot = read_slot(stored, now_ms)
         entry = slot.entry
         self._stored: Final = stored
@@ -210,33 +190,21 @@ class Draft:
         self.stamp: Final = max(now_ms, base + 1)
 
     def member(self, key: Value) -> Vector | None:
-        """Return a well-formed member, None when there is none.
-
-        Source: docs/kv.md "Structures".
-        """
+        """Return a well-formed member, None when there is none."""
         held = self.index.get(key)
         return held if isinstance(held, Vector) and self._kind.holds(key, held) else None
 
     def field(self, name: str) -> Vector | None:
-        """Return a well-formed field of a hash, None when there is none.
-
-        Source: docs/kv.md "Hashes".
-        """
+        """Return a well-formed field of a hash, None when there is none."""
         held = FIELDS.get(self.index, name)
         return held if isinstance(held, Vector) and HASH.holds(name, held) else None
 
     def put_field(self, name: str, member: Vector, stamp: int) -> None:
-        """Write one field that bears `stamp`.
-
-        Source: docs/kv.md "Stamps".
-        """
+        """Write one field that bears `stamp`."""
         self._replace(FIELDS.put(self.index, name, member), stamp)
 
     def put(self, key: Value, member: Vector, stamp: int) -> None:
-        """Write one member that bears `stamp`.
-
-        Source: docs/kv.md "Stamps".
-        """
+        """Write one member that bears `stamp`."""
         self._replace(self.index.put(key, member), stamp)
 
     def _replace(self, index: Index, stamp: int) -> None:
@@ -245,10 +213,7 @@ class Draft:
         self._changed = True
 
     def entry(self) -> Value:
-        """Return the entry to store: the stored one when nothing was written.
-
-        Source: docs/design/decisions.md "Base"; docs/kv.md "Stamps".
-        """
+        """Return the entry to store: the stored one when nothing was written."""
         if not self._changed:
             return self._stored
         return structure(self._kind, self.index, self._utime, self._expire, self._base)
@@ -263,10 +228,7 @@ def _number(member: Vector, position: int) -> int:
 def put_fields(
     stored: Value, fields: Iterable[tuple[str, Value]], now_ms: int
 ) -> tuple[Value, int]:
-    """Return the entry of a hash with these fields written, and how many were not there before.
-
-    Source: CAD037 "hset"; docs/kv.md "Hashes".
-    """
+    """Return the entry of a hash with these fields written, and how many were not there before."""
     draft = Draft(stored, HASH, "HSET", now_ms)
     fresh = 0
     for field, value in fields:
@@ -278,10 +240,7 @@ def put_fields(
 
 
 def delete_fields(stored: Value, fields: Iterable[str], now_ms: int) -> tuple[Value, int]:
-    """Return the entry of a hash without these fields, and how many of them were there.
-
-    Source: CAD037 "hdel"; docs/kv.md "Hashes".
-    """
+    """Return the entry of a hash without these fields, and how many of them were there."""
     if not read_structure(stored, HASH, "HDEL", now_ms):
         return stored, 0
     draft = Draft(stored, HASH, "HDEL", now_ms)
@@ -296,10 +255,7 @@ def delete_fields(stored: Value, fields: Iterable[str], now_ms: int) -> tuple[Va
 
 
 def add_members(stored: Value, members: Iterable[Value], now_ms: int) -> tuple[Value, int]:
-    """Return the entry of a set with these members, and how many were not there before.
-
-    Source: CAD037 "sadd"; docs/kv.md "Sets".
-    """
+    """Return the entry of a set with these members, and how many were not there before."""
     draft = Draft(stored, SET, "SADD", now_ms)
     fresh = 0
     for member in members:
@@ -318,12 +274,9 @@ def add_members(stored: Value, members: Iterable[Value], now_ms: int) -> tuple[V
 
 
 def remove_members(
-    stored: Value, kind: Kind, operation: str, members: Iterable[Value], now_ms: int
+    stored: Value, kind: StructureKind, operation: str, members: Iterable[Value], now_ms: int
 ) -> tuple[Value, int]:
-    """Return the entry of a set or sorted set without these members, and how many were there.
-
-    Source: CAD037 "srem", "zrem"; docs/kv.md "Sets", "Sorted sets".
-    """
+    """Return the entry of a set or sorted set without these members, and how many were there."""
     if not read_structure(stored, kind, operation, now_ms):
         return stored, 0
     draft = Draft(stored, kind, operation, now_ms)
@@ -345,10 +298,7 @@ def remove_members(
 def add_scored(
     stored: Value, scored: Iterable[tuple[Value, float]], now_ms: int
 ) -> tuple[Value, int]:
-    """Return the entry of a sorted set with these members and scores, and how many are new there.
-
-    Source: CAD037 "zadd"; docs/kv.md "Sorted sets".
-    """
+    """Return the sorted set's entry with these scores added, and the number of new members."""
     draft = Draft(stored, ZSET, "ZADD", now_ms)
     fresh = 0
     for member, score in scored:
@@ -371,7 +321,6 @@ def count_up(stored: Value, replica: str, amount: int, now_ms: int) -> tuple[Val
     """Return the entry of a counter that this replica moved by `amount`, and the total.
 
     Raises: UsageError: this replica's column would not fit 64 bits, or the total would leave them.
-    Source: CAD037 "incrby"; docs/kv.md "Counters".
     """
     operation = "INCRBY" if amount >= 0 else "DECRBY"
     draft = Draft(stored, COUNTER, operation, now_ms)
@@ -394,10 +343,7 @@ def count_up(stored: Value, replica: str, amount: int, now_ms: int) -> tuple[Val
 
 
 def total_of(index: Index) -> int:
-    """Return what the columns of a counter add up to.
-
-    Source: CAD037 "Counter"; docs/kv.md "Counters".
-    """
+    """Return what the columns of a counter add up to."""
     total = 0
     for key, member in index.entries():
         if COUNTER.holds(key, member):
@@ -413,8 +359,6 @@ def is_garbage(stored: Value, min_age_ms: int, now_ms: int) -> bool:
     """Return whether a clean-up takes an entry: nobody sees it, and it is old enough.
 
     The age counts from the later of `utime` and a passed expiry; 0 takes whatever is not seen.
-
-    Source: CAD037 "gc"; docs/kv.md "Clean-up"; docs/design/decisions.md "D-KV3".
     """
     slot = read_slot(stored, now_ms)
     entry = slot.entry

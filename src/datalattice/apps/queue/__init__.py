@@ -1,15 +1,15 @@
-"""Queue: append-only partitioned logs, one leader each, replicated by merge.
+"""Queue: append-only partitioned logs, one writer per partition, replicated by merge.
 
-A partition is a `Queue`, a `Topic` holds partitions by id, a `LatticeMQ` holds topics by name; each
-is a thin object over one cursor. Importing this package registers the section `:queue` of the
-standard root: `:queue, owner, :value, topic, :partitions, partition id`.
+A partition is a `Queue`, a `Topic` holds partitions by id, and a `LatticeMQ` holds topics by name;
+each is a thin object over one cursor. Importing this package registers the root section `:queue`,
+with the path `:queue, owner, :value, topic, :partitions, partition id`.
 """
 
 from __future__ import annotations
 
 from datalattice.apps.queue.concurrent import ConcurrentTopic
 from datalattice.apps.queue.entries import (
-    Batch,
+    NewRecords,
     entry_headers,
     entry_key,
     entry_stamp_ms,
@@ -39,10 +39,10 @@ __all__ = [
     "PARTITIONS_MAX",
     "QUEUE_SECTION",
     "ZERO_STATE",
-    "Batch",
     "ConcurrentTopic",
     "LatticeMQ",
     "LogBranch",
+    "NewRecords",
     "Queue",
     "QueueLattice",
     "QueueState",

@@ -1,9 +1,11 @@
-"""Concurrent topic: many producer threads, one worker a partition, one commit a batch.
+"""Concurrent topic: many producer threads, one worker per partition, one commit per batch.
 
-Theory of operation: a partition is written by one worker only, in that worker's own fork of the
-whole topic. A batch is appended to the fork and then synced into the primary topic. The workers
-touch disjoint partitions, so a sync never meets a conflict: every other partition in a stale fork
-is a prefix of the primary's and loses by length. A producer waits when its inbox is full.
+Theory of operation: each partition has one worker, which appends batches to its own fork of the
+topic and syncs the fork into the primary topic. Workers write disjoint partitions, so syncs do not
+conflict: every other partition of a stale fork is a prefix of the primary's, and the longer log
+wins. A producer waits while the inbox of its partition is full.
+
+Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from datalattice.cells import Value, to_cell
 from datalattice.errors import DataLatticeError, Timeout, UsageError
 
 INBOX_CAPACITY: Final = 4_096
-"""Records that wait for one worker before producers wait too."""
+"""Records in the inbox of one worker; producers wait while it is full."""
 
 BATCH_MAX: Final = 1_000
-"""Most records of one commit."""
+"""Most records in one commit."""
 
 POLL_S: Final = 0.1
-"""How long a worker waits for a record before it looks whether it should stop."""
+"""How long a worker waits for a record before it checks whether to stop."""
 
 JOIN_S: Final = 5.0
 """How long `close` waits for each worker."""
@@ -72,7 +74,7 @@ class _Worker:
         return self._thread.is_alive()
 
     def drain(self) -> None:
-        """Commit what is left in the inbox; only when the thread is not running."""
+        """Commit the records left in the inbox; call it only after the thread has ended."""
         while batch := self._take(wait_s=0.0):
             self._commit(batch)
 
@@ -93,7 +95,7 @@ class _Worker:
         return batch
 
     def _commit(self, batch: list[_Item | _Flush]) -> None:
-        """Append the records of a batch; every flush marker waits for what came before it."""
+        """Append the records of a batch; set each flush marker after the records before it."""
         items: list[_Item] = []
         for item in batch:
             if isinstance(item, _Item):
@@ -117,8 +119,8 @@ class _Worker:
             )
             self._fork.sync()
         except DataLatticeError as error:
-            # Kept for the producers: `offer` and `flush` raise it. Going on could lose or reorder
-            # records.
+            # Producers get this error from `offer` and `flush`. The worker stops here, because
+            # appending later records could lose or reorder records.
             self.failure = error
             return
         self.record_count += len(items)
@@ -126,7 +128,7 @@ class _Worker:
 
 
 class ConcurrentTopic:
-    """A topic for many producer threads in one process; `start` and `close` it, or use `with`."""
+    """A topic for many producer threads of one process; call `start` and `close`, or use `with`."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class ConcurrentTopic:
     ) -> None:
         for name, bound in (("inbox_capacity", inbox_capacity), ("batch_max", batch_max)):
             if type(bound) is not int or bound < 1:
-                raise UsageError(f"{name} is a positive integer, got {bound!r}")
+                raise UsageError(f"`{name}` is not a positive integer: {bound!r}")
         checked_count(partitions)
         if topic.num_partitions != partitions:
             topic.set_num_partitions(partitions)
@@ -150,14 +152,13 @@ class ConcurrentTopic:
 
     @property
     def topic(self) -> Topic:
-        """The primary topic: what readers see."""
+        """The primary topic, from which readers read."""
         return self._topic
 
     def start(self) -> Self:
         """Start the workers; a second call does nothing.
 
-        Raises: UsageError: it was closed.
-        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
+        Raises: UsageError: the topic is closed.
         """
         self._check_open()
         if not self._started:
@@ -167,10 +168,9 @@ class ConcurrentTopic:
         return self
 
     def offer(self, key: object, value: object, headers: object = None) -> None:
-        """Append a record to the partition of its key; waits while that partition's inbox is full.
+        """Append a record to the partition of its key; wait while that partition's inbox is full.
 
-        Raises: UsageError: the key is None, or the topic was closed.
-        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
+        Raises: UsageError: the key is None, or the topic is closed.
         """
         cell = to_cell(key)
         self._put(partition_of(cell, len(self._workers)), cell, value, headers)
@@ -178,11 +178,10 @@ class ConcurrentTopic:
     def offer_to(self, partition: int, value: object) -> None:
         """Append a record without a key to one partition.
 
-        Raises: UsageError: there is no such partition.
-        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
+        Raises: UsageError: the partition does not exist.
         """
         if type(partition) is not int or not 0 <= partition < len(self._workers):
-            raise UsageError(f"partition is 0 to {len(self._workers) - 1}, got {partition!r}")
+            raise UsageError(f"`partition` is not 0 to {len(self._workers) - 1}: {partition!r}")
         self._put(partition, None, value, None)
 
     def _put(self, partition: int, key: Value, value: object, headers: object) -> None:
@@ -194,18 +193,17 @@ class ConcurrentTopic:
             try:
                 worker.inbox.put(item, timeout=POLL_S)
             except queue.Full:
-                continue  # the producer waits; meanwhile it notices a close or a failure
+                continue  # wait on, but check for a close or a failure each POLL_S
             return
 
     def flush(self) -> None:
-        """Return when everything offered before is in the primary topic.
+        """Wait until all records offered before this call are in the primary topic.
 
-        Raises: UsageError: the workers were never started; the error of a worker that failed.
-        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
+        Raises: UsageError: the workers are not started. Also the error of a failed worker.
         """
         self._check_open()
         if not self._started:
-            raise UsageError("flush needs running workers; call start first")
+            raise UsageError("the workers are not started; call start before flush")
         self._flush()
 
     def _flush(self) -> None:
@@ -229,10 +227,9 @@ class ConcurrentTopic:
             return
 
     def close(self) -> None:
-        """Commit what was offered, stop the workers; a second call does nothing.
+        """Commit all offered records and stop the workers; a second call does nothing.
 
-        Raises: the error of a worker that failed; Timeout: a worker did not stop in time.
-        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
+        Raises: Timeout: a worker did not stop in time. Also the error of a failed worker.
         """
         if self._closed:
             return
@@ -264,14 +261,11 @@ class ConcurrentTopic:
 
     @property
     def total_syncs(self) -> int:
-        """Commits made so far."""
+        """Number of commits so far."""
         return sum(worker.sync_count for worker in self._workers)
 
     def queue_depth(self, partition: int) -> int:
-        """Return how many records wait for the worker of one partition.
-
-        Source: CAD040 "Concurrent topic"; docs/queue.md "Many producers".
-        """
+        """Return the number of records waiting for the worker of one partition."""
         return self._workers[partition].inbox.qsize()
 
     def _check_open(self) -> None:

@@ -1,4 +1,7 @@
-"""Entries: one record of a queue, a Vector of key, value, time and headers."""
+"""Entries: a record of a queue is a Vector of key, value, time and headers.
+
+Source: CAD040 "Entry", "offer", "range"; docs/queue.md "Entry", "Appending", "Reading".
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ HEADERS: Final = 3
 ENTRY_COUNT: Final = 4
 
 PACKED_MIN: Final = 32
-"""Fewest records for which a batch is written without an object for each."""
+"""Fewest records for which a batch is encoded without one object per record."""
 
 _ENTRY_HEAD: Final = b"\x80\x04"  # a Vector of four
 _NIL: Final = b"\x00"
@@ -25,27 +28,20 @@ _PLAIN: Final = frozenset({bytes, str, int, float, bool, type(None)})
 
 
 def is_entry(value: Value) -> bool:
-    """Return whether `value` is a record: a Vector of at least four whose third position is a time.
-
-    Source: CAD040 "Entry"; docs/queue.md "Entry".
-    """
+    """Return whether `value` is a Vector of at least four elements with a time as the third."""
     return isinstance(value, Vector) and len(value) >= ENTRY_COUNT and is_long(value[STAMP])
 
 
 def make_entry(key: Value, value: Value, stamp_ms: int, headers: Value = None) -> Vector:
-    """Return the record `[key value stamp_ms headers]`; all four are cells already.
-
-    Source: CAD040 "Entry"; docs/queue.md "Entry".
-    """
+    """Return the record `[key value stamp_ms headers]`; all arguments are cells."""
     return Vector.of((key, value, stamp_ms, headers))
 
 
-class Batch:
-    """Records to be appended in one go, all with the same time.
+class NewRecords:
+    """Records to append in one update, all with the same time.
 
-    Shapes: `rows` holds encodings of records when they are many, small and plain; otherwise
-            `entries` holds the records.
-    Source: CAD040 "offer"; docs/queue.md "Appending".
+    Shapes: if the records are many, small and scalar, `rows` holds their encodings; otherwise
+            `rows` is None and `entries` holds the records.
     """
 
     def __init__(
@@ -68,16 +64,13 @@ class Batch:
         self.count: Final = len(listed)
 
     def append_to(self, log: Vector) -> Vector:
-        """Return `log` with these records at its end.
-
-        Source: docs/queue.md "Appending".
-        """
+        """Return `log` with these records at its end."""
         return log.extend(self.entries) if self.rows is None else log.extend_encoded(self.rows)
 
 
 def _listed(name: str, column: object) -> list[object]:
     if not isinstance(column, Iterable):
-        raise TypeMismatch(f"{name} are an iterable, got {type(column).__name__}")
+        raise TypeMismatch(f"`{name}` is not an iterable: {type(column).__name__}")
     return list(column)
 
 
@@ -87,13 +80,13 @@ def _row(name: str, column: Iterable[object] | None, count: int) -> list[object]
     row = _listed(name, column)
     if len(row) != count:
         raise UsageError(
-            f"{name}: {len(row)} given for {count} values; give one for each value or none"
+            f"`{name}` has {len(row)} elements for {count} values; give one for each value, or None"
         )
     return row
 
 
 def _packed(values: list[object], stamp_ms: int, keys: list[object] | None) -> list[bytes] | None:
-    """Return the encodings of the records; None when one is not small and plain."""
+    """Return the encodings of the records; None if a record is too large or not scalar."""
     tail: bytes = encode(stamp_ms) + _NIL
     key: bytes = _NIL
     rows: list[bytes] = []
@@ -107,7 +100,7 @@ def _packed(values: list[object], stamp_ms: int, keys: list[object] | None) -> l
                 return None
             key = encode(given)
         row: bytes = _ENTRY_HEAD + key + encode(value) + tail
-        # A longer record is a branch of its own.
+        # A record of more than EMBEDDED_BYTES_MAX is a separate cell, which only `_entries` makes.
         if len(row) > EMBEDDED_BYTES_MAX:
             return None
         rows.append(row)
@@ -115,9 +108,9 @@ def _packed(values: list[object], stamp_ms: int, keys: list[object] | None) -> l
 
 
 def _is_small(value: object) -> bool:
-    """Return whether a value is plain and its encoding stands for all of it.
+    """Return whether a value is a scalar whose encoding contains all of its data.
 
-    A long blob's does not, though it may be short: below it there are chunks.
+    The encoding of a long blob or string is short, but refers to chunks in other cells.
     """
     if type(value) not in _PLAIN:
         return False
@@ -136,49 +129,36 @@ def _entries(
 
 
 def checked_headers(headers: object) -> Value:
-    """Return `headers` as a Map cell, or nil.
+    """Return `headers` as a Map cell, or None.
 
-    Raises: TypeMismatch: neither a mapping nor nil.
-    Source: CAD040 "Entry"; docs/queue.md "Entry".
+    Raises: TypeMismatch: `headers` is neither a mapping nor None.
     """
     if headers is None:
         return None
     cell = to_cell(headers)
     if not isinstance(cell, Map):
-        raise TypeMismatch(f"headers are a mapping or nil, not {type(headers).__name__}")
+        raise TypeMismatch(f"`headers` is not a mapping or None: {type(headers).__name__}")
     return cell
 
 
 def entry_key(entry: Value) -> Value:
-    """Return the key of a record; nil when there is none, or no record.
-
-    Source: CAD040 "Entry"; docs/queue.md "Entry".
-    """
+    """Return the key of a record; None if it has no key or `entry` is not a record."""
     return entry[KEY] if isinstance(entry, Vector) and is_entry(entry) else None
 
 
 def entry_value(entry: Value) -> Value:
-    """Return the value of a record; nil when it is no record.
-
-    Source: CAD040 "Entry"; docs/queue.md "Entry".
-    """
+    """Return the value of a record; None if `entry` is not a record."""
     return entry[VALUE] if isinstance(entry, Vector) and is_entry(entry) else None
 
 
 def entry_values(log: Vector, start: int, stop: int) -> list[Value]:
-    """Return the values of the records in `log[start:stop]`, nil for each that is no record.
-
-    Source: CAD040 "range"; docs/queue.md "Reading".
-    """
+    """Return the values of `log[start:stop]`; None for each element that is not a record."""
     values, stamps = columns(log, [VALUE, STAMP], ENTRY_COUNT, start, stop)
     return [values[i] if is_long(stamps[i]) else None for i in range(len(values))]
 
 
 def entry_stamp_ms(entry: Value) -> int | None:
-    """Return when a record was appended, in Unix milliseconds; None when it is no record.
-
-    Source: CAD040 "Entry"; docs/queue.md "Entry".
-    """
+    """Return a record's time in Unix milliseconds; None if `entry` is not a record."""
     if not isinstance(entry, Vector) or not is_entry(entry):
         return None
     stamp = entry[STAMP]
@@ -186,9 +166,6 @@ def entry_stamp_ms(entry: Value) -> int | None:
 
 
 def entry_headers(entry: Value) -> Map:
-    """Return the headers of a record; the empty Map when there are none, or no record.
-
-    Source: CAD040 "Entry"; docs/queue.md "Entry".
-    """
+    """Return the headers of a record; an empty Map if it has none or `entry` is not a record."""
     headers = entry[HEADERS] if isinstance(entry, Vector) and is_entry(entry) else None
     return headers if isinstance(headers, Map) else EMPTY_MAP

@@ -1,8 +1,8 @@
-"""Forks of a log: which records the other branch holds, and how they are appended again.
+"""Forks of a log: find the records of the losing branch and append them again.
 
-A log has one writer. When two devices append at the same offsets, one branch stays and the records
-of the other one are kept as evidence. Appending them writes a mark into the queue's metadata, so
-that it happens once and every node can see that it did.
+A log has one writer. If two devices append at the same offsets, a merge keeps one branch and keeps
+the records of the other as evidence. Appending these writes a mark into the queue's metadata, so
+that it happens once and every node can verify it.
 
 Source: docs/design/forks.md "Queues".
 """
@@ -29,10 +29,10 @@ HEADERS: Final = Keyword("headers")
 
 
 class LogBranch(NamedTuple):
-    """A branch of a log that a join left out.
+    """A branch of a log that lost a merge.
 
     Shapes: state: the losing state. first: the first offset at which it differs from the log.
-            cell_hash: of the Signed cell that it came in.
+            cell_hash: hash of the Signed cell that contained the state.
     """
 
     state: QueueState
@@ -40,38 +40,28 @@ class LogBranch(NamedTuple):
     cell_hash: bytes
 
     def tail(self) -> list[Value]:
-        """Return the records that the log does not have, in order of their offsets.
-
-        Source: docs/design/forks.md "Queues".
-        """
+        """Return the records that the log lacks, by offset."""
         state = self.state
         return state.entries.to_list(max(self.first - state.start, 0))
 
     @property
     def begin(self) -> int:
-        """The offset that the first of these records had.
-
-        Source: docs/design/forks.md "Queues".
-        """
+        """Offset of the first of these records in the losing branch."""
         return max(self.first, self.state.start)
 
     def mark(self, at: int = 0) -> Vector:
-        """Return the metadata key under which a log says where it has the tail again from `at` on.
-
-        Source: docs/design/forks.md "Queues".
-        """
+        """Return the key of the mark that says where the tail from `at` on was appended."""
         offset = self.begin + at
         return Vector.of((FORK, offset, value_hash(self.state.entries[offset - self.state.start])))
 
 
 def append_branch(value: Value, branch: LogBranch, now_ms: int) -> tuple[Value, range]:
-    """Return the state of a log with a branch's records at its end, and the offsets they got.
+    """Return the state of a log with a branch's records appended, and their new offsets.
 
-    Only those that it does not have yet: the branch may have written on since some were appended.
-    The very same value, and no offsets, when its marks lead to all of them.
+    Records that the log's marks already account for are skipped; the branch may have grown since
+    they were appended. If all are accounted for, `value` itself and an empty range are returned.
 
     Units:  now_ms: Unix milliseconds.
-    Source: docs/design/forks.md "Queues".
     """
     state = read_state(value)
     tail = branch.tail()
@@ -88,8 +78,8 @@ def append_branch(value: Value, branch: LogBranch, now_ms: int) -> tuple[Value, 
         )
         for at, record in enumerate(tail[done:], done)
     ]
-    place = Vector.of((start, len(records)))
-    meta = put_metadata(state.meta, branch.mark(done), place, now_ms)
+    location = Vector.of((start, len(records)))
+    meta = put_metadata(state.meta, branch.mark(done), location, now_ms)
     made = state._replace(
         entries=state.entries.extend(records), meta=meta, stamp_ms=max(now_ms, state.stamp_ms)
     )
@@ -97,7 +87,7 @@ def append_branch(value: Value, branch: LogBranch, now_ms: int) -> tuple[Value, 
 
 
 def _headers(record: Value, offset: int, cell_hash: bytes) -> Map:
-    """Return the old headers with where the record came from; others than a Map go below it."""
+    """Return the record's headers and origin; headers other than a Map go below `:headers`."""
     given = record[3] if isinstance(record, Vector) and is_entry(record) else record
     headers = entry_headers(record)
     if given is not None and not isinstance(given, Map):
@@ -107,18 +97,16 @@ def _headers(record: Value, offset: int, cell_hash: bytes) -> Map:
 
 
 def is_appended(log: QueueState, branch: LogBranch) -> bool:
-    """Return whether a log has all records of a branch again, or has let them go.
+    """Return whether a log has all records of a branch appended again, or truncated since.
 
-    Each record is looked at where a mark says that it is, so the owner need not be trusted.
-
-    Source: docs/design/forks.md "Queues".
+    Each record is compared at the offset that a mark gives, so the owner need not be trusted.
     """
     records = branch.tail()
     return bool(records) and _appended_count(log, branch, records) == len(records)
 
 
 def _appended_count(log: QueueState, branch: LogBranch, records: list[Value]) -> int:
-    """Return how many of a branch's records, from its first one on, are found by marks of a log."""
+    """Return how many of a branch's records, from the first on, the log's marks account for."""
     done = 0
     while done < len(records):
         found = _found_count(log, log.meta.values.get(branch.mark(done)), records, done)
@@ -129,7 +117,7 @@ def _appended_count(log: QueueState, branch: LogBranch, records: list[Value]) ->
 
 
 def _found_count(log: QueueState, noted: Value, records: list[Value], first: int) -> int:
-    """Return how many records from `first` on a log has, or has let go, where a mark says."""
+    """Return how many records from `first` on a log has, or had, at the offsets of a mark."""
     if not isinstance(noted, Vector) or len(noted) != 2:
         return 0
     start, count = as_integer(noted[0]), as_integer(noted[1])
@@ -139,7 +127,7 @@ def _found_count(log: QueueState, noted: Value, records: list[Value], first: int
     for at in range(stop):
         record, offset = records[first + at], start + at
         if offset < log.start:
-            continue  # it was appended and truncated since
+            continue  # the record was appended and has been truncated since
         if offset >= log.end:
             return at
         kept = log.entries[offset - log.start]

@@ -1,8 +1,12 @@
 """Lattices of the queue: one partition, a topic of partitions, topics by name.
 
-A partition has one leader, so its states form a chain and the greater end offset is simply the
-newer state. Two leaders are outside the model: the longer log then wins as a whole, of two that end
-alike the one whose record has the greater hash where they last differ, and the fork is reported.
+A partition has one writer, so its states form a chain and the greater end offset is the newer
+state. If two writers fork the log, the log with the greater end wins; of equal ends, the one with
+the greater record hash at the last differing offset. The merge reports the fork.
+
+Source: CAD040; docs/queue.md "State", "What foreigners may send", "Merge", "Topics", "Owners";
+    docs/design/forks.md "The order"; docs/design/decisions.md "D2", "D-Q2", "D10", "D4", "D9";
+    docs/lattices.md "Keys and paths", "Standard root"; CAD024 "Root layout".
 """
 
 from __future__ import annotations
@@ -84,35 +88,25 @@ _TOPIC_KEYS: Final = {key.name: key for key in (PARTITIONS, META)}
 
 
 class QueueLattice(Lattice):
-    """One partition: the log that reaches further, cut at the greater start."""
+    """One partition: a merge takes the log with the greater end, cut at the greater start."""
 
     def zero(self) -> Value:
-        """Return the empty queue `[[] {} 0 0]`.
-
-        Source: CAD040 "Queue"; docs/queue.md "State".
-        """
+        """Return the empty queue `[[] {} 0 0]`."""
         return ZERO_STATE
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether `value` has the shape of a queue state.
-
-        Source: CAD040 "checkForeign"; docs/queue.md "What foreigners may send".
-        """
+        """Return whether `value` has the shape of a queue state."""
         return is_foreign_state(value)
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return time, end and start of each side, its metadata, and the last record that differs.
+        """Order two states by time, end and start, then metadata, then the last differing record.
 
-        Records are compared only where nothing else differs: they rank below all of it.
-        Cost:   the metadata and records that differ.
-        Source: docs/design/forks.md "The order".
+        Records are compared only if everything else is equal.
+        Cost:   proportional to the metadata and records that differ.
         """
         mine, theirs = _sound_state(own), _sound_state(other)
         found = contrast(_reach_element(own, mine), _reach_element(other, theirs))
@@ -133,21 +127,18 @@ class QueueLattice(Lattice):
         )
 
     def child(self, key: Value) -> Lattice | None:
-        """Return None: a queue has no children of its own.
-
-        Source: CAD040; docs/queue.md "State".
-        """
+        """Return None: a queue has no child lattices."""
         return None
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the state with the greater start, time and end; an operand itself if it is that.
+        """Return the state with the greater start, time and end; an operand itself if equal.
 
-        Shapes: own, other: nil or a queue state.
-        Cost:   the parts of the logs that differ. Of logs with different starts the last records
-                that both have are compared: 65,536 where the starts are a multiple of 16 apart,
-                else 4,096. A cut that is no multiple of 16 rewrites the records that stay.
-        Raises: MissingData: an entry to compare, or to cut at, is not in the store.
-        Source: CAD040 "Merge"; docs/queue.md "Merge"; docs/design/decisions.md "D2", "D-Q2".
+        Shapes: own, other: None or a queue state.
+        Cost:   proportional to the parts of the logs that differ. If the starts differ, only the
+                last common records are compared: 65,536 if the starts are a multiple of 16 apart,
+                otherwise 4,096. A cut at other than a multiple of 16 rewrites the remaining
+                records.
+        Raises: MissingData: an entry to compare or to cut at is not in the store.
         """
         if other is None or own is other:
             return own
@@ -163,7 +154,7 @@ class QueueLattice(Lattice):
             context.report(EntryDropped(context.path))
             return own
         is_own, is_other = same_state(merged, a), same_state(merged, b)
-        if is_own and is_other:  # two spellings of one state (nil slots)
+        if is_own and is_other:  # two encodings of one state, e.g. nil for zero
             return own if _spelling(own) >= _spelling(other) else other
         if is_own:
             return own
@@ -171,7 +162,7 @@ class QueueLattice(Lattice):
 
 
 def _join(a: QueueState, b: QueueState, context: MergeContext) -> QueueState | None:
-    """Return the join of two states; None when more records would move than a merge may move."""
+    """Return the join of two states; None if it would rewrite too many records."""
     start = max(a.start, b.start)
     winner = _longer(a, b, start, context)
     entries = winner.entries
@@ -184,17 +175,17 @@ def _join(a: QueueState, b: QueueState, context: MergeContext) -> QueueState | N
 
 
 def _longer(a: QueueState, b: QueueState, start: int, context: MergeContext) -> QueueState:
-    """Return the state whose log the join takes; report the first offset at which the two differ.
+    """Return the state with the winning log; report the first offset at which the logs differ.
 
     "The greater (end, record hash at the last offset where they differ), cut at the greater start."
     """
-    # Both logs begin at `start`, and one that ends before it has nothing left.
+    # Both logs are cut at `start`; one that ends before it is empty.
     own_end, other_end = max(a.end, start), max(b.end, start)
     winner = b if other_end > own_end else a
     count = min(own_end, other_end) - start
     found = _differences(a, b, start, count, context.work) if count > 0 else None
     if found is None:
-        # Of equal logs, the one that begins at `start` is cut already.
+        # If the logs are equal, prefer the one that begins at `start`: it needs no cut.
         return b if own_end == other_end and b.start == start else winner
     first, last = found
     if own_end == other_end:
@@ -209,10 +200,10 @@ def _longer(a: QueueState, b: QueueState, start: int, context: MergeContext) -> 
 def _differences(
     a: QueueState, b: QueueState, start: int, count: int, work: Work | None
 ) -> tuple[int, int] | None:
-    """Return the first and the last offset at which `count` records from `start` on differ.
+    """Return the first and last offset at which `count` records from `start` on differ, or None.
 
-    None when they do not. Logs with different starts share no tree, so only the last records that
-    both have are looked at there: a leader that writes on leaves a difference to the end.
+    Logs with different starts share no tree nodes, so only their last common records are compared:
+    a fork of two writers usually continues to the end.
     """
     if a.start == b.start:
         first = vector_fork_offset(a.entries, b.entries, work)
@@ -232,7 +223,7 @@ def _differences(
 
 
 def _join_metadata(own: Metadata, other: Metadata, context: MergeContext) -> Metadata:
-    """Return the join of metadata; below a slot the greater branch keeps what carries no stamp."""
+    """Return the join of metadata; if the context prefers own, own's unstamped values stay."""
     if context.prefer != OWN:
         return merge_metadata(own, other, work=context.work)
     unstamped: list[Value] = []
@@ -243,9 +234,9 @@ def _join_metadata(own: Metadata, other: Metadata, context: MergeContext) -> Met
 
 
 def _spelling(state: Value) -> tuple[bool, bytes]:
-    """Return the rank of one spelling of a state: the one that merges write last, then by hash.
+    """Return the rank of an encoding of a state: the normal form ranks lowest, others by hash.
 
-    Joins are spelled that way, so the spelling kept does not depend on the order of merges.
+    The greater rank is kept, so the result does not depend on the order of merges.
     """
     return (not same(state, write_state(read_state(state))), value_hash(state))
 
@@ -263,7 +254,7 @@ def _reach_element(value: Value, state: QueueState | None) -> Element | None:
 
 
 class _TopicOrder(EntryOrder):
-    """The elements of a topic's parts, its metadata apart."""
+    """The order of a topic's entries, except its metadata."""
 
     def __init__(self, topic: TopicLattice) -> None:
         super().__init__()
@@ -278,7 +269,7 @@ class _TopicOrder(EntryOrder):
         other_present: bool,
         walk: Walk,
     ) -> Latest:
-        """Return what differs in one part of a topic; other names are malformed."""
+        """Compare one entry of a topic; names other than the topic's keys are malformed."""
         name = self._topic.resolve_key(key)
         if name is PARTITIONS:
             child = self._topic.child(name)
@@ -299,24 +290,17 @@ class TopicLattice(Lattice):
         self._order = _TopicOrder(self)
 
     def has_order(self) -> bool:
-        """Return True.
-
-        Source: docs/design/forks.md "The order".
-        """
+        """Return True."""
         return True
 
     def within(self) -> tuple[Lattice, ...]:
-        """Return the lattice of the partitions.
-
-        Source: CAD040 "Topic"; docs/queue.md "Topics".
-        """
+        """Return the lattice of the partitions."""
         return (self._partitions,)
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the newest write of each topic that the other lacks.
 
-        Cost:   the partitions and metadata keys that differ.
-        Source: docs/design/forks.md "The order".
+        Cost:   proportional to the partitions and metadata keys that differ.
         """
         mine = own if isinstance(own, Index) else None
         theirs = other if isinstance(other, Index) else None
@@ -326,49 +310,32 @@ class TopicLattice(Lattice):
         return wider(found, below(step_of(META), metadata))
 
     def zero(self) -> Value:
-        """Return the empty Index.
-
-        Source: CAD040 "Topic"; docs/queue.md "Topics".
-        """
+        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether `value` is an Index.
-
-        Source: CAD040 "Topic"; docs/queue.md "Topics".
-        """
+        """Return whether `value` is an Index."""
         return isinstance(value, Index)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of the partitions for `:partitions` (or the equal String), else None.
-
-        Source: CAD040 "Topic"; docs/queue.md "Topics"; docs/design/decisions.md "D10".
-        """
+        """Return the lattice of the partitions for `:partitions` or its String; otherwise None."""
         return self._partitions if self.resolve_key(key) is PARTITIONS else None
 
     def resolve_key(self, key: Value) -> Value:
-        """Return the Keyword that `key` (a Keyword or String) names in a topic; nil for any other.
-
-        Source: docs/lattices.md "Keys and paths"; docs/design/decisions.md "D10".
-        """
+        """Return the topic's Keyword named by `key`, a Keyword or String; None for other keys."""
         name = key.name if isinstance(key, Keyword) else key
         return _TOPIC_KEYS.get(name) if isinstance(name, str) else None
 
     def canonical_key(self, key: Value) -> Value:
-        """Return the Keyword that `key` names in a topic; an unknown key as it is.
-
-        Source: docs/design/decisions.md "D10".
-        """
+        """Return the topic's Keyword named by `key`; an unknown key unchanged."""
         found = self.resolve_key(key)
         return key if found is None else found
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Merge partitions and metadata; unknown keys of own stay, those of other are dropped.
+        """Merge partitions and metadata; keep unknown keys of own, drop those of other.
 
-        Shapes: own, other: nil or Index of the two topic keys.
-        Cost:   the partitions and metadata keys that differ.
-        Source: CAD040 "Topic merge"; docs/queue.md "Merge"; docs/design/decisions.md "D2", "D4",
-                "D9".
+        Shapes: own, other: None or an Index of the two topic keys.
+        Cost:   proportional to the partitions and metadata keys that differ.
         """
         if other is None or own is other:
             return own
@@ -399,18 +366,12 @@ class TopicLattice(Lattice):
 
 
 def read_topic_meta(topic: Value) -> Metadata:
-    """Return the metadata of a topic; what is absent, or not of the right kind, reads as empty.
-
-    Source: CAD040 "Topic"; docs/queue.md "Topics"; docs/design/decisions.md "D2".
-    """
+    """Return the metadata of a topic; absent or of another type, it reads as empty."""
     return read_metadata(topic.get(META)) if isinstance(topic, Index) else EMPTY_METADATA
 
 
 def write_topic_meta(topic: Index, meta: Metadata) -> Index:
-    """Return `topic` with this metadata; what does not change is not written.
-
-    Source: CAD040 "Topic"; docs/queue.md "Topics"; docs/design/decisions.md "D2".
-    """
+    """Return `topic` with this metadata; `topic` itself if nothing changes."""
     written = write_metadata(meta)
     if META not in topic and not written:
         return topic
@@ -426,7 +387,7 @@ def _merge_meta(merged: Index, own: Index, other: Index, context: MergeContext) 
         return merged
     inner = context.child(META)
     joined = _join_metadata(read_topic_meta(own), read_metadata(theirs), inner)
-    # Both may spell the join with an empty Map of stamps, which merges do not write.
+    # Either may already encode the join, with an empty Map of stamps that merges do not write.
     held = [own.get(META), theirs] if META in own else [theirs]
     equal = [m for m in held if is_metadata(m) and same_metadata(read_metadata(m), joined)]
     chosen = max(equal, key=_meta_spelling) if equal else write_metadata(joined)
@@ -438,18 +399,12 @@ def _meta_spelling(meta: Value) -> tuple[bool, bytes]:
 
 
 def topic_map_lattice() -> Lattice:
-    """Return the lattice of topics by name.
-
-    Source: CAD040 "Root"; docs/queue.md "Owners".
-    """
+    """Return the lattice of topics by name."""
     return MapLattice(TopicLattice())
 
 
 def queue_section() -> Lattice:
-    """Return the lattice of the root's `:queue` section: each owner's signed topics.
-
-    Source: CAD024 "Root layout"; docs/lattices.md "Standard root".
-    """
+    """Return the lattice of the root's `:queue` section: each owner's signed topics."""
     return OwnerLattice(topic_map_lattice())
 
 

@@ -1,14 +1,17 @@
-"""Metadata: a Map whose every key is a last-write-wins register, with their stamps inside it.
+"""Metadata: a Map in which every key is a last-write-wins register.
 
-The stamps are a Map under the reserved key `:meta-stamps` of the metadata itself, so that a
-reference node, which rebuilds a state from the parts it knows, carries them along. A key that was
-never replaced has no stamp (the same as stamp 0), so most metadata has no such entry.
+The stamps of the registers are a Map under the reserved key `:meta-stamps` of the metadata. A
+reference node rebuilds a state from the elements it knows, so this way it preserves the stamps. A
+key whose value was never replaced has no stamp, which equals stamp 0.
 
-Registers are ordered: nothing, then a lone stamp, then a value, each by (stamp, value hash, the
-stamp is written out). A merge takes the greater register of each key, whole. That is a total order,
-so the merge is commutative, associative and idempotent for any stamps a peer may send. A lone stamp
-therefore goes with the value that beats it: carried over, it would decide between values that it
-was never made for, and the outcome would depend on the order of merges.
+Registers have a total order: an absent one is least, then one with a stamp but no value, then one
+with a value; equal ones are ordered by stamp, value hash, and whether the stamp is present. A merge
+takes the greater register of each key with its stamp, so it is commutative, associative and
+idempotent for any stamps that a peer sends. A stamp without a value is dropped with its register:
+combined with the winning value, it would make the result depend on the order of merges.
+
+Source: docs/queue.md "What foreigners may send", "Metadata"; docs/design/decisions.md "D2";
+    docs/design/forks.md "The order".
 """
 
 from __future__ import annotations
@@ -34,13 +37,13 @@ from datalattice.lattice import (
 )
 
 META_STAMPS: Final = Keyword("meta-stamps")
-"""Key of a metadata Map that is reserved for the stamps of the other keys."""
+"""Metadata key reserved for the stamps of the other keys."""
 
 _Rank = tuple[int, int, bytes, bool]
 
 
 class Metadata(NamedTuple):
-    """Values by key without the reserved one, and the stamps of the keys that were replaced."""
+    """Values by key, without the reserved key, and stamps of the keys with replaced values."""
 
     values: Map
     stamps: Map
@@ -50,10 +53,7 @@ EMPTY_METADATA: Final = Metadata(EMPTY_MAP, EMPTY_MAP)
 
 
 def is_metadata(value: Value) -> bool:
-    """Return whether `value` is a Map whose `:meta-stamps`, where there are any, map to Integers.
-
-    Source: docs/queue.md "What foreigners may send"; docs/design/decisions.md "D2".
-    """
+    """Return whether `value` is a Map in which `:meta-stamps`, if present, maps to Integers."""
     if not isinstance(value, Map):
         return False
     return not len(value) or META_STAMPS not in value or _is_stamps(value.get(META_STAMPS))
@@ -64,10 +64,7 @@ def _is_stamps(value: Value) -> bool:
 
 
 def read_metadata(value: Value) -> Metadata:
-    """Return the parts of a metadata Map; what is not of the right kind reads as empty.
-
-    Source: docs/queue.md "Metadata"; docs/design/decisions.md "D2".
-    """
+    """Return values and stamps of a metadata Map; parts of another type read as empty."""
     if not isinstance(value, Map) or not len(value):
         return EMPTY_METADATA
     if META_STAMPS not in value:
@@ -78,32 +75,25 @@ def read_metadata(value: Value) -> Metadata:
 
 
 def write_metadata(metadata: Metadata) -> Map:
-    """Return the Map of `metadata`: the stamps are an entry of it when there are any.
-
-    Source: docs/queue.md "Metadata"; docs/design/decisions.md "D2".
-    """
+    """Return the Map of `metadata`, with the entry `:meta-stamps` if there are stamps."""
     if not metadata.stamps:
         return metadata.values
     return metadata.values.put(META_STAMPS, metadata.stamps)
 
 
 def same_metadata(left: Metadata, right: Metadata) -> bool:
-    """Return whether values and stamps are equal.
-
-    Source: docs/queue.md "Metadata".
-    """
+    """Return whether values and stamps are equal."""
     return same(left.values, right.values) and same(left.stamps, right.stamps)
 
 
 def checked_meta_key(key: Value) -> Value:
-    """Return `key` when metadata may be written under it.
+    """Return `key` if it is not reserved.
 
-    Raises: UsageError: it is the reserved one.
-    Source: docs/queue.md "Metadata"; docs/design/decisions.md "D2".
+    Raises: UsageError: it is `:meta-stamps`.
     """
     if isinstance(key, Keyword) and key.name == META_STAMPS.name:
         raise UsageError(
-            "metadata key :meta-stamps holds the times of the other keys; take another key"
+            "metadata key :meta-stamps is reserved for the times of the other keys; use another key"
         )
     return key
 
@@ -112,7 +102,6 @@ def put_metadata(metadata: Metadata, key: Value, value: Value, now_ms: int) -> M
     """Return `metadata` with `key` set; replacing another value gives the key a stamp.
 
     Units:  now_ms: Unix milliseconds.
-    Source: docs/queue.md "Metadata"; docs/design/decisions.md "D2".
     """
     values, stamps = metadata
     if key not in values:
@@ -130,13 +119,12 @@ def merge_metadata(
     unstamped: list[Value] | None = None,
     work: Work | None = None,
 ) -> Metadata:
-    """Return the greater register of every key; parts of `own` itself where nothing changes.
+    """Return the greater register of every key; the objects of `own` if nothing changes.
 
-    With `unstamped`, own's value stays where neither side carries a stamp, and the key is added to
-    that list: writers that replace values without stamps leave nothing to tell old from new.
+    With `unstamped`, if values differ and neither has a stamp, own's value stays and the key is
+    added to that list: without stamps, the newer value is unknown.
 
-    Cost:   the keys that differ; paid from `work`, when given.
-    Source: docs/queue.md "Metadata"; docs/design/decisions.md "D2".
+    Cost:   proportional to the keys that differ; charged to `work`, if given.
     """
     if same_metadata(own, other):
         return own
@@ -162,10 +150,9 @@ def merge_metadata(
 def latest_of_metadata(own: Metadata, other: Metadata, walk: Walk) -> Latest:
     """Return the greatest register of each side that the other lacks.
 
-    A value ranks above a lone stamp, as in a merge, so a lone stamp counts as untimed.
+    A stamp without a value counts as untimed: as in a merge, it ranks below any value.
 
-    Cost:   the keys that differ.
-    Source: docs/design/forks.md "The order".
+    Cost:   proportional to the keys that differ.
     """
     found = NOTHING
     if own is other:
@@ -177,7 +164,7 @@ def latest_of_metadata(own: Metadata, other: Metadata, walk: Walk) -> Latest:
 
 
 def _differing(own: Metadata, other: Metadata, work: Work | None) -> Iterator[Value]:
-    """Yield the keys of registers that differ; a key whose stamp differs, too, comes twice."""
+    """Yield the keys of registers that differ; twice if both value and stamp differ."""
     for mine, theirs in ((own.values, other.values), (own.stamps, other.stamps)):
         for key, *_ in list(mine.differences(theirs, work)):
             if work is not None:
@@ -189,7 +176,7 @@ def _element(rank: _Rank) -> Element | None:
     kind, stamp, digest, stamped = rank
     if kind == 0:
         return None
-    # Foreign stamps may be negative; the tail orders those.
+    # A foreign stamp may be negative, but an element's time may not; the tail orders those.
     time = max(stamp, 0) if kind > 1 else UNTIMED
     return element(time, number_tail(stamp) + digest + bytes([stamped]))
 

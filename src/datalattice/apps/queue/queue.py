@@ -1,4 +1,8 @@
-"""Queue: one partition, a log with absolute offsets, over one cursor."""
+"""Queue: one partition of a topic, a log with absolute offsets, over one cursor.
+
+Source: CAD040; docs/queue.md "Owners", "State", "Appending", "Reading", "Metadata", "Truncation",
+    "Fork and sync"; docs/design/decisions.md "D2".
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,13 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
 from datalattice.apps.queue import state as states
-from datalattice.apps.queue.entries import Batch, entry_stamp_ms, entry_value, entry_values
+from datalattice.apps.queue.entries import (
+    NewRecords,
+    entry_key,
+    entry_stamp_ms,
+    entry_value,
+    entry_values,
+)
 from datalattice.apps.queue.lattice import QueueLattice
 from datalattice.apps.queue.metadata import checked_meta_key
 from datalattice.apps.queue.state import QueueState, checked_offset, read_state
@@ -16,18 +26,18 @@ from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UsageError
 
 CHUNK: Final = 1_024
-"""Records that iteration reads at a time."""
+"""Records that iteration reads per step."""
 
 HTML_RECORDS_MAX: Final = 10
-"""Records that a notebook shows of a queue."""
+"""Most records in a notebook's table of a queue."""
 
 
 class Queue:
     """One partition of a topic.
 
-    Records are read by absolute offset and stay until they are truncated; readers keep their own
+    Records are read by absolute offset and stay until they are truncated; each reader keeps its own
     next offset. Every write is one atomic update of the cursor, so threads may share a queue
-    object. One queue has one leader: only one process (or one fork at a time) should append to it.
+    object. A queue has one writer: only one process, or one fork at a time, should append to it.
     """
 
     __slots__ = ("_clock", "_cursor")
@@ -38,22 +48,16 @@ class Queue:
 
     @classmethod
     def create(cls, clock: Clock | None = None) -> Self:
-        """Return a new empty queue over a cursor of its own.
-
-        Source: CAD040 "create"; docs/queue.md "Owners".
-        """
+        """Return a new empty queue over its own cursor."""
         return cls(RootLattice(QueueLattice(), QueueLattice().zero()), clock)
 
     @property
     def cursor(self) -> LatticeCursor:
-        """The cursor this queue works on."""
+        """The cursor below this queue."""
         return self._cursor
 
     def state(self) -> QueueState:
-        """Return the parts of the present value: one consistent snapshot of all of them.
-
-        Source: CAD040 "Queue"; docs/queue.md "State".
-        """
+        """Return a consistent snapshot of records, metadata, time and start offset."""
         return read_state(self._cursor.get())
 
     # --- append -----------------------------------------------------------------------------
@@ -61,11 +65,10 @@ class Queue:
     def offer(self, value: object, key: object = None, headers: object = None) -> int:
         """Append one record and return its absolute offset.
 
-        A value of None is a tombstone: a compaction removes the key.
+        A value of None is a tombstone: compaction removes its key.
 
-        Raises: TypeMismatch: `headers` is not a mapping. NoSigningKey: below an owner without a
-                key.
-        Source: CAD040 "offer"; docs/queue.md "Appending".
+        Raises: TypeMismatch: `headers` is not a mapping. NoSigningKey: the queue belongs to an
+                owner and no key is at hand.
         """
         return self._append([value], [key], None if headers is None else [headers]).start
 
@@ -77,12 +80,10 @@ class Queue:
     ) -> range:
         """Append many records in one update and return their offsets.
 
-        The result equals single offers under an unmoving clock. `keys` and `headers` run beside
-        `values`, one for each.
+        All records get the same time. `keys` and `headers` have one element for each value.
 
-        Cost:   below a signing boundary one signature for the whole batch.
-        Raises: UsageError: `keys` or `headers` of another length. Nothing is appended then.
-        Source: docs/queue.md "Appending".
+        Cost:   one signature for the batch, if the queue belongs to an owner.
+        Raises: UsageError: `keys` or `headers` differ in length from `values`; nothing is appended.
         """
         return self._append(values, keys, headers)
 
@@ -93,7 +94,7 @@ class Queue:
         headers: Iterable[object] | None,
     ) -> range:
         now_ms = present_ms(self._clock)
-        batch = Batch(values, now_ms, keys, headers)
+        batch = NewRecords(values, now_ms, keys, headers)
         if not batch.count:
             end = self.end_offset()
             return range(end, end)
@@ -102,18 +103,17 @@ class Queue:
         return range(end - batch.count, end)
 
     def advance(self, before: QueueState, entries: Vector) -> bool:
-        """Put `entries` in place of the log of `before`, a snapshot; return whether that was done.
+        """Replace the log of the snapshot `before` by `entries`; return whether that was done.
 
-        For writers of more records than memory holds: they append to the entries of a snapshot,
-        store what they have as they go, and write the end of it here in one update. False, and
-        nothing is written, when records came or went meanwhile.
+        For writers of more records than fit in memory: they append to the entries of a snapshot,
+        store finished cells on the way, and publish the result here in one update. Returns False
+        and writes nothing if records were appended or truncated since the snapshot.
 
-        Raises: UsageError: `entries` are fewer than those of the snapshot.
-        Source: docs/queue.md "Appending".
+        Raises: UsageError: `entries` is shorter than the log of the snapshot.
         """
         if len(entries) < len(before.entries):
             raise UsageError(
-                f"a log of {len(before.entries)} records cannot go on as one of {len(entries)}"
+                f"`entries` has {len(entries)} records, the log it extends {len(before.entries)}"
             )
         now_ms = present_ms(self._clock)
         done = False
@@ -130,17 +130,11 @@ class Queue:
     # --- read -------------------------------------------------------------------------------
 
     def peek(self, offset: int) -> Value:
-        """Return the value of the record at `offset`; None when there is none.
-
-        Source: CAD040 "peek"; docs/queue.md "Reading".
-        """
+        """Return the value of the record at `offset`, None if the queue does not hold it."""
         return entry_value(self.peek_entry(offset))
 
     def peek_entry(self, offset: int) -> Value:
-        """Return the record at `offset`; None when it is before the start or not yet appended.
-
-        Source: CAD040 "peekEntry"; docs/queue.md "Reading".
-        """
+        """Return the record at `offset`, None if it is truncated or not yet appended."""
         checked_offset("offset", offset)
         state = self.state()
         if not state.start <= offset < state.end:
@@ -148,93 +142,66 @@ class Queue:
         return state.entries[offset - state.start]
 
     def peek_first(self) -> Value:
-        """Return the value of the oldest record; None when the queue is empty.
-
-        Source: CAD040 "peekFirst"; docs/queue.md "Reading".
-        """
+        """Return the value of the oldest record, None if the queue is empty."""
         return entry_value(self.peek_first_entry())
 
     def peek_first_entry(self) -> Value:
-        """Return the oldest record; None when the queue is empty.
-
-        Source: CAD040 "peekFirst"; docs/queue.md "Reading".
-        """
+        """Return the oldest record, None if the queue is empty."""
         entries = self.state().entries
         return entries[0] if entries else None
 
     def peek_last(self) -> Value:
-        """Return the value of the newest record; None when the queue is empty.
-
-        Source: CAD040 "peekLast"; docs/queue.md "Reading".
-        """
+        """Return the value of the newest record, None if the queue is empty."""
         return entry_value(self.peek_last_entry())
 
     def peek_last_entry(self) -> Value:
-        """Return the newest record; None when the queue is empty.
-
-        Source: CAD040 "peekLast"; docs/queue.md "Reading".
-        """
+        """Return the newest record, None if the queue is empty."""
         entries = self.state().entries
         return entries[-1] if entries else None
 
     def range(self, first: int, last: int) -> Vector:
-        """Return the values from `first` to `last`, both included, as far as they are there.
-
-        Source: CAD040 "range"; docs/queue.md "Reading".
-        """
+        """Return the values that the queue holds at offsets `first` to `last`, both included."""
         state, low, high = self._clamped(first, last)
         values = entry_values(state.entries, low, high)
         return Vector.of(values) if values else EMPTY_VECTOR
 
     def iter_entries(self, first: int | None = None, last: int | None = None) -> Iterator[Value]:
-        """Yield the records from `first` to `last`, both included, as they are at the call.
+        """Yield the records at offsets `first` to `last`, both included, of the state at the call.
 
-        Cost:   leaf by leaf: memory does not grow with the length of the range.
-        Source: CAD040 "range"; docs/queue.md "Reading".
+        Cost:   reads one leaf at a time; memory does not grow with the length of the range.
         """
         state, low, high = self._clamped(first, last)
         return state.entries.iter_range(low, high)
 
     def _clamped(self, first: int | None, last: int | None) -> tuple[QueueState, int, int]:
-        """Return the state, and the positions in its entries that a range of offsets covers."""
+        """Return the state, and the bounds in its entries of a range of offsets."""
         state = self.state()
         low = state.start if first is None else max(checked_offset("first", first), state.start)
         end = state.end if last is None else min(checked_offset("last", last) + 1, state.end)
         return state, low - state.start, max(low, end) - state.start
 
     def start_offset(self) -> int:
-        """Return the offset of the oldest record; where there is none, of the next one.
-
-        Source: CAD040 "startOffset"; docs/queue.md "Reading".
-        """
+        """Return the offset of the oldest record; of an empty queue, that of the next record."""
         return self.state().start
 
     def end_offset(self) -> int:
-        """Return the offset that the next record gets.
-
-        Source: CAD040 "endOffset"; docs/queue.md "Reading".
-        """
+        """Return the offset of the next record to be appended."""
         return self.state().end
 
     def size(self) -> int:
-        """Return how many records are there.
-
-        Source: CAD040 "size"; docs/queue.md "Reading".
-        """
+        """Return the number of records in the queue."""
         return len(self.state().entries)
 
     def is_empty(self) -> bool:
-        """Return whether no record is there.
-
-        Source: CAD040 "isEmpty"; docs/queue.md "Reading".
-        """
+        """Return whether the queue has no records."""
         return not self.state().entries
 
     def __len__(self) -> int:
         return self.size()
 
     def __bool__(self) -> bool:
-        return True  # an empty queue is still a queue
+        # Without this, `if queue:` would test for records rather than for None.
+        return True
 
     def __iter__(self) -> Iterator[Value]:
         entries = self.state().entries
@@ -244,17 +211,13 @@ class Queue:
     # --- metadata and maintenance -----------------------------------------------------------
 
     def get_meta(self, key: object) -> Value:
-        """Return the metadata value of `key`; None when there is none.
-
-        Source: CAD040 "getMeta"; docs/queue.md "Metadata".
-        """
+        """Return the metadata value of `key`, None if it is absent."""
         return self.state().meta.values.get(to_cell(key))
 
     def set_meta(self, key: object, value: object) -> None:
-        """Set the metadata value of `key`; the later write wins everywhere.
+        """Set the metadata value of `key`; on every node the latest write wins.
 
         Raises: UsageError: `key` is the reserved `:meta-stamps`.
-        Source: CAD040 "setMeta"; docs/queue.md "Metadata"; docs/design/decisions.md "D2".
         """
         now_ms = present_ms(self._clock)
         key_cell, value_cell = checked_meta_key(to_cell(key)), to_cell(value)
@@ -263,11 +226,10 @@ class Queue:
     def truncate(self, start: int) -> int:
         """Remove the records before offset `start` and return how many were removed.
 
-        `start` may lie past the end: the next record then gets it. Offsets never come back.
+        If `start` is past the end, the next record gets offset `start`. Offsets are never reused.
 
-        Cost:   see `state.truncate`: cheap when the records removed are a multiple of a high power
-                of 16.
-        Source: CAD040 "truncate"; docs/queue.md "Truncation".
+        Cost:   low if the number of removed records is a multiple of a high power of 16; see
+                `state.truncate`.
         """
         checked_offset("start", start)
         now_ms = present_ms(self._clock)
@@ -279,17 +241,11 @@ class Queue:
     # --- fork and sync ----------------------------------------------------------------------
 
     def fork(self) -> Queue:
-        """Return a working copy; its writes arrive here with its `sync`.
-
-        Source: CAD040 "fork"; docs/queue.md "Fork and sync".
-        """
+        """Return a working copy; its `sync` merges its writes into this queue."""
         return Queue(self._cursor.fork(), self._clock)
 
     def sync(self) -> None:
-        """Bring the writes of a fork to its parent, or those of a root to where it is kept.
-
-        Source: CAD040 "sync"; docs/queue.md "Fork and sync".
-        """
+        """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
         self._cursor.sync()
 
     def __repr__(self) -> str:
@@ -297,14 +253,15 @@ class Queue:
         return f"Queue(start={state.start}, end={state.end})"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show: the last records."""
+        """Return the notebook's table of the last records."""
         state = self.state()
         first = max(state.start, state.end - HTML_RECORDS_MAX)
         rows: list[tuple[object, ...]] = []
         for offset in range(first, state.end):
             entry = state.entries[offset - state.start]
             stamp_ms = entry_stamp_ms(entry)
-            whole = entry if isinstance(entry, Vector) and stamp_ms is not None else (None, entry)
-            rows.append((offset, stamp_ms, whole[0], whole[1]))
+            is_record = stamp_ms is not None
+            key, value = (entry_key(entry), entry_value(entry)) if is_record else (None, entry)
+            rows.append((offset, stamp_ms, key, value))
         title = f"Queue, offsets {state.start:,} to {state.end:,}, the last {len(rows)}"
         return html_table(title, ("offset", "Unix ms", "key", "value"), rows)

@@ -1,17 +1,20 @@
 """State: the value of one partition and the pure functions on it.
 
 A state is the Vector `[entries, metadata, time of the last change, start offset]`; further
-positions are kept and not interpreted. Offsets are absolute: `start` is the offset of the first
-entry still there. Reading takes nil in a slot as that slot's zero, and a value that is no queue
-state at all as the zero state: such a value can only come from the owner's own hand, inside a
-signed cell that a relay may not change.
+elements are kept and not interpreted. Offsets are absolute: `start` is the offset of the first
+entry that was not truncated. A nil element reads as its zero, and a value other than a queue state
+as the zero state. Only the owner can have written such a value, because it is inside a signed cell.
+
+Source: CAD040 "checkForeign", "Queue", "offer", "setMeta", "truncate"; docs/queue.md "What
+    foreigners may send", "State", "Merge", "Appending", "Metadata", "Truncation", "Reading";
+    docs/design/decisions.md "D2".
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from datalattice.apps.queue.entries import Batch
+from datalattice.apps.queue.entries import NewRecords
 from datalattice.apps.queue.metadata import (
     EMPTY_METADATA,
     Metadata,
@@ -32,13 +35,13 @@ START: Final = 3
 STATE_COUNT: Final = 4
 
 STATE_COUNT_MAX: Final = 256
-"""Most positions of a state: a dozen cells can stand for any number, and a merge keeps them all."""
+"""Most elements of a state. A dozen cells can encode any number, and a merge keeps them all."""
 
 OFFSET_MAX: Final = 2**63 - 1
 
 
 class QueueState(NamedTuple):
-    """The parts of a partition, every slot filled in."""
+    """The elements of a partition's state, with nil replaced by zeros."""
 
     entries: Vector
     meta: Metadata
@@ -48,7 +51,7 @@ class QueueState(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset that the next record gets."""
+        """Offset of the next record to be appended."""
         return self.start + len(self.entries)
 
 
@@ -57,10 +60,7 @@ ZERO_STATE: Final = Vector.of((EMPTY_VECTOR, EMPTY_MAP, 0, 0))
 
 
 def is_foreign_state(value: Value) -> bool:
-    """Return whether a peer's queue state has the right shape, so that no merge with it can fail.
-
-    Source: CAD040 "checkForeign"; docs/queue.md "What foreigners may send".
-    """
+    """Return whether a peer's queue state has the right shape for a merge."""
     if not isinstance(value, Vector) or not STATE_COUNT <= len(value) <= STATE_COUNT_MAX:
         return False
     entries, meta, stamp_ms, start = value.to_list(0, STATE_COUNT)
@@ -77,10 +77,7 @@ def _is_offset(value: Value) -> bool:
 
 
 def read_state(value: Value) -> QueueState:
-    """Return the parts of a queue state; nil slots, and values that are no state, read as zero.
-
-    Source: CAD040 "Queue"; docs/queue.md "State".
-    """
+    """Return the elements of a queue state; nil elements and other values read as zero."""
     if not isinstance(value, Vector) or not STATE_COUNT <= len(value) <= STATE_COUNT_MAX:
         return EMPTY_STATE
     entries, meta, stamp_ms, start, *extra = value.to_list()
@@ -96,19 +93,13 @@ def read_state(value: Value) -> QueueState:
 
 
 def write_state(state: QueueState) -> Vector:
-    """Return the Vector of a state: four positions, more where there were more.
-
-    Source: CAD040 "Queue"; docs/queue.md "State"; docs/design/decisions.md "D2".
-    """
+    """Return the Vector of a state: four elements and the uninterpreted ones."""
     meta = write_metadata(state.meta)
     return Vector.of((state.entries, meta, state.stamp_ms, state.start, *state.extra))
 
 
 def same_state(left: QueueState, right: QueueState) -> bool:
-    """Return whether two states are equal part by part (nil slots already read as zero).
-
-    Source: docs/queue.md "Merge".
-    """
+    """Return whether all elements of two states are equal."""
     return (
         left.start == right.start
         and left.stamp_ms == right.stamp_ms
@@ -120,14 +111,13 @@ def same_state(left: QueueState, right: QueueState) -> bool:
     )
 
 
-def append(value: Value, batch: Batch, now_ms: int) -> Vector:
+def append(value: Value, batch: NewRecords, now_ms: int) -> Vector:
     """Return the state with the records of `batch` appended.
 
-    The time slot never goes back, so the states of one leader form a chain even when its clock
-    does.
+    The state's time never decreases, so the states of one writer form a chain even if its clock is
+    set back.
 
     Units:  now_ms: Unix milliseconds.
-    Source: CAD040 "offer"; docs/queue.md "Appending".
     """
     state = read_state(value)
     return write_state(
@@ -136,10 +126,9 @@ def append(value: Value, batch: Batch, now_ms: int) -> Vector:
 
 
 def advance(value: Value, before: QueueState, entries: Vector, now_ms: int) -> Value:
-    """Return the state with `entries` in place of the log of `before`; nil when it has another log.
+    """Return the state with `entries` as its log; None if its log differs from that of `before`.
 
     Units:  now_ms: Unix milliseconds.
-    Source: docs/queue.md "Appending".
     """
     state = read_state(value)
     if state.start != before.start or not same(state.entries, before.entries):
@@ -151,7 +140,6 @@ def set_meta(value: Value, key: Value, meta_value: Value, now_ms: int) -> Vector
     """Return the state with one metadata key set.
 
     Units:  now_ms: Unix milliseconds.
-    Source: CAD040 "setMeta"; docs/queue.md "Metadata"; docs/design/decisions.md "D2".
     """
     state = read_state(value)
     meta = put_metadata(state.meta, key, meta_value, now_ms)
@@ -159,12 +147,11 @@ def set_meta(value: Value, key: Value, meta_value: Value, now_ms: int) -> Vector
 
 
 def truncate(value: Value, start: int, now_ms: int) -> Value:
-    """Return the state cut at `start`; the very same value when it starts there or later already.
+    """Return the state without the entries before `start`; `value` itself if there are none.
 
     Units:  start: absolute offset. now_ms: Unix milliseconds.
-    Cost:   shares every tree node that stays whole: a `start` that is a multiple of a high power of
-            16 away from the old one touches few cells; any other rewrites the entries that stay.
-    Source: CAD040 "truncate"; docs/queue.md "Truncation".
+    Cost:   few cells if `start` moves by a multiple of a high power of 16, because unchanged tree
+            nodes are shared; otherwise all remaining entries are rewritten.
     """
     state = read_state(value)
     if start <= state.start:
@@ -180,11 +167,10 @@ def truncate(value: Value, start: int, now_ms: int) -> Value:
 
 
 def checked_offset(name: str, offset: object) -> int:
-    """Return `offset` when it is an integer of at most 64 bits.
+    """Return `offset` if it is an integer of at most 64 bits.
 
     Raises: UsageError: anything else.
-    Source: docs/queue.md "Reading".
     """
     if isinstance(offset, int) and is_long(offset):
         return offset
-    raise UsageError(f"{name} is an integer of at most 64 bits, got {offset!r}")
+    raise UsageError(f"`{name}` is not an integer of at most 64 bits: {offset!r}")

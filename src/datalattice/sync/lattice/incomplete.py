@@ -12,9 +12,9 @@ stored the claim is complete.
 An unsound cell is a *hole*: it counts as arrived, and so do the cells above it, which are
 *tainted*. None of them is stored; a claim above them completes, and is handed on with its holes.
 
-Source: docs/design/foreign-data.md "Structure", "Holes".
-
 Length: one account of who waits for what; its parts change together with every cell that comes.
+
+Source: docs/design/foreign-data.md "Structure", "Holes".
 """
 
 from __future__ import annotations
