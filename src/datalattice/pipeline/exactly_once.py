@@ -187,6 +187,7 @@ class Mark:
         if self.number is not None:
             return self.number
         before = stored.to_list() if isinstance(stored, Vector) else []
+        # Bounded: unnamed saves must not grow the data for ever.
         return Vector.of([*before, self.save][-SAVES_MAX:])
 
 
@@ -472,6 +473,7 @@ def _in_new_folder(folder: Path, make: Callable[[Path], T]) -> T:
 
 
 def _in_order(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    # An aborted job has None for each task without a message.
     staged = [message for message in messages if isinstance(message, Staged)]
     return sorted(staged, key=lambda message: message.task)
 

@@ -34,6 +34,7 @@ def cut(before: Index | None, after: Index | None, entries_max: int) -> Iterator
     while waiting:
         part = waiting.pop()
         are_both = part.own is not None and part.other is not None
+        # A part of one key cannot be split, however small `entries_max` is.
         if part.size > max(entries_max, _ONE_KEY if are_both else 1):
             waiting.extend(reversed(part.split()))
             continue

@@ -170,6 +170,7 @@ def private_folder(base: Path | None = None) -> Path:
 
 
 def _write_once(path: Path, text: str, mode: int) -> Path:
+    # The name contains a hash of the text for scripts, not for settings: compare the content.
     if path.exists() and path.read_text() == text and path.stat().st_mode & 0o777 == mode:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -36,6 +36,7 @@ def watching_tasks(spark: SparkSession, step: str, progress: Progress | None) ->
     """Report to `progress` the tasks that Spark runs for this thread inside the block."""
     if progress is None:
         yield
+    # By name: importing Connect needs packages that a local Spark does not.
     elif type(spark).__module__.startswith("pyspark.sql.connect"):
         with _watching_remote(spark, step, progress):
             yield

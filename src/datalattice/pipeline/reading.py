@@ -306,7 +306,7 @@ def text_of(name: str, value: object) -> str:
 
     Raises: UsageError: the value's type cannot be an option.
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # before int: a bool is an int in Python
         return str(value).lower()
     if isinstance(value, (str, int)):
         return str(value)

@@ -92,6 +92,7 @@ class ReadAhead:
         batch = [hash]
         while self._stack and len(batch) < self._size:
             batch.append(self._pop())
+        # A right prediction means a scan rather than a look-up: fetch more with each request.
         self._size = min(2 * self._size, REQUEST_HASHES_MAX)
         return batch
 
@@ -107,6 +108,7 @@ class ReadAhead:
                 if hash not in self._expected:
                     self._expected.add(hash)
                     self._stack.append(hash)
+        # The bottom of the stack is what a depth-first reader needs last.
         excess = len(self._stack) - EXPECTED_MAX
         if excess > 0:
             self._expected.difference_update(self._stack[:excess])

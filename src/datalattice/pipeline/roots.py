@@ -107,6 +107,7 @@ class LeasedRoots:
             self._same = (start, end)
             if start is None or now_ms - self._stands[1] < STAND_MS:
                 return start
+        # `bound` has leased the last root; any other may be collected before it is leased.
         if self._is_bounded:
             return end
         return self.present()
@@ -168,6 +169,7 @@ class LeasedRoots:
     def commit(self, root_hash: bytes | None) -> None:
         """Release the roots before the committed one."""
         if root_hash is not None and root_hash in self._held:
+            # In the order of leasing: those before the committed root are needed no more.
             for other in list(self._held):
                 if other == root_hash:
                     break

@@ -64,10 +64,7 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return the options of reading as a record.
-
-    Raises: UsageError: an option is unknown, missing or malformed, or there is no store.
-    """
+    """Parse the options of reading. Raises: UsageError: one is not accepted or missing."""
     options = Given(given, READ_OPTIONS)
     path = _folder(options)
     folder = store_in(path)
@@ -83,10 +80,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Return the options of writing as a record; paths become absolute.
-
-    Raises: UsageError: an option is unknown, missing or malformed.
-    """
+    """Parse the options of writing with absolute paths. Raises: as `read_options`."""
     options = Given(given, WRITE_OPTIONS)
     folder = Path(_folder(options)).expanduser().absolute()
     from datalattice.client import Folder
@@ -104,6 +98,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         )
     pin = options.get("pin", _pin_option, "")
     merge = options.get("merge", flag_option, False)
+    # Cells that nothing refers to are garbage from the start.
     if not pin and not merge:
         raise UsageError(
             "option pin or merge=true is missing: a name that keeps the value, or its merge into "

@@ -237,6 +237,7 @@ def _below(
         encoding = sources[number].get_encoding(hash, verify=False)
         if encoding is None:
             raise MissingData([hash])
+        # Pushed before its children, so yielded after them.
         stack.append((hash, number))
         stack += [(below, -1) for below in branch_hashes(encoding)]
 

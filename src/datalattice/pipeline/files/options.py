@@ -71,10 +71,7 @@ class FilesOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> FilesOptions:
-    """Return the options as a record.
-
-    Raises: UsageError: an option is unknown, missing or malformed, or two contradict each other.
-    """
+    """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given(given, ACCEPTED)
     chunk_bytes = options.get("chunkBytes", bytes_option(CONTENT_BYTES_LIMIT), None)
     columns = _columns(options, chunk_bytes)

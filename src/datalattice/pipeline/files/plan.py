@@ -196,6 +196,7 @@ def _parts(
         if node is None or node.entries is None:
             continue
         entries = entries_of(node)
+        # Beyond the limit tasks list directories, so planning time does not grow with the drive.
         if looked + len(entries) > LOOKED_MAX:
             pieces = list(cut(None, entries, FILES_PER_TASK_MAX))
             for piece in pieces:

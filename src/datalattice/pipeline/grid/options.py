@@ -86,10 +86,7 @@ class GridOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> GridOptions:
-    """Return the options as a record.
-
-    Raises: UsageError: an option is unknown, missing or malformed, or two contradict each other.
-    """
+    """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given(given, ACCEPTED)
     table = options.get("table", choice_option(GridTable), None)
     if table is None:

@@ -146,6 +146,7 @@ def rows(part: GridTask, options: GridOptions, loader: Loader) -> Iterator[Row]:
     for key, value in entries(part.piece, loader):
         if not isinstance(key, bytes):
             continue
+        # Hidden entries are listed as [venue part key].
         entry = Vector.of([part.venue, key_of_part, key]) if hidden else None
         if entry is not None and any(isinstance(one, Set) and entry in one for one in hidden):
             continue

@@ -305,7 +305,7 @@ def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[FoundFault]:
         yield FoundFault(CellFault.ROOT, None, reader.path, 0, str(error))
     for hash, what in kept:
         if not reader.has(hash):
-            yield FoundFault(CellFault.ROOT, hash, reader.path, 0, f"{what} is not here")
+            yield FoundFault(CellFault.ROOT, hash, reader.path, 0, f"{what} is not in the store")
 
 
 def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[FoundFault]) -> DataFrame:

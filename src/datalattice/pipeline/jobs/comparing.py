@@ -202,6 +202,7 @@ def _signed(
         None if theirs is None else theirs.public_key,
         last is not None and last.verify(),
     )
+    # The same value under two signatures is one row: nothing below it differs.
     if mine is not None and theirs is not None and same(mine.value, theirs.value):
         return iter([replace(pair, lattice=None, signers=signers, change=SIGNED_AGAIN)])
     return iter(

@@ -99,6 +99,7 @@ def _leased(name: str) -> JobInput:
 
 def plan(before: JobInput, after: JobInput) -> list[list[_DiffItem]]:
     """Return the pairs that each task compares. Raises: as `diff`."""
+    # Equal hashes, equal trees: neither store is opened.
     if before.root == after.root:
         return []
     with (

@@ -118,7 +118,7 @@ def write_delta(frame: DataFrame, target: str, mode: str) -> int:
     name = SystemEntropy().bytes(_NAME_BYTES).hex()
     try:
         files = frame.mapInArrow(partial(_write_files, str(folder), name), _FILES).collect()
-    except BaseException:
+    except BaseException:  # also an interrupt: no table names these files
         _remove(folder, name, keep=set())
         raise
     # If the commit fails, the files stay: it may have reached the table.

@@ -100,6 +100,7 @@ def leased(inputs: Sequence[JobInput]) -> Iterator[None]:
     """
     with ExitStack() as held:
         for one in inputs:
+            # Nothing collects the cells of an archive.
             if one.is_archive or not os.access(one.path, os.W_OK):
                 continue
             with CellStore.open(one.path, read_only=True, cache_bytes=CACHE_BYTES) as store:

@@ -148,7 +148,7 @@ class Inspector:
                 if at is None:
                     continue
                 if at < 0:
-                    text = f"refers to 0x{ref.hex()}, which is not here"
+                    text = f"refers to 0x{ref.hex()}, which is not in the store"
                     yield self._found(CellFault.REFERENCE, hash, place, text)
                 else:
                     text = (

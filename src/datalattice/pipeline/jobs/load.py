@@ -108,7 +108,8 @@ def load(
     format = checked_format(paths, format)
     frame = _read(spark, paths, format, schema, dict(options or {}))
     plan = _plan(frame, format, key, drop_nulls=drop_nulls, text_key=database is not None)
-    if database is None and not plan.is_text:  # the sink makes maps of rows itself
+    # Rows for a topic need no conversion first: the sink makes maps of columns (`rows=map`).
+    if database is None and not plan.is_text:
         sink |= {"rows": "map", "dropNulls": str(drop_nulls)}
         sink |= {} if key is None else {"keyColumn": key}
     else:

@@ -305,6 +305,7 @@ class _Merge:
 
     def _buckets(self, sources: list[JobInput]) -> list[OwnerBucket]:
         slots = {_name(*path) for one in sources[:SAMPLE_MAX] for path, _ in slots_of(root_of(one))}
+        # More buckets than signed values would be empty.
         count = max(1, min(BUCKETS_MAX, len(slots)))
         return [OwnerBucket(number, count) for number in range(count)]
 

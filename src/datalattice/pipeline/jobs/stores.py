@@ -68,10 +68,7 @@ def opened(folder: str, extent: Extent) -> Iterator[CellStore]:
 
 @contextmanager
 def telling_removal(store: CellStore, extent: Extent) -> Iterator[None]:
-    """Distinguish errors caused by removed cells from damage.
-
-    Raises: StoreFailed: cells were removed; this replaces any error that the removal caused.
-    """
+    """Raise StoreFailed instead of an error that removed cells caused."""
     try:
         yield
     except (DataLatticeError, FileNotFoundError):

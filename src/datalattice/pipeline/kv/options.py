@@ -76,10 +76,7 @@ class KVOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> KVOptions:
-    """Return the options as a record.
-
-    Raises: UsageError: an option is unknown, missing or malformed, or two contradict each other.
-    """
+    """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given(given, ACCEPTED)
     return KVOptions(
         target=read_target_option(options),

@@ -129,6 +129,7 @@ def _is_cut(part: IndexPart, size_max: int, pieces: int) -> bool:
         return False
     if size > size_max:
         return pieces < PIECES_MAX
+    # The size of a pair says little about how much differs, so pairs are cut further.
     has_two_sides = part.own is not None and part.other is not None
     return has_two_sides and size > FINE_KEYS_MIN and pieces < FINE_PIECES_MAX
 

@@ -44,10 +44,7 @@ class KVSinkOptions:
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> KVSinkOptions:
-    """Return the options as a record.
-
-    Raises: UsageError: an option is unknown, missing or malformed.
-    """
+    """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given(given, SINK_OPTIONS)
     database = options.get("database", text_option, None)
     return KVSinkOptions(

@@ -294,6 +294,7 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
         if len(theirs) + len(gone) >= REBASE_KEYS_MAX:
             raise RootMoved
         ours = after.get(key)
+        # A key that we did not write keeps what the others wrote.
         if same(ours, was):
             if is_there:
                 theirs.append((key, now))

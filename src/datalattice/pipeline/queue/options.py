@@ -140,10 +140,7 @@ ACCEPTED: Final = (
 
 
 def parse_options(given: Mapping[str, str]) -> QueueOptions:
-    """Return the options as a record.
-
-    Raises: UsageError: an option is unknown, missing or malformed, or two contradict each other.
-    """
+    """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given(given, ACCEPTED)
     value_format = options.get("valueFormat", choice_option(ValueFormat), ValueFormat.CELL)
     target = read_target_option(options)

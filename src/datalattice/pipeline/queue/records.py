@@ -139,6 +139,7 @@ def _joined(
         pa.scalar(b"", pa.binary()),
     )
     longest = pc.max(pc.binary_length(made)).as_py()
+    # A longer record is stored by reference, which `splice` makes.
     return made if longest <= EMBEDDED_BYTES_MAX else None
 
 

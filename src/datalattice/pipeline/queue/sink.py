@@ -96,10 +96,7 @@ class QueueSinkOptions:
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> QueueSinkOptions:
-    """Return the options as a record.
-
-    Raises: UsageError: an option is unknown, missing or malformed.
-    """
+    """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given(given, SINK_OPTIONS)
     topic = options.get("topic", text_option, None)
     check_name(topic or "", "topic")

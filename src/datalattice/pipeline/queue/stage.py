@@ -194,6 +194,7 @@ class RecordStager:
 
     def _only_partition(self, topic: str, rows: _Routing) -> int | None:
         """Return the partition that all rows of a topic go to; None if rows must be looked at."""
+        # Without keys, or with one partition, all rows of a batch go to the same partition.
         if not rows.has_keys or self._plan.count_of(topic) == 1:
             return self._routed(topic, None)
         return None

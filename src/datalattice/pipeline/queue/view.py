@@ -83,6 +83,7 @@ class QueueViews:
     def _owned_by(self, cell: Value, signed: Signed) -> _Owned:
         options = self._options
         owner = name_text(cell)
+        # Before the signature check: an owner that is not selected may be invalid.
         if options.owners and owner not in options.owners:
             return _Owned(owner, (), {})
         check_signed(cell, signed, "queues")

@@ -197,7 +197,7 @@ def test_what_is_said_of_references_signatures_and_forms(tmp_path: Path) -> None
         put_raw(store, keyless)
     said = {(row[0], row[1]): row[4] for row in Audited(tmp_path / "s").rows}
     assert said == {
-        ("reference", lost): f"refers to 0x{nowhere.hex()}, which is not here",
+        ("reference", lost): f"refers to 0x{nowhere.hex()}, which is not in the store",
         (
             "encoding",
             by_hash,
@@ -320,13 +320,13 @@ def test_lost_roots_pins_and_leases_are_named(whole: Path) -> None:
         store.discard([old])
     found = Audited(whole)
     said = sorted(row[4] for row in found.rows if row[0] == "root")
-    assert said[1] == "the pin 'release' is not here"
+    assert said[1] == "the pin 'release' is not in the store"
     assert said[0].startswith("the lease ")
     assert {row[1] for row in found.rows} == {old}
     with CellStore.open(whole) as store:
         lease.release()
         store.discard([root])
-    assert "the root is not here" in {row[4] for row in Audited(whole).rows}
+    assert "the root is not in the store" in {row[4] for row in Audited(whole).rows}
 
 
 def test_a_damaged_file_of_pins_is_named(whole: Path) -> None:

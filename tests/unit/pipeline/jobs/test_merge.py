@@ -400,7 +400,7 @@ def test_wrong_calls(options: dict[str, Any], text: str, run: Run, tmp_path: Pat
 
 def test_wrong_inputs(run: Run, tmp_path: Path) -> None:
     made = str(tmp_path / "made")
-    with pytest.raises(UsageError, match="nothing to merge"):
+    with pytest.raises(UsageError, match="inputs is empty"):
         run([], store=made)
     with pytest.raises(UsageError, match="no store, folder of a node, or archive here"):
         run([str(tmp_path / "nowhere")], store=made)
