@@ -57,6 +57,8 @@ def checked_stamp(stamp: int) -> int:
 
     Raises: UsageError: the clock, or a stamp written by a peer, is outside the range.
     """
+    # A peer may write the greatest stamp, after which no write could win: refuse, instead of
+    # writing a tie.
     if stamp > LAST_MS:
         raise UsageError(
             f"the stamp {stamp} does not fit in 64 bits: the clock is wrong, or a stored value "

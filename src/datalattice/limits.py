@@ -146,8 +146,10 @@ class ChargeLimits(NamedTuple):
 
 CHARGE_LIMITS: Final = ChargeLimits()
 
+# A node of references, a chunk, and the longest integer each fit into one cell.
 assert FAN_OUT * (HASH_BYTES + 1) < CELL_BYTES_MAX
 assert CHUNK_BYTES < CELL_BYTES_MAX
 assert INTEGER_BYTES_MAX <= CHUNK_BYTES
+# A key has two hex digits per byte.
 assert INDEX_DEPTH_MAX + 1 == 2 * INDEX_KEY_BYTES
 assert CELL_BYTES_MAX < MESSAGE_BYTES_MAX

@@ -97,6 +97,7 @@ def _read(node: Chunked, start: i64, stop: i64, out: list[bytes], work: Work | N
         low: i64 = max(start - base, 0)
         high: i64 = min(stop - base, size)
         chunk = deref(kids[first])
+        # Lengths are checked while reading: a foreign chunk may have any length.
         if isinstance(chunk, bytes) and len(chunk) == size:
             if work is not None:
                 work.meet(kids[first], chunk)

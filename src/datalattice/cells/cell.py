@@ -118,6 +118,8 @@ class Ref:
         if loader is None:
             raise MissingData([self.hash])
         value = loader.load(self.hash)
+        # A caching loader is asked again instead: otherwise each Ref would keep its value in
+        # memory.
         if isinstance(loader, UncachedLoader):
             self.value = value
             self.present = True
@@ -163,6 +165,7 @@ class Cell:
 
     def _open(self) -> list[object]:
         kids = self._kids
+        # A closed cell parses one level; its kids are closed cells in turn.
         if kids is None:
             kids = self._parse()
             self._kids = kids
@@ -171,6 +174,7 @@ class Cell:
     def _encode(self, depth: int) -> bytes:
         encoding = self._encoding
         if encoding is None:
+            # Deeper cells are encoded first, bottom-up, so that the recursion below stays short.
             if depth > RECURSION_MAX:
                 _encode_deep(self)
             encoding = self._encoding
@@ -358,6 +362,7 @@ _NAN_ENCODING: Final = b"\x1d" + NAN_BITS.to_bytes(8, "big")
 
 def encode_double(number: float) -> bytes:
     """Return the encoding of a double; Python's NaN has the one canonical pattern."""
+    # "Every NaN that a program makes is `7ff8000000000000`" (docs/cells.md "Encoding table").
     if number != number:
         return _NAN_ENCODING
     return b"\x1d" + struct.pack(">d", number)
@@ -409,6 +414,8 @@ def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> 
         encoding = kid._encoding
         if encoding is None:
             encoding = kid._encode(depth + 1)
+        # "The rule asks for nothing but the length of the child's own encoding" (docs/cells.md
+        # "Embedding").
         if len(encoding) <= EMBEDDED_BYTES_MAX:
             out.write(encoding)
         else:
@@ -427,6 +434,7 @@ def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -
         out.write(encoding)
         return
     digest = _sha3(encoding).digest()
+    # Boxed with its hash, so that a long string is hashed once.
     kids[position] = Ref(digest, None, kid, present=True)
     out.append(u8(TAG_REF))
     out.write(digest)
@@ -491,6 +499,7 @@ def same(a: Value, b: Value) -> bool:
     if a is b:
         return True
     if isinstance(a, Cell) and isinstance(b, Cell):
+        # Hashes that are known already are compared first; nothing is hashed for a comparison.
         if a._hash is not None and b._hash is not None:
             return a._hash == b._hash
         return a.encoding == b.encoding

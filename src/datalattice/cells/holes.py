@@ -122,6 +122,8 @@ class _AroundHoles:
         encoding = self._holes.tainted.get(hash)
         if encoding is not None:
             return decode_trusted(encoding, hash, self)
+        # "An unsound cell reads as a hole: a value that no lattice takes"
+        # (docs/design/foreign-data.md "Holes").
         reason = self._holes.bad.get(hash)
         return self._behind.load(hash) if reason is None else Hole(hash, reason)
 

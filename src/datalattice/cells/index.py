@@ -57,6 +57,7 @@ def key_bytes(key: Value) -> bytes:
 
     Raises: TypeMismatch: the key is not byte-like.
     """
+    # "Keys with equal bytes are one entry, whatever their kind" (docs/cells.md "Index").
     if isinstance(key, bytes):
         return key[:INDEX_KEY_BYTES]
     if isinstance(key, str):
@@ -268,6 +269,8 @@ class Index(Cell):
             kids = node._open()
             if node._has_entry:
                 key = node._key()
+                # "Reading such a value never hangs: it raises `BadFormat`" (docs/cells.md
+                # "Decoding").
                 if last is not None and key <= last:
                     raise broken("the keys of an index are not in order")
                 last = key
@@ -341,6 +344,7 @@ class Index(Cell):
             alone = addressed and mine is None and value is not None
             if work is not None:
                 work.spend(work.limits.joined)
+            # The hash of the reference proves the key, so the value need not be loaded.
             if alone and isinstance(key, bytes) and kid_hash(value) == key:
                 joined.append((raw, False, key, value))
                 continue
@@ -354,6 +358,8 @@ class Index(Cell):
                     joined.append((raw, True, key, result))
                     theirs_too = theirs_too and _is_entry(theirs, key, result)
                     continue
+                # "Of two Index keys with equal bytes the greater hash stays"
+                # (docs/design/decisions.md "Law domain").
                 if not same(key, held) and (own_keys or value_hash(held) > value_hash(key)):
                     key = held
                     given = given if own_keys else held
@@ -364,6 +370,7 @@ class Index(Cell):
                 result = join(given, kept, taken, mine is not None, True)
             joined.append((raw, mine is not None, key, result))
             theirs_too = theirs_too and _is_entry(theirs, key, result)
+        # The merge took all of other: its own tree is the result, if its counts are honest.
         if theirs_too and joined:
             if other._count != self._count + sum(not present for _, present, _, _ in joined):
                 raise broken("the counts of an index do not add up")
@@ -440,6 +447,7 @@ def index_node(kid: object, above: i64, depth: i64) -> Index:
         raise broken("an index node is something else")
     if node._count > 1:
         node._open()
+        # Depths must increase, which bounds the path to 64 nodes in a malformed tree, too.
         if node._depth <= depth:
             raise broken("an index node is no deeper than the one above it")
     return node

@@ -131,6 +131,7 @@ class Map(Trie):
         Raises: BadFormat: `other` is not a canonical tree. WorkExceeded: the budget is spent.
         """
         need(other, Map, "a map is merged with a Map")
+        # An empty other changes nothing, so it costs nothing.
         made = self if not other._count else Joiner(self, join, work).nodes(self, other, b"")
         assert isinstance(made, Map)
         return made

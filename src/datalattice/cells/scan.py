@@ -48,6 +48,7 @@ def read_vlq(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     byte: i64 = data[pos]
     if byte < 0x80:
         return byte, pos + 1
+    # "In as few bytes as it needs" (docs/cells.md "Counts"): a leading zero digit is padding.
     if byte == 0x80:
         raise bad("a count has superfluous leading bytes", pos)
     value: i64 = byte & 0x7F
@@ -55,6 +56,7 @@ def read_vlq(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     while True:
         if at >= end:
             raise bad("a count is cut off", pos)
+        # "Counts go to 2^63 - 1" (docs/cells.md "Counts"): nine digits of seven bits.
         if at - pos >= 9:
             raise bad("a count has more than 63 bits", pos)
         byte = data[at]
@@ -66,6 +68,7 @@ def read_vlq(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 def block_size(count: i64) -> i64:
     """Return the elements below each full child of a vector tree: the greatest 16**n < `count`."""
+    # "B being the largest power of 16 below the count" (docs/cells.md "Vector and List").
     block: i64 = 16
     while block < BLOCK_MAX and block * 16 < count:
         block *= 16
@@ -74,6 +77,8 @@ def block_size(count: i64) -> i64:
 
 def chunk_span(length: i64) -> i64:
     """Return the number of bytes below each full child of a blob tree of `length` bytes."""
+    # "Let S be the smallest of 1, 16, 256, ... chunks of 4,096 bytes with at least a sixteenth of
+    # the length" (docs/cells.md "Blob and String").
     chunks: i64 = (length - 1) // CHUNK_BYTES + 1
     size: i64 = 1
     while size * 16 < chunks:
@@ -92,6 +97,7 @@ def bit_count(mask: i64) -> i64:
 
 def scan_top(data: bytes) -> None:
     """Raise BadFormat unless `data` is exactly the encoding of one cell."""
+    # First the length: nothing of a cell that is too long is read.
     if len(data) > CELL_BYTES_MAX:
         raise bad(f"a cell has at most {CELL_BYTES_MAX} bytes, got {len(data)}", CELL_BYTES_MAX)
     end = scan(data, 0, len(data), 0, True, None)
@@ -198,6 +204,7 @@ def scan(
     """
     if pos >= end:
         raise bad("a value is cut off", pos)
+    # The recursion is bounded before the tag is read, whatever the tag is.
     if depth > INLINE_DEPTH_MAX:
         raise bad(f"values are nested more than {INLINE_DEPTH_MAX} levels inline", pos)
     tag: i64 = data[pos]
@@ -217,6 +224,8 @@ def scan(
         if pos + 1 >= end:
             raise bad("a name is cut off", pos)
         length: i64 = data[pos + 1]
+        # A name has "one plain byte of length (1 to 128)" (docs/cells.md "Encoding table"), not a
+        # count.
         if length < 1 or length > NAME_BYTES_MAX:
             raise bad(f"a name has 1 to {NAME_BYTES_MAX} bytes, got {length}", pos)
         return _within(pos + 2 + length, end, pos)
@@ -247,6 +256,8 @@ def _scan_number(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
     if 0x10 <= tag <= 0x18:
         length: i64 = tag - 0x10
         at: i64 = _within(pos + 1 + length, end, pos)
+        # "0 to 8 bytes of two's complement, as few as possible; 0 has none" (docs/cells.md
+        # "Encoding table").
         if length == 1 and data[pos + 1] == 0:
             raise bad("an integer is not in its shortest form", pos)
         if length > 1:
@@ -254,6 +265,7 @@ def _scan_number(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
         return at
     if tag == 0x19:
         size, start = read_vlq(data, pos + 1, end)
+        # Up to 8 bytes the tags 10 to 18 are canonical, so this tag starts at 9.
         if size < 9 or size > INTEGER_BYTES_MAX:
             raise bad(f"a big integer has 9 to {INTEGER_BYTES_MAX} bytes, got {size}", pos)
         at = _within(start + size, end, pos)
@@ -267,6 +279,7 @@ def _scan_number(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
 def _check_minimal(data: bytes, start: i64, pos: i64) -> None:
     first: i64 = data[start]
     second: i64 = data[start + 1]
+    # A first byte that only repeats the sign of the second can be left out.
     if (first == 0 and second < 0x80) or (first == 0xFF and second >= 0x80):
         raise bad("an integer is not in its shortest form", pos)
 
@@ -279,6 +292,8 @@ def _scan_char(data: bytes, pos: i64, end: i64, tag: i64) -> i64:
         code = (code << 8) | data[pos + 1 + i]
     if length > 1 and data[pos + 1] == 0:
         raise bad("a character is not in its shortest form", pos)
+    # Surrogates are legal: "strange but legal, and written again unchanged" (docs/cells.md
+    # "Decoding").
     if code > 0x10FFFF:
         raise bad(f"a character is at most 0x10ffff, got {code:#x}", pos)
     return at
@@ -290,6 +305,8 @@ def _scan_blob(
     length, at = read_vlq(data, pos + 1, end)
     if length <= CHUNK_BYTES:
         return _within(at + length, end, pos)
+    # "A String has at most 2^31 - 1 bytes" (docs/cells.md "Blob and String"); a Blob has no such
+    # bound.
     if tag == 0x30 and length > STRING_BYTES_MAX:
         raise bad(f"a string has at most {STRING_BYTES_MAX} bytes, got {length}", pos)
     span: i64 = chunk_span(length)
@@ -328,6 +345,9 @@ def _scan_kids(
                 places.append(start)
         else:
             after: i64 = scan(data, at, end, depth + 1, strict, places)
+            # "A child stands in its parent as its own encoding if that has at most 140 bytes"
+            # (docs/cells.md "Embedding"). The other direction, a short child given by hash, is
+            # visible only with the child: `check_cell` refuses it.
             if after - at > EMBEDDED_BYTES_MAX:
                 raise bad(
                     f"an inline child has at most {EMBEDDED_BYTES_MAX} bytes, got {after - at}",
@@ -347,6 +367,8 @@ def _scan_map(
         high: i64 = data[at + 1]
         low: i64 = data[at + 2]
         kids: i64 = bit_count((high << 8) | low)
+        # The shift is "the number of leading hex digits that all key hashes share", and a hash has
+        # 64.
         if shift >= 2 * HASH_BYTES:
             raise bad(f"a map node shifts by at most 63 digits, got {shift}", at)
         if kids < 2:
@@ -358,6 +380,8 @@ def _scan_map(
         at = _scan_kids(data, at, end, depth, strict, places, 1)
         if strict:
             key = key_hash_at(data, start, at)
+            # Refused are "keys of a Map or Set leaf that are not in strictly increasing order of
+            # their hashes" (docs/cells.md "Decoding"): equal keys, too.
             if i > 0 and key <= last:
                 raise bad("map keys are not in strictly increasing order of their hashes", start)
             last = key
@@ -395,6 +419,7 @@ def _scan_index(
     kids: i64 = bit_count((high << 8) | low)
     if digits > INDEX_DEPTH_MAX:
         raise bad(f"an index depth is at most {INDEX_DEPTH_MAX}, got {digits}", at)
+    # A node with an entry of its own branches with one child; without one it needs two.
     if kids < (1 if marker else 2):
         raise bad(f"an index node of {count} entries has {kids} children", at)
     return _scan_kids(data, at + 3, end, depth, strict, places, kids)
@@ -429,6 +454,8 @@ def _scan_syntax(
     tag: i64 = data[at]
     if tag == 0:
         return at + 1
+    # "00 or the metadata Map in full" (docs/cells.md "Encoding table"); an empty Map has the form
+    # 00.
     if tag != 0x82 or (at + 1 < end and data[at + 1] == 0):
         raise bad("syntax metadata is nil or a map with entries, in full", at)
     return scan(data, at, end, depth + 1, strict, places)

@@ -215,6 +215,7 @@ class _Check:
         data = self.data
         tag: i64 = data[pos]
         count, at = read_vlq(data, pos + 1, len(data))
+        # A leaf: its elements are not structural, so any type may be among them.
         if count <= 16:
             at = self.kids(at, count)
         elif count & 15:
@@ -373,6 +374,7 @@ class _Range:
         self.high = high
 
     def _check_key(self, key: bytes, digit: i64, what: str) -> None:
+        # A key that ends before the digit cannot be under it.
         if 2 * len(key) <= self._position or digit_at(key, self._position) != digit:
             raise broken(f"a key stands under the wrong digit of {what}")
 

@@ -146,6 +146,7 @@ def _written(value: Value, pieces: Writer) -> str:
             opened.pop()
         elif isinstance(piece, str):
             out.append(piece)
+            # Small pieces count as PIECE_MIN characters, since each costs memory as an object.
             room -= max(len(piece), PIECE_MIN)
             if room < 0:
                 raise _too_long()

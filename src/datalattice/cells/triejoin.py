@@ -351,6 +351,7 @@ class Joiner:
 
     def _decide(self, key: object, own: object, other: object, has: bool) -> object:
         """Return the kid to keep for an entry that own lacks or has otherwise than `other`."""
+        # Sets: elements have no values, so both sides' elements are kept.
         if self._join is None:
             self._changes += 1
             return None
@@ -392,6 +393,8 @@ class Joiner:
                     if made is not child:
                         whole = False
                         slots[digit] = made if made._count else None
+            # "The counts of what the other side alone has add up" (docs/design/foreign-data.md
+            # "Merges").
             if total != b._count:
                 raise broken("the counts of a map or set do not add up")
             return b if whole else assemble(self._like, count, b._shift, slots)

@@ -91,6 +91,8 @@ class Vector(Cell):
         if count <= 16:
             return count
         tail: i64 = count & 15
+        # "The last `count mod 16` elements stand first, and then the Vector of all before them"
+        # (docs/cells.md "Vector and List").
         if tail:
             return tail
         block: i64 = block_size(count)
@@ -261,6 +263,8 @@ class Vector(Cell):
         if tail == 0:
             return _vector(count + 1, [value], self if count else None)
         kids = self._open()
+        # The list ends with this vector's own part, so it may grow; older vectors do not see the
+        # new element.
         if len(kids) == tail:
             kids.append(value)
         if kids[tail] is not value:  # another vector grew the shared list first: copy our part
@@ -387,6 +391,7 @@ class Vector(Cell):
             return self
         if number >= size:
             return EMPTY_VECTOR
+        # Leaves begin at multiples of 16: any other number shifts every element to another leaf.
         if number & 15:
             return _moved(self, number, work)
         tail: i64 = self._count & 15
@@ -484,6 +489,7 @@ def _full_leaf(items: list[object], start: i64) -> Vector:
     A closed leaf takes a third of the memory, and is one object to the cycle collector, not two.
     """
     first = items[start]
+    # A closed leaf copies its strings; long ones would be in memory twice.
     if isinstance(first, (bytes, str)) and len(first) > PACKED_STRING_MAX:
         return _vector(16, items[start : start + 16], None)
     out = BytesWriter()
@@ -538,6 +544,7 @@ def _push(body: Vector, kid: object, leaf: object) -> Vector:
     if count == 16:
         return _vector(32, [kid, leaf], None)
     block: i64 = block_size(count)
+    # The tree is full: one level more, with the old tree as its first child.
     if count == block * 16:
         return _vector(count + 16, [kid, leaf], None)
     kids = body._open()[:]
@@ -923,6 +930,7 @@ def vector_overlap_differences(
     last: i64 = count
     first_a: i64 = skip_a
     first_b: i64 = skip_b
+    # Only if both ranges start at the same position in a leaf can leaves be compared by hash.
     lines_up = not (first_a - first_b) & 15
     while at < last:
         step: i64 = min(last - at, OVERLAP_ELEMENTS)
@@ -1006,6 +1014,8 @@ class List(Cell):
         return List(items)
 
     def _build(self, depth: int) -> bytes:
+        # "A List is written as the Vector of its elements in reverse, with its own tag at the top"
+        # (docs/cells.md "Vector and List").
         return b"\x81" + self._body._encode(depth)[1:]
 
     def _parse(self) -> list[object]:

@@ -67,6 +67,7 @@ class SlotPairs:
 
 
 def _pair(own: bytes, other: bytes) -> bytes:
+    # Half of each hash: 128 bits of both suffice against collisions, and the key is short.
     return own[: HASH_BYTES // 2] + other[: HASH_BYTES // 2]
 
 
@@ -74,6 +75,7 @@ def _remember(pairs: dict[bytes, int], pair: bytes, found: int, pairs_max: int) 
     pairs.pop(pair, None)
     pairs[pair] = found
     if len(pairs) > pairs_max:
+        # A dict keeps the order of insertion: the first pair is the oldest.
         del pairs[next(iter(pairs))]
 
 
@@ -139,6 +141,8 @@ class Work:
     def _pay(self, ticks: i64) -> None:
         self._spent += ticks
         self._left -= ticks
+        # "A part that exceeds it is left out" (docs/design/foreign-data.md "Work"); `isolated`
+        # catches this.
         if self._left < 0:
             self._exceeded = True
             raise WorkExceeded("the value costs more work than its size allows")
@@ -188,6 +192,8 @@ class Work:
             self._made_room -= self._earn(min(size, self._made_room))
 
     def _earn(self, size: i64) -> i64:
+        # "It earns no more than the bytes that its sender brought" (docs/design/foreign-data.md
+        # "Charges").
         ticks = min(size, self._room)
         self._room -= ticks
         self._left += ticks
@@ -228,6 +234,8 @@ class Work:
         except WorkExceeded:
             if is_full:
                 pairs.failed(value_hash(own), value_hash(other), offered)
+            # "What comes after it has 2,000 ticks more, up to 16 times"
+            # (docs/design/foreign-data.md "Work").
             if self._grants < self.limits.grants_max:
                 self._grant(self.limits.grant)
             raise

@@ -54,6 +54,7 @@ class Reference:
     def swap(self, expected: Value, new: Value) -> bool:
         """Replace the very object `expected` by `new`; return whether it was still there."""
         with self._lock:
+            # By identity: another thread may have replaced the value by an equal one meanwhile.
             if self.value is not expected:
                 return False
             self.value = new
@@ -171,6 +172,7 @@ class Cursor(ABC):
 
         def change(current: Value) -> Value:
             nonlocal done
+            # "By value everywhere" (docs/design/decisions.md "Compare-and-set").
             done = same(current, wanted)
             return cell if done else KEEP
 
@@ -226,6 +228,8 @@ class Cursor(ABC):
             nonlocal result
             given = self._seed(current)
             result = to_cell(function(given))
+            # "One that returns the object it was given changes nothing, not even the identity of
+            # the value" (docs/cursors.md "Operations").
             return KEEP if result is given else result
 
         old = self._apply(change, is_judged=is_judged)[0]

@@ -58,6 +58,7 @@ class Changes:
 
     def poll(self) -> Change | None:
         """Return the change since the last one returned, None if the value is the same."""
+        # Cleared before the read: a swap after the read sets it again, so no change is missed.
         self._flag.clear()
         before, after = self._seen, self._cursor.get()
         if after is before:

@@ -37,6 +37,8 @@ class _Pause:
         with self._lock:
             self._depth -= 1
             self._overlaps += 1
+            # Threads that are never all outside at once would otherwise keep the collector from
+            # ever running.
             if not self._depth or self._overlaps >= OVERLAPS_MAX:
                 self._overlaps = 0
                 if self._is_paused and self._was_enabled:

@@ -89,10 +89,13 @@ class LatticeCursor(Cursor):
         lattice, context = self._lattice, self._context
         pending: list[Value] = []
         for given in cells(keys):
+            # "`\"data\"` and `:data` write the same cell" (docs/design/decisions.md "D10").
             key = given if lattice is None else lattice.canonical_key(given)
             owner = key if isinstance(lattice, OwnerLattice) else context.owner
             below = context.at((*context.path, key), owner)
             child = None if lattice is None else lattice.child(key)
+            # "Where it enters a signed value (`:value`) a `SignedCursor` takes over; everything
+            # between two such borders is one `Descended`" (docs/cursors.md "Paths").
             if isinstance(lattice, SignedLattice) and child is not None:
                 if pending:
                     cursor = Descended(cursor, pending, lattice, context)
@@ -240,6 +243,8 @@ class ForkedLattice(LatticeCursor):
             def join(theirs: Value) -> Value:
                 if theirs is local:
                     return KEEP
+                # "It takes over the fork's very object" (docs/cursors.md "Fork and sync"): no
+                # merge, and no new cells.
                 if theirs is fork_point or same(theirs, fork_point):
                     return local
                 return self._joined(local, theirs)
@@ -414,6 +419,7 @@ class SignedCursor(LatticeCursor):
         if after is None:
             return None
         lattice = self._lattice
+        # A value of the same type is not checked again: check_foreign may cost more than the write.
         is_new_kind = self._strict and type(before) is not type(after)
         if is_new_kind and lattice is not None and not lattice.check_foreign(after):
             raise TypeMismatch(
@@ -438,6 +444,7 @@ class SignedCursor(LatticeCursor):
         key_pair = identity if owner is None else context.signer(owner)
         if key_pair is not None:
             return key_pair
+        # Two different mistakes: a context without any key, or without a key of this owner.
         if identity is None and not len(context.keys):
             raise NoSigningKey(
                 "a write below a signature needs a MergeContext with key_pair: see with_context"

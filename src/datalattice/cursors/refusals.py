@@ -232,6 +232,7 @@ class _Judge:
         if is_claimed or (is_own and (owner is None or context.holds(signer))):
             return None
         place = context.at((*context.path, *path), owner)
+        # A write that equals its merge with the current value loses nothing of the owner's.
         if same(lattice.merge(_value(before), after, place), after):
             return None
         return NotContained(f"{self._foreign(path)}; got an earlier or a different state")

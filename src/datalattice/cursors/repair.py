@@ -88,6 +88,7 @@ def without_malformed(store: Store, unsound: Mapping[bytes, str]) -> Repair:
 
 def _sound_section(key: Value, section: Value, holes: Holes, left_out: list[LeftOut]) -> Value:
     """Return the sound part of one section, or None."""
+    # "A sound section stays as it is, unread" (docs/design/foreign-data.md "Repair").
     if not holes.spoils(section):
         return section
     reports: list[MergeNotice] = []
@@ -98,6 +99,8 @@ def _sound_section(key: Value, section: Value, holes: Holes, left_out: list[Left
         reports.append(SectionDropped((key,), MALFORMED))
     else:
         judge = lattice
+        # "What `isolated` leaves out is left out": "so a repair has no rules of its own"
+        # (docs/design/foreign-data.md "Repair").
         kept = isolated(context, None, section, lambda: judge.merge(None, section, context))
     left_out += [
         LeftOut(report.path, holes.reason() if report.kind == MALFORMED else report.kind)

@@ -27,5 +27,6 @@ def open_store(where: str | os.PathLike[str], *, read_only: bool = False) -> Sto
         raise UsageError(f"a store is opened at a folder or at {MEMORY_URL!r}, got {text!r}")
     else:
         store = CellStore.open(text, read_only=read_only)
+    # A store knows no lattice; this makes its commits refuse roots that would lose data.
     store.root_contains = root_contains
     return store

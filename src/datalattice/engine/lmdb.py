@@ -105,6 +105,7 @@ class _Environment:
         self.handles: dict[str, Any] = {}
         self.write_lock = threading.Lock()
         self.writer_thread: int | None = None
+        # A reader that may write opens for writing, so that a writer of this process can share it.
         writable = create or os.access(path / DATA_FILE, os.W_OK)
         try:
             self.env = lmdb.open(

@@ -91,6 +91,7 @@ class MemoryEngine:
         Raises: UsageError: this thread is already in one. StoreClosed: the engine is closed.
         """
         me = threading.get_ident()
+        # The lock is not reentrant: a nested write would wait for itself.
         if self._writer_thread == me:
             raise UsageError("this thread is already in a write transaction of this engine")
         with self._write_lock:

@@ -114,6 +114,7 @@ def _entries(
                 )
         elif mark == b"E" and table is not None:
             key_length, value_length = _ENTRY.unpack(source.take(_ENTRY.size))
+            # Checked before reading: a damaged length must not allocate memory.
             if not 1 <= key_length <= KEY_BYTES_MAX or value_length > VALUE_BYTES_MAX:
                 raise BadFormat("a table entry exceeds the limits of keys and values")
             yield table, source.take(key_length), source.take(value_length)

@@ -186,6 +186,8 @@ def is_greater(
     Raises: MissingData: a differing cell is missing. UnsupportedOperation: no order.
     """
     found = 0 if same(own, other) else verdict(lattice.latest(own, other, walk))
+    # "Equal element sets are decided by the hash of the signed cell" (docs/design/forks.md "The
+    # order").
     return own_hash > other_hash if found == 0 else found > 0
 
 
@@ -240,12 +242,14 @@ def join_entry(
     """
     # "Absent is less than nil, nil less than a value: so a relay can keep a nil inside what it
     # cannot sign" (decisions.md "Law domain").
+    # Own without a counterpart is trusted: it was checked when it was merged or written.
     if not other_present or other is None:
         return own if own_present or other_present else ABSENT
     inner = context.child(key)
     if not child.accepts(other, inner):  # "dropped one by one, own is kept" (decisions.md "D9")
         return own if own_present else ABSENT
     merged = child.merge(own, other, inner)
+    # A None that is present stays: absent is less than None.
     if merged is None and own is None and own_present:
         return None
     return ABSENT if merged is None else merged
@@ -255,6 +259,8 @@ def as_operand(result: Value, own: Value, other: Value) -> Value:
     """Return `own` or `other` itself if the result equals it."""
     if result is own or result is other:
         return result
+    # Own first: a merge that changes nothing must return own itself, which callers test by
+    # identity.
     if same(result, own):
         return own
     return other if same(result, other) else result

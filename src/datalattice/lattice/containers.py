@@ -97,6 +97,9 @@ class MapLattice(OfElements):
 
         Cost: entries that differ; equal subtrees are skipped.
         """
+        # "A nil own is treated as the zero, and every foreign entry is checked"
+        # (docs/design/decisions.md "D4"): so the first contact merges into the empty container
+        # below.
         if other is None or own is other or not self.accepts(other, context):
             return own
         assert isinstance(other, Map)

@@ -97,6 +97,8 @@ class DataLattice(Lattice):
             if work is not None:
                 work.spend(work.limits.hashed + len(encode(value)) // work.limits.hashed_bytes)
             digest = value_hash(value)
+            # "Own's key stays, and a value under any other key is filed under its hash"
+            # (docs/design/foreign-data.md "Merges").
             if digest not in result:
                 result = result.put(digest, value)
         return as_operand(result, other if own is None else own, other)
@@ -186,6 +188,7 @@ class _GreaterHash:
             return own if own_present else ABSENT
         if not own_present or own is None:
             return other
+        # "The greater value hash wins" (docs/design/decisions.md "D3").
         return greater(own, other)
 
 

@@ -358,6 +358,7 @@ class MergeContext:
         A public key accepts only itself. Other owners are decided by the verifier; without one,
         every signer is accepted, which is for development only.
         """
+        # An owner of 32 bytes is a key and cannot delegate: no verifier is asked.
         if is_public_key(owner):
             return owner == signer
         verifier = self.verifier
@@ -392,6 +393,8 @@ class MergeContext:
             assert isinstance(owner, bytes)
             return self.keys.get(owner)
         pairs = self.keys if identity is None else KeyRing(*self.keys, identity)
+        # "Of several keys that may sign for an owner, the one with the least public key signs"
+        # (docs/design/forks.md "Keys"); a ring is in this order.
         for pair in pairs:
             if self.authorises(owner, pair.public_key):
                 return pair

@@ -71,6 +71,8 @@ def key_of(name: str) -> str:
     if len(name) < _SURELY_SHORT or (len(name) <= INDEX_KEY_BYTES and name.isascii()):
         return name
     raw = text_bytes(name)
+    # "A name of 32 bytes with `ff` there, which is no text, gets such a key as well" (docs/cells.md
+    # "Exact keys").
     if len(raw) <= INDEX_KEY_BYTES and not _is_marked(raw):
         return name
     return _made_of(raw).decode("utf-8", "surrogateescape")
@@ -294,6 +296,8 @@ class ExactMerge:
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
         """Return the merged value of a key, or ABSENT."""
+        # A malformed own key stays until it is written again; a foreign one is dropped and
+        # reported.
         if other_present and not own_present and not is_sound_key(key):
             self._lost(key, False)
             return ABSENT

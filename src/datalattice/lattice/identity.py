@@ -69,6 +69,7 @@ def public_key_of(did: Value) -> bytes | None:
             return None
         number = number * 58 + place
     size = len(CODE) + PUBLIC_KEY_BYTES
+    # Text of 48 digits can hold more than 34 bytes.
     if number.bit_length() > 8 * size:
         return None
     raw = number.to_bytes(size, "big")

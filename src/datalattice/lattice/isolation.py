@@ -32,6 +32,7 @@ def isolated(context: MergeContext, own: Value, other: Value, merge: Callable[[]
     rejected in full.
     Raises: MissingData, Corruption, StoreError: faults of the own store.
     """
+    # "Inside a signed value nothing is caught" (docs/design/foreign-data.md "Isolation").
     if context.is_signed:
         return merge()
     holes = context.holes
@@ -53,6 +54,7 @@ def isolated(context: MergeContext, own: Value, other: Value, merge: Callable[[]
         # Either side may be malformed: blame own only if it fails validation alone.
         context.report(OwnMalformed(context.path, str(error)))
         return other if _is_signed_and_sound(other, context) else own
+    # "A result that contains a hole is not committed" (docs/design/foreign-data.md "Holes").
     if merged is not own and holes.is_planted(merged):
         return _dropped(context, own, MALFORMED)
     return merged

@@ -238,6 +238,7 @@ class EntryOrder:
 
     def _alone(self, entries: Map | Index, walk: Walk) -> Element | None:
         """Return the greatest element of entries present on one side only."""
+        # Small subtrees are cheaper to walk than to hash and cache.
         if len(entries) < REMEMBERED_MIN:
             return self._walked(entries, walk)
         known = self._known
@@ -266,6 +267,8 @@ class EntryOrder:
                 stack.append(_Subtree(child))
 
     def _remember(self, hash: bytes, found: Element | None) -> Element | None:
+        # Cleared at once: dropping one entry at a time from the front of a dict would scan dropped
+        # ones.
         if len(self._known) >= REMEMBERED_MAX:
             self._known.clear()
         self._known[hash] = found

@@ -91,6 +91,7 @@ class SignedLattice(Lattice):
         work = context.work
         if work is not None:
             work.verify(value_hash(other))
+        # The signature first: an unsigned value is not even compared.
         if not isinstance(other, Signed) or not other.verify():
             kind = BAD_SIGNATURE if isinstance(other, Signed) else ENTRY_DROPPED
             context.report(EntryDropped(context.path, kind))
@@ -104,6 +105,8 @@ class SignedLattice(Lattice):
         # "own is never preferred for being own": an own cell that fails the checks is replaced.
         if not isinstance(own, Signed) or not own.verify() or not _speaks(own, context):
             return self._first(own, other, context)
+        # "Equal values under different cells: of those that verify the greater cell hash"
+        # (docs/design/decisions.md "D5").
         if same(own.value, other.value):
             return greater(own, other)
         return _SlotMerge(self, context).joined(own, other)

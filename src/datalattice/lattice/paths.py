@@ -77,6 +77,7 @@ def select(value: Value, paths: Sequence[Sequence[Value]]) -> Value:
     kept: Value = None
     for position, path in enumerate(paths):
         key = path[0]
+        # All paths with the same first key were selected together.
         if any(same(key, earlier[0]) for earlier in paths[:position]):
             continue
         below = [other[1:] for other in paths if same(other[0], key)]

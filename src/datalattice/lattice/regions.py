@@ -103,6 +103,7 @@ def root_contains(root: Value, other: Value) -> bool:
     lattice = root_lattice()
     for key, value in other.entries():
         is_known = lattice.child(key) is not None
+        # Without a lattice nothing can be merged, so only equality proves that nothing is lost.
         if not is_known and not (key in root and same(root.get(key), value)):
             return False
     forks: list[MergeNotice] = []

@@ -37,6 +37,7 @@ def slot_changes(before: Value, after: Value) -> Iterator[SlotChange]:
 
 def _slots(path: tuple[Value, ...], before: Value, after: Value) -> tuple[list[SlotChange], bool]:
     """Return the differing slots below a pair, and whether anything else differs there."""
+    # Deeper values are data of the section, not slots of owners.
     if len(path) == SLOT_DEPTH_MAX or not (_is_map(before) or _is_map(after)):
         return [], True
     found: list[SlotChange] = []

@@ -189,6 +189,8 @@ class LWWLattice(Lattice):
         mine, theirs = stamp(own), stamp(other)
         if mine != theirs:
             return own if mine > theirs else other
+        # "On equal times the greater value hash wins, for every last-write-wins register"
+        # (docs/design/decisions.md "D1"), whichever side is own.
         return greater(own, other)
 
     def has_order(self) -> bool:
