@@ -103,6 +103,7 @@ class Editor:
     def __init__(self, store: CellStore, keys: OwnKeys) -> None:
         self._store = store
         self._keys = keys
+        self._context = keys.context().of_copy(store.place().copy_id)
 
     @property
     def key_pair(self) -> KeyPair:
@@ -112,7 +113,7 @@ class Editor:
     @property
     def context(self) -> MergeContext:
         """What edits merge and sign with: the node's identity, and the ring of owners' keys."""
-        return self._keys.context()
+        return self._context
 
     @property
     def loader(self) -> Loader:

@@ -12,7 +12,7 @@ Source: CAD038 "Owner verification"; docs/lattices.md "Owners", "Last write pref
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from datalattice.cells import NO_HOLES, Holes, Keyword, Value, Work, brief, same
 from datalattice.crypto import NO_KEYS, PUBLIC_KEY_BYTES, KeyPair, KeyRing
@@ -240,7 +240,8 @@ class MergeContext:
             like a key of the ring. keys: owners' key pairs. owner: the owner of the signed value
             being merged. prefer: "own" or "other", the side that wins undecided conflicts
             (last-write-preferred). work: budget of a merge of foreign data, None for a local merge.
-            holes: malformed parts of the foreign value.
+            holes: malformed parts of the foreign value. copy_id: tells a copied folder from the
+            one that it was copied from, which has the same identity; empty for the first one.
     """
 
     def __init__(
@@ -256,6 +257,7 @@ class MergeContext:
         keys: KeyRing = NO_KEYS,
         work: Work | None = None,
         holes: Holes = NO_HOLES,
+        copy_id: str = "",
     ) -> None:
         self.timestamp: Final = timestamp
         self.key_pair: Final = key_pair
@@ -267,6 +269,7 @@ class MergeContext:
         self.keys: Final = keys
         self.work: Final = work
         self.holes: Final = holes
+        self.copy_id: Final = copy_id
 
     def child(self, key: Value) -> MergeContext:
         """Return the context for the value at `key`."""
@@ -274,7 +277,7 @@ class MergeContext:
 
     def at(self, path: Path, owner: Value = None) -> MergeContext:
         """Return the context for another path and owner."""
-        return MergeContext(
+        return MergeContext(  # spelt out: each step of a merge makes one
             self.timestamp,
             self.key_pair,
             self.verifier,
@@ -285,67 +288,44 @@ class MergeContext:
             keys=self.keys,
             work=self.work,
             holes=self.holes,
+            copy_id=self.copy_id,
         )
 
     def preferring(self, side: str | None) -> MergeContext:
         """Return a context in which `side` ("own", "other", None) wins undecided conflicts."""
-        return MergeContext(
-            self.timestamp,
-            self.key_pair,
-            self.verifier,
-            path=self.path,
-            report=self.report,
-            owner=self.owner,
-            prefer=side,
-            keys=self.keys,
-            work=self.work,
-            holes=self.holes,
-        )
+        return self._with(prefer=side)
 
     def reporting(self, report: Reporter) -> MergeContext:
         """Return a context that reports to `report`."""
-        return MergeContext(
-            self.timestamp,
-            self.key_pair,
-            self.verifier,
-            path=self.path,
-            report=report,
-            owner=self.owner,
-            prefer=self.prefer,
-            keys=self.keys,
-            work=self.work,
-            holes=self.holes,
-        )
+        return self._with(report=report)
 
     def verified_by(self, verifier: Verifier) -> MergeContext:
         """Return a context in which `verifier` decides who may write for an owner."""
-        return MergeContext(
-            self.timestamp,
-            self.key_pair,
-            verifier,
-            path=self.path,
-            report=self.report,
-            owner=self.owner,
-            prefer=self.prefer,
-            keys=self.keys,
-            work=self.work,
-            holes=self.holes,
-        )
+        return self._with(verifier=verifier)
 
     def for_foreign(self, report: Reporter, work: Work, holes: Holes = NO_HOLES) -> MergeContext:
         """Return the context of one foreign merge: its reporter, budget and malformed parts."""
-        return MergeContext(
-            self.timestamp,
-            self.key_pair,
-            self.verifier,
-            path=self.path,
-            report=report,
-            owner=self.owner,
-            prefer=self.prefer,
-            keys=self.keys,
-            work=work,
-            holes=holes,
-        )
+        return self._with(report=report, work=work, holes=holes)
+
+    def of_copy(self, copy_id: str) -> MergeContext:
+        """Return the context of a folder that was copied: its counters have their own columns."""
+        return self._with(copy_id=copy_id)
+
+    def _with(self, **changes: Any) -> MergeContext:
+        fields: dict[str, Any] = {
+            "timestamp": self.timestamp,
+            "key_pair": self.key_pair,
+            "verifier": self.verifier,
+            "path": self.path,
+            "report": self.report,
+            "owner": self.owner,
+            "prefer": self.prefer,
+            "keys": self.keys,
+            "work": self.work,
+            "holes": self.holes,
+            "copy_id": self.copy_id,
+        }
+        return MergeContext(**(fields | changes))
 
     @property
     def is_signed(self) -> bool:
@@ -409,26 +389,22 @@ class MergeContext:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = (self.timestamp, self.key_pair, self.verifier, self.report, self.prefer, self.keys)
-        return _restore, (fields, self.path, self.owner)
+        fields = {
+            "timestamp": self.timestamp,
+            "key_pair": self.key_pair,
+            "verifier": self.verifier,
+            "path": self.path,
+            "report": self.report,
+            "owner": self.owner,
+            "prefer": self.prefer,
+            "keys": self.keys,
+            "copy_id": self.copy_id,
+        }
+        return _restore, (fields,)
 
 
-def _restore(
-    fields: tuple[int | None, KeyPair | None, Verifier | None, Reporter, str | None, KeyRing],
-    path: Path,
-    owner: Value,
-) -> MergeContext:
-    timestamp, key_pair, verifier, report, prefer, keys = fields
-    return MergeContext(
-        timestamp,
-        key_pair,
-        verifier,
-        path=path,
-        report=report,
-        owner=owner,
-        prefer=prefer,
-        keys=keys,
-    )
+def _restore(fields: dict[str, Any]) -> MergeContext:
+    return MergeContext(**fields)
 
 
 def is_public_key(owner: Value) -> bool:

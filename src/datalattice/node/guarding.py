@@ -53,6 +53,11 @@ class Guard:
             except StoreError as error:
                 self._observer.failed(error)  # a full disk must not keep a node from its start
 
+    @property
+    def copy_id(self) -> str:
+        """What tells this copy of a folder from others; empty where it was not copied."""
+        return self._history.copy_id
+
     def begin(self) -> None:
         """Begin to ask the peers, which are known by now."""
         config, history = self._config, self._history

@@ -273,7 +273,7 @@ class Node:
             LatticeReplica,
             self._store,
             self._lattice,
-            self._context,
+            self._context.of_copy(self._guard.copy_id),
             self._on_sync,
             self.config.hosting,
             self.clock,

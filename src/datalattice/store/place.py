@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from datalattice.crypto import sha3_256
 from datalattice.store.disk import Disk, write_error
 from datalattice.store.folder import read_text, write_text
 from datalattice.store.segments import FOLDER as SEGMENTS
@@ -21,6 +22,8 @@ START_BYTES: Final = 6
 STARTS_MAX: Final = 128
 """Starts that are remembered: what one of them signed says nothing of another node."""
 
+COPY_ID_DIGITS: Final = 16
+
 UNREADABLE: Final = "unreadable"
 """Where a store was whose file of its place cannot be read: elsewhere, to be careful."""
 
@@ -29,6 +32,8 @@ class PlaceFile:
     """What is noted of one store's place and of the starts of nodes on it.
 
     moved:       whether the store lies elsewhere than was noted when this object was made.
+    copy_id:     empty where the store was made; another word in each copy of it, wherever that was
+                 restored, copied or moved to.
     unfenced_ms: when something was written here without having asked a peer; None when a peer was
                  asked since. Every change is durable on return.
     """
@@ -40,8 +45,12 @@ class PlaceFile:
         self._noted: str | None = None
         self.unfenced_ms: int | None = None
         self._starts: list[int] = []
+        self._noted_id = ""  # that of the noted place
         self._read()
         self.moved = self._noted not in (None, self._here)
+        # No two folders are at one place, so no two copies have one id.
+        here_id = sha3_256(self._here.encode()).hex()[:COPY_ID_DIGITS]
+        self.copy_id: Final = here_id if self.moved else self._noted_id
 
     def _read(self) -> None:
         try:
@@ -59,6 +68,8 @@ class PlaceFile:
             return
         self._noted = noted if isinstance(noted, str) else UNREADABLE
         self.unfenced_ms = unfenced_ms if type(unfenced_ms) is int else None
+        copy_id = document.get("copy_id")
+        self._noted_id = copy_id if isinstance(copy_id, str) else ""
         if isinstance(starts, list):
             self._starts = [one for one in starts if type(one) is int]
 
@@ -93,7 +104,7 @@ class PlaceFile:
         """
         if self._noted == self._here and self.unfenced_ms == unfenced_ms:
             return
-        self._noted, self.unfenced_ms = self._here, unfenced_ms
+        self._noted, self._noted_id, self.unfenced_ms = self._here, self.copy_id, unfenced_ms
         self._write()
 
     def _write(self) -> None:
@@ -101,6 +112,7 @@ class PlaceFile:
             "place": self._noted or self._here,
             "unfenced_ms": self.unfenced_ms,
             "starts": self._starts,
+            "copy_id": self._noted_id,
         }
         try:
             write_text(self._disk, self._folder, PLACE_FILE, json.dumps(document) + "\n")

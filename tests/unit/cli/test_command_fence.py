@@ -56,6 +56,26 @@ def test_a_restored_folder_appends_behind_what_a_peer_has(lattice: Any, tmp_path
     assert values(lattice) == list("abcdef")
 
 
+def test_copies_of_a_folder_count_in_columns_of_their_own(lattice: Any, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    lattice("key", "new")
+    lattice("kv", "incr", "shop", "visits", "7")
+    shutil.copytree(home, tmp_path / "backup")
+    lattice("kv", "incr", "shop", "visits", "10")
+    others = [home.rename(tmp_path / "original")]
+    for name in ("one", "two"):
+        others.append(Path(shutil.copytree(tmp_path / "backup", tmp_path / name)))
+        for amount in ("100", "1000"):
+            lattice("kv", "incr", "shop", "visits", amount, "--dir", others[-1])
+    shutil.copytree(tmp_path / "backup", home)
+    lattice("kv", "incr", "shop", "visits", "10000")
+    for other in others:
+        archive = tmp_path / f"{other.name}.cells"
+        assert lattice("store", "export", "HEAD", archive, "--dir", other).code == 0
+        assert lattice("store", "import", archive, "--merge").code == 0
+    assert lattice("kv", "get", "shop", "visits").out == f"{7 + 10 + 2 * 1_100 + 10_000}\n"
+
+
 def test_without_a_peer_a_restored_folder_is_written_to_only_offline(
     lattice: Any, tmp_path: Path
 ) -> None:

@@ -60,3 +60,30 @@ def test_a_birth_time_is_of_one_folder_and_stays(tmp_path: Path) -> None:
     assert birth_time(str(tmp_path)) == first
     with pytest.raises(FileNotFoundError):
         birth_time(str(tmp_path / "none"))
+
+
+def copy_id(folder: Path) -> str:
+    return PlaceFile(RealDisk(), str(folder)).copy_id
+
+
+def test_each_copy_of_a_folder_has_an_id_of_its_own_and_keeps_it(folder: Path) -> None:
+    def copy(source: Path, name: str) -> Path:
+        return Path(shutil.copytree(source, source.with_name(name)))
+
+    assert copy_id(folder) == ""
+    first = copy(folder, "first")
+    before = copy_id(first)
+    PlaceFile(RealDisk(), str(first)).begun(2)  # a start that nobody has answered yet
+    second = copy(first, "second")
+    PlaceFile(RealDisk(), str(first)).settle()
+    third = copy(first, "third")
+    assert copy_id(first) == before
+    ids = {copy_id(one) for one in (folder, first, second, third)}
+    assert len(ids) == 4
+    PlaceFile(RealDisk(), str(third)).settle()
+    assert copy_id(third) in ids
+
+
+def test_a_note_of_the_place_that_cannot_be_read_counts_as_a_copy(folder: Path) -> None:
+    (folder / "place.json").write_text("?")
+    assert copy_id(folder)

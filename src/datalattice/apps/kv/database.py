@@ -338,10 +338,14 @@ def replica_name(context: MergeContext) -> str:
     """Return the name that writes made with a context count under: the identity in hex.
 
     The identity, not the owner's key: two devices that write for one owner need a name each, else
-    both count in one column, and of two counts at once one is lost.
+    both count in one column, and of two counts at once one is lost. A copied folder has the same
+    identity, so its copy id comes first: an Index tells keys apart by their first 32 bytes.
     """
     identity = context.key_pair
-    return DEFAULT_REPLICA if identity is None else identity.public_key.hex()
+    if identity is None:
+        return DEFAULT_REPLICA
+    name = identity.public_key.hex()
+    return f"{context.copy_id}-{name}" if context.copy_id else name
 
 
 def checked_replica(replica: object, context: MergeContext) -> str:

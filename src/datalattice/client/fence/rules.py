@@ -83,6 +83,11 @@ class OwnHistory:
         self._place.begun(self._number)
 
     @property
+    def copy_id(self) -> str:
+        """What tells this copy of a folder from others; empty where it was not copied."""
+        return "" if self._place is None else self._place.copy_id
+
+    @property
     def was_written_unasked(self) -> bool:
         """Whether something was written here without having asked a peer, and none was since."""
         return self._place is not None and self._place.unfenced_ms is not None

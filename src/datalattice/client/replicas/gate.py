@@ -24,7 +24,7 @@ def replica_on(folder: Folder, store: CellStore) -> Iterator[LatticeReplica]:
     """
     config = load_settings(folder.settings_path, os.environ, {}).config
     keys = read_keys_or_none(folder)
-    context = MergeContext() if keys is None else keys.context()
+    context = MergeContext() if keys is None else keys.context().of_copy(store.place().copy_id)
     replica = LatticeReplica(
         store,
         root_lattice(),
