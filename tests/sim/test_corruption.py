@@ -132,7 +132,7 @@ def outcome(disk: SimDisk, path: str, root: Value, pinned: Value, supply: Supply
     return seen
 
 
-HARMLESS = {f"{FOLDER}/{name}" for name in ("collected", "end", "index.state", "lock")}
+HARMLESS = {f"{FOLDER}/{name}" for name in ("collected", "end", "index.state", "lock", "pins.lock")}
 """Of these nothing is ever believed that could be wrong: the index is made again, the log's end is
 written down several times, and the note of a collection has a checksum. The same goes for the last
 entry of the history, which is the present root: it is noted again."""

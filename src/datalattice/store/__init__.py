@@ -28,6 +28,7 @@ from datalattice.store.disk import (
 from datalattice.store.doors import CheckedCells
 from datalattice.store.folder import STORE_FILE, store_in
 from datalattice.store.garbage import Marks
+from datalattice.store.generation import lock_mark
 from datalattice.store.hashindex import Position
 from datalattice.store.healing import Fetch, Fetching, Healing, Source, heal_store, open_damaged
 from datalattice.store.history import NOTHING, RETENTION, History, Moment, Retention
@@ -138,6 +139,7 @@ __all__ = [
     "heal_store",
     "import_cells",
     "locate",
+    "lock_mark",
     "mark_tops",
     "missing_before",
     "open_damaged",

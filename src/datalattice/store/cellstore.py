@@ -152,11 +152,19 @@ class CellStore(Reading):
             seed=seed_of(opened.store_id),
             end=opened.end,
             published=self._published,
+            changed=self._changed,
         )
         self._caretaker.opened = opened
         self._caretaker.note()
         opened.index.ages = self._caretaker.ages.pack
+        self._changed()
         return committer
+
+    def _changed(self) -> None:
+        """Tell readers that they have to look."""
+        lock = self._opened.lock
+        if lock is not None:
+            lock.raise_generation()
 
     @classmethod
     def open(
@@ -271,6 +279,7 @@ class CellStore(Reading):
                 finally:
                     self.history.pause()
                     with self._refresh_lock:
+                        self._generation.forget()
                         self._has_released = True
                         self._read_only = True
                     lock.lend()
@@ -698,6 +707,7 @@ class CellStore(Reading):
             resume=self.resume,
         )
         if not done.is_dry:
+            self._changed()
             note_collection(self.notes, done, self.clock.now_ms())
         return done
 

@@ -79,6 +79,7 @@ class Committer:
         seed: int,
         end: EndRecord,
         published: Callable[[Pack], None],
+        changed: Callable[[], None],
     ) -> None:
         self.lock = threading.Lock()
         """Held while a pack is put together and written."""
@@ -90,6 +91,7 @@ class Committer:
         self._seed = seed
         self._end = end
         self._published = published
+        self._changed = changed
         self._waiting: deque[Pack] = deque()
         self._syncing = False
         self._durable = state.position.sequence
@@ -161,6 +163,7 @@ class Committer:
             self.head = self._state.root
             taken_back()
             self._failure = None
+            self._changed()
 
     # --- writing; the caller holds the lock ---
 
@@ -329,6 +332,7 @@ class Committer:
         if self._is_paused:  # all are shown, and the log's end is another writer's
             return
         waiting = self._waiting
+        is_news = bool(waiting)
         while waiting and waiting[0].end.sequence <= self._durable:
             pack = waiting.popleft()
             self._state.apply(pack)
@@ -336,6 +340,8 @@ class Committer:
         # It is evidence for later: the next commit writes it again, and `record_end` raises.
         with contextlib.suppress(OSError):
             self._end.note(self._reached())
+        if is_news:
+            self._changed()
         if self._index.is_large:
             try:
                 self._index.flush(self._state.watermark())

@@ -90,6 +90,10 @@ class LockFile(Lock, Protocol):
         """
         ...
 
+    def raise_generation(self) -> None:
+        """Tell readers that the store changed (`generation`); the lock is held."""
+        ...
+
 
 class Disk(Protocol):
     """Files and folders by path. Every method may raise OSError."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from datalattice.errors import StoreError, StoreLocked, UsageError
+from datalattice.store.generation import GENERATION_OFFSET, lock_mark
 
 LOCK_MODE: Final = 0o600
 
@@ -43,13 +44,14 @@ os.register_at_fork(after_in_child=_drop_inherited)
 class FileLock:
     """The held lock of one file; taken when the object is made."""
 
-    __slots__ = ("_fd", "_path", "_pid", "_text")
+    __slots__ = ("_fd", "_generation", "_path", "_pid", "_text")
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._fd = -1
         self._pid = os.getpid()
         self._text = b""
+        self._generation = 0
         self._open()
         try:
             self._take()
@@ -76,12 +78,22 @@ class FileLock:
         # Padded, so that nothing of a longer text is left: to truncate takes milliseconds.
         text = f"{os.getpid()} {_start_time()} {next(_taken)}".ljust(TEXT_BYTES) + "\n"
         self._text = text.encode()
+        self._generation = 0
+        self._write(lock_mark(self._text, 0), 0)
+
+    def _write(self, data: bytes, offset: int) -> None:
         try:
-            os.pwrite(self._fd, self._text, 0)
-        except OSError:  # a full disk: then others are not told who has it
+            os.pwrite(self._fd, data, offset)
+        except OSError:  # a full disk: then others are not told who has it, and look at the log
             self._text = b""
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, 0)
+
+    def raise_generation(self) -> None:
+        """Tell readers that the store changed; the lock is held."""
+        if self._text and self._pid == os.getpid():
+            self._generation += 1
+            self._write(self._generation.to_bytes(8, "big"), GENERATION_OFFSET)
 
     def lend(self) -> None:
         """Let others have it until `retake`. Lending it twice is fine."""

@@ -19,8 +19,9 @@ from datalattice.store.base import Damage, Store, check_hash
 from datalattice.store.checking import Checker, Progress, Report
 from datalattice.store.collecting import last_collection
 from datalattice.store.disk import Disk, write_error
-from datalattice.store.folder import INDEX, keeps_pins
+from datalattice.store.folder import INDEX, LOCK_FILE, keeps_pins
 from datalattice.store.garbage import DAMAGED_RECORD, GARBAGE_FILE, Removed, Sieve, read_removed
+from datalattice.store.generation import GenerationReader
 from datalattice.store.hashindex import NOWHERE, STAGED, Position
 from datalattice.store.history import History, Retention
 from datalattice.store.leases import Lease, Leases
@@ -85,6 +86,7 @@ class Reading(Store):
         self._state = opened.state
         self._segments = SegmentReader(disk, folder)
         self._closed = False
+        self._generation = GenerationReader(disk, f"{folder}/{LOCK_FILE}")
         self._has_released = False  # a writer that gave its lock back before
         self.on_damage: Callable[[Damage], None] | None = None
         """Called, on whatever thread reads, when a cell turns out to be damaged."""
@@ -208,7 +210,7 @@ class Reading(Store):
             except Corruption as error:
                 # A collection may have dropped the segment since the index was asked.
                 if self._read_only:
-                    self.refresh()
+                    self._look()
                 moved = self._index.find(hash)
                 if moved >> 1 == place >> 1:
                     self._quarantine(hash, place, str(error))
@@ -260,9 +262,17 @@ class Reading(Store):
         self._check_open()
         if not self._read_only and not self._has_released:
             return False
+        if self._read_only and self._generation.is_as_seen():
+            return False
+        return self._look()
+
+    def _look(self) -> bool:
+        """Look at the log, as a reader; return whether there was anything."""
         with self._refresh_lock:
             if not self._read_only:
                 return False
+            found = self._generation.read()
+            self._generation.forget()
             identity = self._disk.engine_identity(f"{self._folder}/{INDEX}")
             if identity != self._identity:
                 self._reopen(identity)
@@ -272,6 +282,7 @@ class Reading(Store):
                 if damage is not None:
                     break
             self._damage.update({(item.file, item.offset): item for item in damage or ()})
+            self._generation.see(found)
             return self._state.position != before
 
     def _take_in(self) -> list[Damage] | None:

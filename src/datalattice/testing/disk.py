@@ -28,7 +28,7 @@ from typing import Final
 from datalattice.crypto import SeededEntropy
 from datalattice.engine import Engine, MemoryEngine, ReadTxn, Snapshot, WriteTxn
 from datalattice.errors import StoreFull, StoreLocked
-from datalattice.store import DiskFile, Lock, LockFile, View
+from datalattice.store import DiskFile, Lock, LockFile, View, lock_mark
 
 SECTOR_BYTES: Final = 512
 
@@ -85,6 +85,7 @@ class SimDisk:
         self._tables: dict[str, _Tables] = {}
         self._removed: dict[str, _Tables] = {}
         self._locks: set[str] = set()
+        self._locks_taken = 0
         self._last_holders: dict[str, SimLock] = {}
         self._boot = 1
         self._dead = False
@@ -319,13 +320,24 @@ class SimDisk:
         before, self._last_holders[path] = self._last_holders.get(path), holder
         return before is holder
 
+    def count_lock(self) -> int:
+        """Count the locks that were taken; return the number of this one."""
+        self._locks_taken += 1
+        return self._locks_taken
+
+    def note_holder(self, path: str, data: bytes) -> None:
+        """Replace the bytes of a lock file: they are seen at once, and never durable."""
+        self._names.setdefault(path, _Content()).now[:] = data
+
     def drop_lock(self, path: str) -> None:
         """Take a lock from whoever has it."""
         self._locks.discard(path)
 
     def lock_contents(self, path: str) -> Lock:
         """Take the lock on a file's bytes."""
-        return self.lock(path)
+        found = SimLock(self, path, has_text=False)
+        found.retake()
+        return found
 
     def engine(self, path: str, tables: Iterable[str], *, read_only: bool) -> Engine:
         """Open tables; new ones when there are none."""
@@ -391,16 +403,33 @@ class SimView:
 class SimLock:
     """A lock of a simulated disk."""
 
-    def __init__(self, disk: SimDisk, path: str) -> None:
+    def __init__(self, disk: SimDisk, path: str, *, has_text: bool = True) -> None:
         self._disk = disk
         self._path = path
+        self._has_text = has_text
         self._is_held = False
+        self._number = 0  # of the times that the lock was taken, at the last one
+        self._generation = 0
 
     def retake(self) -> bool:
         """Take it; return whether nobody else had it meanwhile."""
         is_same = self._disk.take_lock(self._path, self)
         self._is_held = True
+        if not is_same:
+            self._generation = 0
+            self._number = self._disk.count_lock()
+            self._write()
         return is_same
+
+    def raise_generation(self) -> None:
+        """Tell readers that the store changed."""
+        self._generation += 1
+        self._write()
+
+    def _write(self) -> None:
+        text = f"1 1 {self._number}".encode()
+        if self._has_text:
+            self._disk.note_holder(self._path, lock_mark(text, self._generation))
 
     def lend(self) -> None:
         """Let others have it until `retake`."""

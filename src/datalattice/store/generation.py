@@ -1,0 +1,82 @@
+"""Generation: how a reader learns, without a look at the log, that nothing was written.
+
+Behind the text of the lock file stands a number of 8 bytes. Whoever has the lock raises it after
+each commit, before the commit returns; whoever takes the lock writes another text and begins at 0.
+So the first 72 bytes of the file are the same only if no commit returned in between.
+
+They are read by one call of the system. To map the file would be faster, 0.06 instead of 0.25 us,
+but a mapped file that is cut short ends the process that touches it, and this one is cut by a
+writer on a full disk.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:  # a disk has lock files, which have generations
+    from datalattice.store.disk import Disk, View
+
+GENERATION_OFFSET: Final = 64
+MARK_BYTES: Final = 72
+"""The text of the lock file, and the generation."""
+
+LOOK_S: Final = 0.1
+"""After so long a reader looks at the log all the same: the folder may have been replaced, or a
+writer killed between what it wrote and the generation."""
+
+_TEXT_WORDS: Final = 3
+
+
+def lock_mark(text: bytes, generation: int) -> bytes:
+    """Return the first bytes of a lock file."""
+    return text.ljust(GENERATION_OFFSET) + generation.to_bytes(8, "big")
+
+
+def is_mark(data: bytes) -> bool:
+    """Return whether the holder of a lock raises the generation: those of earlier versions do not.
+
+    Their text has two words, a process and its start.
+    """
+    words = data[:GENERATION_OFFSET].split()
+    return len(data) == MARK_BYTES and len(words) == _TEXT_WORDS
+
+
+class GenerationReader:
+    """Says whether a store may have been written to since it was looked at."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._view: View | None = None
+        self._seen = b""  # b"": nothing is known, so one has to look
+        self._until_s = 0.0
+
+    def is_as_seen(self) -> bool:
+        """Return whether nothing was written since what was given to `see` was read."""
+        view = self._view
+        if view is None or not self._seen or time.monotonic() >= self._until_s:
+            return False
+        try:
+            return view.read(MARK_BYTES, 0) == self._seen
+        except OSError:
+            return False
+
+    def read(self) -> bytes:
+        """Return what to `see` once the log has been looked at; b"": there is no generation."""
+        try:
+            self._view = view = self._disk.view(self._path)
+            found = view.read(MARK_BYTES, 0)
+        except OSError:
+            self._view = None
+            return b""
+        return found if is_mark(found) else b""
+
+    def see(self, found: bytes) -> None:
+        """Take note that the log was looked at after this was read."""
+        self._seen = found
+        self._until_s = time.monotonic() + LOOK_S
+
+    def forget(self) -> None:
+        """Have the next one look."""
+        self._seen = b""
