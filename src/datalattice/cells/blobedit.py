@@ -84,7 +84,7 @@ class BlobBuilder:
                 return
             node = deref(kids[full])
             if blob_length(node) != size - full * span:
-                raise broken("a blob chunk has another size than its place says")
+                raise broken("a blob chunk has a size that does not match its position")
         assert isinstance(node, bytes)
         if len(node) == CHUNK_BYTES:
             self._add(0, node)
@@ -244,7 +244,7 @@ def _spliced(node: Value, length: int, position: int, data: bytes) -> Value:
             return node
         return node[:position] + data + node[end:]
     if not isinstance(node, Blob):
-        raise broken("a blob chunk is something else")
+        raise broken("a blob chunk has a wrong type or size")
     span: int = chunk_span(node._length)
     kids = node._open()
     fresh: list[object] | None = None
@@ -258,7 +258,7 @@ def _spliced(node: Value, length: int, position: int, data: bytes) -> Value:
         else:
             kid = deref(kids[slot])
             if blob_length(kid) != size:
-                raise broken("a blob chunk has another size than its place says")
+                raise broken("a blob chunk has a size that does not match its position")
             made = _spliced(kid, size, low, part)
             if made is kid:
                 continue
@@ -329,5 +329,5 @@ def blob_ranges(blob: Value) -> Iterator[tuple[int, int]]:
                 continue
             kid = deref(kids[slot])
             if blob_length(kid) != min(span, length - at):
-                raise broken("a blob chunk has another size than its place says")
+                raise broken("a blob chunk has a size that does not match its position")
             waiting.append((start + at, kid))

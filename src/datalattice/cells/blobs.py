@@ -105,7 +105,7 @@ def _read(node: Chunked, start: i64, stop: i64, out: list[bytes], work: Work | N
         elif isinstance(chunk, Blob) and chunk._length == size:
             _read(chunk, low, high, out, work)
         else:
-            raise broken(f"a blob chunk of {size} bytes is something else")
+            raise broken(f"a blob chunk is not a blob of {size} bytes")
         first += 1
 
 

@@ -169,7 +169,7 @@ class Index(Cell):
                 sample = index_node(kids[0], self._count, self._depth)._any()
                 fits = 2 * len(sample) > self._depth
             if not fits:
-                raise broken("a key of an index node has another length than its place says")
+                raise broken("a key of an index node has a length that does not match its position")
             self._sample = sample
         return sample
 
@@ -419,7 +419,7 @@ def need_place(key: bytes, like: bytes, depth: i64, digit: i64) -> None:
     Raises: BadFormat: it is under digits that are not its own.
     """
     if not agree(key, like, depth) or 2 * len(key) <= depth or digit_at(key, depth) != digit:
-        raise broken("a key of an index stands under digits that are not its own")
+        raise broken("a key of an index is under digits that are not its own")
 
 
 def _shown(mine: Index | None, theirs: Index | None) -> tuple[Value, bool, Value, bool, Value]:
@@ -444,12 +444,12 @@ def index_node(kid: object, above: i64, depth: i64) -> Index:
     """
     node = kid.resolve() if isinstance(kid, Ref) else kid
     if not isinstance(node, Index) or node._count == 0 or (above and node._count >= above):
-        raise broken("an index node is something else")
+        raise broken("an index node has a wrong type or size")
     if node._count > 1:
         node._open()
         # Depths must increase, which bounds the path to 64 nodes in a malformed tree, too.
         if node._depth <= depth:
-            raise broken("an index node is no deeper than the one above it")
+            raise broken("an index node is not deeper than its parent")
     return node
 
 
@@ -765,7 +765,7 @@ def differing_nodes(
         # One key of each side is compared up to the digits reached; all keys below either node
         # are then compared with that key.
         if not agree(mine._any(), theirs._any(), pair.known):
-            raise broken("a key of an index stands under digits that are not its own")
+            raise broken("a key of an index is under digits that are not its own")
         _pair_nodes(mine, theirs, pair.known, stack, found, own_alone)
     return found
 
@@ -799,7 +799,7 @@ def _add_alone(top: Index, is_other: bool, found: list[Pair], work: Work | None)
 def _pair_nodes(
     a: Index, b: Index, known: i64, stack: list[_Pair], found: list[Pair], own_alone: bool
 ) -> None:
-    """Add what two nodes hold themselves; push the subtrees that can share keys."""
+    """Add the nodes' own entries; push the pairs of subtrees that can share keys."""
     a_end: i64 = _reach(a)
     b_end: i64 = _reach(b)
     low: i64 = min(a_end, b_end)
@@ -808,7 +808,7 @@ def _pair_nodes(
         stack.append(_Pair(a, None, known))
         stack.append(_Pair(None, b, known))
         return
-    more: i64 = 0  # entries that b has more than a, as far as all is looked at
+    more: i64 = 0  # entries that b has more than a, in the parts that differ
     covers = b_end == low
     mine = a if a_end == low and a._has_entry else None
     theirs = b if b_end == low and b._has_entry else None
@@ -843,16 +843,13 @@ def _pair_nodes(
             other = index_node(other_kid, 0 if other_kid is b else b._count, low)
             more += other._count - own._count
             stack.append(_Pair(own, other, low + 1))
-    # What both have is as many on both sides: only what differs needs to be counted.
+    # Equal parts have equal counts, so only the parts that differ are counted.
     if covers and more != b._count - a._count:
         raise broken("the counts of an index do not add up")
 
 
 def _reach(node: Index) -> int:
-    """Return the digits that all keys of a node share.
-
-    Its depth, or the whole key of a single entry.
-    """
+    """Return the number of digits that all keys share: the depth, or all of a single key."""
     if node._count == 1:
         return 2 * len(node._key())
     node._open()
@@ -860,10 +857,7 @@ def _reach(node: Index) -> int:
 
 
 def _below(node: Index, reach: int, low: int, digit: int) -> object:
-    """Return what a node holds under `digit` at position `low`.
-
-    A child, or the node itself when its keys fork only later.
-    """
+    """Return the child under `digit` at position `low`, or the node itself if it forks later."""
     if reach > low:
         return node if digit_at(node._any(), low) == digit else None
     if node._count == 1 or not node._mask & (1 << digit):

@@ -154,10 +154,8 @@ def encode_message(
 ) -> bytes:
     """Return the message of `value`: its cell and every branch below it, depth first.
 
-    known: given a branch's hash, says whether the reader has it and all below; such branches are
-    left out.
-    Raises: LimitExceeded: it would be longer than `limit` bytes; MissingData: a branch is not at
-            hand.
+    known: returns whether the receiver has a branch and all below it; such branches are left out.
+    Raises: LimitExceeded: the message exceeds `limit` bytes. MissingData: a branch is missing.
     """
     top = encode(value)
     out = BytesWriter()
@@ -195,9 +193,9 @@ def cell_children(value: Value) -> list[object]:
 
 
 def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
-    """Yield (hash, kid) of the branches that the cell of `value` refers to, in order.
+    """Yield (hash, kid) of the branches of the cell of `value`, in order, embedded ones included.
 
-    A kid is a value or a Ref. Embedded children are looked through.
+    A kid is a value or a Ref.
     """
     stack: list[object] = cell_children(value)[::-1]
     while stack:
@@ -212,7 +210,7 @@ def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
 
 
 def references(encoding: bytes) -> list[bytes]:
-    """Return the distinct hashes, in order, of the branches that an encoded cell refers to."""
+    """Return the distinct hashes that an encoded cell references, in order."""
     return list(dict.fromkeys(branch_hashes(encoding)))
 
 

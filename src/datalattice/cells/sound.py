@@ -204,7 +204,7 @@ class _Check:
             at = self._part(at)
             # Chunks of texts are Blobs, too: each has exactly min(span, rest) bytes.
             if self.kind >= 0 and (self.kind != _BLOB or self.count != size):
-                raise broken(f"a blob chunk of {size} bytes is something else")
+                raise broken(f"a blob chunk is not a blob of {size} bytes")
             if base == 0:
                 low = self.low
             base += span
@@ -233,7 +233,7 @@ class _Check:
     def _vector_part(self, pos: i64, count: i64) -> i64:
         at: i64 = self._part(pos)
         if self.kind >= 0 and (self.kind != _VECTOR or self.count != count):
-            raise broken(f"a vector child of {count} elements is something else")
+            raise broken(f"a vector child is not a vector of {count} elements")
         return at
 
     def _trie(self, pos: i64, keyed: bool) -> i64:
@@ -273,7 +273,7 @@ class _Check:
                 continue
             at = self._part(at)
             if self.kind >= 0 and (self.kind != tag or self.count < 1 or 0 <= self.fork <= shift):
-                raise broken("a map or set node is something else")
+                raise broken("a map or set node has a wrong type, size or digit")
             range_.add(digit, self.count, self.low, self.high, "a map")
         range_.check(count, "a map")
         self._pass(tag, count, range_.low, range_.high, shift)
@@ -315,7 +315,7 @@ class _Check:
             if self.kind >= 0 and (
                 self.kind != _INDEX or self.count < 1 or 0 <= self.fork <= depth
             ):
-                raise broken("an index node is something else")
+                raise broken("an index node has a wrong type or size")
             range_.add(digit, self.count, self.low, self.high, "an index")
         range_.check(count, "an index")
         self._pass(_INDEX, count, range_.low, range_.high, depth)
@@ -376,7 +376,7 @@ class _Range:
     def _check_key(self, key: bytes, digit: i64, what: str) -> None:
         # A key that ends before the digit cannot be under it.
         if 2 * len(key) <= self._position or digit_at(key, self._position) != digit:
-            raise broken(f"a key stands under the wrong digit of {what}")
+            raise broken(f"a key is under the wrong digit of {what}")
 
     def check(self, count: i64, what: str) -> None:
         """Check all children together: their number of keys, and the digits these share."""

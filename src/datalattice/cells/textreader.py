@@ -166,7 +166,7 @@ class _Reader:
         except BadFormat as error:
             raise self._broken(str(error)) from error
         if branch_hashes(data):
-            raise self._broken("a cell in hex refers to others, which are not here")
+            raise self._broken("a cell in hex must not have references")
         return value
 
     def _char(self) -> Value:
@@ -194,7 +194,7 @@ def _value_of(word: str) -> Value:
     if _ADDRESS.fullmatch(word):
         return Address(int(word[1:]))
     if word[0] == "#" or word[0].isdigit():
-        raise BadFormat(f"{word[:40]!r} is no value")
+        raise BadFormat(f"{word[:40]!r} is not a value")
     return Symbol(word)
 
 

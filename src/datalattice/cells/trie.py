@@ -69,7 +69,7 @@ def pair_of(pair: object) -> tuple[object, object]:
     """
     if isinstance(pair, Sequence) and not isinstance(pair, (str, bytes)) and len(pair) == 2:
         return pair[0], pair[1]
-    raise TypeMismatch(f"{_PAIRS}; got one that is no pair: {type(pair).__name__}")
+    raise TypeMismatch(f"{_PAIRS}; got one that is not a pair: {type(pair).__name__}")
 
 
 def digit_at(digest: bytes, position: i64) -> i64:
@@ -304,7 +304,7 @@ def trie_of(kid: object, tag: i64, above: i64, shift: i64) -> Trie:
         or (above and node._count >= above)
         or (node._count > MAP_LEAF_MAX and node._shift <= shift)
     ):
-        raise broken("a map or set node is something else")
+        raise broken("a map or set node has a wrong type, size or digit")
     return node
 
 

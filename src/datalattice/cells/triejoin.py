@@ -478,23 +478,23 @@ class Joiner:
 
 
 def _need_count(a: Trie, b: Trie, more: i64) -> None:
-    """Check the count of a node that has all that `a` has, and `more` entries in what differs.
+    """Check the count of `b`, which has all entries of `a` and `more` in the parts that differ.
 
-    What both have is as many on both sides: only what differs needs to be counted.
-    Raises: BadFormat: it is another one.
+    Equal parts have equal counts, so only the parts that differ are counted.
+    Raises: BadFormat: the count is wrong.
     """
     if b._count - a._count != more:
         raise broken("the counts of a map or set do not add up")
 
 
 def need_path(key: bytes, path: bytes) -> None:
-    """Check that a key begins with the digits of `path`.
+    """Check that a key starts with the digits of `path`.
 
-    Raises: BadFormat: it stands under digits that are not its own, where no search would find it.
+    Raises: BadFormat: it is under digits that are not its own, where no search would find it.
     """
     for i in range(len(path)):
         if digit_at(key, i) != path[i]:
-            raise broken("a key of a map or set stands under digits that are not its own")
+            raise broken("a key of a map or set is under digits that are not its own")
 
 
 def path_to(path: bytes, node: Trie, shift: i64) -> bytes:
@@ -506,9 +506,9 @@ def path_to(path: bytes, node: Trie, shift: i64) -> bytes:
 
 
 def leaf_keys(leaf: Trie, path: bytes) -> bytes:
-    """Return the key hashes of a leaf, which all begin with `path`.
+    """Return the key hashes of a leaf after checking that all start with `path`.
 
-    They are in order, so that the first and the last enclose the others.
+    They are in order, so checking the first and the last suffices.
     """
     hashes = leaf._keys()
     if hashes:
@@ -518,10 +518,7 @@ def leaf_keys(leaf: Trie, path: bytes) -> bytes:
 
 
 def _slots(node: Trie, shift: i64) -> list[object]:
-    """Return what stands under each of 16 digits at `shift`.
-
-    That is the children, or the node itself when it forks later.
-    """
+    """Return the 16 children by digit at `shift`; a node that forks later is its own only child."""
     slots: list[object] = [None] * 16
     if node._shift > shift:
         slots[digit_at(node._any(), shift)] = node

@@ -531,7 +531,7 @@ def node_of(kid: object, count: i64) -> Vector:
     """
     node = kid.resolve() if isinstance(kid, Ref) else kid
     if not isinstance(node, Vector) or node._count != count:
-        raise broken(f"a vector node of {count} elements is something else")
+        raise broken(f"a vector node is not a vector of {count} elements")
     return node
 
 

@@ -16,7 +16,7 @@ from datalattice.cells.tagged import Signed
 from datalattice.errors import MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
-_SHORT: Final = EMBEDDED_BYTES_MAX - 3  # bytes of a string that stands inside its parent
+_SHORT: Final = EMBEDDED_BYTES_MAX - 3  # most bytes of an embedded string
 EncodedCell = tuple[bytes, bytes, Value]
 """(hash, encoding, value) of one cell."""
 

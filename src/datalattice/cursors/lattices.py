@@ -89,7 +89,7 @@ class LatticeCursor(Cursor):
         lattice, context = self._lattice, self._context
         pending: list[Value] = []
         for given in cells(keys):
-            # "`\"data\"` and `:data` write the same cell" (docs/design/decisions.md "D10").
+            # "`"data"` and `:data` write the same cell" (docs/design/decisions.md "D10").
             key = given if lattice is None else lattice.canonical_key(given)
             owner = key if isinstance(lattice, OwnerLattice) else context.owner
             below = context.at((*context.path, key), owner)

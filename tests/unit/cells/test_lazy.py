@@ -376,7 +376,7 @@ def test_a_child_that_is_something_else_is_found_when_looked_at() -> None:
     shelf = Shelf()
     shelf.cells = dict.fromkeys(own, encode(Vector.of(range(40))))
     bare = shelf.open(vector)
-    with pytest.raises(BadFormat, match="something else"):
+    with pytest.raises(BadFormat, match="a vector node is not a vector of 16 elements"):
         as_vector(bare)[0]
     with pytest.raises(BadFormat):
         validate(bare)
