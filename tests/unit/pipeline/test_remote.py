@@ -144,7 +144,7 @@ def test_the_root_is_the_announced_one(node: BackgroundNode, cells: RemoteCells)
     assert same(cells.load(root), node.node.root)
 
 
-def test_cells_that_a_node_lacks_are_told(node: BackgroundNode, cells: RemoteCells) -> None:
+def test_cells_that_a_node_lacks_are_reported(node: BackgroundNode, cells: RemoteCells) -> None:
     there = put(node, "x" * 1_000)
     lost = bytes(32)
     assert cells.get_encoding(lost) is None
@@ -295,7 +295,7 @@ class Liar:
 
 
 @pytest.mark.parametrize("reply", ["junk", "long", "fewer", "nil"])
-def test_what_is_no_answer_is_refused(reply: str) -> None:
+def test_what_is_not_an_answer_is_refused(reply: str) -> None:
     with Liar(reply) as liar:
         cells = RemoteCells(liar.address, patience_s=0.1)
         with pytest.raises(PeerUnavailable, match=liar.address):

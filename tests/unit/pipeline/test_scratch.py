@@ -55,7 +55,7 @@ def told(driver: subprocess.Popen[str]) -> Path:
     return Path(driver.stdout.readline().strip())
 
 
-def test_what_is_no_folder_of_a_session_is_left_alone(base: Path) -> None:
+def test_what_is_not_a_folder_of_a_session_is_left_alone(base: Path) -> None:
     root = base / f"datalattice-{os.getuid()}"
     root.mkdir()
     (root / "spark-notes").write_text("mine")

@@ -116,7 +116,7 @@ def test_another_master_is_refused(master: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["off", "warn"])
-def test_the_log_level_is_in_the_file_that_java_is_told_of(tmp_path: Path, level: str) -> None:
+def test_the_log_level_is_in_the_file_that_java_reads(tmp_path: Path, level: str) -> None:
     settings = session_settings("n", cores=1, memory="1g", log_level=level)
     file = tmp_path / "datalattice" / f"log4j2-{level}.properties"
     assert (
@@ -165,7 +165,7 @@ def test_a_port_that_there_is_not_is_refused(master: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["spark", "sc"])
-def test_a_server_that_is_not_there_is_told_at_once(
+def test_a_server_that_is_not_there_is_reported_at_once(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A session of other tests may be running, and would be returned as it is.

@@ -85,6 +85,6 @@ def test_they_travel() -> None:
     assert glob != Glob("/a/*.csv")
 
 
-def test_what_is_no_path_is_refused() -> None:
+def test_what_is_not_a_path_is_refused() -> None:
     with pytest.raises(Refused, match=r"\*\*: a name in the middle of '/a//b' is empty"):
         glob_option("/a//b")

@@ -255,7 +255,7 @@ class TestWhatIsRefused:
             grid.read(table="jobs", valueFormat="bytes")
 
     @pytest.mark.parametrize("format", ["json", "string", "variant"])
-    def test_a_record_that_is_no_text(self, grid: Grid, format: str) -> None:
+    def test_a_record_that_is_not_a_text(self, grid: Grid, format: str) -> None:
         deep: Any = None
         for _ in range(600):
             deep = Vector.of([deep])
@@ -306,7 +306,7 @@ class TestWhatIsRefused:
         with pytest.raises(Corruption, match=f"{bytes(32).hex()} is damaged"):
             grid.read(table=table.value, columns=columns)
 
-    def test_what_is_no_entry_is_left_out(self, grid: Grid) -> None:
+    def test_what_is_not_a_entry_is_left_out(self, grid: Grid) -> None:
         # A venue may write anything below its own DID; merges elsewhere drop it.
         parts = {"assets": 5, "jobs": "text", "storage": Vector.of([])}
         state = Index.of({Keyword(name): Index.of({b"k": one}) for name, one in parts.items()})

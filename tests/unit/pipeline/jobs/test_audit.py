@@ -285,7 +285,7 @@ def test_a_healed_store_has_only_scars(whole: Path, tmp_path: Path) -> None:
     assert Audited(whole).kinds.keys() == {"scar"}
 
 
-def test_more_damage_than_is_told_apart(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_damage_than_is_listed(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for value in (text(11), text(30), text(60)):
         path, offset, _ = place_of(whole, value)
         flip(path, offset + 9)

@@ -117,7 +117,7 @@ def test_all_of_an_owner_that_comes_or_goes_are_rows_of_its_keys(tmp_path: Path)
     assert {row["signer_after"] for row in found} == {None, NAMES[BOB]}
 
 
-def test_what_is_private_is_no_difference(tmp_path: Path) -> None:
+def test_what_is_private_is_not_a_difference(tmp_path: Path) -> None:
     one = Replica().set(ALICE, {"a": 1})
     two = Replica(set_local(one.root, ALICE, "secret"))
     assert rows(one, two, tmp_path) == []
@@ -187,7 +187,7 @@ def test_values_of_the_content_store_are_rows(tmp_path: Path) -> None:
     ]
 
 
-def test_a_key_that_is_no_text_is_printed(tmp_path: Path) -> None:
+def test_a_key_that_is_not_text_is_printed(tmp_path: Path) -> None:
     odd = decode_message(b"\x30\x02\xff\xfe")
     store = Signed.sign(ALICE, Map.of([(odd, Index.of([(odd, 1)]))]))
     after = Replica(Index.of([(Keyword("kv"), Map.of([(ALICE.public_key, store)]))]))

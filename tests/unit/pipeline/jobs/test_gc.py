@@ -745,7 +745,7 @@ def test_a_collection_meanwhile_ends_the_mark(tmp_path: Path, clock: StoppedCloc
             Marked.run(task, rows, together=True)
 
 
-def test_a_collection_while_the_driver_marks_is_told_as_that(
+def test_a_collection_while_the_driver_marks_is_reported_as_that(
     tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path / "s", clock) as store:

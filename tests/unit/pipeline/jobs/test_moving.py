@@ -111,7 +111,7 @@ def test_lines_become_maps_and_empty_ones_nothing() -> None:
     ("line", "says"),
     [("{", "a line is not JSON"), ("1", "is an object, got '1'"), ("null", "is an object")],
 )
-def test_a_line_that_is_no_object_is_said(line: str, says: str) -> None:
+def test_a_line_that_is_not_an_object_is_said(line: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         list(made_rows(LINES, lines('{"a": 1}', line)))
 

@@ -17,7 +17,7 @@ from datalattice.pipeline.jobs import job_session, running
 @pytest.mark.parametrize(
     ("failure", "kind"), [(AnalysisException, UsageError), (PySparkException, DataLatticeError)]
 )
-def test_an_error_of_spark_is_told_in_one_line(
+def test_an_error_of_spark_is_reported_in_one_line(
     failure: type[PySparkException],
     kind: type[DataLatticeError],
     monkeypatch: pytest.MonkeyPatch,

@@ -468,7 +468,7 @@ def test_a_row_that_cannot_be_a_key_is_named_and_nothing_is_staged(
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
-def test_a_string_that_is_no_utf8_is_refused(sink: Sink, kind: pa.DataType) -> None:
+def test_a_string_that_is_not_utf8_is_refused(sink: Sink, kind: pa.DataType) -> None:
     raw = pa.array([b"a\xff"], pa.large_binary() if kind == pa.large_string() else pa.binary())
     keys = pa.Array.from_buffers(kind, 1, raw.buffers())
     with pytest.raises(UsageError, match="column key has a STRING that is not UTF-8"):

@@ -385,7 +385,7 @@ def test_databases_that_their_owner_did_not_sign_are_refused(stores: Stores) -> 
             stores.read()
 
 
-def test_a_database_whose_name_is_no_text_is_shown(stores: Stores) -> None:
+def test_a_database_whose_name_is_not_text_is_shown(stores: Stores) -> None:
     odd = decode_message(b"\x30\x02\xff\xfe")
     half = Char(0xD800)
     stores.db()["a"] = Vector.of([half])
@@ -433,7 +433,7 @@ def test_a_stream_tells_everything_first_and_then_what_changed(stores: Stores) -
     assert made[0]["expires"] is None
 
 
-def test_a_key_that_came_and_went_between_two_batches_is_not_told(stores: Stores) -> None:
+def test_a_key_created_and_deleted_between_two_batches_makes_no_row(stores: Stores) -> None:
     stores.db()["a"] = 1
     stores.commit()
     stream = stores.stream()
@@ -567,7 +567,7 @@ def test_a_start_that_is_gone_is_an_error_with_its_hash(stores: Stores) -> None:
         stream.next()
 
 
-def test_without_fail_on_data_loss_everything_is_told_again(
+def test_without_fail_on_data_loss_everything_is_read_again(
     stores: Stores, caplog: pytest.LogCaptureFixture
 ) -> None:
     stores.db()["a"] = 1

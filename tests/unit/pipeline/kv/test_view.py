@@ -57,7 +57,7 @@ def test_a_name_that_took_the_place_of_one_that_reads_the_same_is_one_database()
     assert names(None, before) == [("5", False, True), ("same", False, True)]
 
 
-def test_what_is_no_database_is_passed_over() -> None:
+def test_what_is_not_a_database_is_passed_over() -> None:
     cells = Roots()
     odd = cells.root([("a", database("a")), ("b", Keyword("b")), ("c", Map.of(()))])
     assert names(None, odd) == [("a", False, True)]

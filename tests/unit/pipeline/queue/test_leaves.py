@@ -299,7 +299,7 @@ def test_times_become_microseconds_where_there_is_such_a_time(
         Blob.of(bytes(5_000)),
     ],
 )
-def test_what_is_no_record_has_no_parts_and_hides_no_other(odd: Value) -> None:
+def test_what_is_not_a_record_has_no_parts_and_hides_no_other(odd: Value) -> None:
     found = read([entry("before", "k"), odd, entry("after")], leaves.STRING)
     assert found.count == 3
     assert values(found) == [b"before", None, b"after"]
@@ -330,7 +330,7 @@ def test_headers_are_texts() -> None:
     assert read([entry("v", None, 1, Map.of(wide.items()))]).headers == [wide]
 
 
-def test_a_header_without_a_name_is_no_nil() -> None:
+def test_a_header_without_a_name_is_not_nil() -> None:
     assert read([entry("v", None, 1, Map.of({"": "a", None: "b"}))]).headers == [
         {"": "a", "nil": "b"}
     ]

@@ -377,7 +377,7 @@ def test_long_and_nested_values_come_through_whole(sink: Sink) -> None:
         ("v string, v string", {"rows": "map"}, "two columns have the same name"),
     ],
 )
-def test_a_mistake_is_told_before_anything_is_done(
+def test_a_mistake_is_reported_before_anything_is_done(
     sink: Sink, schema: str, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -443,7 +443,7 @@ def test_a_queue_is_never_overwritten(home: Path) -> None:
         ),
     ],
 )
-def test_a_row_that_is_no_record_fails_its_task_and_nothing_is_left(
+def test_a_row_that_is_not_a_record_fails_its_task_and_nothing_is_left(
     sink: Sink, schema: str, columns: dict[str, Any], options: dict[str, Any], says: str
 ) -> None:
     writer = sink.writer(schema, **options)
@@ -554,7 +554,7 @@ def test_a_log_that_grew_or_was_cut_meanwhile_is_continued_anew(sink: Sink) -> N
     assert [entry[1] for entry in sink.entries()] == [*range(3, 20), 100, 101]
 
 
-def test_a_number_of_partitions_that_changed_meanwhile_is_told(sink: Sink) -> None:
+def test_a_number_of_partitions_that_changed_meanwhile_is_reported(sink: Sink) -> None:
     writer = sink.writer("key string, value bigint", numPartitions="4")
     message = sink.stage(writer, 0, {"key": ["a"], "value": [1]})
 

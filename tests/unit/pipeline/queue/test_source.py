@@ -153,7 +153,7 @@ def test_a_batch_reads_the_root_that_was_planned(writer: Writer) -> None:
     assert rows(reader, reader.partitions()) == list(range(150, 200))
 
 
-def test_a_leaf_that_is_damaged_is_told_with_its_hash(writer: Writer) -> None:
+def test_a_leaf_that_is_damaged_is_reported_with_its_hash(writer: Writer) -> None:
     writer.offer(*("x" * 100 for _ in range(600)))
     reader = batch(writer)
     (task,) = tasks = reader.partitions()

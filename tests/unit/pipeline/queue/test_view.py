@@ -115,7 +115,7 @@ def test_names_of_any_kind_have_a_text() -> None:
     )
 
 
-def test_a_name_that_is_no_text_is_printed() -> None:
+def test_a_name_that_is_not_text_is_printed() -> None:
     odd = decode_message(b"\x30\x02\xff\xfe")
     value = root(signed(ALICE, (odd, topic((odd, queue("x"))))))
     assert list(read(value)) == [(name_of(ALICE), '"\\udcff\\udcfe"', '"\\udcff\\udcfe"')]
@@ -211,7 +211,7 @@ def test_what_there_was_before_may_be_gone() -> None:
 
 
 @pytest.mark.parametrize("odd", [None, 5, Map.of([]), Vector.of([1, 2])])
-def test_what_is_no_queue_reads_as_empty(odd: Value) -> None:
+def test_what_is_not_a_queue_reads_as_empty(odd: Value) -> None:
     assert read(root(signed(ALICE, ("a", topic((0, odd)))))) == {(name_of(ALICE), "a", "0"): (0, 0)}
     assert read(root(signed(ALICE, ("a", odd)))) == {}
     assert read(root((ALICE.public_key, Signed.sign(ALICE, odd)))) == {}
