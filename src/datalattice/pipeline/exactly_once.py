@@ -205,7 +205,7 @@ class Staged(WriterCommitMessage):
     query: str | None
     """Id of the streaming query, from the task's context."""
     destination: str = ""
-    """One topic or database it writes to: shows the batch's mark even without the file."""
+    """One topic that it writes to: shows the mark of a batch whose staged file is gone."""
 
     def open(self) -> ParcelReader:
         """Return a reader of the staged file.

@@ -69,7 +69,7 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(base: Path) -> None:
     home = base / "home"
     (home / "spark-4").mkdir(parents=True)  # a folder without a lock, as a killed session leaves it
     (base / f"datalattice-{os.getuid()}").symlink_to(home)
-    with pytest.raises(PermissionError, match="no folder"):
+    with pytest.raises(PermissionError, match="not a folder"):
         private_folder(base)
     folder = scratch_folder()
     assert folder is None or home not in folder.resolve().parents
