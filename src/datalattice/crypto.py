@@ -106,6 +106,7 @@ class KeyRing:
             given: object = pair
             if not isinstance(given, KeyPair):
                 raise UsageError(f"a key ring holds KeyPairs, got {type(given).__name__}")
+            # Pairs given twice count once.
             found[pair.public_key] = pair
         self._pairs = dict(sorted(found.items()))
 
@@ -145,6 +146,7 @@ def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
 
     Results are cached, so `message` should be short: a hash or an encoded reference.
     """
+    # A caller may pass bytes of any length; these are the only ones that can verify.
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:

@@ -61,6 +61,8 @@ def _convert(value: object) -> Value:
         top = opened[-1]
         for item in top.items:
             if _is_container(item):
+                # "Down to 500 levels" (docs/cells.md "Python values"); this also ends a list that
+                # contains itself.
                 if len(opened) >= TEXT_DEPTH_MAX:
                     raise UsageError(
                         f"Python containers are converted down to {TEXT_DEPTH_MAX} levels"

@@ -189,6 +189,8 @@ class _Text:
         if rest < WHOLE_CHARS // 2 and not self._ended:
             self._more(WHOLE_CHARS - rest)
             rest = len(self._buffer)
+        # Attempts that find no complete value may cost a bounded multiple of the text, then reading
+        # goes step by step.
         if self._in_vain > self.place + 8 * WHOLE_CHARS:
             return ABSENT
         try:

@@ -165,6 +165,7 @@ def encode_message(
     stack = list(branch_kids(value))[::-1]
     while stack:
         digest, kid = stack.pop()
+        # "Then each branch below it once" (docs/cells.md "Messages"): shared cells are sent once.
         if digest in seen or (known is not None and known(digest)):
             continue
         seen.add(digest)

@@ -206,6 +206,7 @@ class Extension(Scalar):
         if not 0 <= digit <= 15:
             msg = f"an extension digit is 0 to 15, got {digit}"
             raise UsageError(msg)
+        # A Python bool is an int, but True is not a number of an extension value.
         if isinstance(number, bool) or not 0 <= number <= COUNT_MAX:
             msg = f"an extension number is 0 to {COUNT_MAX}, got {number}"
             raise UsageError(msg)

@@ -56,6 +56,7 @@ def check_cell(encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHIN
     Cost:   a fact for each structural child, a hash for each map key.
     """
     fact, absent = examine(encoding, facts, short)
+    # Last: faults that are visible without the missing children were raised before.
     if absent:
         raise MissingData(absent)
     return fact
@@ -101,6 +102,8 @@ def examine(
     encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHING_SHORT
 ) -> tuple[Fact, list[bytes]]:
     """Return (fact, missing hashes) like `check_cell`; without them the fact is incomplete."""
+    # "A child stands in its parent as its own encoding if that has at most 140 bytes"
+    # (docs/cells.md "Embedding"): any other form would give equal values two hashes.
     if short and not short.isdisjoint(branch_hashes(encoding)):
         raise broken("a child that fits inside its parent is referenced by hash")
     check = _Check(encoding, facts)
@@ -380,6 +383,7 @@ class _Range:
 
     def check(self, count: i64, what: str) -> None:
         """Check all children together: their number of keys, and the digits these share."""
+        # Each missing child has at least one key, so the known total is a lower bound.
         if self._total + self._unknown > count or (not self._unknown and self._total != count):
             raise broken(f"{what} node of {count} entries holds {self._total}")
         first = self._first

@@ -94,6 +94,7 @@ def parse_integer(digits: str) -> int:
 
 def double_text(number: float) -> str:
     """Return the shortest decimal text of a double: plain from 1e-3 to 1e7, else with `E`."""
+    # Minus zero is a value of its own, with another encoding.
     if number == 0:
         return "-0.0" if math.copysign(1, number) < 0 else "0.0"
     if 1e-3 <= number < 1e7 or -1e7 < number <= -1e-3:

@@ -86,6 +86,7 @@ class _Reader:
             opening = _OPENING.match(self._text, self._at)
             if opening is not None:
                 self._at = opening.end()
+                # The bound of `to_text`, so that printed values read back.
                 if len(self._forms) >= TEXT_DEPTH_MAX:
                     raise self._broken(f"text is read down to {TEXT_DEPTH_MAX} levels")
                 self._forms.append(_Form("".join(opening.group().split())))
@@ -165,6 +166,7 @@ class _Reader:
             value = decode(data)
         except BadFormat as error:
             raise self._broken(str(error)) from error
+        # The text has this one cell only, so a reference could never be loaded.
         if branch_hashes(data):
             raise self._broken("a cell in hex must not have references")
         return value

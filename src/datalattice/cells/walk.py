@@ -43,6 +43,7 @@ def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
             continue
         known: bytes | None = None
         if isinstance(kid, Ref):
+            # What `home` loads is stored, and so is everything below it.
             if home is not None and kid.loader is home:
                 continue
             if kid.hash in seen:

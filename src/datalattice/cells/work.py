@@ -205,6 +205,7 @@ class Work:
         Raises: WorkExceeded: the budget is spent.
         """
         verified = self.memo("verified")
+        # Verification is cached per cell, so only the first look costs.
         if hash not in verified:
             verified[hash] = None
             self._pay(self.limits.signature)

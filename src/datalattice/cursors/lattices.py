@@ -137,6 +137,7 @@ class LatticeCursor(Cursor):
     def _accepted(self, change: ChangeFunction) -> ChangeFunction:
         """Return `change`, made to raise if its result may not be written here."""
         lattice, context = self._lattice, self._context
+        # Inside a signed value the signature of this write is the judgement.
         if lattice is None or not self._strict or context.is_signed or not is_guarded(lattice):
             return change
 
@@ -162,7 +163,8 @@ class RootLattice(LatticeCursor):
     """The top of a tree of lattice cursors.
 
     strict: below an owner, read and write only values signed by a key of this owner.
-            "`strict=False` leaves that out, for tests and vectors" (decisions.md "D-SC").
+            "`strict=False` leaves that out, for tests and vectors" (docs/design/decisions.md
+            "D-SC").
     gate:   called before a write or a fork below an owner: see `Gate`.
     """
 
@@ -241,6 +243,7 @@ class ForkedLattice(LatticeCursor):
             local, fork_point = self._read(), self._fork_point
 
             def join(theirs: Value) -> Value:
+                # Parent and fork already hold the same object.
                 if theirs is local:
                     return KEEP
                 # "It takes over the fork's very object" (docs/cursors.md "Fork and sync"): no
@@ -392,7 +395,7 @@ class SignedCursor(LatticeCursor):
         """Return the value inside a cell, None for None.
 
         Raises: BadSignature: "were it read as nil, the next write would replace it unnoticed"
-                (decisions.md "D-SC").
+                (docs/design/decisions.md "D-SC").
         """
         if cell is None:
             return None

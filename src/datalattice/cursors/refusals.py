@@ -220,6 +220,7 @@ class _Judge:
                     f"{self._at(path)} takes values signed by a key of its owner, {error}"
                 )
             return NoSigningKey(f"{self._foreign(path)}; {error}")
+        # The signer first, then the signature: the first error names the key to use.
         if not after.verify():
             return BadSignature(f"{self._at(path)} is not what 0x{signer.hex()} signed")
         inner = lattice.inner

@@ -91,6 +91,7 @@ class TimeCache(View):
         self._cached = None
 
     def _read(self) -> Value:
+        # Read once: another thread may replace or clear the cache meanwhile.
         cached, now_ms = self._cached, self._clock.now_ms()
         if cached is not None and self._valid(cached, now_ms):
             return cached[1]

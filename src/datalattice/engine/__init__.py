@@ -41,6 +41,7 @@ def open_engine(
         if read_only:
             raise UsageError("an engine in memory starts empty and cannot be opened with read_only")
         return MemoryEngine(tables)
+    # Any other scheme is a mistake, not the name of a folder.
     if "://" in text:
         raise UsageError(f"an engine is opened at a folder or at {MEMORY_URL!r}, got {text!r}")
     return LmdbEngine(text, tables, read_only=read_only, durable=durable)

@@ -248,6 +248,7 @@ class LmdbEngine:
         Raises: ReadOnly: the engine is read-only. UsageError: this thread is already in one.
                 StoreFull: there is no room; nothing of the transaction was kept.
         """
+        # LMDB would allow the write: readers open with write access where they can.
         if self._read_only:
             raise ReadOnly(read_only_error(str(self.path)))
         shared = self._environment()

@@ -168,7 +168,7 @@ def child_latest(
     child: Lattice, own: Value, other: Value, own_present: bool, other_present: bool, walk: Walk
 ) -> Latest:
     """Return the greatest elements of a container entry, by the lattice of its value."""
-    # "Absent is less than nil, nil less than a value" (decisions.md "Law domain").
+    # "Absent is less than nil, nil less than a value" (docs/design/decisions.md "Law domain").
     found = contrast(
         element(NIL) if own is None and own_present else None,
         element(NIL) if other is None and other_present else None,
@@ -241,12 +241,13 @@ def join_entry(
     does not create a zero.
     """
     # "Absent is less than nil, nil less than a value: so a relay can keep a nil inside what it
-    # cannot sign" (decisions.md "Law domain").
+    # cannot sign" (docs/design/decisions.md "Law domain").
     # Own without a counterpart is trusted: it was checked when it was merged or written.
     if not other_present or other is None:
         return own if own_present or other_present else ABSENT
     inner = context.child(key)
-    if not child.accepts(other, inner):  # "dropped one by one, own is kept" (decisions.md "D9")
+    # "They are dropped one by one, own is kept, each is reported" (docs/design/decisions.md "D9").
+    if not child.accepts(other, inner):
         return own if own_present else ABSENT
     merged = child.merge(own, other, inner)
     # A None that is present stays: absent is less than None.
@@ -269,7 +270,7 @@ def as_operand(result: Value, own: Value, other: Value) -> Value:
 def greater(a: Value, b: Value) -> Value:
     """Return the value with the greater hash in unsigned byte order; `a` if they are equal."""
     # "On equal times the greater value hash wins, for every last-write-wins register"
-    # (decisions.md "D1"): the side must not decide, or two replicas keep different values.
+    # (docs/design/decisions.md "D1"); if the side decided, replicas would keep different values.
     return b if value_hash(b) > value_hash(a) else a
 
 

@@ -230,8 +230,8 @@ class VectorLattice(OfElements):
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Vector of at most 16,777,216 elements."""
-        # "Whatever visits elements one by one has a bound" (decisions.md "Bounded merges"): a dozen
-        # shared cells can have any number of elements.
+        # "Whatever visits elements one by one has a bound" (docs/design/decisions.md "Bounded
+        # merges"): a dozen shared cells can have any number of elements.
         return isinstance(value, Vector) and len(value) <= MERGE_RECORDS_MAX
 
     def child(self, key: Value) -> Lattice | None:
@@ -259,6 +259,8 @@ class TupleLattice(Lattice):
         changed = False
         for position, child in enumerate(self._children):
             mine, theirs = values[position], other[position]
+            # Equal positions are not merged, so a bad one that both sides have is not reported
+            # again.
             if mine is theirs or same(mine, theirs):
                 continue
             merged = join_entry(child, context, position, mine, theirs)

@@ -59,6 +59,7 @@ def content_latest(own: Value, other: Value, walk: Walk) -> Latest:
     Cost:   entries that differ, if the sizes are equal.
     """
     found = contrast(_size(own), _size(other))
+    # Equal sizes: `contrast` found no difference, so the entries decide.
     if found[0] is None and isinstance(own, Index) and isinstance(other, Index):
         return _ORDER.of_index(own, other, walk)
     return found

@@ -160,6 +160,8 @@ def outranks(key: Value, other: Value) -> bool:
 def _rank(key: Value) -> tuple[bool, bool, bytes]:
     raw = _raw(key)
     is_short = raw is not None and len(raw) <= INDEX_KEY_BYTES
+    # "Where replicas meet with two names as they are in one position, the one of 32 bytes stays,
+    # else the key with the greater hash" (docs/cells.md "Exact keys").
     return is_sound_key(key), is_short, value_hash(key)
 
 
@@ -235,6 +237,8 @@ class ExactKeys:
                 f"{_shown(name)} has the same first {INDEX_KEY_BYTES} bytes as the stored key "
                 f"{_shown(held)}, which is not a name: choose another name"
             )
+        # "If a name of exactly 32 bytes is written where one stands, the longer one moves to its
+        # made key" (docs/cells.md "Exact keys").
         value = self.get(index, longer)
         return index.remove(held).put(key_of(longer), value)
 

@@ -139,6 +139,7 @@ class ResolvingVerifier:
             return False
         if owner.startswith(KEY_PREFIX):
             return verify_did(owner, signer)
+        # Foreign text is bounded before it reaches a resolver.
         if len(owner) > DID_CHARACTERS_MAX:
             return False
         try:

@@ -131,6 +131,7 @@ class JSONLattice(Lattice):
         mine, theirs = self._rank(own), self._rank(other)
         if prefer is not None:
             return own if prefer == OWN else other
+        # "The order is nil, the type's zero, leaf, Index, Map" (docs/design/decisions.md "D3").
         if mine != theirs:
             return own if mine > theirs else other
         return greater(own, other)
@@ -232,8 +233,8 @@ class _Level:
 def _merge_trees(lattice: JSONLattice, own: Value, other: Value, context: MergeContext) -> Value:
     """Return the merge of two containers of one type.
 
-    "Equal pairs of JSON containers are merged once" (decisions.md "Bounded merges"): a few shared
-    cells can hold more pairs than can be visited.
+    "Equal pairs of JSON containers are merged once" (docs/design/decisions.md "Bounded merges"): a
+    few shared cells can hold more pairs than can be visited.
     """
     top = _Level(lattice, own, other, context)
     top.start()

@@ -117,6 +117,7 @@ class KeyedLattice(Lattice):
             lattice = need_lattice(child, f"the child {key.text()} of a KeyedLattice")
             raw = name_bytes(key)
             assert raw is not None
+            # An Index could hold only one of the two.
             if raw in self._keys:
                 raise UsageError(
                     f"{self._keys[raw].text()} and {key.text()} are the same key: an Index "

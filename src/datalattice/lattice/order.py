@@ -212,6 +212,8 @@ class EntryOrder:
     ) -> Latest:
         """Compare two entries of one position; their keys may differ after 32 bytes."""
         step = self.step(key)
+        # Keys of one position are one key if they are equal, or name the same part in two
+        # spellings.
         if same(key, other_key) or step == self.step(other_key):
             if same(own, other):
                 return NOTHING

@@ -96,6 +96,7 @@ class SignedLattice(Lattice):
             kind = BAD_SIGNATURE if isinstance(other, Signed) else ENTRY_DROPPED
             context.report(EntryDropped(context.path, kind))
             return own
+        # The owner second: a valid signature by another key is worth nothing here.
         if not _speaks(other, context):
             context.report(EntryDropped(context.path, NOT_OWNER))
             return own
@@ -344,7 +345,7 @@ class OwnerLattice(Lattice):
     def resolve_key(self, key: Value) -> Value:
         """Return the bytes of a String of hex digits (with or without 0x), any other key unchanged.
 
-        "Otherwise owners named by a DID could not be reached" (decisions.md "D8").
+        "Otherwise owners named by a DID could not be reached" (docs/design/decisions.md "D8").
         """
         if not isinstance(key, str):
             return key

@@ -100,6 +100,7 @@ def canonical_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...
     keys: list[Value] = []
     below: Lattice | None = lattice
     for given in path:
+        # A part of a signed value cannot be verified, so it cannot be replicated alone.
         if isinstance(below, SignedLattice):
             raise UsageError(
                 f"{path!r} enters a signed value, which is replicated as a unit: end the path at it"

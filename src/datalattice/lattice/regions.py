@@ -74,6 +74,8 @@ def _unordered(lattice: Lattice) -> Lattice | None:
     while waiting:
         found = waiting.pop()
         for inner in found.within():
+            # "Every third party chooses alike" (docs/design/forks.md "The order") needs a total
+            # order.
             if isinstance(found, OwnerLattice) and not inner.has_order():
                 return inner
             waiting.append(inner)
@@ -119,6 +121,7 @@ def root_contains(root: Value, other: Value) -> bool:
 
 def replicable(root: Value) -> Value:
     """Return a root without `:local`, as it is sent and accepted; the same object without one."""
+    # "`:local` is never sent and never accepted" (docs/design/decisions.md "D6").
     return root.remove(LOCAL_KEY) if isinstance(root, Index) and LOCAL_KEY in root else root
 
 

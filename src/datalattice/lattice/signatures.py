@@ -31,6 +31,7 @@ def slot_changes(before: Value, after: Value) -> Iterator[SlotChange]:
             continue
         found, rest = _slots(path, mine, theirs)
         yield from found
+        # One change per section: its unsigned parts have no owner to list them under.
         if rest:
             yield path, mine, theirs
 
