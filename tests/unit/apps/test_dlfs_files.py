@@ -108,7 +108,7 @@ def test_many_small_writes_are_few_updates(drive: Drive) -> None:
 
 @pytest.mark.parametrize("mode", ["", "r", "w", "rt", "rwb", "b", "wbx", "r+"])
 def test_other_modes_are_refused(drive: Drive, mode: str) -> None:
-    with pytest.raises(UsageError, match="a mode is one of rb, wb, ab, xb"):
+    with pytest.raises(UsageError, match="is not one of rb, wb, ab, xb"):
         drive.open("/f", mode)
     assert drive.read("/f") == b"first\nsecond\n"
 
@@ -117,7 +117,7 @@ def test_bad_arguments_are_refused(drive: Drive) -> None:
     with pytest.raises(UsageError, match="buffering"):
         drive.open("/f", "rb", 1)
     with drive.open("/f", "rb", 0) as file:
-        with pytest.raises(UsageError, match="a position is 0 or more"):
+        with pytest.raises(UsageError, match="position is negative"):
             file.seek(-1)
         with pytest.raises(UsageError, match="whence"):
             file.seek(0, 9)

@@ -333,9 +333,9 @@ def test_structure_writes_keep_the_expiry_and_a_value_clears_it(db: Database) ->
 def test_a_bad_time_to_live_is_refused(db: Database, ttl: Any) -> None:
     db["k"] = 1
     before = db.store()
-    with pytest.raises(UsageError, match="ttl_ms is a positive number"):
+    with pytest.raises(UsageError, match="`ttl_ms` is not a positive number"):
         db.set("k", 1, ttl)
-    with pytest.raises(UsageError, match="ttl_ms is a positive number"):
+    with pytest.raises(UsageError, match="`ttl_ms` is not a positive number"):
         db.set_many({"k": 1}, ttl)
     with pytest.raises(UsageError, match="ttl_ms"):
         db.expire("k", ttl)
@@ -345,7 +345,7 @@ def test_a_bad_time_to_live_is_refused(db: Database, ttl: Any) -> None:
 def test_an_expiry_past_64_bits_is_refused(db: Database) -> None:
     for write in (lambda: db.set("k", 1, LONG_MAX), lambda: db.expire("h", LONG_MAX - 999)):
         db.hset("h", "f", 1)
-        with pytest.raises(UsageError, match=r"ttl_ms \d+ ends after the last time of 64 bits"):
+        with pytest.raises(UsageError, match=r"`ttl_ms` exceeds the last time of 64 bits: \d+"):
             write()
     db.set("k", 1, LONG_MAX - 1_000)
     assert db.ttl("k") == LONG_MAX - 1_000
@@ -454,7 +454,7 @@ def test_scores_are_numbers_that_can_be_ordered(db: Database) -> None:
     for score, error in ((float("nan"), UsageError), ("1", TypeMismatch), (True, TypeMismatch)):
         with pytest.raises(error, match="score"):
             db.zadd("z", score, "m")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="float can hold"):
+    with pytest.raises(UsageError, match="too large for a float"):
         db.zadd("z", 10**400, "m")
     db.zadd_many("z", [(float("inf"), "top"), (float("-inf"), "low")])
     assert list(db.zrange("z")) == ["low", "top"]
@@ -496,7 +496,7 @@ def test_counters(db: Database) -> None:
 def test_counters_stay_within_64_bits(db: Database) -> None:
     assert db.incr("c", LONG_MAX) == LONG_MAX
     before = db.store()
-    with pytest.raises(UsageError, match="would leave 64 bits"):
+    with pytest.raises(UsageError, match="would exceed 64 bits"):
         db.incr("c")
     assert db.store() is before
     other = Database.create(replica="there", clock=StoppedClock())
@@ -540,9 +540,9 @@ def test_keys_and_fields_of_any_length_up_to_a_cell(db: Database) -> None:
         lambda: db.update({"ok": 1, long: 1}),
     ]
     for write in writes:
-        with pytest.raises(UsageError, match="a key has at most 4096 bytes of UTF-8, got 4097"):
+        with pytest.raises(UsageError, match="a key has 4097 bytes of UTF-8; at most 4096 bytes"):
             write()
-    with pytest.raises(UsageError, match="a field has at most 4096 bytes"):
+    with pytest.raises(UsageError, match="a field has 4097 bytes"):
         db.hset("h", long, 1)
     assert db.store() is before
     assert long not in db
@@ -680,11 +680,11 @@ def test_a_stored_key_that_cannot_be_named_is_passed_over(db: Database, key: obj
 
 
 def test_what_is_no_text_is_refused(db: Database) -> None:
-    with pytest.raises(TypeMismatch, match="a key is a str, got int"):
+    with pytest.raises(TypeMismatch, match="a key is not a str: int"):
         db[1] = 2  # type: ignore[index]
     with pytest.raises(UsageError, match="Unicode"):
         db["\ud800"] = 2
-    with pytest.raises(TypeMismatch, match="a field is a str"):
+    with pytest.raises(TypeMismatch, match="a field is not a str"):
         db.hset("h", 1, 2)  # type: ignore[arg-type]
 
 
@@ -1054,7 +1054,7 @@ def test_a_replica_s_name_is_one_that_an_index_can_tell_apart(replica: str) -> N
 
 
 def test_names() -> None:
-    with pytest.raises(UsageError, match="needs a name"):
+    with pytest.raises(UsageError, match="name is empty"):
         Database.create("")
     with pytest.raises(TypeMismatch, match="a str"):
         Database.create(5)  # type: ignore[arg-type]
@@ -1078,7 +1078,7 @@ def test_merge_takes_databases_and_stores(db: Database, clock: StoppedClock) -> 
     other["k"] = 1
     db.merge(other.store())
     assert db["k"] == 1
-    with pytest.raises(TypeMismatch, match="is merged"):
+    with pytest.raises(TypeMismatch, match="is not a Database or a store"):
         db.merge(5)  # type: ignore[arg-type]
 
 

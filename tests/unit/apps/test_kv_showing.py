@@ -188,16 +188,16 @@ def test_lists_and_sets_are_taken_for_one_another() -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "error", "said"),
     [
-        ("list", 1, TypeMismatch, "a list is a Vector, List or Set, got int"),
-        ("set", "text", TypeMismatch, "a set is a Vector, List or Set, got str"),
-        ("hash", EMPTY_VECTOR, TypeMismatch, "a hash is an Index or Map of fields, got Vector"),
-        ("hash", {Keyword("a"): 1}, TypeMismatch, "a field is a str, got Keyword"),
+        ("list", 1, TypeMismatch, "a list is not a Vector, List or Set: int"),
+        ("set", "text", TypeMismatch, "a set is not a Vector, List or Set: str"),
+        ("hash", EMPTY_VECTOR, TypeMismatch, "a hash is not an Index or Map of fields: Vector"),
+        ("hash", {Keyword("a"): 1}, TypeMismatch, "a field is not a str: Keyword"),
         ("hash", {"x" * 4_097: 1}, UsageError, "at most 4096 bytes"),
-        ("zset", ["a"], TypeMismatch, r"a Vector \[member score\], got str"),
-        ("zset", [["a", "b"]], TypeMismatch, "a score is an int or a float, got str"),
-        ("zset", [["a", float("nan")]], UsageError, "can be ordered"),
-        ("counter", "7", TypeMismatch, "a counter is an integer of 64 bits, got str"),
-        ("counter", 2**63, TypeMismatch, "a counter is an integer of 64 bits, got int"),
+        ("zset", ["a"], TypeMismatch, r"a Vector \[member score\]: str"),
+        ("zset", [["a", "b"]], TypeMismatch, "`score` is not an int or float: str"),
+        ("zset", [["a", float("nan")]], UsageError, "has no order"),
+        ("counter", "7", TypeMismatch, "a counter is not an integer of 64 bits: str"),
+        ("counter", 2**63, TypeMismatch, "a counter is not an integer of 64 bits: int"),
     ],
 )
 def test_a_value_that_its_type_does_not_take_is_named(
@@ -211,7 +211,7 @@ def test_the_largest_total_fits_and_a_column_that_leaves_64_bits_is_refused() ->
     stored = put(None, "counter", 2**63 - 1)
     assert sees(stored) == ("counter", 2**63 - 1)
     down = put(stored, "counter", 0)
-    with pytest.raises(UsageError, match="would leave 64 bits"):
+    with pytest.raises(UsageError, match="would exceed 64 bits"):
         put(down, "counter", 1)
 
 

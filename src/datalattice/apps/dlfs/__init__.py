@@ -1,7 +1,7 @@
 """DLFS: drives of directories and files that merge directory by directory.
 
 A `Drive` is a thin object over one cursor on the root node of a tree. Importing this package
-registers the section `:fs` of the standard root: `:fs, owner, :value, drive`.
+registers the root section `:fs`, with the path `:fs, owner, :value, drive`.
 """
 
 from __future__ import annotations

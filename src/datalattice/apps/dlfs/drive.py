@@ -1,4 +1,4 @@
-"""Drive: a file system over one cursor, every write one atomic update of its root node.
+"""Drive: a file system over one cursor; every write is one atomic update of its root node.
 
 Source: CAD028 "Drives", "Operations", "Merge"; docs/dlfs.md "Drives", "Operations", "Writes",
     "Large files", "File objects", "Merge"; docs/design/decisions.md "D-FS1"; CAD024 "Root layout",
@@ -49,8 +49,8 @@ class Drive(DriveReader):
         drive.append("/docs/a.txt", b" and second")
         drive.read("/docs/a.txt")
 
-    Threads may share one. With `stage` finished parts of large files are handed to it, so that a
-    store can take them while the rest is still being written.
+    Threads may share a drive. `stage`, if given, receives finished parts of a large file while the
+    rest is being written, so that a store can save them early.
     """
 
     __slots__ = ("_clock", "_last_ms", "_stage")
@@ -65,7 +65,7 @@ class Drive(DriveReader):
 
     @classmethod
     def create(cls, clock: Clock | None = None, *, stage: Stage | None = None) -> Self:
-        """Return an empty drive over a cursor of its own, its root stamped with the present."""
+        """Return an empty drive over its own cursor; its root has the current time."""
         clock = clock or SystemClock()
         root = make_directory(EMPTY_INDEX, present_ms(clock))
         return cls(RootLattice(DLFSLattice(), root), clock, stage=stage)
@@ -82,8 +82,8 @@ class Drive(DriveReader):
     ) -> Self:
         """Return the drive `name` of `owner`, a 32-byte public key or any owner cell, below a root.
 
-        A drive that was never written reads as empty. Writing needs a key in the cursor's context
-        that the owner accepts; reading checks the owner's signature.
+        A drive that was never written reads as empty. Writing needs a signing key of the owner in
+        the cursor's context; reading verifies the owner's signature.
         """
         return cls(
             root.path(FS_SECTION, to_cell(owner), VALUE, checked_drive(name)), clock, stage=stage
@@ -98,13 +98,13 @@ class Drive(DriveReader):
         *,
         stage: Stage | None = None,
     ) -> Self:
-        """Return the drive `name` of a cursor on a Map of drives, made in one update if absent."""
+        """Return the drive `name` below a cursor on a Map of drives; create it if absent."""
         drive = cls(parent.path(checked_drive(name)), clock, stage=stage)
         drive.ensure()
         return drive
 
     def ensure(self) -> None:
-        """Write the empty drive, stamped with the present, if there is none yet."""
+        """Write an empty drive with the current time if none exists."""
         now_ms = self._now_ms()
         if self._cursor.get() is None:
             empty = make_directory(EMPTY_INDEX, now_ms)
@@ -115,7 +115,7 @@ class Drive(DriveReader):
     def mkdir(self, path: PathLike) -> None:
         """Make a directory.
 
-        Raises: AlreadyExists: something is there. NoSuchPath: the directory above is missing.
+        Raises: AlreadyExists: `path` exists. NoSuchPath: its parent directory is missing.
         """
         names = split_path(path)
         if not names:
@@ -123,10 +123,10 @@ class Drive(DriveReader):
         self._edit(names, tree.new_directory(names))
 
     def makedirs(self, path: PathLike, *, exist_ok: bool = True) -> None:
-        """Make a directory and those missing above it, in one update.
+        """Make a directory and its missing parents, in one update.
 
-        Raises: AlreadyExists: a file is there, or a directory and not `exist_ok`. NotADirectory: a
-                file is on the way.
+        Raises: AlreadyExists: a file is at `path`, or a directory without `exist_ok`.
+                NotADirectory: a parent is a file.
         """
         names = split_path(path)
 
@@ -148,8 +148,8 @@ class Drive(DriveReader):
     def delete(self, path: PathLike) -> None:
         """Delete a file or an empty directory.
 
-        Raises: NoSuchPath: there is nothing. DirectoryNotEmpty: it holds something. UsageError: the
-                root.
+        Raises: NoSuchPath: nothing is at `path`. DirectoryNotEmpty: the directory has entries.
+                UsageError: `path` is the root.
         """
         names = split_path(path)
         self._edit(names, tree.deletion(names, tree=False))
@@ -157,22 +157,23 @@ class Drive(DriveReader):
     def remove_tree(self, path: PathLike) -> None:
         """Delete a file, or a directory with everything in it, in one update.
 
-        Raises: NoSuchPath: there is nothing. UsageError: the root.
+        Raises: NoSuchPath: nothing is at `path`. UsageError: `path` is the root.
         """
         names = split_path(path)
         self._edit(names, tree.deletion(names, tree=True))
 
     def copy(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """Place a copy of a file or a tree at `target`, in one update; contents are shared.
+        """Copy a file or a tree to `target`, in one update; the content is shared.
 
-        Raises: NoSuchPath: nothing is at `source`, or no directory above `target`. AlreadyExists,
-                IsADirectory: something is at `target` that cannot be replaced: only files are, by
-                files, if `overwrite`. UsageError: `target` is inside `source`.
+        With `overwrite`, a file may replace a file.
+        Raises: NoSuchPath: nothing is at `source`, or the parent of `target` is missing.
+                AlreadyExists, IsADirectory: `target` exists and may not be replaced. UsageError:
+                `target` is inside `source`.
         """
         self._place(split_path(source), split_path(target), overwrite=overwrite, move=False)
 
     def move(self, source: PathLike, target: PathLike, *, overwrite: bool = True) -> None:
-        """As `copy`, and delete what was at `source`, in the same update."""
+        """Copy like `copy` and delete `source`, in one update."""
         self._place(split_path(source), split_path(target), overwrite=overwrite, move=True)
 
     def _place(
@@ -199,7 +200,7 @@ class Drive(DriveReader):
     def create_file(self, path: PathLike) -> None:
         """Make an empty file.
 
-        Raises: AlreadyExists: something is there. NoSuchPath: the directory above is missing.
+        Raises: AlreadyExists: `path` exists. NoSuchPath: its parent directory is missing.
         """
         names = split_path(path)
         if not names:
@@ -207,12 +208,12 @@ class Drive(DriveReader):
         self._edit(names, tree.new_content(names, lambda _: b"", exclusive=True))
 
     def write(self, path: PathLike, data: Content | Iterable[bytes]) -> None:
-        """Make a file with this content, or give one this content; nothing if it has it already.
+        """Write the content of a file, which is made if missing; equal content changes nothing.
 
-        An iterable is read piece by piece; the file changes when all of it was read. A Blob, as
-        `content` returns it, is shared.
+        An iterable is read piece by piece; the file changes after its end. A Blob, as returned by
+        `content`, is shared.
 
-        Raises: NoSuchPath: the directory above is missing. IsADirectory: there is a directory.
+        Raises: NoSuchPath: the parent directory is missing. IsADirectory: `path` is a directory.
         """
         names = split_path(path)
         tree.check_file(self._cursor.get(), names)
@@ -223,32 +224,32 @@ class Drive(DriveReader):
         self._edit(names, tree.new_content(names, lambda _: content, exclusive=False))
 
     def append(self, path: PathLike, data: bytes) -> None:
-        """Add bytes to the end of a file, made when missing.
+        """Append bytes to a file, which is made if missing.
 
-        Cost:   the last chunk and the nodes above it, and the new chunks.
+        Cost:   rewrites the last chunk and its parent nodes, and writes the new chunks.
         Raises: as `write`.
         """
         self._change_content(path, lambda held: blob_overwrite(held, len(held), data, self._stage))
 
     def write_at(self, path: PathLike, position: int, data: bytes) -> None:
-        """Put bytes at a position of a file, made when missing; a gap is filled with zeros.
+        """Write bytes at a position of a file, which is made if missing; zeros fill a gap.
 
-        Cost:   the chunks in that range and the nodes above them.
-        Raises: as `write`. UsageError: a negative position.
+        Cost:   rewrites the chunks of that range and their parent nodes.
+        Raises: as `write`. UsageError: `position` is negative.
         """
         self._change_content(path, lambda held: blob_overwrite(held, position, data, self._stage))
 
     def truncate(self, path: PathLike, size: int) -> None:
-        """Cut a file to `size` bytes; a shorter one stays as it is.
+        """Cut a file to `size` bytes; a shorter file stays unchanged.
 
-        Raises: NoSuchPath: there is nothing. IsADirectory: there is a directory. UsageError: a
-                negative size.
+        Raises: NoSuchPath: nothing is at `path`. IsADirectory: `path` is a directory. UsageError:
+                `size` is negative.
         """
         self.content(path)
         self._change_content(path, lambda held: blob_truncate(held, size), must_exist=True)
 
     def resize(self, path: PathLike, size: int) -> None:
-        """Make a file `size` bytes long: cut it, or fill it up with zeros.
+        """Make a file `size` bytes long: cut it, or append zeros.
 
         Raises: as `truncate`.
         """
@@ -265,33 +266,33 @@ class Drive(DriveReader):
     def open(self, path: PathLike, mode: str = "rb", buffering: int = -1) -> BinaryIO:
         """Return a binary file object: mode r, w, a or x with b, and + for both directions.
 
-        What is written arrives in the drive with each flush and on closing. A file opened with `rb`
-        keeps the content it had then.
+        Writes reach the drive with each flush and on close. A file opened with `rb` reads the
+        content of the file at the time it was opened.
 
-        Raises: as `read`, `write`, `create_file`. UsageError: another mode.
+        Raises: as `read`, `write`, `create_file`. UsageError: the mode is not supported.
         """
         return open_file(self, path, mode, buffering)
 
     # --- merging ---
 
     def fork(self) -> Drive:
-        """Return a working copy; its writes arrive here with its `sync`."""
+        """Return a working copy; its `sync` merges its writes into this drive."""
         return Drive(self._cursor.fork(), self._clock, stage=self._stage)
 
     def sync(self) -> None:
-        """Bring the writes of a fork to its parent, or those of a root to where it is kept."""
+        """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
         self._cursor.sync()
 
     def merge(self, root: Value) -> None:
-        """Join the root node of another drive into this one."""
+        """Merge the root node of another drive into this one."""
         self._cursor.merge(root)
 
     def replicate(self, other: Drive) -> None:
-        """Join everything that another drive holds into this one."""
+        """Merge another drive into this one."""
         self.merge(other.cursor.get())
 
     def clone(self) -> Drive:
-        """Return a drive of its own with what is here now; neither sees the other's writes."""
+        """Return an independent drive with the current content of this one."""
         held = self._cursor.get()
         root = RootLattice(DLFSLattice(), ZERO_NODE if held is None else held)
         return Drive(root, self._clock, stage=self._stage)
@@ -299,7 +300,7 @@ class Drive(DriveReader):
     # --- inside ---
 
     def _now_ms(self) -> int:
-        """Return the time of a write: of the context, else of the clock, which never goes back."""
+        """Return the time of a write, from the context or the clock; it never decreases."""
         given = self._cursor.context.timestamp
         if given is not None:
             return given
@@ -336,13 +337,13 @@ def _exists(names: tree.Names) -> AlreadyExists:
 
 
 def checked_drive(name: object) -> str:
-    """Return the name of a drive: a str of at least one character without `/`.
+    """Return `name` if it is valid for a drive: a str of at least one character without `/`.
 
-    Raises: UsageError: anything else.
+    Raises: UsageError: it is not.
     """
     if not isinstance(name, str) or not is_name(name):
         raise UsageError(
-            f"a drive is named by a str of 1 character or more without /, got {name!r}"
+            f"the drive's name is not a str of 1 character or more without /: {name!r}"
         )
     return name
 
@@ -350,7 +351,7 @@ def checked_drive(name: object) -> str:
 def drive_names(root: LatticeCursor, owner: object) -> list[str]:
     """Return the names of the drives of `owner` below a root cursor, in order.
 
-    What a foreign owner wrote that is no directory is no drive, and is left out.
+    A foreign owner may have written other values than directories; these are left out.
     """
     held = root.path(FS_SECTION, to_cell(owner), VALUE).get()
     if not isinstance(held, Map):

@@ -1,4 +1,4 @@
-"""Facts: what is told about a node without its content.
+"""Facts: status, size and listing of nodes, without their content.
 
 Source: CAD028 "Operations"; docs/dlfs.md "Operations".
 """
@@ -15,7 +15,7 @@ from datalattice.cells import Value, blob_length, value_hash
 
 
 class Stat(NamedTuple):
-    """What is known about a file or directory. `size` is 0 for directories."""
+    """The status of a file or directory. `size` is 0 for directories."""
 
     path: str
     name: str
@@ -32,7 +32,7 @@ class Stat(NamedTuple):
 
 
 class DriveUsage(NamedTuple):
-    """How much is at and below a path; a directory counts itself."""
+    """Totals of a subtree; a directory counts itself."""
 
     bytes: int
     files: int
@@ -40,7 +40,7 @@ class DriveUsage(NamedTuple):
 
 
 def stat_of(names: Names, value: Value) -> Stat:
-    """Return what is known about the live node `value` at `names`; the root has the name ""."""
+    """Return the status of the live node `value` at `names`; the root has the name ""."""
     node = read_node(value)
     assert node is not None
     return Stat(
@@ -55,9 +55,9 @@ def stat_of(names: Names, value: Value) -> Stat:
 
 
 def usage_of(value: Value) -> DriveUsage:
-    """Return how much is at and below a live node; what is deeper than a path leads is not counted.
+    """Return the totals of the subtree of a live node, down to the greatest depth of a path.
 
-    Cost:   each directory is looked into once, however often it is used.
+    Cost:   reads each distinct directory once.
     """
     return _usage(value, 0, {})
 

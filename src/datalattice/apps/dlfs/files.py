@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 FILE_BUFFER_BYTES: Final = 1 << 20
-"""What a file object gathers before it writes to the drive: each such write is one update."""
+"""Bytes that a file object buffers; each write of a buffer is one update of the drive."""
 
 MODES: Final = ("rb", "wb", "ab", "xb", "r+b", "w+b", "a+b", "x+b")
 
 
 class Home(Protocol):
-    """What a file object needs of its drive."""
+    """The operations of a drive that a file object uses."""
 
     def content(self, path: PathLike) -> Content:
         """Return the data of a file."""
@@ -35,26 +35,26 @@ class Home(Protocol):
         ...
 
     def append(self, path: PathLike, data: bytes) -> None:
-        """Add bytes to the end of a file, made when missing."""
+        """Append bytes to a file, which is made if missing."""
         ...
 
     def write(self, path: PathLike, data: bytes) -> None:
-        """Give a file this content."""
+        """Write the content of a file."""
         ...
 
     def write_at(self, path: PathLike, position: int, data: bytes) -> None:
-        """Put bytes at a position."""
+        """Write bytes at a position."""
         ...
 
     def resize(self, path: PathLike, size: int) -> None:
-        """Make a file this long."""
+        """Cut or extend a file."""
         ...
 
 
 class RawFile(io.RawIOBase):
-    """A file of a drive: each write is one update of the drive, each read sees the latest.
+    """A file of a drive: each write is one update of the drive; each read sees the latest content.
 
-    Without writing it keeps the content that the file had when it was opened.
+    A file opened only for reading keeps the content at the time it was opened.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RawFile(io.RawIOBase):
 
     @property
     def name(self) -> str:
-        """The path it was opened with."""
+        """The path given to `open`."""
         return str(self._path)
 
     def readable(self) -> bool:
@@ -90,7 +90,7 @@ class RawFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Fill `buffer` with the bytes at the position; return how many there were."""
+        """Read bytes at the position into `buffer`; return how many were read."""
         self._need(self._reads, "reading")
         view = memoryview(buffer).cast("B")
         data = self._content()
@@ -104,7 +104,7 @@ class RawFile(io.RawIOBase):
         return len(part)
 
     def write(self, data: ReadableBuffer) -> int:
-        """Put bytes at the position, or at the end of a file opened for appending."""
+        """Write bytes at the position, or at the end of a file opened for appending."""
         self._need(self._writes, "writing")
         part = bytes(data)
         if self._appends:
@@ -116,7 +116,7 @@ class RawFile(io.RawIOBase):
         return len(part)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a position, which may lie behind the end; return it."""
+        """Move to a position, which may be past the end; return it."""
         self._check_open()
         origins: dict[int, Callable[[], int]] = {
             io.SEEK_SET: lambda: 0,
@@ -124,10 +124,10 @@ class RawFile(io.RawIOBase):
             io.SEEK_END: lambda: len(self._content()),
         }
         if whence not in origins:
-            raise UsageError(f"whence is 0, 1 or 2, got {whence!r}")
+            raise UsageError(f"`whence` is not 0, 1 or 2: {whence!r}")
         position = origins[whence]() + offset
         if position < 0:
-            raise UsageError(f"a position is 0 or more, got {position}")
+            raise UsageError(f"the position is negative: {position}")
         self._position = position
         return position
 
@@ -137,9 +137,9 @@ class RawFile(io.RawIOBase):
         return self._position
 
     def truncate(self, size: int | None = None) -> int:
-        """Make the file `size` bytes long, of zeros where it grows; the position stays.
+        """Make the file `size` bytes long, by default up to the position; append zeros if it grows.
 
-        Without a size the position counts.
+        The position stays.
         """
         self._need(self._writes, "writing")
         wanted = self._position if size is None else size
@@ -165,9 +165,9 @@ def open_file(drive: Home, path: PathLike, mode: str, buffering: int) -> BinaryI
     spelled = "".join(sorted(mode))
     known = {"".join(sorted(one)): one for one in MODES}.get(spelled)
     if known is None:
-        raise UsageError(f"a mode is one of {', '.join(MODES)}, got {mode!r}")
+        raise UsageError(f"`mode` is not one of {', '.join(MODES)}: {mode!r}")
     if buffering < -1 or buffering == 1:
-        raise UsageError(f"buffering is 0, -1 or a size of 2 or more, got {buffering}")
+        raise UsageError(f"`buffering` is not 0, -1 or a size of 2 or more: {buffering}")
     kind, both = known[0], "+" in known
     if kind == "x":
         drive.create_file(path)

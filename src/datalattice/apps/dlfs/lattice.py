@@ -31,7 +31,7 @@ from datalattice.lattice import (
 
 
 class DLFSLattice(Lattice):
-    """A node of a drive with everything below it."""
+    """A node of a drive and its subtree."""
 
     def zero(self) -> Value:
         """Return the empty directory of time 0."""
@@ -44,7 +44,7 @@ class DLFSLattice(Lattice):
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the newest write of each tree that the other lacks.
 
-        Cost:   the directories that differ.
+        Cost:   proportional to the directories that differ.
         """
         return latest_of_nodes(own, other, walk)
 
@@ -53,30 +53,30 @@ class DLFSLattice(Lattice):
         return is_well_formed(value)
 
     def accepts(self, other: Value, context: MergeContext) -> bool:
-        """Return whether `other` has the shape of a node; report it when not."""
+        """Return whether `other` has the shape of a node; report it if not."""
         if is_well_formed(other, work=context.work):
             return True
         context.report(EntryDropped(context.path))
         return False
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of the entries at position 0, else nil."""
+        """Return the lattice of the entries for position 0, otherwise None."""
         return ExactIndexLattice(self) if is_integer(key) and key == ENTRIES else None
 
     def resolve_key(self, key: Value) -> Value:
-        """Return an Integer, or the Integer that a String spells, else nil."""
+        """Return `key` if it is an Integer, or the Integer in a String; otherwise None."""
         if isinstance(key, str) and key.removeprefix("-").isdecimal() and key.isascii():
             number = int(key) if len(key) < _LONG_DIGITS else None
             return number if number is not None and is_long(number) else None
         return as_integer(key)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the join of two trees; an operand itself if the join equals it.
+        """Return the merge of two trees; an operand itself if the result equals it.
 
-        Shapes: own, other: nil or a node.
-        Cost:   the directories that differ, and what is new. A directory whose base is raised is
-                walked as a whole.
-        Raises: MissingData: a directory to look into is not in the store.
+        Shapes: own, other: None or a node.
+        Cost:   proportional to the directories that differ or are new. A directory whose base rises
+                is walked completely.
+        Raises: MissingData: a directory to read is not in the store.
         """
         if other is None or own is other:
             return own
@@ -92,9 +92,6 @@ _LONG_DIGITS: Final = 21
 
 FS_SECTION: Final = Keyword("fs")
 DRIVES: Final = MapLattice(DLFSLattice())
-"""The drives of one owner by name.
-
-Source: CAD028 "Drives"; docs/dlfs.md "Drives".
-"""
+"""The lattice of one owner's drives by name."""
 
 register_section(FS_SECTION, OwnerLattice(DRIVES))

@@ -1,13 +1,12 @@
-"""Merging: how two nodes are joined, exactly as the page on decisions says under "Base".
+"""Merging: the merge of two nodes, by the rules under "Base" on the page of decisions.
 
-A directory is the set of what its names hold; a file or a tombstone is a register that the latest
-write wins. What decides between the two kinds is time, and a directory that wins remembers, as its
-base, how far back it was cleared.
+Directories merge name by name. A file or a tombstone is a register: the latest write wins. Between
+a directory and a register the later time wins; a directory that wins gets as its base the time up
+to which it was cleared.
 
-Trees come from strangers and a few cells that are used many times over can stand for more nodes
-than any machine could visit. So all merges of one message remember together what they did for a
-directory, by its hash, and go no deeper than `DEPTH_MAX`. What was done at one depth holds at every
-depth that has room for as many levels as were looked at.
+A few foreign cells that share subtrees can encode more nodes than a machine can visit. So all
+merges of one message share a cache of results by directory hash, and stop at `DEPTH_MAX`. A result
+computed at one depth is valid at every depth from which the levels it read still fit.
 
 Source: docs/design/decisions.md "Base", "D-FS1"; docs/dlfs.md "Writes", "What foreigners may send",
     "Nodes"; CAD028 "checkForeign".
@@ -54,11 +53,11 @@ Key = tuple[bytes, bytes | int]
 
 
 def time_of(value: Value) -> int:
-    """Return the time of a node: its utime, of a directory the greatest in its whole subtree.
+    """Return the time of a node: its utime; of a directory, the greatest in its subtree.
 
-    -1 for a value that is no node.
+    A malformed value has time -1.
 
-    Cost:   a directory is walked, once for each hash.
+    Cost:   walks each distinct directory once.
     """
     node = read_node(value)
     if node is None:
@@ -67,11 +66,11 @@ def time_of(value: Value) -> int:
 
 
 def is_well_formed(value: Value, known: Times | None = None, work: Work | None = None) -> bool:
-    """Return whether a value is a node whose base, if it has one, is older than the node.
+    """Return whether a value is a node that is newer than its base, if it has one.
 
-    What lies below is not looked at, unless the directory itself is not newer than its base.
+    Entries are read only if the directory's own time is not newer than its base.
 
-    Shapes: known: what this merge found out before; filled.
+    Shapes: known: times that this merge has computed; extended.
     """
     node = read_node(value)
     if node is None:
@@ -87,21 +86,21 @@ def entries_of(node: Node, work: Work | None = None) -> Index:
 
 
 class _Memo:
-    """What was done for directories, by hashes, and how many levels of them that looked at."""
+    """Cached results for directories by hash, with the number of levels each result read."""
 
     def __init__(self) -> None:
         self._done: Final[dict[Key, tuple[Value, int]]] = {}
         self._cut_short: Final[dict[tuple[Key, int], tuple[Value, int]]] = {}
 
     def get(self, key: Key, depth: int) -> tuple[Value, int] | None:
-        """Return what was done that holds at this depth: (result, levels looked at)."""
+        """Return (result, levels read) of a cached result that is valid at this depth."""
         found = self._done.get(key)
         if found is not None and depth + found[1] <= DEPTH_MAX:
             return found
         return self._cut_short.get((key, depth))
 
     def put(self, key: Key, depth: int, result: Value, levels: int) -> None:
-        """Remember what was done at a depth."""
+        """Cache a result computed at a depth."""
         if depth + levels <= DEPTH_MAX:
             self._done[key] = (result, levels)
         else:
@@ -109,7 +108,7 @@ class _Memo:
 
 
 class _Memos:
-    """What the merges of one message did already."""
+    """The caches shared by the merges of one message."""
 
     def __init__(self) -> None:
         self.times: Final[Times] = {}
@@ -124,9 +123,9 @@ _SILENT: Final = b"silent"
 
 
 def _memos(work: Work | None, which: bytes) -> _Memos:
-    """Return what was done already: by this message where there is an account, else nothing.
+    """Return the caches of the message that `work` accounts for; without `work`, new ones.
 
-    What was done in silence told nobody what it left out: it is remembered apart.
+    Merges that do not report have separate caches: a cached result skips the reports.
     """
     if work is None:
         return _Memos()
@@ -138,7 +137,7 @@ def _memos(work: Work | None, which: bytes) -> _Memos:
 
 
 class Merging:
-    """One merge of two trees: whom to tell, what it may cost, and what was done already."""
+    """One merge of two trees, with its report function, work account and caches."""
 
     def __init__(
         self, context: MergeContext | None, memos: _Memos | None = None, work: Work | None = None
@@ -150,14 +149,14 @@ class Merging:
         self.work: Final = work
         self._memos: Final = memos or _memos(work, _SILENT if silent else _TELLING)
         self._aside: Merging | None = None
-        self._deepest = 0  # the deepest level looked at so far
+        self._deepest = 0  # the deepest level read so far
 
     def _report(self, report: MergeNotice) -> None:
         if self._tell is not None:
             self._tell.report(report)
 
     def _in_silence(self) -> Merging:
-        """Return the merge that tells nothing, for what only asks what would come of it."""
+        """Return this merge without reports."""
         if self._tell is None:
             return self
         if self._aside is None:
@@ -167,7 +166,7 @@ class Merging:
     def _once(
         self, memo: _Memo, key: Key, node: Node, depth: int, do: Callable[[], Value]
     ) -> Value:
-        """Return what `do` returns for a directory at a depth, done once for as many as it can."""
+        """Return the result of `do` for a directory at a depth, from the cache if possible."""
         found = memo.get(key, depth)
         if found is None:
             if self.work is not None:
@@ -180,7 +179,7 @@ class Merging:
         return found[0]
 
     def _is_newer(self, value: Value, node: Node, than: int) -> bool:
-        """Return whether the time of a node is greater; a directory is walked when it must be."""
+        """Return whether a node's time is greater than `than`; walk a directory if necessary."""
         if node.utime > than or not node.is_directory:
             return node.utime > than
         return directory_time(value, node, self._memos.times, self.work) > than
@@ -188,9 +187,9 @@ class Merging:
     # --- foreign trees ---
 
     def clean(self, value: Value, path: Path, depth: int) -> Value:
-        """Return a foreign node without what is malformed in it; each such entry is reported.
+        """Return a well-formed foreign node without malformed entries; report each of these.
 
-        The node itself is well-formed. The same object when nothing is wrong.
+        Returns the same object if there are none.
         """
         node = read_node(value)
         if node is None or node.entries is None:
@@ -217,7 +216,7 @@ class Merging:
                 continue
             if self._is_sound(cleaned):
                 entries = entries.put(name, cleaned)
-            else:  # what was newer than its base lay too deep
+            else:  # all nodes newer than its base were too deep
                 entries = entries.remove(name)
         if entries is node.entries:
             return value
@@ -234,7 +233,7 @@ class Merging:
     # --- joining ---
 
     def join(self, own: Value, other: Value, path: Path, depth: int) -> Value:
-        """Return the join of two nodes; `other` is foreign, and well-formed at its top."""
+        """Return the merge of two nodes; `other` is foreign, and well-formed at its top."""
         if own is other or same(own, other):
             return own
         a, b = read_node(own), read_node(other)
@@ -254,7 +253,7 @@ class Merging:
         if a.is_directory:
             return self._mixed(own, a, b, other, OWN, path, depth)
         if b.is_directory:
-            if self._is_newer(other, b, a.utime):  # else it gives way, whatever is in it
+            if self._is_newer(other, b, a.utime):  # otherwise other loses, whatever it contains
                 other = self.clean(other, path, depth)
             return self._mixed(other, b, a, own, OTHER, path, depth)
         return self._registers(own, a, other, b, path)
@@ -278,7 +277,7 @@ class Merging:
         path: Path,
         depth: int,
     ) -> Value:
-        """Return the join of a directory, on `side`, and a file or a tombstone."""
+        """Return the merge of a directory, on `side`, and a file or a tombstone."""
         if not self._is_newer(directory, node, register.utime):
             self._report(WriteSuperseded(path, side))
             return register_value
@@ -326,9 +325,9 @@ class Merging:
     # --- the layout of CAD028 ---
 
     def folded(self, node: Node, path: Path, depth: int) -> Index:
-        """Return the entries with the names of the fifth position joined in as tombstones.
+        """Return the entries merged with the deletions of the fifth element, as tombstones.
 
-        Bad ones are dropped, and reported where there is a path to name them by.
+        Malformed ones are dropped, and reported if a path is known.
         """
         entries = node.entries
         assert entries is not None
@@ -351,10 +350,10 @@ class Merging:
     # --- cutting ---
 
     def _cut(self, value: Value, at: int, side: str, path: Path, depth: int) -> Value:
-        """Return what is newer than `at` in a node, ABSENT for nothing.
+        """Return the part of a node that is newer than `at`, ABSENT if there is none.
 
-        The same object when everything is. Our own side may be as its signer made it: whatever is
-        malformed or too deep goes.
+        Returns the same object if everything is newer. Own's side may contain malformed or too deep
+        nodes from its signer; these are dropped.
         """
         self._deepest = max(self._deepest, depth)
         node = read_node(value)
@@ -380,7 +379,9 @@ class Merging:
         if not self._is_newer(value, node, at):
             self._report(WriteSuperseded(path, side))
             return ABSENT
-        entries = full = self.folded(node, (), depth)  # so that it is spelled alike in any order
+        entries = full = self.folded(
+            node, (), depth
+        )  # so that the encoding is equal in any order of merges
         for name, child in full.entries(self.work):
             kept = self._cut(child, at, side, (*path, ENTRIES, name), depth + 1)
             if kept is ABSENT:
@@ -389,7 +390,7 @@ class Merging:
                 entries = entries.put(name, kept)
         stays = node.utime > at
         if not stays and not entries:
-            return ABSENT  # what was newer lies too deep
+            return ABSENT  # all newer nodes are too deep
         base = node.base if node.base > at else NO_TIME
         is_folded = next(deletions_of(node), None) is None
         if is_folded and entries is full and stays and base == node.base:
@@ -403,11 +404,11 @@ class Merging:
         )
         return (
             left if self._is_sound(left) else ABSENT
-        )  # what was newer than its base lies too deep
+        )  # all nodes newer than its base are too deep
 
 
 class _Names:
-    """The join of the entries of two directories."""
+    """The merge of the entries of two directories."""
 
     def __init__(self, merging: Merging, own: Index, other: Index, path: Path, depth: int) -> None:
         self._merging: Final = merging
@@ -422,7 +423,7 @@ class _Names:
         return self._own.merge_with(self._other, self._join, rival=self._rival, work=work)
 
     def _rival(self, held: Value, own: Value, key: Value, other: Value) -> tuple[Value, object]:
-        """Return which entry stays, of two whose keys share 32 bytes."""
+        """Return the entry that stays, of two whose keys share their first 32 bytes."""
         if not is_name(key):
             self._lost(key, False)
             return held, own
@@ -438,7 +439,7 @@ class _Names:
     def _join(
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
-        """Return what stands under a key afterwards."""
+        """Return the merged entry of a key."""
         merging = self._merging
         path = (*self._path, key)
         if not merging._is_entry(key, other, self._depth):
@@ -450,7 +451,7 @@ class _Names:
 
 
 def _rank(node: Node) -> tuple[int, bool, bytes]:
-    """Return by what the time, metadata and further fields of one of two directories are taken."""
+    """Return the rank of a directory; time, metadata and other fields come from the greater."""
     plain = node.metadata is None and not node.further
     shown = b"" if plain else value_hash(Vector.of([node.metadata, *node.further]))
     return node.utime, not plain, shown
@@ -463,7 +464,4 @@ def _either(own: Value, other: Value) -> Value:
 
 
 NAMES: Final = ExactKeys(_either, texts=False)
-"""How the names of a directory stand in its Index.
-
-Source: docs/dlfs.md "Names and paths".
-"""
+"""How the Index of a directory represents its names."""

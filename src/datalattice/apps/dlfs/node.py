@@ -1,9 +1,9 @@
 """Node: the value of a directory, a file or a tombstone, and the pure functions on it.
 
-A node is the Vector `[entries, data, metadata, utime]`: a directory has entries, a file data, a
-tombstone neither. A directory may carry a base as the entry of the empty name in a fifth position;
-nothing in it is as old as that. Ordinary names there are deletions in the layout of CAD028, and are
-read as tombstones of their times.
+A node is the Vector `[entries, data, metadata, utime]`: a directory has entries, a file has data, a
+tombstone has neither. An optional fifth element maps names to times: that of the empty name is the
+directory's base, and everything in the directory is newer than its base. Other names there are
+deletions in the layout of CAD028 and read as tombstones.
 
 Source: CAD028 "Node", "Names", "Tombstones"; docs/dlfs.md "Nodes", "Names and paths", "Merge";
     docs/design/decisions.md "D-FS1".
@@ -25,14 +25,14 @@ DELETIONS: Final = 4
 NODE_FIELDS: Final = 4
 
 NODE_FIELDS_MAX: Final = 256
-"""Most positions of a node: a dozen cells can stand for any number, and a merge keeps them all."""
+"""Most elements of a node. A dozen cells can encode any number, and a merge keeps them all."""
 
 DEPTH_MAX: Final = 100
-"""Most names in a path: deeper nodes are neither written nor taken from others."""
+"""Most names in a path; deeper nodes are neither written nor accepted from others."""
 
 BASE_KEY: Final = ""
 NO_TIME: Final = -1
-"""Below every time: what a directory without a base is cut at."""
+"""Less than every time; the base of a directory without one."""
 
 Content = bytes | Blob
 """The data of a file."""
@@ -41,7 +41,7 @@ ZERO_NODE: Final = Vector.of((EMPTY_INDEX, None, None, 0))
 
 
 class Node(NamedTuple):
-    """The parts of a node, as they stand in its Vector."""
+    """The elements of a node's Vector."""
 
     entries: Index | None
     data: Content | None
@@ -62,12 +62,12 @@ class Node(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """Whether it is a directory or a file, and no tombstone."""
+        """Whether it is a directory or a file, not a tombstone."""
         return self.entries is not None or self.data is not None
 
     @property
     def base(self) -> int:
-        """The time that nothing in the directory is as old as; -1 without one."""
+        """The time that everything in the directory is newer than; -1 without a base."""
         found = None if self.deletions is None else as_integer(self.deletions.get(BASE_KEY))
         return NO_TIME if found is None else found
 
@@ -79,7 +79,7 @@ def is_time(value: Value) -> bool:
 
 
 def is_name(value: Value) -> bool:
-    """Return whether a value can be the key of an entry: a String that stands for a name.
+    """Return whether a value can be the key of an entry: a String that is a name.
 
     A name has at least one character and no `/`.
     """
@@ -88,9 +88,9 @@ def is_name(value: Value) -> bool:
 
 
 def read_node(value: Value) -> Node | None:
-    """Return the parts of a node, None for a value that is none.
+    """Return the node in `value`, None if it is malformed.
 
-    Cost:   looks at the top of the value only.
+    Cost:   reads only the top of the value.
     """
     if not isinstance(value, Vector) or not NODE_FIELDS <= len(value) <= NODE_FIELDS_MAX:
         return None
@@ -125,7 +125,7 @@ def make_directory(
     metadata: Value = None,
     further: tuple[Value, ...] = (),
 ) -> Vector:
-    """Return a directory: four positions, five with a base, more with further fields."""
+    """Return a directory: four elements, five with a base, more with further fields."""
     fields: list[Value] = [entries, None, metadata, utime]
     if base > NO_TIME:
         fields.append(Index.of([(BASE_KEY, base)]))
@@ -141,14 +141,14 @@ def make_file(data: Content, utime: int, metadata: Value = None) -> Vector:
 
 
 def make_tombstone(utime: int) -> Vector:
-    """Return what stands under the name of a deleted entry."""
+    """Return the node of a deleted entry."""
     return Vector.of((None, None, None, utime))
 
 
 def deletions_of(node: Node) -> Iterator[tuple[Value, Value]]:
-    """Yield (name, time) of the deletions in a fifth position, the base not among them.
+    """Yield (name, time) of the deletions in the fifth element, without the base.
 
-    Nothing is checked.
+    Names and times are unchecked.
     """
     if node.deletions is not None and (len(node.deletions) > 1 or node.base == NO_TIME):
         for name, time in node.deletions.entries():

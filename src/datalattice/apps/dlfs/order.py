@@ -1,6 +1,6 @@
 """Order of drives: by which of two forked drives has the newest write.
 
-A directory ranks above what is in it at the same time, so a base ranks above what it cleared.
+At equal times a directory ranks above its entries, so a base ranks above what it cleared.
 
 Source: docs/design/forks.md "The order"; docs/dlfs.md "Merge".
 """
@@ -32,7 +32,7 @@ _DESCRIBED: Final = b"\x01"
 
 
 class _NameOrder(EntryOrder):
-    """The elements of the names of a directory, some levels below the drive."""
+    """The elements of a directory's entries at a given depth below the drive."""
 
     def __init__(self, depth: int) -> None:
         super().__init__()
@@ -47,18 +47,18 @@ class _NameOrder(EntryOrder):
         other_present: bool,
         walk: Walk,
     ) -> Latest:
-        """Return the greatest elements of what a name holds on each side."""
+        """Return the greatest elements of both sides below one name."""
         return _compare(own, other, own_present, other_present, is_name(key), self._depth, walk)
 
 
 _NAMES: Final = [_NameOrder(depth) for depth in range(1, DEPTH_MAX + 2)]
-"""By depth, for what is deeper than any name may be is malformed."""
+"""One per depth, because a node below the greatest depth is malformed."""
 
 
 def latest_of_nodes(own: Value, other: Value, walk: Walk) -> Latest:
-    """Return the greatest elements that each of two trees has alone; nil: not there.
+    """Return the greatest element of each tree that the other lacks; None is an absent tree.
 
-    Cost:   the directories that differ; what one side alone has is remembered.
+    Cost:   proportional to the directories that differ; one-sided subtrees are cached.
     """
     return _compare(own, other, own is not None, other is not None, True, 0, walk)
 
@@ -74,7 +74,7 @@ def _compare(
         return found
     if mine or theirs:
         walk.spend(WORK_LIMITS.directory)
-    # A few cells can stand for any number of pairs of directories: each pair is compared once.
+    # A few cells can encode any number of pairs of directories, so each pair is compared once.
     pair = (
         -1 - depth,
         b"" if mine is None else value_hash(mine),

@@ -1,8 +1,8 @@
-"""Paths: names separated by `/`, brought to one form.
+"""Paths: names separated by `/`, in normal form.
 
-Leading slashes make a path absolute, trailing ones stand for `/.`; `.` and `..` are resolved, and
-`..` above the root of an absolute path is dropped. An empty path and an empty name in the middle
-are errors.
+A leading slash makes a path absolute; a trailing slash means `/.`. `.` and `..` are resolved; `..`
+above the root of an absolute path is dropped. An empty path and an empty name in the middle are
+errors.
 
 Source: CAD028 "Paths"; docs/dlfs.md "Names and paths".
 """
@@ -23,7 +23,7 @@ PathLike = str | os.PathLike[str]
 
 
 def normal_path(path: PathLike) -> str:
-    """Return the normal form of a path; a relative one that leads nowhere else is `.`.
+    """Return the normal form of a path; that of an empty relative path is `.`.
 
     Raises: UsageError: the path is empty, or has an empty name in the middle.
     """
@@ -35,7 +35,7 @@ def normal_path(path: PathLike) -> str:
 
 
 def split_path(path: PathLike) -> tuple[str, ...]:
-    """Return the names that lead from the root of a drive to `path`; a relative one begins there.
+    """Return the names from the root of a drive to `path`; a relative path starts at the root.
 
     Raises: UsageError: the path is empty, has an empty name in the middle, or is deeper than 100
             names.
@@ -43,7 +43,7 @@ def split_path(path: PathLike) -> tuple[str, ...]:
     text = _text(path)
     names = tuple([name for name in _names(text) if name != ABOVE])
     if len(names) > DEPTH_MAX:
-        raise UsageError(f"a path has at most {DEPTH_MAX} names, got {len(names)}")
+        raise UsageError(f"the path has {len(names)} names, {DEPTH_MAX} at most")
     return names
 
 
@@ -55,14 +55,14 @@ def join_path(names: tuple[str, ...]) -> str:
 def _text(path: PathLike) -> str:
     text = os.fspath(path)
     if not isinstance(text, str):
-        raise UsageError(f"a path is a str, got {type(text).__name__}")
+        raise UsageError(f"the path is not a str: {type(text).__name__}")
     if not text:
-        raise UsageError("a path is empty; the root is /")
+        raise UsageError("the path is empty; the root is /")
     return text
 
 
 def _names(text: str) -> list[str]:
-    """Return the names of a path, `..` only where nothing stands before it."""
+    """Return the names of a path; `..` remains only at its start."""
     inner = text.strip(SEPARATOR)
     found: list[str] = []
     for name in inner.split(SEPARATOR) if inner else []:

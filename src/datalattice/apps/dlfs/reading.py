@@ -1,4 +1,4 @@
-"""Reading: what a drive tells without changing anything.
+"""Reading: the read operations of a drive.
 
 Source: CAD028 "Operations", "Drives"; docs/dlfs.md "Operations", "Names and paths", "Large files",
     "Drives".
@@ -22,11 +22,11 @@ Stats = list[Stat]
 Walk = Iterator[tuple[str, list[str], list[str]]]
 
 READ_BYTES_MAX: Final = 1 << 32
-"""Most bytes that one read returns: a few cells can stand for a file of any size."""
+"""Most bytes that one read returns. A few cells can encode a file of any size."""
 
 
 class DriveReader:
-    """The reading half of a drive."""
+    """The read operations of a drive."""
 
     __slots__ = ("_cursor",)
 
@@ -35,7 +35,7 @@ class DriveReader:
 
     @property
     def cursor(self) -> LatticeCursor:
-        """The cursor this drive works on."""
+        """The cursor below this drive."""
         return self._cursor
 
     def exists(self, path: PathLike) -> bool:
@@ -53,9 +53,9 @@ class DriveReader:
         return node is not None and node.is_file
 
     def stat(self, path: PathLike) -> Stat:
-        """Return what is known about a file or directory.
+        """Return the status of a file or directory.
 
-        Raises: NoSuchPath: there is none.
+        Raises: NoSuchPath: nothing is at `path`.
         """
         names = split_path(path)
         return stat_of(names, tree.find(self._cursor.get(), names))
@@ -63,14 +63,14 @@ class DriveReader:
     def list(self, path: PathLike = "/") -> Listing:
         """Return the names in a directory, in the order of their UTF-8 bytes.
 
-        Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
+        Raises: NoSuchPath: nothing is at `path`. NotADirectory: it is a file.
         """
         return [name for name, _, _ in tree.listed(self._directory(path))]
 
     def entries(self, path: PathLike = "/") -> Stats:
-        """Return what is known about everything in a directory, in the order of names.
+        """Return the status of every entry of a directory, in the order of names.
 
-        Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
+        Raises: NoSuchPath: nothing is at `path`. NotADirectory: it is a file.
         """
         names = split_path(path)
         return [
@@ -78,32 +78,32 @@ class DriveReader:
         ]
 
     def unreachable(self, path: PathLike = "/") -> Listing:
-        """Return names in a directory to which no path leads, as another implementation made them.
+        """Return names that no path can express; other implementations may have written them.
 
-        Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
+        Raises: NoSuchPath: nothing is at `path`. NotADirectory: it is a file.
         """
         return tree.unreachable(self._directory(path))
 
     def walk(self, path: PathLike = "/") -> Walk:
         """Yield (path, names of directories, names of files) of a directory and all below it.
 
-        Tells what was there when it was called; a directory comes before what is in it.
+        Walks a snapshot taken at the call; a directory comes before its entries.
 
-        Raises: NoSuchPath: there is nothing. NotADirectory: there is a file.
+        Raises: NoSuchPath: nothing is at `path`. NotADirectory: it is a file.
         """
         return walked(split_path(path), self._directory(path))
 
     def read(self, path: PathLike, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes of a file from `start` to before `stop` or the end.
 
-        Cost:   loads the chunks of that range only.
-        Raises: NoSuchPath: there is nothing. IsADirectory: there is a directory. UsageError: more
-                than 4 GiB at once, or a negative position.
+        Cost:   loads only the chunks of that range.
+        Raises: NoSuchPath: nothing is at `path`. IsADirectory: `path` is a directory. UsageError:
+                more than 4 GiB at once, or a negative position.
         """
         data = self.content(path)
         stop = len(data) if stop is None else stop
         if start < 0 or stop < 0:
-            raise UsageError(f"a position is 0 or more, got {min(start, stop)}")
+            raise UsageError(f"the position is negative: {min(start, stop)}")
         stop = min(stop, len(data))
         if stop - start > READ_BYTES_MAX:
             raise UsageError(
@@ -113,9 +113,9 @@ class DriveReader:
         return data[start:stop] if isinstance(data, bytes) else data.read(start, stop)
 
     def content(self, path: PathLike) -> Content:
-        """Return the data of a file as the immutable value it is: bytes, or a blob tree.
+        """Return the data of a file as an immutable value: bytes, or a blob tree.
 
-        Raises: NoSuchPath: there is nothing. IsADirectory: there is a directory.
+        Raises: NoSuchPath: nothing is at `path`. IsADirectory: it is a directory.
         """
         names = split_path(path)
         node = read_node(tree.find(self._cursor.get(), names))
@@ -126,23 +126,23 @@ class DriveReader:
     def du(self, path: PathLike = "/") -> DriveUsage:
         """Return how many bytes, files and directories are at and below `path`.
 
-        Raises: NoSuchPath: there is nothing.
+        Raises: NoSuchPath: nothing is at `path`.
         """
         return usage_of(tree.find(self._cursor.get(), split_path(path)))
 
     def root_hash(self) -> bytes:
-        """Return the value hash of the root node: two drives with the same one hold the same."""
+        """Return the value hash of the root node; it is equal for drives with equal content."""
         return self.node_hash("/")
 
     def node_hash(self, path: PathLike) -> bytes:
         """Return the value hash of the node at `path`.
 
-        Raises: NoSuchPath: there is nothing.
+        Raises: NoSuchPath: nothing is at `path`.
         """
         return value_hash(tree.find(self._cursor.get(), split_path(path)))
 
     def _find(self, path: PathLike) -> Value:
-        """Return the live node at `path`, nil for none."""
+        """Return the live node at `path`, None if absent."""
         try:
             return tree.find(self._cursor.get(), split_path(path))
         except NoSuchPath:

@@ -1,8 +1,8 @@
-"""Times: the greatest time in the whole subtree of a directory, by its hash.
+"""Times: the greatest time in the subtree of a directory, cached by its hash.
 
-It belongs to the hash, whatever the path that leads there, so it is found once and remembered
-beyond the merge that needed it. Trees come from strangers, and a few cells that are used many times
-over can stand for more nodes than any machine could visit; here each directory is looked into once.
+The time depends only on the hash, not on the path, so it is cached beyond a single merge. A few
+foreign cells that share subtrees can encode more nodes than a machine can visit, so each distinct
+directory is read once.
 
 Source: docs/design/decisions.md "Base"; docs/design/foreign-data.md "Work".
 """
@@ -16,21 +16,21 @@ from datalattice.cells import Value, Work, value_hash
 from datalattice.limits import WORK_LIMITS
 
 REMEMBERED_MAX: Final = 65_536
-"""Most directories whose times outlive a merge."""
+"""Most directories whose times are cached beyond a merge."""
 
 Times = dict[bytes, int]
-"""Times by the hash of a directory, as far as one merge found them out."""
+"""Times by hash of the directory, as computed by one merge."""
 
 
 def directory_ticks(node: Node) -> int:
-    """Return what a step that looks into a directory costs; an empty one is quickly done."""
+    """Return the work of reading a directory; an empty one costs less."""
     return WORK_LIMITS.directory if node.entries else WORK_LIMITS.joined
 
 
 class _Remembered:
-    """Times that outlive the merge, in two halves of which the older one goes as a whole.
+    """A cache of times in two halves; when full, the older half is dropped.
 
-    Nothing is iterated, so that many threads may ask and add at once; at worst one is found again.
+    It is never iterated, so threads may use it without a lock; at worst a time is computed twice.
     """
 
     def __init__(self, limit: int) -> None:
@@ -39,12 +39,12 @@ class _Remembered:
         self._old: Times = {}
 
     def get(self, hash: bytes) -> int | None:
-        """Return the time of a directory, None when it is not known."""
+        """Return the cached time of a directory, or None."""
         found = self._young.get(hash)
         return self._old.get(hash) if found is None else found
 
     def put(self, hash: bytes, time: int) -> None:
-        """Remember what was found out."""
+        """Cache the time of a directory."""
         young = self._young
         young[hash] = time
         if len(young) >= self._half:
@@ -57,11 +57,11 @@ _remembered: Final = _Remembered(REMEMBERED_MAX)
 def directory_time(
     directory: Value, node: Node, known: Times | None = None, work: Work | None = None
 ) -> int:
-    """Return the time of a directory: the greatest in its whole subtree, but for malformed ones.
+    """Return the time of a directory: the greatest time of well-formed nodes in its subtree.
 
-    Shapes: known: what this merge found out before; filled.
-    Cost:   each directory below, of which nothing is known, is looked into once; paid from `work`.
-    Raises: MissingData: one is not in the store. WorkExceeded: `work` is used up.
+    Shapes: known: times that this merge has computed; extended.
+    Cost:   reads each uncached directory below once; charged to `work`.
+    Raises: MissingData: a directory is not in the store. WorkExceeded: `work` is used up.
     """
     if known is None:
         known = {}
@@ -69,7 +69,7 @@ def directory_time(
     found = _look_up(hash, known)
     if found is not None:
         return found
-    # Chains of directories can be thousands long: a stack of our own.
+    # Chains of directories can exceed the recursion limit, so this uses its own stack.
     stack = [_Walked(hash, node, work)]
     while True:
         top = stack[-1]
@@ -96,7 +96,7 @@ def _look_up(hash: bytes, known: Times) -> int | None:
 
 
 class _Walked:
-    """A directory on the way down: its time so far, and the directories in it still to be met."""
+    """A directory during the walk: its time so far, and its directories still to be read."""
 
     def __init__(self, hash: bytes, node: Node, work: Work | None) -> None:
         if work is not None:

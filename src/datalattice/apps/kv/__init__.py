@@ -1,7 +1,7 @@
-"""KV: databases of keys with values, hashes, sets, sorted sets, lists and counters, joined by time.
+"""KV: databases of values, hashes, sets, sorted sets, lists and counters by key, merged by time.
 
-A `Database` is a thin object over one cursor. Importing this package registers the section `:kv` of
-the standard root: `:kv, owner, :value, database name, key`.
+A `Database` is a thin object over one cursor. Importing this package registers the root section
+`:kv`, with the path `:kv, owner, :value, database name, key`.
 """
 
 from __future__ import annotations

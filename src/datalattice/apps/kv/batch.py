@@ -1,8 +1,8 @@
 """Batch: writes that become visible together, in one update of the database.
 
-A batch works on a snapshot and notes its steps. When it is committed and nobody wrote meanwhile,
-the snapshot it made takes the place of the store. Otherwise its steps run again on the present
-store, inside one update: writes of others are kept, and no increment of either side is lost.
+A batch works on a snapshot and records its steps. If the database is unchanged at commit, the
+batch's version of the snapshot replaces the store. Otherwise the steps run again on the current
+store, inside one update, so that concurrent writes and increments are kept.
 
 Source: docs/kv.md "Batches".
 """
@@ -18,7 +18,7 @@ from datalattice.errors import UsageError
 
 
 class Batch(TypedOperations):
-    """Writes on a database that are committed together. Made by `Database.batch`; one thread's."""
+    """Writes to a database that are committed together; from `Database.batch`, for one thread."""
 
     __slots__ = ("_base", "_database", "_done", "_staged", "_steps")
 
@@ -43,10 +43,10 @@ class Batch(TypedOperations):
         return result
 
     def commit(self) -> None:
-        """Make the writes visible; `with` calls it when the block ends well.
+        """Make the writes visible; `with` calls it when the block ends without an error.
 
-        Raises: UsageError: the batch is over. WrongType: another writer put something else under a
-                key meanwhile; nothing of the batch is written.
+        Raises: UsageError: the batch is over. WrongType: another writer has changed a key's type;
+                nothing of the batch is written.
         """
         if self._done:
             raise UsageError("the batch is over: begin another one")

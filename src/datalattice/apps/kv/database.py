@@ -1,4 +1,4 @@
-"""Database: one store of an owner, over one cursor, and what replicas of it exchange.
+"""Database: one store of an owner, over one cursor, and the exchange of its replicas.
 
 Source: CAD037; docs/kv.md "Replicas", "Layout", "Batches", "Watching", "Forks and replicas",
     "Merge", "Counters"; CAD024 "Root layout"; docs/design/forks.md "Keys".
@@ -47,7 +47,7 @@ from datalattice.lattice import (
 from datalattice.limits import INDEX_KEY_BYTES
 
 Verifier = Callable[[Value, bytes], bool]
-"""Tells whether a signer (public key) may write for an owner."""
+"""Returns whether a signer (a public key) may write for an owner."""
 
 DEFAULT_NAME: Final = "db"
 DEFAULT_REPLICA: Final = "default"
@@ -59,14 +59,14 @@ REPLICAS: Final = OwnerLattice(MapLattice(STORE))
 class Database(TypedOperations):
     """A database: keys with values, hashes, sets, sorted sets, lists and counters.
 
-    In Python it is a dict of plain values with the typed operations beside. Every write is one
+    It is a mutable mapping of plain values, with methods for the other types. Every write is one
     atomic update of the cursor, so threads may share a database object.
     """
 
     __slots__ = ("_cursor", "_held", "_name", "_owner")
 
     _held: tuple[object, Index] | None
-    """The store that was read last, beside the version of the cursor it belongs to."""
+    """The cursor's version at the last read, and the store read then."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class Database(TypedOperations):
         verifier: Verifier | None = None,
         report: Callable[[MergeNotice], None] = discard,
     ) -> Self:
-        """Return a new empty database over a cursor of its own.
+        """Return a new empty database over its own cursor.
 
-        With a key it can export signed replicas. `owner` is who it belongs to (the public key, if
-        nothing else is said); `verifier` says who may sign for owners that are no keys; `report` is
-        told what merges drop.
+        With a key pair it can export signed replicas. `owner` defaults to the public key;
+        `verifier` decides who may sign for owners other than public keys; `report` receives what
+        merges drop.
         """
         context = MergeContext(key_pair=key_pair, verifier=verifier, report=report)
         cursor = RootLattice(STORE, EMPTY_INDEX, context)
@@ -119,8 +119,8 @@ class Database(TypedOperations):
     ) -> Self:
         """Return the database `name` of `owner`, a 32-byte public key or owner cell, below a root.
 
-        Writing needs a key in the cursor's context that the owner accepts; reading checks the
-        owner's signature. Nothing is written by looking.
+        Writing needs a signing key of the owner in the cursor's context; reading verifies the
+        owner's signature and writes nothing.
         """
         identity = to_cell(owner)
         parent = root.path(KV_SECTION, identity, VALUE)
@@ -142,23 +142,23 @@ class Database(TypedOperations):
 
     @property
     def cursor(self) -> LatticeCursor:
-        """The cursor this database works on."""
+        """The cursor below this database."""
         return self._cursor
 
     @property
     def name(self) -> str:
-        """The name of the database among those of its owner."""
+        """The name of the database, unique for its owner."""
         return self._name
 
     @property
     def owner(self) -> Value:
-        """Whose database this is; None when that was never said."""
+        """The owner of the database; None if none was given."""
         return self._owner
 
     def store(self) -> Index:
-        """Return the present store: an immutable snapshot.
+        """Return an immutable snapshot of the store.
 
-        Raises: BadSignature: the owner did not sign what is there.
+        Raises: BadSignature: the store is not signed by the owner.
         """
         version, held = self._cursor.version(), self._held
         if held is not None and held[0] is version:
@@ -190,84 +190,86 @@ class Database(TypedOperations):
                 batch["a"] = 1
                 batch.incr("writes")
 
-        The batch reads its own writes. An error inside `with` leaves the database as it was.
+        The batch reads its own writes. An error inside `with` discards them.
         """
         return Batch(self)
 
     def watch(self, prefix: str = "") -> Watch:
-        """Return the changes of the live keys that begin with `prefix`, from now on.
+        """Return an iterator that waits for changes of live keys that begin with `prefix`.
 
-        An iterator that waits; use `with`, or close it.
+        It reports changes from now on. Use it in `with`, or close it.
         """
         return Watch(self._cursor, checked_text(prefix, "a prefix"), self._clock)
 
     # --- forks and merges ---
 
     def fork(self) -> Database:
-        """Return a working copy; its writes arrive here with its `sync`. It counts as this one."""
+        """Return a working copy with the same replica name; its `sync` merges its writes here."""
         return Database(
             self._cursor.fork(), self._clock, self._replica, name=self._name, owner=self._owner
         )
 
     def sync(self) -> None:
-        """Bring the writes of a fork to its parent, or those of a root to where it is kept."""
+        """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
         with collector_paused:
             self._cursor.sync()
 
     def merge(self, other: Database | Index) -> None:
-        """Join another database, or a store, into this one.
+        """Merge another database, or a store, into this one.
 
-        Bad entries are left out and reported to the cursor's context.
+        Malformed entries are skipped and reported to the cursor's context.
 
-        Raises: TypeMismatch: it is neither.
+        Raises: TypeMismatch: `other` is neither.
         """
         store = other.store() if isinstance(other, Database) else other
         if not isinstance(store, Index):
             raise TypeMismatch(
-                f"a Database or a store (Index) is merged, got {type(other).__name__}"
+                f"`other` is not a Database or a store (Index): {type(other).__name__}"
             )
         with collector_paused:
             self._cursor.merge(store)
 
     def signed_state(self) -> Signed:
-        """Return what this database's key signs: a Map of its name to its store.
+        """Return a signed Map of the database's name to its store.
 
-        Raises: NoSigningKey: there is no key.
+        Raises: NoSigningKey: the database has no key pair.
         """
         context = self._cursor.context
         key_pair = context.signer(self._owner)
         if key_pair is None and not is_public_key(self._owner):
-            key_pair = context.key_pair  # whoever merges it asks their own verifier
+            key_pair = context.key_pair  # the merging node asks its own verifier
         if key_pair is None:
             raise NoSigningKey(
-                "a signed state needs the owner's key pair: give one to Database.create"
+                "the database has no key pair to sign its state: give one to Database.create"
             )
         return Signed.sign(key_pair, Map.of([(self._name, self.store())]))
 
     def export_replica(self) -> Map:
-        """Return this database as others merge it: a Map of the owner to the signed state.
+        """Return this database for `merge_replicas`: a Map of its owner to its signed state.
 
-        Raises: NoSigningKey: there is no key.
+        Raises: NoSigningKey: the database has no key pair.
         """
         return Map.of([(self._owner, self.signed_state())])
 
     def merge_replicas(self, replicas: Value, accept: Callable[[Value], bool] | None = None) -> int:
-        """Join the replicas of other owners into this database; return how many were joined.
+        """Merge the replicas of other owners into this database; return how many were merged.
 
-        Replicas that their owners did not sign are left out and reported. `accept` chooses among
-        the owners; without it all are taken. The database's own owner is passed over.
+        Replicas without a valid signature of their owner are skipped and reported. Only owners for
+        which `accept` returns True are merged; by default all but the database's own owner.
 
-        Shapes: replicas: a Map of owner to signed state, as `export_replica` gives it; None.
-        Raises: NoSigningKey: there is no key. TypeMismatch: `replicas` is no Map.
+        Shapes: replicas: a Map of owner to signed state, as from `export_replica`, or None.
+        Raises: NoSigningKey: the database has no key pair. TypeMismatch: `replicas` is not a Map.
         """
         context = self._cursor.context
         if context.key_pair is None:
-            raise NoSigningKey("merging replicas needs a key pair: give one to Database.create")
+            raise NoSigningKey(
+                "the database has no key pair to merge replicas: give one to Database.create"
+            )
         given = to_cell(replicas)
         if given is None:
             return 0
         if not isinstance(given, Map):
-            raise TypeMismatch(f"replicas are a Map of owners, got {type(given).__name__}")
+            raise TypeMismatch(f"`replicas` is not a Map of owners: {type(given).__name__}")
         sound = REPLICAS.merge(EMPTY_MAP, given, context)
         assert isinstance(sound, Map)
         stores: list[Index] = []
@@ -283,7 +285,7 @@ class Database(TypedOperations):
         return len(stores)
 
     def _named_store(self, owner: Value, cell: Value, context: MergeContext) -> Index | None:
-        """Return the store of this name in an owner's signed state."""
+        """Return the store with this database's name in an owner's signed state."""
         assert isinstance(cell, Signed)
         databases = cell.value
         store = databases.get(self._name) if isinstance(databases, Map) else None
@@ -296,13 +298,13 @@ class Database(TypedOperations):
         return f"Database({self._name!r}, keys={len(self)})"
 
     def _repr_html_(self) -> str:
-        """Return what notebooks show: the first keys."""
+        """Return the notebook's table of the first keys."""
         entries = ((key, html_words(entry.type_name), _shown(entry)) for key, entry in self.scan())
         return html_table(f"Database {self._name!r}", ("key", "type", "value"), entries)
 
 
 HTML_MEMBERS_MAX: Final = 1_000
-"""A structure with more members is shown as it is stored, so that it is not read whole."""
+"""A structure with more members is shown in its stored form, which needs no full read."""
 
 
 def _shown(entry: Entry) -> Value:
@@ -312,34 +314,34 @@ def _shown(entry: Entry) -> Value:
 
 
 def joined(value: Value, stores: list[Index], context: MergeContext) -> Value:
-    """Return the join of the present store with others."""
+    """Return the merge of the store `value` with other stores."""
     for store in stores:
         value = STORE.merge(value, store, context)
     return value
 
 
 def as_store(value: Value) -> Index:
-    """Return a store; what is none reads as the empty one."""
+    """Return `value` if it is a store, otherwise an empty store."""
     return value if isinstance(value, Index) else EMPTY_INDEX
 
 
 def checked_name(name: object) -> str:
-    """Return a name for a database.
+    """Return `name` if it is valid for a database.
 
-    Raises: TypeMismatch: it is no str. UsageError: it is empty.
+    Raises: TypeMismatch: it is not a str. UsageError: it is empty.
     """
     text = checked_text(name, "the name of a database")
     if not text:
-        raise UsageError("a database needs a name, got an empty one")
+        raise UsageError("the database's name is empty; give a str of at least 1 character")
     return text
 
 
 def replica_name(context: MergeContext) -> str:
-    """Return the name that writes made with a context count under: the identity in hex.
+    """Return the counter column of writes made with a context: the identity in hex.
 
-    The identity, not the owner's key: two devices that write for one owner need a name each, else
-    both count in one column, and of two counts at once one is lost. A copied folder has the same
-    identity, so its copy id comes first: an Index tells keys apart by their first 32 bytes.
+    It is the identity, not the owner's key: two devices of one owner need separate columns, because
+    concurrent counts in one column lose one of them. A copied folder has the same identity, so its
+    copy id comes first: an Index compares only the first 32 bytes of a key.
     """
     identity = context.key_pair
     if identity is None:
@@ -349,9 +351,9 @@ def replica_name(context: MergeContext) -> str:
 
 
 def checked_replica(replica: object, context: MergeContext) -> str:
-    """Return the name to count under: the one given, else that of the context's identity.
+    """Return the name of the counter column: `replica`, or by default the context's identity.
 
-    Raises: UsageError: it is empty or longer than an Index can tell apart.
+    Raises: UsageError: it is empty, or longer than the key bytes that an Index compares.
     """
     if replica is None:
         return replica_name(context)
@@ -359,7 +361,7 @@ def checked_replica(replica: object, context: MergeContext) -> str:
     is_key = context.key_pair is not None and text == replica_name(context)
     if not text or (len(text.encode()) > INDEX_KEY_BYTES and not is_key):
         raise UsageError(
-            f"the replica has 1 to {INDEX_KEY_BYTES} bytes of UTF-8 and is this node's own, "
-            f"got {text!r}"
+            f"`replica` is not 1 to {INDEX_KEY_BYTES} bytes of UTF-8 nor this node's identity: "
+            f"{text!r}"
         )
     return text

@@ -1,9 +1,9 @@
-"""Entries: what a key of a database holds, a Vector `[value, type, utime, expire]`.
+"""Entries: a key of a database holds a Vector `[value, type, utime, expire]`.
 
-A hash, set, sorted set or counter is a structure: its value is an Index of members that carry their
-own times, and a fifth position may hold its base, a time below which it was cleared. Everything
-else, tombstones included, is a register, taken whole. `kinds` knows the members; this module knows
-the entry around them.
+A hash, set, sorted set or counter is a structure: its value is an Index of members with their own
+times, and an optional fifth element is its base, the time up to which it was cleared. All other
+entries, tombstones included, are registers: a merge takes one or the other. This module handles
+entries; `kinds` handles members.
 
 Source: CAD037 "Tombstones", "Merge", "Entry", "checkForeign"; docs/kv.md "Entries", "Merge", "What
     a merge drops", "What foreigners may send"; docs/design/decisions.md "Base".
@@ -31,20 +31,20 @@ ENTRY_COUNT: Final = 4
 ENTRY_COUNT_MAX: Final = 5
 
 REGISTER_RANK: Final = 9
-"""Rank of registers: of two entries with one time the greater rank wins."""
+"""Rank of registers. If two entries have equal times, the greater rank wins."""
 
 NO_TIME: Final = -1
-"""Below every time: what stands for "no base"."""
+"""Less than every time; stands for an absent base."""
 
 TOMBSTONE: Final = "tombstone"
 _REGISTER_NAMES: Final = {VALUE_TAG: "value", LIST_TAG: "list"}
 
 
 class Entry:
-    """The parts of an entry; `cell` is the Vector itself. No NamedTuple: a class is compiled.
+    """The elements of an entry; `cell` is its Vector. A class compiles better than a NamedTuple.
 
-    Shapes: kind: nil for a register. tag: -1 when the type is nil, -2 when it is no integer.
-            members: those of a structure, empty for a register. base: -1 when there is none.
+    Shapes: kind: None for a register. tag: -1 if the type is nil, -2 if it is not an integer.
+            members: those of a structure, empty for a register. base: -1 if absent.
     Units:  utime, expire, base: Unix milliseconds.
     """
 
@@ -83,11 +83,11 @@ class Entry:
         return _REGISTER_NAMES.get(self.tag, "unknown")
 
     def is_tombstone(self) -> bool:
-        """Return whether the entry says that the key was deleted: value and type are nil."""
+        """Return whether the key was deleted: value and type are nil."""
         return self.tag == NO_TIME and self.cell[VALUE] is None
 
     def is_zero(self) -> bool:
-        """Return whether the entry is `[nil nil 0 nil]`, which gives way to every other."""
+        """Return whether the entry is `[nil nil 0 nil]`, which loses to every other entry."""
         return (
             self.utime == 0
             and len(self.cell) == ENTRY_COUNT
@@ -96,7 +96,7 @@ class Entry:
         )
 
     def shows(self, work: Work | None = None) -> bool:
-        """Return whether the entry says anything but that there is nothing; expiry is not asked."""
+        """Return whether readers see the entry, regardless of its expiry."""
         kind = self.kind
         if kind is None:
             return not self.is_tombstone()
@@ -115,7 +115,7 @@ class Entry:
 
 
 def read_entry(cell: Value) -> Entry | None:
-    """Return the parts of an entry, None for what is none; its members are not looked at."""
+    """Return the entry in `cell`, None if it is malformed; its members are not checked."""
     if not isinstance(cell, Vector) or len(cell) < ENTRY_COUNT:
         return None
     parts = cell.to_list(0, ENTRY_COUNT_MAX)
@@ -144,9 +144,9 @@ def read_entry(cell: Value) -> Entry | None:
 
 
 def is_entry(cell: Value) -> bool:
-    """Return whether `cell` is an entry with all its members well formed.
+    """Return whether `cell` is an entry and all its members are well formed.
 
-    Cost:   every member of a structure is looked at.
+    Cost:   reads every member of a structure.
     """
     entry = read_entry(cell)
     if entry is None:
@@ -169,7 +169,7 @@ def _time(value: Value) -> int | None:
 
 
 def register(value: Value, tag: int | None, utime: int, expire: int | None) -> Vector:
-    """Return the entry of a value, a list, or (both nil) a tombstone.
+    """Return the entry of a value or list; of a tombstone if `value` and `tag` are None.
 
     Units:  utime, expire: Unix milliseconds.
     """
@@ -179,7 +179,7 @@ def register(value: Value, tag: int | None, utime: int, expire: int | None) -> V
 def structure(
     kind: StructureKind, index: Index, utime: int, expire: int | None, base: int
 ) -> Vector:
-    """Return the entry of a structure: four positions, five with a base (`base` -1: none).
+    """Return the entry of a structure: four elements, and a fifth if `base` is not -1.
 
     Units:  utime, expire, base: Unix milliseconds.
     """
@@ -190,4 +190,4 @@ def structure(
 
 
 ZERO_ENTRY: Final = Vector.of((None, None, 0, None))
-"""The entry that gives way to every other."""
+"""The entry that loses to every other."""

@@ -1,12 +1,12 @@
-"""Joining: the merge of two entries of one key, in any order and grouping the same.
+"""Joining: the merge of two entries of one key; commutative, associative and idempotent.
 
-Time decides between registers and between entries of different kinds. Two structures of one kind
-join member by member, after both were cut at the greater base; a structure that wins over something
-of another kind is cut at the time of what it wins over. So the result is what all writes give when
-they are replayed in the order of their times.
+The later time wins between registers, and between entries of different kinds. Two structures of one
+kind are cut at the greater base and then merged member by member. A structure that wins over an
+entry of another kind is cut at the time of that entry. The result equals a replay of all writes in
+the order of their times.
 
-Members that both sides share are not visited: own's times are known (remembered for large
-structures), and other's can only differ by the members on which the two differ.
+Members that both sides share are not visited: the times of own are known (cached for large
+structures), and those of other can differ only in the differing members.
 
 Source: CAD037 "Merge"; docs/kv.md "Merge"; docs/design/decisions.md "Base".
 """
@@ -34,14 +34,14 @@ OTHER: Final = "other"
 
 
 def merge_entries(own: Value, other: Value, context: MergeContext) -> Value:
-    """Return the join of two entries; an operand itself where the result equals it.
+    """Return the merge of two entries; an operand itself if the result equals it.
 
-    An `own` that is no entry gives way. A bad member of `other` is reported and left out. What the
-    rules drop is reported as `WriteSuperseded`.
+    A malformed `own` loses. A malformed member of `other` is reported and skipped. Writes that lose
+    are reported as `WriteSuperseded`.
 
     Shapes: other: an entry.
-    Cost:   the members that differ; a structure that wins over another kind, or whose base rises,
-            is walked.
+    Cost:   proportional to the members that differ; a structure that wins over another kind, or
+            whose base rises, is walked completely.
     """
     if own is other or same(own, other):
         return own
@@ -61,7 +61,7 @@ def merge_entries(own: Value, other: Value, context: MergeContext) -> Value:
 
 
 def _sound(entry: Entry, context: MergeContext) -> Value:
-    """Return a foreign entry without its bad members; its own cell when there are none."""
+    """Return a foreign entry without malformed members; its own cell if there are none."""
     kind = entry.kind
     if kind is None:
         return entry.cell
@@ -86,7 +86,7 @@ def _sound_index(kind: StructureKind, index: Index, context: MergeContext) -> In
 def cut_index(
     kind: StructureKind, index: Index, own_base: int, at: int, work: Work | None = None
 ) -> Index:
-    """Return the members of a structure without what is not later than `at` (-1: all stay)."""
+    """Return the members of a structure that are later than `at`; with -1, all of them."""
     if at < 0:
         return index
     if kind.untimed:
@@ -109,7 +109,7 @@ def cut_index(
 
 
 class _Members:
-    """Joins the members on which two structures differ, and notes the times of other's."""
+    """Merges the differing members of two structures, and collects the times of other's."""
 
     def __init__(
         self, kind: StructureKind, at: int, theirs_gone: bool, context: MergeContext
@@ -157,7 +157,7 @@ class _Members:
 
 
 def _join(kind: StructureKind, a: Entry, b: Entry, context: MergeContext) -> Value:
-    """Return the join of two structures of one kind."""
+    """Return the merge of two structures of one kind."""
     base = max(a.base, b.base)
     work = context.work
     span = kind.span(a.members, work)
@@ -165,7 +165,7 @@ def _join(kind: StructureKind, a: Entry, b: Entry, context: MergeContext) -> Val
     if mine is not a.members:
         _tell_cut(kind, a.members, mine, OWN, context)
     members = _Members(kind, base, kind.untimed and base > b.base, context)
-    # Under another key with the same bytes a member that is named by its hash is a bad one.
+    # Members named by their hash have one valid key; a rival with the same key bytes is malformed.
     rival = exact_merge(members.join, context).rival if kind is HASH else None
     index = mine.merge_with(b.members, members.join, own_keys=kind.hashed, rival=rival, work=work)
     first = min(span.first if mine is a.members else kind.span(mine, work).first, members.first)
@@ -178,10 +178,10 @@ def _join(kind: StructureKind, a: Entry, b: Entry, context: MergeContext) -> Val
 def _expiry(
     kind: StructureKind, a: Entry, b: Entry, a_time: int, b_least: int, work: Work | None
 ) -> int | None:
-    """Return the expiry of the later side; of equal times nil before a number, then the larger.
+    """Return the expiry of the later side; for equal times, None if either is, else the later.
 
-    Shapes: b_least: the time of b by its `utime` and the members that a has not; those that both
-            have are read only when they could change the answer.
+    Shapes: b_least: the time of b from its `utime` and the members that a lacks; shared members are
+            read only if they could change the result.
     """
     if a.expire == b.expire:
         return a.expire
@@ -199,7 +199,7 @@ def _expiry(
 
 
 def _win(a: Entry, b: Entry, context: MergeContext) -> Value:
-    """Return the winner of two registers, or of two entries of different kinds, cut if need be."""
+    """Return the winner of two registers or of entries of different kinds, cut if necessary."""
     if a.kind is None and b.kind is None:
         a_wins = (a.utime, value_hash(a.cell)) > (b.utime, value_hash(b.cell))
         a_time, b_time = a.utime, b.utime
@@ -222,7 +222,7 @@ def _win(a: Entry, b: Entry, context: MergeContext) -> Value:
 
 
 def _tell_whole(winner: Entry, loser: Entry, side: str, context: MergeContext) -> None:
-    """Report an entry that gives way, unless the winner says the same."""
+    """Report a losing entry, unless the winner has the same type and value."""
     if context.report is discard or not loser.shows(context.work):
         return
     if winner.tag != loser.tag or not same(winner.cell[0], loser.cell[0]):
@@ -232,7 +232,7 @@ def _tell_whole(winner: Entry, loser: Entry, side: str, context: MergeContext) -
 def _tell_cut(
     kind: StructureKind, index: Index, left: Index, side: str, context: MergeContext
 ) -> None:
-    """Report the members that a cut took away."""
+    """Report the members that a cut removed."""
     if context.report is discard or left is index:
         return
     for key, _there, member, _left, now in index.differences(left, context.work):
@@ -245,7 +245,4 @@ def _either(own: Value, other: Value) -> Value:
 
 
 ENTRIES: Final = ExactKeys(_either, texts=True)
-"""How the keys of a store stand in its Index.
-
-Source: docs/kv.md "Limits".
-"""
+"""How a store's Index represents its keys."""

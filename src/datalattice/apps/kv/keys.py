@@ -1,4 +1,4 @@
-"""Keys: what may be the key of a store or the field of a hash.
+"""Keys: checks of the keys of a store and the fields of a hash.
 
 Source: docs/kv.md "Limits".
 """
@@ -11,31 +11,31 @@ from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice import NAME_BYTES_MAX
 
 KEY_BYTES_MAX: Final = NAME_BYTES_MAX
-"""Longest key or field in UTF-8."""
+"""Most bytes of a key or field in UTF-8."""
 
 
 def checked_text(text: object, what: str) -> str:
-    """Return a name that can be stored as a String.
+    """Return `text` if it can be stored as a String.
 
-    Raises: TypeMismatch: it is no str. UsageError: it is no Unicode text (a lone surrogate).
+    Raises: TypeMismatch: it is not a str. UsageError: it has a lone surrogate.
     """
     if not isinstance(text, str):
-        raise TypeMismatch(f"{what} is a str, got {type(text).__name__}")
+        raise TypeMismatch(f"{what} is not a str: {type(text).__name__}")
     try:
         if not text.isascii():
             text.encode()
     except UnicodeEncodeError as error:
-        raise UsageError(f"{what} is Unicode text, got {text!r}") from error
+        raise UsageError(f"{what} is not Unicode text: {text!r}") from error
     return text
 
 
 def checked_key(key: object, what: str) -> str:
-    """Return a key or field that may be written.
+    """Return `key` if it can be written as a key or field.
 
     Raises: as `checked_text`. UsageError: it is too long.
     """
     text = checked_text(key, what)
     size = len(text) if text.isascii() else len(text.encode())
     if size > KEY_BYTES_MAX:
-        raise UsageError(f"{what} has at most {KEY_BYTES_MAX} bytes of UTF-8, got {size}")
+        raise UsageError(f"{what} has {size} bytes of UTF-8; at most {KEY_BYTES_MAX} bytes fit")
     return text

@@ -1,8 +1,8 @@
-"""Kinds: the structures of a database, by the shape, the times and the join of their members.
+"""Kinds: the structures of a database; each defines the shape, times and merge of its members.
 
-A member carries the times at which it was written, so two replicas join member by member. A cut at
-a time takes away what is as old as that, which is how a delete reaches into a structure that knows
-later writes too. Counters carry no times: a cut takes all their columns.
+A member carries the times of its writes, so that two replicas merge member by member. A cut at a
+time removes writes up to that time; so a delete removes older members from a structure that also
+has later ones. Counters carry no times: a cut removes all their columns.
 
 Source: CAD037 "Types", "Merge", "Hash", "Set", "Sorted set", "Counter"; docs/design/decisions.md
     "Base", "D1"; docs/kv.md "Structures", "What foreigners may send", "Merge", "What a merge
@@ -23,22 +23,22 @@ ZSET_TAG: Final = 3
 COUNTER_TAG: Final = 5
 
 LONG_MAX: Final = 2**63 - 1
-"""The last time, and the largest count of a counter's column."""
+"""Greatest time, and greatest count in a counter's column."""
 
 NEVER: Final = LONG_MAX + 1
-"""The first time in a structure in which no cut takes anything away."""
+"""First time of a structure from which no cut removes anything."""
 
 SPAN_WALK_MAX: Final = 64
-"""Most members whose times are read again each time they are asked for."""
+"""Most members of a structure whose times are not cached."""
 
 SPAN_CACHE_MAX: Final = 8_192
-"""Most larger structures whose times are remembered."""
+"""Most structures in the cache of times."""
 
 
 class Span(NamedTuple):
     """The times in a structure.
 
-    Shapes: first: no cut below it takes anything away. last: the greatest time, -1 for none.
+    Shapes: first: a cut below this time removes nothing. last: the greatest time, -1 for none.
     """
 
     first: int
@@ -55,7 +55,7 @@ def _is_time(value: Value) -> bool:
 
 
 def _slot(member: Value, position: int) -> int:
-    """Return the time or column at a position of a well-formed member."""
+    """Return the time or count at a position of a well-formed member."""
     assert isinstance(member, Vector)
     number = as_integer(member[position])
     assert number is not None
@@ -63,9 +63,9 @@ def _slot(member: Value, position: int) -> int:
 
 
 class StructureKind:
-    """One kind of structure. Methods but `holds` take well-formed members.
+    """One kind of structure. All methods except `holds` expect well-formed members.
 
-    Shapes: untimed: its members carry no times. hashed: they stand under their own hashes.
+    Shapes: untimed: members carry no times. hashed: a member's key is the hash of the member.
     """
 
     tag: int = 0
@@ -75,7 +75,7 @@ class StructureKind:
 
     @property
     def ticks(self) -> int:
-        """What looking at a member costs: a hashed one is hashed."""
+        """Work of reading a member; a hashed member must be hashed."""
         return WORK_LIMITS.compared + (WORK_LIMITS.hashed if self.hashed else 0)
 
     def holds(self, key: Value, member: Value) -> bool:
@@ -91,11 +91,11 @@ class StructureKind:
         return NEVER
 
     def cut(self, member: Value, at: int) -> Value:
-        """Return a member without what is not later than `at`; nil when nothing is left."""
+        """Return the member with only its writes later than `at`; None if there are none."""
         return member
 
     def join(self, own: Value, other: Value) -> Value:
-        """Return the join of two different members with one key."""
+        """Return the merge of two different members with one key."""
         return own
 
     def shows(self, member: Value) -> bool:
@@ -103,13 +103,13 @@ class StructureKind:
         return True
 
     def loses(self, member: Value, joined: Value) -> bool:
-        """Return whether a member shows what the `joined` one (nil: none) no longer shows."""
+        """Return whether readers see something in `member` that `joined`, or None, lacks."""
         return self.shows(member) and (joined is None or not self.shows(joined))
 
     def span(self, index: Index, work: Work | None = None) -> Span:
-        """Return the times in a structure; those of large ones are remembered.
+        """Return the times in a structure; those of large structures are cached.
 
-        Cost:   a walk over all members, once for a large structure.
+        Cost:   reads all members, once for a large structure.
         """
         if len(index) <= SPAN_WALK_MAX:
             return self._walk(index, work)
@@ -120,7 +120,7 @@ class StructureKind:
         return known
 
     def remember(self, index: Index, span: Span) -> None:
-        """Keep the times of a structure that were found on the way."""
+        """Cache the times of a structure."""
         if len(index) > SPAN_WALK_MAX:
             if len(_spans) >= SPAN_CACHE_MAX:
                 _spans.clear()
@@ -138,13 +138,13 @@ class StructureKind:
 
 
 class HashKind(StructureKind):
-    """Fields `[value time]`, the later write whole; a deleted field is `[nil time]`."""
+    """Fields `[value time]`; the later write wins. A deleted field is `[nil time]`."""
 
     tag = HASH_TAG
     name = "hash"
 
     def holds(self, key: Value, member: Value) -> bool:
-        """Return whether a field is `[value time]`, under a key that is sound."""
+        """Return whether a field is `[value time]` and its key is valid."""
         is_field = isinstance(member, Vector) and len(member) == 2 and _is_time(member[1])
         return is_field and is_sound_key(key)
 
@@ -157,11 +157,11 @@ class HashKind(StructureKind):
         return _slot(member, 1)
 
     def cut(self, member: Value, at: int) -> Value:
-        """Return the field, nil when it is not later than `at`."""
+        """Return the field, None if it is not later than `at`."""
         return None if _slot(member, 1) <= at else member
 
     def join(self, own: Value, other: Value) -> Value:
-        """Return the later field; of one time the one with the greater hash."""
+        """Return the later field; for equal times, the one with the greater hash."""
         mine, theirs = _slot(own, 1), _slot(other, 1)
         if mine != theirs:
             return own if mine > theirs else other
@@ -172,7 +172,7 @@ class HashKind(StructureKind):
         return isinstance(member, Vector) and member[0] is not None
 
     def loses(self, member: Value, joined: Value) -> bool:
-        """Return whether the field had a value, and another than `joined`."""
+        """Return whether the field had a value that `joined` does not have."""
         assert isinstance(member, Vector)
         now = joined[0] if isinstance(joined, Vector) else None
         return member[0] is not None and not same(member[0], now)
@@ -183,7 +183,7 @@ def _is_named(key: Value, member: Vector) -> bool:
 
 
 class SetKind(StructureKind):
-    """Members `[member add remove]` under the hash of the member; there when add > remove."""
+    """Members `[member add remove]` under the member's hash; present if add > remove."""
 
     tag = SET_TAG
     name = "set"
@@ -204,7 +204,7 @@ class SetKind(StructureKind):
         return max(_slot(member, 1), _slot(member, 2))
 
     def first(self, member: Value) -> int:
-        """Return the earlier of the times that are not 0; 0 when both are."""
+        """Return the earlier nonzero time; 0 if both are 0."""
         add, remove = _slot(member, 1), _slot(member, 2)
         return min(add, remove) or max(add, remove)
 
@@ -240,7 +240,7 @@ def _set_member(whole: Vector, member: Value, add: int, remove: int) -> Value:
 
 
 class ZSetKind(StructureKind):
-    """Members `[member score add remove]` under the hash of the member; the score goes with add."""
+    """Members `[member score add remove]` under the member's hash; add is the score's time."""
 
     tag = ZSET_TAG
     name = "zset"
@@ -299,7 +299,7 @@ class ZSetKind(StructureKind):
         return _slot(member, 2) > _slot(member, 3)
 
     def loses(self, member: Value, joined: Value) -> bool:
-        """Return whether the member was there, and is not there now or has another score."""
+        """Return whether the member was present and is now absent or has another score."""
         if not self.shows(member):
             return False
         assert isinstance(member, Vector)
@@ -316,14 +316,14 @@ def _score_hash(member: Vector) -> bytes:
 
 
 class CounterKind(StructureKind):
-    """Columns `[positive negative]` by replica, each of which only grows."""
+    """Columns `[positive negative]` by replica; both numbers only grow."""
 
     tag = COUNTER_TAG
     name = "counter"
     untimed = True
 
     def holds(self, key: Value, member: Value) -> bool:
-        """Return whether a replica's part is `[positive negative]`."""
+        """Return whether a replica's column is `[positive negative]`."""
         return (
             isinstance(member, Vector)
             and len(member) == 2
@@ -332,7 +332,7 @@ class CounterKind(StructureKind):
         )
 
     def span(self, index: Index, work: Work | None = None) -> Span:
-        """Return the span of no times."""
+        """Return an empty span: counters carry no times."""
         return EMPTY_SPAN
 
     def shows(self, member: Value) -> bool:
@@ -340,11 +340,11 @@ class CounterKind(StructureKind):
         return _slot(member, 0) != 0 or _slot(member, 1) != 0
 
     def loses(self, member: Value, joined: Value) -> bool:
-        """Return whether a cut took the column: joins lose nothing."""
+        """Return whether a cut removed the column; merges keep every count."""
         return joined is None and self.shows(member)
 
     def join(self, own: Value, other: Value) -> Value:
-        """Return the greater of each column."""
+        """Return the greater of each of the two numbers."""
         positive = max(_slot(own, 0), _slot(other, 0))
         negative = max(_slot(own, 1), _slot(other, 1))
         for side in (own, other):
@@ -360,16 +360,13 @@ COUNTER: Final = CounterKind()
 
 
 def _either(own: Value, other: Value) -> Value:
-    """Return the join of two fields of one name; what is none gives way."""
+    """Return the merge of two fields of one name; a malformed field loses."""
     if not HASH.holds("", own):
         return other
     return HASH.join(own, other) if HASH.holds("", other) else own
 
 
 FIELDS: Final = ExactKeys(_either, texts=True)
-"""How the fields of a hash stand in its Index.
-
-Source: docs/kv.md "Hashes".
-"""
+"""How the Index of a hash represents its fields."""
 
 KINDS: Final[dict[int, StructureKind]] = {kind.tag: kind for kind in (HASH, SET, ZSET, COUNTER)}

@@ -30,7 +30,7 @@ KV_SECTION: Final = Keyword("kv")
 
 
 class KVEntryLattice(Lattice):
-    """One key of a database: the join of what was written to it."""
+    """One key of a database; its value is the merge of all its writes."""
 
     def zero(self) -> Value:
         """Return the tombstone of time 0, `[nil nil 0 nil]`."""
@@ -45,7 +45,7 @@ class KVEntryLattice(Lattice):
         return latest_of_entries(own, other, walk)
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether `value` is an entry, all its members well formed."""
+        """Return whether `value` is an entry and all its members are well formed."""
         return is_entry(value)
 
     def accepts(self, other: Value, context: MergeContext) -> bool:
@@ -56,10 +56,10 @@ class KVEntryLattice(Lattice):
         return False
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return what the writes of both sides give when replayed in the order of their times.
+        """Return the result of replaying the writes of both sides in the order of their times.
 
-        Shapes: own, other: nil or an entry.
-        Cost:   the members that differ.
+        Shapes: own, other: None or an entry.
+        Cost:   proportional to the members that differ.
         """
         if other is None:
             return ZERO_ENTRY if own is None else own
@@ -90,7 +90,7 @@ class KVStoreLattice(Lattice):
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the newest write of each store that the other lacks.
 
-        Cost:   the entries that differ.
+        Cost:   proportional to the entries that differ.
         """
         return self._entries.latest(own, other, walk)
 
@@ -103,13 +103,13 @@ class KVStoreLattice(Lattice):
         return self._entries.child(key)
 
     def canonical_key(self, key: Value) -> Value:
-        """Return the key under which a name stands."""
+        """Return the Index key of a name."""
         return self._entries.canonical_key(key)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the union of the keys, the entries of a key on both sides joined.
+        """Return the union of the keys; a key on both sides gets the merge of its entries.
 
-        Cost:   the entries that differ; equal subtrees are not descended.
+        Cost:   proportional to the entries that differ; equal subtrees are skipped.
         """
         return self._entries.merge(own, other, context)
 

@@ -1,8 +1,8 @@
-"""Operations: everything one does with the keys of a store, whatever holds the store.
+"""Operations: the mapping interface of a store, with expiry and clean-up.
 
-A mapping of plain values, with expiry and clean-up; `typed` adds lists, counters, hashes, sets and
-sorted sets. A subclass says how the store is read and replaced. Every write
-is one pure step on the store, with one reading of the clock: it can be run again on another store.
+`typed` adds lists, counters, hashes, sets and sorted sets. A subclass defines how the store is read
+and replaced. Every write is one pure step on the store with a fixed time, so that it can run again
+on another store.
 
 Source: CAD037 "Operations", "Store", "get", "set", "del", "type", "expire", "ttl", "gc"; docs/kv.md
     "Operations", "Layout", "Values", "Batches", "Read, change, write", "Expiry", "Clean-up";
@@ -38,10 +38,10 @@ from datalattice.lattice import is_short
 T = TypeVar("T")
 
 Step = Callable[[Index], tuple[Index, T]]
-"""Makes the next store and a result from a store; pure, for it may run again."""
+"""Returns the next store and a result; pure, because it may run again."""
 
 Write = Callable[[Value, int], tuple[Value, T]]
-"""Makes the next entry and a result from the stored entry (nil: none) and the time."""
+"""Returns the next entry and a result from the stored entry, or None, and the time."""
 
 NOTHING: Final = object()
 GONE: Final = object()
@@ -50,14 +50,14 @@ NO_EXPIRY: Final = -1
 NO_KEY: Final = -2
 
 GC_AGE_MS: Final = 24 * 60 * 60 * 1000
-"""Age from which a clean-up takes tombstones and expired entries, if nothing else is said."""
+"""Default age from which a clean-up removes tombstones and expired entries."""
 
 
 class Operations(MutableMapping[str, Value]):
-    """The keys of one store. As a mapping it shows the live keys and the values they hold.
+    """A mapping of the live keys of one store to their values.
 
-    Values are cells: host values given (dict, list, set) become cells. The value of a structure is
-    the Index that holds its members; the typed operations read it.
+    Values are cells; a dict, list or set is converted to one. The value of a structure is the Index
+    of its members, for which there are typed operations.
     """
 
     __slots__ = ("_clock", "_replica")
@@ -67,21 +67,21 @@ class Operations(MutableMapping[str, Value]):
 
     @abstractmethod
     def store(self) -> Index:
-        """Return the present store: an immutable snapshot."""
+        """Return an immutable snapshot of the store."""
 
     @abstractmethod
     def _apply(self, step: Step[T]) -> T:
-        """Replace the store by what `step` makes of it; return the step's result."""
+        """Replace the store by the result of `step`; return the step's other result."""
 
     @property
     def replica(self) -> str:
-        """The name under which this database counts."""
+        """The name of this database's counter column."""
         return self._replica
 
-    # --- how a key is read and written ---
+    # --- reading and writing one key ---
 
     def _stored(self, key: str) -> tuple[Value, int]:
-        """Return what is stored under a key, and the time."""
+        """Return the stored entry of a key, and the time."""
         return ENTRIES.get(self.store(), checked_text(key, "a key")), self._clock.now_ms()
 
     def _slot(self, key: str) -> KeyState:
@@ -93,7 +93,7 @@ class Operations(MutableMapping[str, Value]):
         return slot.entry if slot.live else None
 
     def _write(self, key: str, write: Write[T]) -> T:
-        """Replace one entry by what `write` makes of it, in one update of the store."""
+        """Replace one entry by the result of `write`, in one update of the store."""
         name = checked_key(key, "a key")
         now_ms = self._clock.now_ms()
 
@@ -107,14 +107,14 @@ class Operations(MutableMapping[str, Value]):
     # --- values ---
 
     def __getitem__(self, key: str) -> Value:
-        """Return the value of a live key; raise KeyError when there is none."""
+        """Return the value of a live key; raise KeyError if the key is not live."""
         entry = self._live(key)
         if entry is None:
             raise KeyError(key)
         return entry.cell[VALUE]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a live key, `default` where there is none."""
+        """Return the value of a live key, otherwise `default`."""
         entry = self._live(key)
         return default if entry is None else entry.cell[VALUE]
 
@@ -123,7 +123,7 @@ class Operations(MutableMapping[str, Value]):
         self.set(key, value)
 
     def __delitem__(self, key: str) -> None:
-        """Delete a live key; raise KeyError when there is none."""
+        """Delete a live key; raise KeyError if the key is not live."""
         if not self.delete(key):
             raise KeyError(key)
 
@@ -132,38 +132,37 @@ class Operations(MutableMapping[str, Value]):
         return isinstance(key, str) and self._slot(key).live
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the live keys in their order: see `scan`."""
+        """Yield the live keys in the order of `scan`."""
         for key, _entry in self.scan():
             yield key
 
     def __len__(self) -> int:
-        """Return the number of live keys: a walk over all keys."""
+        """Return the number of live keys; walks over all keys."""
         return sum(1 for _key in self)
 
     def items(self) -> ItemsView[str, Value]:
-        """Return a view of the live keys with their values; iterating sees one snapshot."""
+        """Return a view of the live keys and values; an iteration reads one snapshot."""
         return _Items(self)
 
     def values(self) -> ValuesView[Value]:
-        """Return a view of the values of the live keys; iterating sees one snapshot."""
+        """Return a view of the values of live keys; an iteration reads one snapshot."""
         return _Values(self)
 
     def set(self, key: str, value: object, ttl_ms: int | None = None) -> None:
-        """Set a plain value; it replaces anything under the key, its expiry too.
+        """Set a plain value; it replaces an entry of any type and its expiry.
 
-        Units:  ttl_ms: milliseconds from now until the key expires; None: never.
-        Raises: UsageError: the key is too long, or the time to live is no positive integer.
+        Units:  ttl_ms: milliseconds from now until the key expires; None for never.
+        Raises: UsageError: the key is too long, or `ttl_ms` is not a positive integer.
         """
         cell = to_cell(value)
         checked_ttl(ttl_ms)
         self._write(key, lambda stored, now: (put_value(stored, cell, ttl_ms, now), None))
 
     def set_many(self, values: Mapping[str, object], ttl_ms: int | None = None) -> None:
-        """Set many plain values in one update of the store: all of them or, on an error, none.
+        """Set many plain values in one update of the store; on an error, none is set.
 
-        Units:  ttl_ms: as for `set`, for all of them.
-        Cost:   one new tree node where single writes would make one for each value; below a signing
-                boundary one signature.
+        Units:  ttl_ms: as for `set`, for all values.
+        Cost:   one signature, and fewer tree nodes than single writes.
         Raises: as `set`.
         """
         cells = {checked_key(key, "a key"): to_cell(value) for key, value in values.items()}
@@ -185,7 +184,7 @@ class Operations(MutableMapping[str, Value]):
         self.set_many(dict(*args, **values))
 
     def setdefault(self, key: str, default: object = None) -> Value:
-        """Return the value of a live key; where there is none, set `default` and return it."""
+        """Return the value of a live key; if the key is not live, set and return `default`."""
         cell = to_cell(default)
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
@@ -201,8 +200,8 @@ class Operations(MutableMapping[str, Value]):
     ) -> Value:
         """Replace a plain value by `function(value)` in one update; return the new value.
 
-        The function gets `default` when the key is not live. It runs again when another writer was
-        faster, so it must not change anything itself. An expiry is kept.
+        The function gets `default` if the key is not live. It must be pure, because it runs again
+        if another writer was faster. An expiry is kept.
 
         Raises: WrongType: the key holds a structure or a list.
         """
@@ -220,16 +219,16 @@ class Operations(MutableMapping[str, Value]):
         return self._write(key, write)
 
     def delete(self, key: str) -> bool:
-        """Delete a key, whatever it holds; return whether it was live.
+        """Delete a key of any type; return whether it was live.
 
-        A tombstone stays, so that replicas learn of it: see `gc`.
+        A tombstone stays until `gc`, so that replicas learn of the deletion.
         """
         return self._write(key, delete)
 
     def pop(self, key: str, default: Any = NOTHING) -> Any:
-        """Delete a live key and return its value, `default` where there is none, in one update.
+        """Delete a live key and return its value, otherwise `default`, in one update.
 
-        Raises: KeyError: there is none, and no `default`.
+        Raises: KeyError: the key is not live and `default` is not given.
         """
 
         def write(stored: Value, now_ms: int) -> tuple[Value, object]:
@@ -244,9 +243,9 @@ class Operations(MutableMapping[str, Value]):
         return found
 
     def popitem(self) -> tuple[str, Value]:
-        """Delete the first live key and return it with its value; no other writer gets it too.
+        """Delete the first live key and return it with its value, in one update.
 
-        Raises: KeyError: there is none.
+        Raises: KeyError: the database has no live key.
         """
         for key in self:
             found = self.pop(key, GONE)
@@ -269,17 +268,18 @@ class Operations(MutableMapping[str, Value]):
         self._apply(step)
 
     def type(self, key: str) -> str | None:
-        """Return the type of a live key: value, hash, set, zset, list, counter; None for no key."""
+        """Return the type of a live key: value, hash, set, zset, list, counter; otherwise None."""
         entry = self._live(key)
         return None if entry is None else entry.type_name
 
     def scan(self, prefix: str = "") -> Iterator[tuple[str, Entry]]:
         """Yield the live keys that begin with `prefix`, with their entries.
 
-        Keys of up to 32 bytes come in the order of their bytes, longer ones after those that share
-        their first eight.
+        Keys of up to 32 bytes come in the order of their bytes; longer keys come after those with
+        the same first eight bytes.
 
-        Cost:   the keys with that prefix, and the longer ones that share its first eight bytes.
+        Cost:   proportional to the keys with the prefix, and the longer keys that share its first
+                eight bytes.
         """
         now_ms = self._clock.now_ms()
         yield from live_entries(self.store(), prefix, now_ms)
@@ -287,17 +287,17 @@ class Operations(MutableMapping[str, Value]):
     # --- expiry ---
 
     def expire(self, key: str, ttl_ms: int) -> bool:
-        """Let a live key expire in `ttl_ms` milliseconds; return whether there was one.
+        """Let a live key expire in `ttl_ms` milliseconds; return whether the key was live.
 
-        The expiry is a write like any other and reaches the replicas.
+        The expiry is a write and is replicated.
 
-        Raises: UsageError: the time to live is no positive integer.
+        Raises: UsageError: `ttl_ms` is not a positive integer.
         """
         checked_ttl(ttl_ms)
         return self._write(key, lambda stored, now: expire_at(stored, due(ttl_ms, now), now))
 
     def persist(self, key: str) -> bool:
-        """Take the expiry from a live key; return whether there was one."""
+        """Remove the expiry of a live key; return whether it had one."""
 
         def write(stored: Value, now_ms: int) -> tuple[Value, bool]:
             entry = read_slot(stored, now_ms).entry
@@ -308,7 +308,7 @@ class Operations(MutableMapping[str, Value]):
         return self._write(key, write)
 
     def ttl(self, key: str) -> int:
-        """Return the milliseconds until a key expires, -1 when it never does, -2 for no key."""
+        """Return the milliseconds until a key expires; -1 for never, -2 if it is not live."""
         stored, now_ms = self._stored(key)
         slot = read_slot(stored, now_ms)
         if slot.entry is None or not slot.live:
@@ -316,15 +316,15 @@ class Operations(MutableMapping[str, Value]):
         return NO_EXPIRY if slot.entry.expire is None else slot.entry.expire - now_ms
 
     def gc(self, min_age_ms: int = GC_AGE_MS) -> int:
-        """Forget tombstones, expired and emptied entries of that age; return how many.
+        """Remove tombstones, expired and empty entries of at least that age; return how many.
 
-        A replica that has not seen a deletion brings the value back: clean up when all have synced.
-        An age of 0 forgets all of them.
+        A replica that has not seen a deletion brings the value back, so clean up after all replicas
+        have synced. An age of 0 removes all such entries.
 
-        Raises: UsageError: the age is no integer of 0 or more.
+        Raises: UsageError: `min_age_ms` is not an integer of 0 or more.
         """
         if type(min_age_ms) is not int or min_age_ms < 0:
-            raise UsageError(f"min_age_ms is 0 or more milliseconds, got {min_age_ms!r}")
+            raise UsageError(f"`min_age_ms` is not 0 or more milliseconds: {min_age_ms!r}")
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, int]:
@@ -342,7 +342,7 @@ class Operations(MutableMapping[str, Value]):
 
 
 class _Items(ItemsView[str, Value]):
-    """Live keys with their values, from one snapshot."""
+    """Live keys and values of one snapshot."""
 
     _mapping: Operations
 
@@ -352,7 +352,7 @@ class _Items(ItemsView[str, Value]):
 
 
 class _Values(ValuesView[Value]):
-    """The values of live keys, from one snapshot."""
+    """Values of live keys of one snapshot."""
 
     _mapping: Operations
 
@@ -362,7 +362,7 @@ class _Values(ValuesView[Value]):
 
 
 def live_entries(store: Index, prefix: str, now_ms: int) -> Iterator[tuple[str, Entry]]:
-    """Yield the keys of a store that are live and begin with `prefix`, with their entries."""
+    """Yield the live keys of a store that begin with `prefix`, with their entries."""
     for key, stored in ENTRIES.entries(store, prefix):
         slot = read_slot(stored, now_ms)
         if slot.entry is not None and slot.live:
@@ -370,10 +370,10 @@ def live_entries(store: Index, prefix: str, now_ms: int) -> Iterator[tuple[str, 
 
 
 def checked_ttl(ttl_ms: int | None) -> None:
-    """Refuse a time to live that is no positive integer of 64 bits, or None.
+    """Check a time to live.
 
-    Raises: UsageError: it is not.
+    Raises: UsageError: `ttl_ms` is neither a positive integer of 64 bits nor None.
     """
     given: object = ttl_ms
     if given is not None and (type(given) is not int or not 0 < given <= LONG_MAX):
-        raise UsageError(f"ttl_ms is a positive number of milliseconds or None, got {given!r}")
+        raise UsageError(f"`ttl_ms` is not a positive number of milliseconds or None: {given!r}")

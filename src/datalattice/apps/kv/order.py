@@ -1,7 +1,7 @@
 """Order of database entries: by which of two forked databases has the newest write.
 
-An entry's own element carries the greatest time in it and ranks above its members. So members are
-compared only where two structures say the same of themselves.
+An entry's element carries the greatest time inside the entry and ranks above its members. So the
+members are compared only if the elements of the two entries are equal.
 
 Source: docs/design/forks.md "The order"; docs/kv.md "Merge".
 """
@@ -33,11 +33,11 @@ from datalattice.limits import WORK_LIMITS
 _ADDED: Final = b"\x01"
 _REMOVED: Final = b"\x00"
 _NO_EXPIRY: Final = b"\xff"
-"""Ranks above every number, as nil does in a merge."""
+"""Ranks nil above every number, as a merge does."""
 
 
 class _MemberOrder(EntryOrder):
-    """The elements of the members of one kind of structure, of what is later than its base."""
+    """The elements of a structure's members, limited to writes later than its base."""
 
     def __init__(self, kind: StructureKind, base: int = NO_TIME) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class _MemberOrder(EntryOrder):
         other_present: bool,
         walk: Walk,
     ) -> Latest:
-        """Return the newest of each side's times, or columns, that the other lacks."""
+        """Return each side's newest time or column that the other lacks."""
         mine = self._elements(key, own) if own_present else []
         theirs = self._elements(key, other) if other_present else []
         return contrast_all(mine, theirs)
@@ -63,7 +63,7 @@ class _MemberOrder(EntryOrder):
         if not isinstance(member, Vector) or not kind.holds(key, member):
             return [malformed(member)]
         if self._base >= 0 and not kind.untimed:
-            # "Nothing in it is as old as its base": strangers may write such members all the same.
+            # "Nothing in it is as old as its base": a foreign structure may violate this rule.
             member = kind.cut(member, self._base)
             if not isinstance(member, Vector):
                 return []
@@ -88,9 +88,9 @@ _MEMBERS: Final = {tag: _MemberOrder(kind) for tag, kind in KINDS.items()}
 
 
 def latest_of_entries(own: Value, other: Value, walk: Walk) -> Latest:
-    """Return the greatest elements that each of two entries has alone; nil: not there.
+    """Return the greatest element of each entry that the other lacks; None is an absent entry.
 
-    Cost:   the members that differ; the times of large structures are remembered.
+    Cost:   proportional to the members that differ; times of large structures are cached.
     """
     walk.spend(WORK_LIMITS.entry)
     a, b = read_entry(own), read_entry(other)

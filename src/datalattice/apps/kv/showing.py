@@ -1,10 +1,9 @@
-"""Showing: what readers see of an entry as one value, and the entry that shows a given value.
+"""Showing: conversion between an entry and the single value that readers see.
 
-Tables, files and other databases hold a key as one value. Of a hash that is the Index of its fields
-to their values (a Map where one is longer than 32 bytes), of a set the Set of its members, of a
-sorted set the Vector of `[member score]` by score, of a counter its total. The way back writes what
-differs: members that stay as they are keep their times, so that what other replicas do to them
-meanwhile is not lost.
+Tables, files and other databases hold a key as one value. A hash becomes an Index of its fields to
+values (a Map if a field is longer than 32 bytes), a set a Set of its members, a sorted set a Vector
+of `[member score]` by score, a counter its total. The reverse conversion writes only differences:
+unchanged members keep their times, so that concurrent changes by other replicas are kept.
 
 Source: CAD037 "TTL"; docs/kv.md "Expiry", "As one value", "Stamps".
 """
@@ -59,15 +58,15 @@ TYPE_TAGS: Final = {
 
 
 def live_entry(stored: Value, now_ms: int) -> Entry | None:
-    """Return the entry that readers see at a time; None for none, a tombstone, an expired one."""
+    """Return the live entry at a time; None if absent, deleted or expired."""
     slot = read_slot(stored, now_ms)
     return slot.entry if slot.live else None
 
 
 def shown_value(entry: Entry) -> Value:
-    """Return what readers see of an entry as one value; expiry is not asked.
+    """Return an entry as one value, regardless of its expiry.
 
-    Cost:   a structure is read whole.
+    Cost:   reads all members of a structure.
     """
     kind = entry.kind
     if kind is None:
@@ -82,11 +81,12 @@ def shown_value(entry: Entry) -> Value:
 
 
 def checked_shown(tag: int, value: Value) -> Value:
-    """Return a value in the form in which `put_shown` takes it for a type.
+    """Return `value` in the form that `put_shown` expects for a type.
 
-    A hash may also be a Map, a set or list any sequence.
+    A hash may also be given as a Map, a set or list as any sequence.
 
-    Raises: TypeMismatch: it is none for this type. UsageError: a field, score or total is none.
+    Raises: TypeMismatch: the value does not fit the type. UsageError: a field, score or total is
+            invalid.
     """
     if tag == LIST_TAG:
         return Vector.of(_elements(value, "a list"))
@@ -97,19 +97,19 @@ def checked_shown(tag: int, value: Value) -> Value:
     if tag == ZSET_TAG:
         return Vector.of([_scored(pair) for pair in _elements(value, "a sorted set")])
     if tag == COUNTER_TAG and not is_long(value):
-        raise TypeMismatch(f"a counter is an integer of 64 bits, got {type(value).__name__}")
+        raise TypeMismatch(f"a counter is not an integer of 64 bits: {type(value).__name__}")
     return value
 
 
 def _elements(value: Value, what: str) -> Iterable[Value]:
     if not isinstance(value, (Vector, List, Set)):
-        raise TypeMismatch(f"{what} is a Vector, List or Set, got {type(value).__name__}")
+        raise TypeMismatch(f"{what} is not a Vector, List or Set: {type(value).__name__}")
     return value
 
 
 def _fields(value: Value) -> Index | Map:
     if not isinstance(value, (Index, Map)):
-        raise TypeMismatch(f"a hash is an Index or Map of fields, got {type(value).__name__}")
+        raise TypeMismatch(f"a hash is not an Index or Map of fields: {type(value).__name__}")
     given = {checked_key(field, "a field"): held for field, held in value.entries()}
     return fielded([(field, held) for field, held in given.items() if held is not None])
 
@@ -117,7 +117,7 @@ def _fields(value: Value) -> Index | Map:
 def _scored(pair: Value) -> Vector:
     if not isinstance(pair, Vector) or len(pair) != 2:
         raise TypeMismatch(
-            f"a member of a sorted set is a Vector [member score], got {type(pair).__name__}"
+            f"a member of a sorted set is not a Vector [member score]: {type(pair).__name__}"
         )
     return Vector.of((pair[0], checked_score(pair[1])))
 
@@ -125,14 +125,14 @@ def _scored(pair: Value) -> Vector:
 def put_shown(
     stored: Value, tag: int, value: Value, expire: int | None, replica: str, now_ms: int
 ) -> Value:
-    """Return the entry that shows a value of a type, in place of what is stored.
+    """Return the entry that replaces `stored` and shows a value of a type.
 
-    A live structure of the same type goes on, and gets what differs; of a structure without members
-    nothing is shown. A plain value or list is written even when it is the same.
+    A live structure of the same type is kept and only differences are written; a structure without
+    members shows as absent. A plain value or list is always written.
 
-    value: as `checked_shown` gives it. replica: the name to count under.
-    Units:  expire: Unix milliseconds; nil: never.
-    Raises: UsageError: a count leaves 64 bits.
+    value: from `checked_shown`. replica: the name of the counter column.
+    Units:  expire: Unix milliseconds; None for never.
+    Raises: UsageError: a count exceeds 64 bits.
     """
     kind = KINDS.get(tag)
     if kind is None:

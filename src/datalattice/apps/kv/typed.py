@@ -1,8 +1,8 @@
 """Typed operations: lists, counters, hashes, sets and sorted sets under the keys of a store.
 
-Each raises `WrongType` on a key that is live with another type. A key that is not live reads as an
-empty structure, and the first write makes it. Every write is one update of the store, so threads
-may share a database: no increment is lost.
+Each operation raises `WrongType` if the key is live with another type. A key that is not live reads
+as an empty structure; its first write creates it. Every write is one atomic update of the store, so
+threads may share a database.
 
 Source: CAD037; docs/kv.md "Operations", "Lists", "Counters", "Hashes", "Sets", "Sorted sets",
     "Structures", "As one value".
@@ -37,14 +37,14 @@ INFINITY: Final = float("inf")
 
 
 class TypedOperations(Operations):
-    """The operations on keys that hold more than one value."""
+    """The operations on lists, counters, hashes, sets and sorted sets."""
 
     __slots__ = ()
 
     # --- lists ---
 
     def lpush(self, key: str, *values: object) -> int:
-        """Put each value in front in turn, so the last one comes first; return the new length.
+        """Prepend the values one by one, so the last comes first; return the new length.
 
         Raises: WrongType: the key holds another type.
         """
@@ -69,7 +69,7 @@ class TypedOperations(Operations):
         return self._write(key, write)
 
     def lpop(self, key: str) -> Value:
-        """Take the first element away and return it; None when there is none.
+        """Remove and return the first element; None if the list is empty.
 
         Raises: WrongType: the key holds another type.
         """
@@ -81,7 +81,7 @@ class TypedOperations(Operations):
         return self._write(key, write)
 
     def rpop(self, key: str) -> Value:
-        """Take the last element away and return it; None when there is none.
+        """Remove and return the last element; None if the list is empty.
 
         Raises: WrongType: the key holds another type.
         """
@@ -95,7 +95,7 @@ class TypedOperations(Operations):
         return self._write(key, write)
 
     def lrange(self, key: str, start: int = 0, stop: int = -1) -> Vector:
-        """Return the elements at positions start to stop, both included, negative from the end.
+        """Return the elements start to stop, both included; negative positions count from the end.
 
         Raises: WrongType: the key holds another type.
         """
@@ -105,7 +105,7 @@ class TypedOperations(Operations):
         return held if (first, end) == (0, len(held)) else Vector.of(held.to_list(first, end))
 
     def llen(self, key: str) -> int:
-        """Return the length of a list, 0 for no key.
+        """Return the length of a list; 0 if the key is not live.
 
         Raises: WrongType: the key holds another type.
         """
@@ -115,27 +115,27 @@ class TypedOperations(Operations):
     # --- counters ---
 
     def incr(self, key: str, amount: int = 1) -> int:
-        """Count up by `amount`, which may be negative; return the total of all replicas.
+        """Add `amount`, which may be negative; return the total of all replicas.
 
-        Raises: WrongType: the key holds another type. UsageError: the amount is no integer of 64
-                bits, or the count would leave them.
+        Raises: WrongType: the key holds another type. UsageError: `amount` is not an integer of 64
+                bits, or the count would exceed them.
         """
         if not is_long(to_cell(amount)):
-            raise UsageError(f"the amount is an integer of at most 64 bits, got {amount!r}")
+            raise UsageError(f"`amount` is not an integer of at most 64 bits: {amount!r}")
         replica = self._replica
         return self._write(key, lambda stored, now: count_up(stored, replica, amount, now))
 
     def decr(self, key: str, amount: int = 1) -> int:
-        """Count down by `amount`; return the total of all replicas.
+        """Subtract `amount`; return the total of all replicas.
 
         Raises: as `incr`.
         """
         if not is_long(to_cell(amount)):
-            raise UsageError(f"the amount is an integer of at most 64 bits, got {amount!r}")
+            raise UsageError(f"`amount` is not an integer of at most 64 bits: {amount!r}")
         return self.incr(key, -amount)
 
     def count(self, key: str) -> int:
-        """Return the total of a counter, 0 for no key.
+        """Return the total of a counter; 0 if the key is not live.
 
         Raises: WrongType: the key holds another type.
         """
@@ -149,7 +149,7 @@ class TypedOperations(Operations):
         return read_structure(stored, kind, operation, now_ms)
 
     def hset(self, key: str, field: str, value: object) -> bool:
-        """Set one field of a hash; return whether it is new. None as value removes the field.
+        """Set one field of a hash; return whether it is new. A value of None removes the field.
 
         Raises: WrongType: the key holds another type. UsageError: the field is too long.
         """
@@ -167,7 +167,7 @@ class TypedOperations(Operations):
         return self._write(key, lambda stored, now: put_fields(stored, cells, now))
 
     def hget(self, key: str, field: str) -> Value:
-        """Return the value of one field, None when there is none.
+        """Return the value of one field, None if it is absent.
 
         Raises: WrongType: the key holds another type.
         """
@@ -175,7 +175,7 @@ class TypedOperations(Operations):
         return member[0] if HASH.holds(field, member) and isinstance(member, Vector) else None
 
     def hdel(self, key: str, *fields: str) -> int:
-        """Remove fields of a hash; return how many were there.
+        """Remove fields of a hash; return how many were present.
 
         Raises: WrongType: the key holds another type.
         """
@@ -192,7 +192,7 @@ class TypedOperations(Operations):
     def hgetall(self, key: str) -> Index | Map:
         """Return the fields of a hash with their values: an Index, in the order of their bytes.
 
-        A Map where a field is longer than the 32 bytes that an Index tells apart.
+        If a field is longer than the 32 bytes that an Index compares, the result is a Map.
 
         Raises: WrongType: the key holds another type.
         """
@@ -208,7 +208,7 @@ class TypedOperations(Operations):
     # --- sets ---
 
     def sadd(self, key: str, *members: object) -> int:
-        """Add members to a set; return how many were not there.
+        """Add members to a set; return how many are new.
 
         Raises: WrongType: the key holds another type.
         """
@@ -216,7 +216,7 @@ class TypedOperations(Operations):
         return self._write(key, lambda stored, now: add_members(stored, cells, now))
 
     def srem(self, key: str, *members: object) -> int:
-        """Remove members from a set; return how many were there.
+        """Remove members from a set; return how many were present.
 
         Raises: WrongType: the key holds another type.
         """
@@ -250,10 +250,10 @@ class TypedOperations(Operations):
     # --- sorted sets ---
 
     def zadd(self, key: str, score: float, member: object) -> int:
-        """Add a member, or give it another score; return 1 when it was not there, else 0.
+        """Add a member or change its score; return 1 if the member is new, otherwise 0.
 
-        Raises: WrongType: the key holds another type. TypeMismatch: the score is no number.
-                UsageError: it is not a number that can be ordered.
+        Raises: WrongType: the key holds another type. TypeMismatch: `score` is not an int or float.
+                UsageError: `score` is NaN or does not fit a float.
         """
         return self.zadd_many(key, [(score, member)])
 
@@ -266,7 +266,7 @@ class TypedOperations(Operations):
         return self._write(key, lambda stored, now: add_scored(stored, cells, now))
 
     def zrem(self, key: str, *members: object) -> int:
-        """Remove members from a sorted set; return how many were there.
+        """Remove members from a sorted set; return how many were present.
 
         Raises: WrongType: the key holds another type.
         """
@@ -276,7 +276,7 @@ class TypedOperations(Operations):
         )
 
     def zscore(self, key: str, member: object) -> float | None:
-        """Return the score of a member, None when it is not there.
+        """Return the score of a member, None if it is absent.
 
         Raises: WrongType: the key holds another type.
         """
@@ -290,8 +290,7 @@ class TypedOperations(Operations):
     def zrange(self, key: str, start: int = 0, stop: int = -1) -> Vector:
         """Return the members at positions start to stop by score, both included.
 
-        Members of one score come in the order of their hashes; negative positions count from the
-        end.
+        Members with equal scores are ordered by hash; negative positions count from the end.
 
         Raises: WrongType: the key holds another type.
         """
@@ -324,34 +323,34 @@ class TypedOperations(Operations):
 
 
 def shown(kind: StructureKind, index: Index) -> Iterator[tuple[Value, Vector]]:
-    """Yield the members that readers see, by key."""
+    """Yield the visible members with their keys."""
     for key, member in index.entries():
         if kind.holds(key, member) and kind.shows(member) and isinstance(member, Vector):
             yield key, member
 
 
 def fields(index: Index) -> Iterator[tuple[str, Value]]:
-    """Yield the fields of a hash that readers see, with their values."""
+    """Yield the visible fields of a hash with their values."""
     for field, member in FIELDS.entries(index):
         if HASH.holds(field, member) and HASH.shows(member) and isinstance(member, Vector):
             yield field, member[0]
 
 
 def by_field(index: Index) -> Index | Map:
-    """Return what readers see of a hash: an Index, a Map where a field is longer than 32 bytes."""
+    """Return the visible fields of a hash; a Map if a field is longer than 32 bytes."""
     return fielded(list(fields(index)))
 
 
 def fielded(pairs: list[tuple[str, Value]]) -> Index | Map:
-    """Return fields with their values as one value, as `by_field`."""
+    """Return fields with values as an Index, or as a Map like `by_field`."""
     is_exact = all(is_short(field) for field, _value in pairs)
     return Index.of(pairs) if is_exact else Map.of(pairs)
 
 
 def by_score(index: Index) -> list[tuple[Value, float]]:
-    """Return the members of a sorted set with their scores, in the order of score, then hash.
+    """Return the members of a sorted set with their scores, ordered by score, then hash.
 
-    A score that is not a number (a peer may send one) comes last.
+    A NaN score, which a peer may send, comes last.
     """
     ranked: list[tuple[bool, float, int, Value, float]] = []
     for position, (_name, member) in enumerate(shown(ZSET, index)):
@@ -364,13 +363,13 @@ def by_score(index: Index) -> list[tuple[Value, float]]:
 
 
 def positions(start: int, stop: int, count: int) -> tuple[int, int]:
-    """Return the slice that positions start to stop, both included, mean among `count` elements.
+    """Return the slice of `count` elements for positions start to stop, both included.
 
-    Raises: UsageError: they are no integers.
+    Raises: UsageError: a position is not an integer.
     """
     for name, position in (("start", start), ("stop", stop)):
         if type(position) is not int:
-            raise UsageError(f"{name} is an integer position, got {position!r}")
+            raise UsageError(f"`{name}` is not an integer position: {position!r}")
     first = max(start + count, 0) if start < 0 else start
     end = min((stop + count if stop < 0 else stop) + 1, count)
     return (0, 0) if first >= end else (first, end)
@@ -379,14 +378,14 @@ def positions(start: int, stop: int, count: int) -> tuple[int, int]:
 def checked_score(score: object) -> float:
     """Return a score as a float.
 
-    Raises: TypeMismatch: it is no number. UsageError: it is not a number, or too large for a float.
+    Raises: TypeMismatch: it is not an int or float. UsageError: it is NaN, or too large.
     """
     if type(score) is not int and type(score) is not float:
-        raise TypeMismatch(f"a score is an int or a float, got {type(score).__name__}")
+        raise TypeMismatch(f"`score` is not an int or float: {type(score).__name__}")
     try:
         number = float(score)
     except OverflowError as error:
-        raise UsageError(f"a score is a number that a float can hold, got {score!r}") from error
+        raise UsageError(f"`score` is too large for a float: {score!r}") from error
     if math.isnan(number):
-        raise UsageError("a score is a number that can be ordered, got nan")
+        raise UsageError("`score` is nan, which has no order; give a number")
     return number

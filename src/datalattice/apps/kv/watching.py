@@ -1,8 +1,8 @@
-"""Watching: the changes of a database's live keys, as they come.
+"""Watching: an iterator over the changes of a database's live keys.
 
-A watch remembers the store it saw last. The difference of two stores costs what changed and not
-what there is, so a watch on a large database is cheap. Several writes between two looks are one
-change for each key; what expires is no write and is not told.
+A watch compares the store with the last one it read. The cost depends on the number of changed
+keys, not on the size of the database. Several writes to a key between two reads are one change. An
+expiry is not a write and produces no change.
 
 Source: docs/kv.md "Watching".
 """
@@ -23,10 +23,10 @@ from datalattice.lattice import is_short, parts
 
 
 class KeyChange(NamedTuple):
-    """What happened to one key.
+    """The change of one key.
 
-    Shapes: type: the name of the type it holds now, None when it was deleted. value, previous: what
-            it holds and held, nil for no live entry.
+    Shapes: type: the name of the new type, None if the key was deleted. value, previous: the new
+            and old value, None without a live entry.
     """
 
     key: str
@@ -36,14 +36,14 @@ class KeyChange(NamedTuple):
 
     @property
     def deleted(self) -> bool:
-        """Whether the key is gone."""
+        """Whether the key was deleted."""
         return self.type is None
 
 
 class Watch:
-    """The changes of the live keys with one prefix; an iterator that waits.
+    """An iterator that waits for changes of live keys with one prefix.
 
-    Use `with`, or `close` it; any thread may close, one thread takes the changes.
+    Use it in `with`, or `close` it. Any thread may close; only one thread may read the changes.
     """
 
     __slots__ = ("_changes", "_clock", "_prefix", "_waiting")
@@ -56,7 +56,7 @@ class Watch:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Whether the watch is closed."""
         return self._changes.closed
 
     def poll(self) -> list[KeyChange]:
@@ -69,9 +69,9 @@ class Watch:
         return told
 
     def wait(self, timeout_s: float | None = None) -> KeyChange | None:
-        """Return the next change; None when there was none in time, or on `close`.
+        """Return the next change; None after the timeout or on `close`.
 
-        Units:  timeout_s: seconds, None waits without end.
+        Units:  timeout_s: seconds; None waits without limit.
         """
         if not self._waiting and self._changes.wait(timeout_s, self._take) is None:
             return None
@@ -82,7 +82,7 @@ class Watch:
         self._changes.on_wake(wake)
 
     def close(self) -> None:
-        """Stop watching; a thread that waits returns."""
+        """Stop watching and wake the waiting thread."""
         self._changes.close()
 
     def _take(self, change: Change) -> bool:
@@ -99,7 +99,7 @@ class Watch:
                 key = ENTRIES.name(cell)
                 if key is None or not key.startswith(self._prefix) or key in longer:
                     continue
-                if not is_short(key):  # it may stand twice: see `ExactKeys`
+                if not is_short(key):  # a key may appear twice: see `ExactKeys`
                     longer.add(key)
                     told = _told(
                         key,
@@ -137,7 +137,7 @@ def _live(stored: Value, now_ms: int) -> Entry | None:
 
 
 def _told(key: str, was: Entry | None, now: Entry | None) -> KeyChange | None:
-    """Return what to tell of a key whose entry changed; None when readers see no difference."""
+    """Return the change of a key; None if readers see no difference."""
     before = None if was is None else was.cell[VALUE]
     if now is None:
         return None if was is None else KeyChange(key, None, None, before)

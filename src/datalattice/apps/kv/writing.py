@@ -1,8 +1,8 @@
-"""Writing: the next entry of a key for each write, a pure function of what is stored and the time.
+"""Writing: pure functions that make the next entry of a key from the stored entry and the time.
 
-Writers never stamp at or below what they replace, so an edit always wins over what its writer saw.
-A structure made where something was deleted or has expired starts at a base: what is as old as that
-stays gone when replicas meet. What changes nothing returns the stored entry itself.
+A write gets a stamp greater than that of the entry it replaces, so it wins over everything its
+writer saw. A structure created after a deletion or expiry gets a base, so that older members from
+other replicas stay deleted. A write that changes nothing returns the stored entry itself.
 
 Source: CAD037; docs/kv.md "Expiry", "Stamps", "Errors", "Values", "Lists", "Structures", "Hashes",
     "Sets", "Sorted sets", "Counters", "Clean-up"; docs/design/decisions.md "D1", "Base", "D-KV3".
@@ -34,10 +34,10 @@ LONG_MIN: Final = -LONG_MAX - 1
 
 
 class KeyState:
-    """What is stored under a key, as seen at one moment.
+    """The stored entry of a key and its visibility at one time.
 
-    Shapes: entry: nil when there is nothing, or nothing well formed. expired: its expiry passed.
-            live: readers see it.
+    Shapes: entry: None if absent or malformed. expired: its expiry has passed. live: readers see
+            it.
     """
 
     __slots__ = ("entry", "expired", "live")
@@ -49,7 +49,7 @@ class KeyState:
 
 
 def read_slot(stored: Value, now_ms: int) -> KeyState:
-    """Return what is stored under a key as seen at `now_ms`."""
+    """Return the state of a stored entry at `now_ms`."""
     entry = read_entry(stored)
     if entry is None:
         return KeyState(None, False, False)
@@ -59,7 +59,7 @@ def read_slot(stored: Value, now_ms: int) -> KeyState:
 
 
 def after(slot: KeyState, now_ms: int) -> int:
-    """Return the stamp of a write that replaces what is stored.
+    """Return the stamp of a write that replaces the stored entry.
 
     Units:  Unix milliseconds.
     """
@@ -67,7 +67,7 @@ def after(slot: KeyState, now_ms: int) -> int:
 
 
 def wrong_type(operation: str, entry: Entry) -> WrongType:
-    """Return the error of an operation on a key that holds another type."""
+    """Return the error of an operation on a key of another type."""
     return WrongType(
         f"WRONGTYPE Operation {operation} against a key holding {entry.type_name}: "
         "delete the key first, or use the operations of that type"
@@ -78,13 +78,13 @@ def wrong_type(operation: str, entry: Entry) -> WrongType:
 
 
 def put_value(stored: Value, value: Value, ttl_ms: int | None, now_ms: int) -> Vector:
-    """Return the entry of a plain value; it replaces anything, its expiry included."""
+    """Return the entry of a plain value; it replaces any entry and its expiry."""
     expire = None if ttl_ms is None else due(ttl_ms, now_ms)
     return register(value, VALUE_TAG, after(read_slot(stored, now_ms), now_ms), expire)
 
 
 def delete(stored: Value, now_ms: int) -> tuple[Value, bool]:
-    """Return the tombstone of a live key and True; else what is stored and False."""
+    """Return a tombstone and True if the key is live; otherwise the stored entry and False."""
     slot = read_slot(stored, now_ms)
     if not slot.live:
         return stored, False
@@ -92,21 +92,21 @@ def delete(stored: Value, now_ms: int) -> tuple[Value, bool]:
 
 
 def due(ttl_ms: int, now_ms: int) -> int:
-    """Return when a time to live ends.
+    """Return the time at which a time to live ends.
 
-    Raises: UsageError: that is no time of 64 bits.
+    Raises: UsageError: it exceeds 64 bits.
     """
     if ttl_ms > LONG_MAX - now_ms:
         raise UsageError(
-            f"ttl_ms {ttl_ms} ends after the last time of 64 bits: at most {LONG_MAX - now_ms}"
+            f"`ttl_ms` exceeds the last time of 64 bits: {ttl_ms}; at most {LONG_MAX - now_ms}"
         )
     return now_ms + ttl_ms
 
 
 def expire_at(stored: Value, expire: int | None, now_ms: int) -> tuple[Value, bool]:
-    """Return a live entry with another expiry (nil: none) and True; else the stored and False.
+    """Return a live entry with a new expiry, or None, and True; else the stored one and False.
 
-    The entry is stamped, so that the expiry replicates.
+    The entry gets a new stamp, so that the expiry replicates.
 
     Units:  expire: Unix milliseconds.
     """
@@ -125,7 +125,7 @@ def expire_at(stored: Value, expire: int | None, now_ms: int) -> tuple[Value, bo
 
 
 def read_list(stored: Value, operation: str, now_ms: int) -> Vector:
-    """Return the elements of a list, none when there is no live entry.
+    """Return the elements of a list; empty without a live entry.
 
     Raises: WrongType: the key holds another type.
     """
@@ -139,7 +139,7 @@ def read_list(stored: Value, operation: str, now_ms: int) -> Vector:
 
 
 def put_list(stored: Value, items: Vector, now_ms: int) -> Vector:
-    """Return the entry of a list with these elements; a live list's expiry is kept."""
+    """Return the entry of a list with these elements; the expiry of a live list is kept."""
     slot = read_slot(stored, now_ms)
     expire = slot.entry.expire if slot.entry is not None and slot.live else None
     return register(items, LIST_TAG, after(slot, now_ms), expire)
@@ -149,7 +149,7 @@ def put_list(stored: Value, items: Vector, now_ms: int) -> Vector:
 
 
 def read_structure(stored: Value, kind: StructureKind, operation: str, now_ms: int) -> Index:
-    """Return the members of a structure, none when there is no live entry.
+    """Return the members of a structure; empty without a live entry.
 
     Raises: WrongType: the key holds another type.
     """
@@ -162,7 +162,7 @@ def read_structure(stored: Value, kind: StructureKind, operation: str, now_ms: i
 
 
 class Draft:
-    """A structure while one call writes into it."""
+    """A structure during one write call."""
 
     def __init__(self, stored: Value, kind: StructureKind, operation: str, now_ms: int) -> None:
         slot = read_slot(stored, now_ms)
@@ -178,7 +178,7 @@ class Draft:
             if slot.live and entry.kind is not kind:
                 raise wrong_type(operation, entry)
             if entry.kind is kind and not slot.expired:
-                # Live, or emptied by a merge: the structure goes on.
+                # The structure is live, or a merge emptied it: continue it.
                 self.index, base = entry.members, entry.base
                 self._utime, self._expire = entry.utime, entry.expire
             else:
@@ -190,21 +190,21 @@ class Draft:
         self.stamp: Final = max(now_ms, base + 1)
 
     def member(self, key: Value) -> Vector | None:
-        """Return a well-formed member, None when there is none."""
+        """Return a well-formed member, None if absent or malformed."""
         held = self.index.get(key)
         return held if isinstance(held, Vector) and self._kind.holds(key, held) else None
 
     def field(self, name: str) -> Vector | None:
-        """Return a well-formed field of a hash, None when there is none."""
+        """Return a well-formed field of a hash, None if absent or malformed."""
         held = FIELDS.get(self.index, name)
         return held if isinstance(held, Vector) and HASH.holds(name, held) else None
 
     def put_field(self, name: str, member: Vector, stamp: int) -> None:
-        """Write one field that bears `stamp`."""
+        """Write one field with the time `stamp`."""
         self._replace(FIELDS.put(self.index, name, member), stamp)
 
     def put(self, key: Value, member: Vector, stamp: int) -> None:
-        """Write one member that bears `stamp`."""
+        """Write one member with the time `stamp`."""
         self._replace(self.index.put(key, member), stamp)
 
     def _replace(self, index: Index, stamp: int) -> None:
@@ -213,7 +213,7 @@ class Draft:
         self._changed = True
 
     def entry(self) -> Value:
-        """Return the entry to store: the stored one when nothing was written."""
+        """Return the entry to store; the stored one if nothing was written."""
         if not self._changed:
             return self._stored
         return structure(self._kind, self.index, self._utime, self._expire, self._base)
@@ -228,7 +228,7 @@ def _number(member: Vector, position: int) -> int:
 def put_fields(
     stored: Value, fields: Iterable[tuple[str, Value]], now_ms: int
 ) -> tuple[Value, int]:
-    """Return the entry of a hash with these fields written, and how many were not there before."""
+    """Return the entry of a hash with these fields written, and how many are new."""
     draft = Draft(stored, HASH, "HSET", now_ms)
     fresh = 0
     for field, value in fields:
@@ -240,7 +240,7 @@ def put_fields(
 
 
 def delete_fields(stored: Value, fields: Iterable[str], now_ms: int) -> tuple[Value, int]:
-    """Return the entry of a hash without these fields, and how many of them were there."""
+    """Return the entry of a hash without these fields, and how many were present."""
     if not read_structure(stored, HASH, "HDEL", now_ms):
         return stored, 0
     draft = Draft(stored, HASH, "HDEL", now_ms)
@@ -255,7 +255,7 @@ def delete_fields(stored: Value, fields: Iterable[str], now_ms: int) -> tuple[Va
 
 
 def add_members(stored: Value, members: Iterable[Value], now_ms: int) -> tuple[Value, int]:
-    """Return the entry of a set with these members, and how many were not there before."""
+    """Return the entry of a set with these members, and how many are new."""
     draft = Draft(stored, SET, "SADD", now_ms)
     fresh = 0
     for member in members:
@@ -276,7 +276,7 @@ def add_members(stored: Value, members: Iterable[Value], now_ms: int) -> tuple[V
 def remove_members(
     stored: Value, kind: StructureKind, operation: str, members: Iterable[Value], now_ms: int
 ) -> tuple[Value, int]:
-    """Return the entry of a set or sorted set without these members, and how many were there."""
+    """Return the entry of a set or sorted set without these members; and how many it had."""
     if not read_structure(stored, kind, operation, now_ms):
         return stored, 0
     draft = Draft(stored, kind, operation, now_ms)
@@ -318,9 +318,9 @@ def add_scored(
 
 
 def count_up(stored: Value, replica: str, amount: int, now_ms: int) -> tuple[Value, int]:
-    """Return the entry of a counter that this replica moved by `amount`, and the total.
+    """Return the entry of a counter with `amount` added to this replica's column, and the total.
 
-    Raises: UsageError: this replica's column would not fit 64 bits, or the total would leave them.
+    Raises: UsageError: the column or the total would exceed 64 bits.
     """
     operation = "INCRBY" if amount >= 0 else "DECRBY"
     draft = Draft(stored, COUNTER, operation, now_ms)
@@ -332,18 +332,18 @@ def count_up(stored: Value, replica: str, amount: int, now_ms: int) -> tuple[Val
         negative -= amount
     if max(positive, negative) > LONG_MAX:
         raise UsageError(
-            f"{operation} by {amount}: the count of replica {replica!r} would leave 64 bits"
+            f"{operation} by {amount}: the count of replica {replica!r} would exceed 64 bits"
         )
     draft.put(replica, Vector.of((positive, negative)), draft.stamp)
     total = total_of(draft.index)
-    # Replicas that counted apart can meet beyond the range; the way back stays open.
+    # Counts of separate replicas may sum beyond 64 bits; changes towards the range are allowed.
     if (amount > 0 and total > LONG_MAX) or (amount < 0 and total < LONG_MIN):
-        raise UsageError(f"{operation} by {amount}: the total {total} would not fit 64 bits")
+        raise UsageError(f"{operation} by {amount}: the total {total} would exceed 64 bits")
     return draft.entry(), total
 
 
 def total_of(index: Index) -> int:
-    """Return what the columns of a counter add up to."""
+    """Return the sum of a counter's columns."""
     total = 0
     for key, member in index.entries():
         if COUNTER.holds(key, member):
@@ -356,9 +356,9 @@ def total_of(index: Index) -> int:
 
 
 def is_garbage(stored: Value, min_age_ms: int, now_ms: int) -> bool:
-    """Return whether a clean-up takes an entry: nobody sees it, and it is old enough.
+    """Return whether a clean-up removes an entry: it is not visible and old enough.
 
-    The age counts from the later of `utime` and a passed expiry; 0 takes whatever is not seen.
+    The age counts from the later of `utime` and a passed expiry; 0 removes every invisible entry.
     """
     slot = read_slot(stored, now_ms)
     entry = slot.entry
