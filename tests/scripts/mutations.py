@@ -1069,8 +1069,8 @@ MUTATIONS: Final = (
     Mutation(
         "replica name from the owner key",
         "apps/kv/database.py",
-        "    identity = context.key_pair\n    return DEFAULT_REPLICA",
-        "    identity = next(iter(context.keys), context.key_pair)\n    return DEFAULT_REPLICA",
+        "    identity = context.key_pair\n    if identity is None:",
+        "    identity = next(iter(context.keys), context.key_pair)\n    if identity is None:",
         (UNIT + "apps/test_kv.py::test_devices_of_one_owner_count_in_a_column_each",),
     ),
     Mutation(

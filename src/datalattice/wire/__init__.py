@@ -1,4 +1,4 @@
-"""Wire: bytes to messages and back, with no state beyond a buffer."""
+"""Wire: conversion between bytes and messages; the only state is a buffer."""
 
 from datalattice.wire.answers import encode_answer, encode_supply
 from datalattice.wire.framing import (

@@ -1,4 +1,7 @@
-"""Answers: what is handed out of a store, put together from encodings without decoding a cell."""
+"""Answers: replies with cells of a store, built from stored encodings without decoding.
+
+Source: docs/node.md "Messages", "Queries".
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,16 @@ _TAG_RECORD: Final = 0xD0
 _TAG_VECTOR: Final = b"\x80"
 _TAG_REF: Final = b"\x20"
 _NIL: Final = b"\x00"
-_LENGTH_OCTETS: Final = 2  # before each branch: enough for a cell of 16,383 bytes
+_LENGTH_OCTETS: Final = 2  # length before each branch: enough for a cell of 16,383 bytes
 
 
 def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> bytes:
-    """Return the answer to a DATA_REQUEST: the cells themselves, and nothing below them.
+    """Return the answer to a DATA_REQUEST: the requested cells without the cells below them.
 
-    The answer is put together from encodings as they lie in the store; no cell is decoded for it.
+    The children of the answer are only the requested cells and, for long vectors, the inner cells
+    of the vector itself.
 
-    Shapes: cells: (hash, encoding) in the order of the request; None for a cell that is not here.
-    Source: docs/node.md "Messages": the children of the answer are just the requested cells and,
-            for long vectors, the vector's own inner cells.
+    Shapes: cells: (hash, encoding) in the order of the request; None for a missing cell.
     """
     branches = _cells_of(id)
     slots: list[bytes] = []
@@ -48,12 +50,12 @@ def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> byt
 
 
 def _cells_of(id: Value) -> dict[bytes, bytes]:
-    """Return what an id has of cells of its own."""
+    """Return the branch cells of an id."""
     return {hash: encoding for hash, encoding, _ in novelty(id)}
 
 
 def _slot(encoding: bytes, branches: dict[bytes, bytes]) -> bytes:
-    """Return a cell as it stands in its parent, and note it among the branches if it is one."""
+    """Return a cell's encoding inside its parent; add the cell to `branches` if it is one."""
     if len(encoding) <= EMBEDDED_BYTES_MAX:
         return encoding
     hash = sha3_256(encoding)
@@ -62,11 +64,10 @@ def _slot(encoding: bytes, branches: dict[bytes, bytes]) -> bytes:
 
 
 def _vector(slots: list[bytes], branches: dict[bytes, bytes]) -> bytes:
-    """Return the encoding of a vector of at most 255 elements, each as it stands in a parent.
+    """Return the encoding of a vector of at most 255 elements, given as encoded in a parent.
 
-    Quoting the cell format: up to 16 elements are one leaf; a count that is no multiple of 16
-    writes its tail elements first and then the vector of the others; a multiple of 16 is a tree of
-    leaves.
+    Up to 16 elements are one leaf. A count that is a multiple of 16 is a tree of leaves. Any other
+    count writes the tail elements first, then the vector of the others.
     """
     assert len(slots) < FAN_OUT * FAN_OUT
     head = _TAG_VECTOR + encode_length(len(slots))
@@ -89,13 +90,10 @@ def encode_answer(
     load: Callable[[bytes], bytes | None],
     branches_bytes_max: int,
 ) -> bytes:
-    """Return the answer to a LATTICE_QUERY: `value` and cells below it, as far as the bytes go.
+    """Return the answer to a LATTICE_QUERY: `value` and the cells below it, up to the byte limit.
 
-    Breadth first; the value's own cell is always sent. A cell that `load` does not have is left
-    out, with what is below it: the asker gets it by DATA_REQUEST, here or elsewhere.
-
-    Source: docs/node.md "Queries": every cell below the value as far as the limit goes; a partial
-            answer where cells are missing (decision).
+    Cells come breadth first; the value's own cell is always sent. A cell that `load` does not have
+    is left out with its subtree; the asker requests it by DATA_REQUEST from any node.
     """
     cell = result_cell(Result(id, value))
     top = encode(cell)

@@ -1,14 +1,15 @@
-"""Framing: payloads on a byte stream, each behind its length.
+"""Framing: payloads on a byte stream, each preceded by its length.
 
     frame   = length payload
     length  = payload bytes as an unsigned, big-endian, base 128 count;
               of protocols with fixed lengths: as four octets, big-endian
 
-There is no magic, no version and no checksum: the first octet a node sees is a length. So the
-length is all there is to judge whether the other side speaks this protocol, and every illegal one
-ends the connection: a padded length (leading `80`), one longer than five octets, one above the
-limit. The limit is applied as soon as the running value passes it, before a single payload byte is
-kept.
+A stream has no magic number, version or checksum: its first octet begins a length. So an invalid
+length is the only sign of another protocol, and it closes the connection: a padded length (leading
+`80`), one of more than five octets, or one above the limit. The limit is checked while the length
+is read, before any payload byte is buffered.
+
+Source: docs/node.md "Frames", "Several streams", "Bad input".
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from datalattice.errors import LimitExceeded, ProtocolViolation
 from datalattice.limits import MESSAGE_BYTES_MAX
 
 LENGTH_OCTETS_MAX: Final = 5
-"""Longest length that is read: five octets reach past 2^32, far above any limit."""
+"""Most octets of a length; five reach beyond 2^32, far above any limit."""
 
 FIXED_OCTETS: Final = 4
 """Octets of a length in a protocol with fixed lengths."""
 
 READ_BYTES: Final = 1 << 18
-"""Most bytes that are taken from a stream at once."""
+"""Most bytes read from a stream at once."""
 
 _MORE: Final = 0x80
 _DIGIT: Final = 0x7F
@@ -36,8 +37,8 @@ _COMPACT_BYTES: Final = 1 << 16
 def encode_length(count: int) -> bytes:
     """Return `count` as a frame length.
 
-    Shapes: count: 0 or more; result: one octet per 7 bits, at least one.
-    Source: docs/node.md "Frames": big-endian base 128, bit 7 set on all octets but the last.
+    Shapes: count: 0 or more; result: at least one octet, big-endian base 128, with bit 7 set on all
+            octets except the last.
     """
     out = bytearray((count & _DIGIT,))
     count >>= 7
@@ -49,43 +50,38 @@ def encode_length(count: int) -> bytes:
 
 
 def encode_frame(payload: bytes) -> bytes:
-    """Return `payload` behind its length, ready to be written.
-
-    Source: docs/node.md "Frames".
-    """
+    """Return `payload` preceded by its length."""
     return encode_length(len(payload)) + payload
 
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How the payloads of one protocol stand on a stream.
+    """The framing of one protocol on a stream.
 
-    payload_bytes_max: longest payload that is accepted, and sent.
-    is_fixed:          lengths are four octets, big-endian; else counts in base 128.
-    Source: docs/node.md "Frames", "Several streams".
+    payload_bytes_max: most bytes of a payload, received or sent.
+    is_fixed:          lengths are four octets, big-endian; otherwise base 128.
     """
 
     payload_bytes_max: int = MESSAGE_BYTES_MAX
     is_fixed: bool = False
 
     def frame(self, payload: bytes) -> bytes:
-        """Return `payload` behind its length, ready to be written."""
+        """Return `payload` preceded by its length."""
         if self.is_fixed:
             return len(payload).to_bytes(FIXED_OCTETS, "big") + payload
         return encode_frame(payload)
 
     def buffer(self) -> FrameBuffer:
-        """Return an empty buffer that cuts such a stream into payloads."""
+        """Return an empty buffer that divides such a stream into payloads."""
         return FrameBuffer(self.payload_bytes_max, is_fixed=self.is_fixed)
 
 
 class FrameBuffer:
-    """Cuts a byte stream into payloads, however the stream was split into pieces.
+    """Divides a byte stream, received in pieces of any size, into payloads.
 
-    `feed` takes what arrived, `next_payload` gives one payload or None for "not yet". An illegal
-    length raises and the buffer is of no more use: where the next frame would start is unknown.
-
-    Source: docs/node.md "Frames", "Bad input".
+    `feed` appends received bytes; `next_payload` returns one payload, or None if more bytes are
+    needed. After an invalid length the buffer is unusable, because the start of the next frame is
+    unknown.
     """
 
     def __init__(
@@ -98,40 +94,36 @@ class FrameBuffer:
         self._length: int | None = None
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Append bytes of the stream.
-
-        Source: docs/node.md "Frames".
-        """
+        """Append received bytes of the stream."""
         self._data += data
 
     @property
     def is_partial(self) -> bool:
-        """Whether the stream stands inside a frame, so that ending here would be a fault."""
+        """Whether a frame is incomplete, so that the end of the stream here is an error."""
         return self._length is not None or self._start < len(self._data)
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes held for frames not yet given out."""
+        """Bytes buffered for frames not yet returned."""
         return len(self._data) - self._start
 
     @property
     def expected_bytes(self) -> int | None:
-        """Payload bytes of the frame the stream stands in, None before its length was read."""
+        """Payload bytes of the current frame, None until its length is read."""
         return self._length
 
     def clear(self) -> None:
-        """Drop everything that is held; the stream goes on with a new frame."""
+        """Drop all buffered bytes; the next byte begins a new frame."""
         self._data = bytearray()
         self._start = 0
         self._length = None
 
     def next_payload(self) -> bytes | None:
-        """Return the next whole payload, or None when more bytes are needed.
+        """Return the next complete payload, or None if more bytes are needed.
 
-        Cost:   proportional to the payload, however many pieces it came in.
-        Raises: ProtocolViolation: a padded length.
-                LimitExceeded: a length above the limit.
-        Source: docs/node.md "Frames": padded and wrapped lengths close the connection.
+        Cost:   proportional to the payload, for any number of pieces.
+        Raises: ProtocolViolation: the length is padded or too long. LimitExceeded: it is above the
+                limit. Either closes the connection.
         """
         if self._length is None:
             self._length = self._read_fixed() if self._is_fixed else self._read_length()
@@ -144,7 +136,7 @@ class FrameBuffer:
             payload = bytes(view[self._start : end])
         self._length = None
         self._start = end
-        # Cutting the front of a buffer moves its rest, so it is done only when the front is the
+        # Removing the front of a buffer moves its rest, so do it only when the front is the
         # larger part.
         if end == len(self._data) or (end > _COMPACT_BYTES and 2 * end > len(self._data)):
             del self._data[:end]
@@ -152,7 +144,7 @@ class FrameBuffer:
         return payload
 
     def _read_length(self) -> int | None:
-        """Return the length at the start and step over it, or None when it is not all here."""
+        """Return and skip the length at the start, or None if it is incomplete."""
         value = 0
         for count, octet in enumerate(
             self._data[self._start : self._start + LENGTH_OCTETS_MAX], start=1
@@ -175,7 +167,7 @@ class FrameBuffer:
         return None
 
     def _read_fixed(self) -> int | None:
-        """Return the length of four octets and step over it, or None when it is not all here."""
+        """Return and skip a length of four octets, or None if it is incomplete."""
         end = self._start + FIXED_OCTETS
         if len(self._data) < end:
             return None

@@ -3,9 +3,11 @@
     asks      [:CH id signed]       signed by the asker:    [token wanted-key context?]
     answers   Result(id, signed)    signed by the answerer: [token asker's-key context?]
 
-The asker draws the token, so an old answer is of no use; its own key stands in the answer, so an
-answer given to somebody else is of no use either. All of this is a function of bytes and keys; when
-to ask, and what follows from an answer, is the session's business.
+The asker chooses a random token, so an old answer is invalid; the answer contains the asker's key,
+so an answer to another asker is invalid too. This module has pure functions of bytes and keys; the
+session decides when to ask and what follows from an answer.
+
+Source: docs/node.md "Identity".
 """
 
 from __future__ import annotations
@@ -27,20 +29,20 @@ from datalattice.wire.lattice import (
 def encode_challenge(
     id: Value, asker: KeyPair, token: Value, wanted: bytes | None, *context: Value
 ) -> bytes:
-    """Return a CHALLENGE; `wanted` nil asks for whatever key the other side has.
+    """Return a CHALLENGE, which signs `[token target context?]`.
 
-    Shapes: context: one value or none.
-    Source: docs/node.md "Identity": signed data of `[token target context?]`.
+    With `wanted` None, the other side may have any key.
+    Shapes: context: at most one value.
     """
     signed = Signed.sign(asker, Vector.of((token, wanted, *context)))
     return encode_message(Vector.of((CHALLENGE, id, signed)))
 
 
 def answer_challenge(challenge: Challenge, own: KeyPair | None) -> bytes:
-    """Return the answer to a challenge, or why there is none.
+    """Return the answer to a challenge: signed `[token challengerKey context?]`, or an error.
 
-    Source: docs/node.md "Identity": `[token challengerKey context?]` signed by the answering node;
-            `:TRUST` without a key, for another's key and for a bad signature, else `:FORMAT`.
+    The error is `:TRUST` if this node has no key or another than the wanted one, or the signature
+    is bad; otherwise `:FORMAT`.
     """
     id, signed = challenge.id, challenge.signed
     if own is None:
@@ -56,18 +58,17 @@ def answer_challenge(challenge: Challenge, own: KeyPair | None) -> bytes:
         proof = Signed.sign(own, Vector.of((token, signed.public_key, *context)))
         return encode_result(Result(id, proof))
     except MissingData:
-        # What is echoed travels with the answer, so it has to be here, all of it.
+        # The answer echoes parts of the challenge, so all their cells must be present.
         return encode_failure(id, ErrorCode.FORMAT, "a challenge is complete, with all its cells")
 
 
 def check_answer(
     answer: Value, asker: bytes, token: Value, wanted: bytes | None, *context: Value
 ) -> bytes:
-    """Return the public key that an answer to our challenge proves.
+    """Return the public key that an answer to this node's challenge proves.
 
-    Raises: ProtocolViolation: it answers something else, or proves another key than the wanted one.
-            BadSignature: it is not signed by the key it names.
-    Source: docs/node.md "Identity".
+    Raises: ProtocolViolation: it answers another challenge, or proves another key than the wanted
+            one. BadSignature: it is not signed by the key that it names.
     """
     try:
         signed, terms = read_statement(answer)

@@ -1,7 +1,7 @@
 """Grid: venues that publish assets, jobs and content, replicated by merge.
 
-Importing this package registers the section `:grid` of the standard root. There `:venues did
-:value` leads to what a venue signed, and `:meta` to the metadata of all assets.
+Importing this package registers the root section `:grid`. In it, `:venues did :value` is the signed
+state of a venue, and `:meta` is the metadata of all assets.
 """
 
 from __future__ import annotations

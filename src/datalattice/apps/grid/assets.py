@@ -1,7 +1,7 @@
-"""Assets: metadata text, the id that is its hash, and the content that it declares.
+"""Assets: metadata text, its hash as the asset's id, and the content that it declares.
 
-The id of an asset is the SHA-256 of its metadata exactly as written: another space is another
-asset. Two venues with the same text therefore have the same asset, whoever came first.
+The id of an asset is the SHA-256 of its metadata text, byte for byte, so one more space makes
+another asset. Two venues with the same text have the same asset.
 
 Source: COG-4 "Content addressing", "Assets"; docs/grid.md "What is checked", "Assets", "Content";
     COG-5 "Metadata"; COG-2 "Asset references"; COG-6 "Content".
@@ -21,13 +21,13 @@ CONTENT: Final = "content"
 SHA256: Final = "sha256"
 
 CONTENT_BYTES_MAX: Final = 64 << 20
-"""Most bytes of one content or metadata text in the lattice; a longer one is taken from nobody.
+"""Most bytes of one content or metadata text in the lattice; longer ones are rejected.
 
-A few cells can stand for any number of bytes, and every receiver has to hash each of them.
+A few cells can encode any number of bytes, and every receiver has to hash each of them.
 """
 
 READ_BYTES: Final = 1 << 16
-"""How much of a long value is hashed at once."""
+"""Bytes of a long value hashed per step."""
 
 
 def sha256(data: bytes) -> bytes:
@@ -36,11 +36,11 @@ def sha256(data: bytes) -> bytes:
 
 
 def content_hash(value: Value, work: Work | None = None) -> bytes | None:
-    """Return the SHA-256 of a Blob, or of the UTF-8 bytes of a String; nil for anything else.
+    """Return the SHA-256 of a Blob, or of the UTF-8 bytes of a String; otherwise None.
 
-    Nil, too, for more than `CONTENT_BYTES_MAX`, of which nothing is read.
+    A value of more than `CONTENT_BYTES_MAX` bytes is not read and also gives None.
 
-    Raises: WorkExceeded: `work`, when given, does not pay for the bytes.
+    Raises: WorkExceeded: `work`, if given, is used up.
     """
     if work is not None:
         size = len(value) if isinstance(value, (bytes, str)) else 0
@@ -61,7 +61,7 @@ def content_hash(value: Value, work: Work | None = None) -> bytes | None:
 
 
 def read_metadata(text: str | bytes) -> Map:
-    """Return the JSON object that a metadata text holds.
+    """Return the JSON object in a metadata text.
 
     Raises: UsageError: it is not one JSON object, in UTF-8 without a byte-order mark, of at most
             `CONTENT_BYTES_MAX` bytes.
@@ -81,9 +81,9 @@ def read_metadata(text: str | bytes) -> Map:
 
 
 def metadata_bytes(text: str | bytes) -> bytes:
-    """Return the bytes of a metadata text, checked.
+    """Return the bytes of a valid metadata text.
 
-    Raises: UsageError: it is no metadata.
+    Raises: UsageError: `text` is not valid metadata.
     """
     read_metadata(text)
     raw = text if isinstance(text, bytes) else text.encode()
@@ -95,15 +95,15 @@ def metadata_bytes(text: str | bytes) -> bytes:
 def asset_id(text: str | bytes) -> bytes:
     """Return the id of the asset with this metadata text.
 
-    Raises: UsageError: it is no metadata.
+    Raises: UsageError: `text` is not valid metadata.
     """
     return sha256(metadata_bytes(text))
 
 
 def asset_record(text: str | bytes) -> tuple[bytes, Map, Value]:
-    """Return the id, the record and the text, as a cell, of an asset.
+    """Return the id of an asset, its record, and its text as a cell.
 
-    Raises: UsageError: it is no metadata.
+    Raises: UsageError: `text` is not valid metadata.
     """
     raw = metadata_bytes(text)
     cell = make_text(raw.decode())
@@ -111,13 +111,13 @@ def asset_record(text: str | bytes) -> tuple[bytes, Map, Value]:
 
 
 def record_text(record: Value) -> str | None:
-    """Return the metadata text of an asset record, nil when it has none."""
+    """Return the metadata text of an asset record, None if it has none."""
     text = record.get(METADATA) if isinstance(record, Map) else None
     return str(text) if isinstance(text, (str, Text)) else None
 
 
 def parse_hash(text: str) -> bytes | None:
-    """Return the 32 bytes of a hash in hex, with or without 0x, nil when it is none."""
+    """Return the 32 bytes of a hash in hex, with or without 0x; None if it is invalid."""
     digits = text[2:] if text[:2] in {"0x", "0X"} else text
     if len(digits) != 2 * SHA256_BYTES or not all(c in "0123456789abcdefABCDEF" for c in digits):
         return None
@@ -127,7 +127,7 @@ def parse_hash(text: str) -> bytes | None:
 def parse_asset_id(given: object) -> bytes:
     """Return an asset id from its bytes or text: hex, `a/<hex>` or `<venue DID>/a/<hex>`.
 
-    Raises: UsageError: it is none of them.
+    Raises: UsageError: it has another form.
     """
     if isinstance(given, bytes) and len(given) == SHA256_BYTES:
         return given
@@ -148,7 +148,7 @@ def parse_asset_id(given: object) -> bytes:
 def declared_hash(metadata: Map) -> bytes:
     """Return the SHA-256 that metadata declares of its content.
 
-    Raises: UsageError: it declares no content, or no valid hash of it.
+    Raises: UsageError: it declares no content or no valid hash.
     """
     content = metadata.get(CONTENT)
     if not isinstance(content, Map):
@@ -161,9 +161,9 @@ def declared_hash(metadata: Map) -> bytes:
 
 
 def check_content(metadata: Map, data: bytes) -> bytes:
-    """Return the SHA-256 of content that is what the metadata declares.
+    """Return the SHA-256 of content that matches the metadata.
 
-    Raises: UsageError: it is not.
+    Raises: UsageError: the hash differs from the declared one.
     """
     wanted, found = declared_hash(metadata), sha256(data)
     if wanted != found:

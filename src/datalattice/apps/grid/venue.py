@@ -1,7 +1,7 @@
-"""Venue: one writer's part of the grid, and its view of all the others.
+"""Venue: one writer's part of the grid, and its view of the other venues.
 
-A venue is a thin object over a root cursor. It writes below its own DID alone, signed with its key,
-and each of its operations is one atomic update. It reads the whole grid, and checks what it serves.
+A venue is a thin object over a root cursor. It writes only below its own DID, signed with its key;
+each operation is one atomic update. It reads the whole grid, and verifies what it serves.
 
 Source: COG-4 "Venue", "Grid", "Assets", "Deletion", "Synchronisation", "Validation"; docs/grid.md
     "Venues", "Assets", "Content", "Jobs", "Hiding", "Merge", "What is checked"; CAD024 "Fork and
@@ -70,13 +70,13 @@ from datalattice.lattice import (
 )
 
 STANDALONE: Final = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL})
-"""The root of a venue without a node: the grid, and what stays here."""
+"""The root of a venue without a node: the grid and the local section."""
 
 
 class Venue:
     """A venue: assets, jobs and content under one DID.
 
-    Writing needs a key that speaks for the DID; everything can be read without one.
+    Writing needs a key that is authorized for the DID; reading needs no key.
     """
 
     def __init__(
@@ -121,12 +121,11 @@ class Venue:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> Self:
-        """Return the venue of `did` below a root; that of the key, when no DID is given.
+        """Return the venue of `did` below a root; by default the DID of the key.
 
-        storage: where content lies; in the lattice when not given. keys: what is known of the keys
-        of other DIDs.
-        Raises: UsageError: neither a DID nor a key is given, or no such DID. NoSigningKey: the key
-                is not that of the `did:key`.
+        storage: the storage of content; by default the lattice. keys: the known keys of other DIDs.
+        Raises: UsageError: neither a DID nor a key is given, or the DID is invalid. NoSigningKey:
+                the key is not that of the `did:key`.
         """
         if did is None:
             if key_pair is None:
@@ -145,7 +144,7 @@ class Venue:
         clock: Clock | None = None,
         entropy: Entropy | None = None,
     ) -> Self:
-        """Return a venue over a grid of its own."""
+        """Return a venue over its own new grid."""
         root = RootLattice(STANDALONE, STANDALONE.zero(), MergeContext(key_pair=key_pair))
         return cls.at(root, key_pair, did, storage=storage, keys=keys, clock=clock, entropy=entropy)
 
@@ -156,7 +155,7 @@ class Venue:
 
     @property
     def grid(self) -> Index:
-        """The grid as it is here, signed."""
+        """The local copy of the grid, with signatures."""
         return as_index(self._grid.get()) or EMPTY_INDEX
 
     def view(self) -> dict[str, Index]:
@@ -164,9 +163,9 @@ class Venue:
         return view(self._grid.get())
 
     def fork(self) -> Venue:
-        """Return a working copy; its writes arrive here with its `sync`.
+        """Return a working copy; its `sync` merges its writes into this venue.
 
-        What its storage takes is not part of it, unless that is in the lattice.
+        Content is part of the copy only if its storage is the lattice.
         """
         in_lattice = isinstance(self.storage.place, LatticePlace)
         return Venue(
@@ -180,7 +179,7 @@ class Venue:
         )
 
     def sync(self) -> None:
-        """Bring what was written to where the root is kept."""
+        """Write the root to its store; merge a fork into its parent."""
         self._root.sync()
 
     # --- assets -------------------------------------------------------------------------------
@@ -188,8 +187,8 @@ class Venue:
     def register(self, metadata: str | bytes) -> bytes:
         """Register the asset with this metadata text, kept exactly; return its id.
 
-        The same text again changes nothing.
-        Raises: UsageError: it is not one JSON object. NoSigningKey: the venue has no key here.
+        Registering the same text again changes nothing.
+        Raises: UsageError: it is not one JSON object. NoSigningKey: the venue has no key.
         """
         found, record, text = asset_record(metadata)
 
@@ -206,9 +205,9 @@ class Venue:
         return found
 
     def asset(self, asset_id: object) -> str | None:
-        """Return the metadata text of an asset of any venue, nil when it is not known.
+        """Return the metadata text of an asset of any venue, None if it is unknown.
 
-        Raises: UsageError: no asset id. Corruption: what is here is not the asset of this id.
+        Raises: UsageError: `asset_id` is invalid. Corruption: the stored text has another hash.
         """
         wanted = parse_asset_id(asset_id)
         record = part_of(self._state(), ASSETS_KEY).get(wanted)
@@ -220,9 +219,9 @@ class Venue:
         return text
 
     def metadata(self, asset_id: object) -> Map:
-        """Return the metadata of an asset, parsed.
+        """Return the parsed metadata of an asset.
 
-        Raises: NoSuchPath: it is not known. UsageError, Corruption: as `asset`.
+        Raises: NoSuchPath: the asset is unknown. UsageError, Corruption: as `asset`.
         """
         text = self.asset(asset_id)
         if text is None:
@@ -238,8 +237,8 @@ class Venue:
     def put_content(self, asset_id: object, content: Content) -> bytes:
         """Store the content of an asset; return its SHA-256, which the metadata declares.
 
-        Raises: NoSuchPath: no such asset. UsageError: it declares no content, or this is another.
-                LimitExceeded: it is too long.
+        Raises: NoSuchPath: the asset is unknown. UsageError: its metadata declares no content, or
+                another hash. LimitExceeded: the content is too long.
         """
         digest = declared_hash(self.metadata(asset_id))
         self.storage.store(digest, content)
@@ -247,17 +246,17 @@ class Venue:
         return digest
 
     def stream(self, asset_id: object) -> Iterator[bytes] | None:
-        """Return the content of an asset in pieces, checked; nil when it is not here.
+        """Return the verified content of an asset in pieces; None if this node does not have it.
 
-        It is looked for in this venue's storage, then in what other venues have in the lattice.
-        Raises: NoSuchPath, UsageError: as `put_content`. Corruption: what is here is damaged.
+        Reads from this venue's storage first, then from the content of other venues in the lattice.
+        Raises: NoSuchPath, UsageError: as `put_content`. Corruption: the content is damaged.
         """
         digest = declared_hash(self.metadata(asset_id))
         place = self._place_of(digest)
         return None if place is None else place.stream(digest)
 
     def has_content(self, asset_id: object) -> bool | None:
-        """Return whether the content of an asset is here, nil when it declares none."""
+        """Return whether this node has the content of an asset; None if the asset declares none."""
         try:
             digest = declared_hash(self.metadata(asset_id))
         except UsageError:
@@ -265,7 +264,7 @@ class Venue:
         return self._place_of(digest) is not None
 
     def _place_of(self, digest: bytes) -> Storage | None:
-        """Return where content is: this venue's storage, else what another has in the lattice."""
+        """Return the storage that has the content: this venue's, else another's in the lattice."""
         if self._hidden.is_hidden(self.did, STORAGE_KEY, digest):
             return None
         if self.storage.exists(digest):
@@ -280,7 +279,7 @@ class Venue:
         return None
 
     def content(self, asset_id: object) -> bytes | None:
-        """Return the content of an asset, checked; nil when it is not here.
+        """Return the verified content of an asset; None if this node does not have it.
 
         Raises: as `stream`.
         """
@@ -290,9 +289,9 @@ class Venue:
     # --- jobs ---------------------------------------------------------------------------------
 
     def create_job(self, members: Mapping[str, Any] | None = None) -> bytes:
-        """Make the record of a new job, PENDING unless `members` say otherwise; return its id.
+        """Make the record of a new job, by default with status PENDING; return its id.
 
-        Raises: UsageError: a member is none, or no known status.
+        Raises: UsageError: a member is invalid, or the status is unknown.
         """
         record = job_members(members or {})
         made = b""
@@ -311,10 +310,10 @@ class Venue:
         return made
 
     def update_job(self, job_id: object, members: Mapping[str, Any]) -> Map:
-        """Change members of a job's record, stamped later than before; return the record.
+        """Change members of a job's record, with a later stamp; return the record.
 
-        Raises: NoSuchPath: no such job of this venue. UsageError: it has ended, and a job that has
-                ended stays as it is; or a member is none.
+        Raises: NoSuchPath: this venue has no such job. UsageError: the job has ended, so its record
+                is final; or a member is invalid.
         """
         wanted, changes = parse_job_id(job_id), job_members(members)
         record = EMPTY_MAP
@@ -337,9 +336,9 @@ class Venue:
         return record
 
     def job(self, job_id: object, did: str | None = None) -> Map | None:
-        """Return the record of a job of a venue, this one's when not given; nil for none.
+        """Return the record of a job of venue `did`, by default this venue; None if unknown.
 
-        Raises: UsageError: no job id.
+        Raises: UsageError: `job_id` is invalid.
         """
         record = part_of(self._state(did), JOBS_KEY).get(parse_job_id(job_id))
         return record if isinstance(record, Map) else None
@@ -347,9 +346,9 @@ class Venue:
     def jobs(
         self, did: str | None = None, *, status: str | None = None, since_ms: int | None = None
     ) -> list[bytes]:
-        """Return the ids of the jobs of a venue, in order, without hidden ones.
+        """Return the ids of the visible jobs of a venue, in order.
 
-        status, since_ms: only those in this state, those that changed at or after this time.
+        status, since_ms: if given, only jobs with this status, or changed at or after this time.
         """
         held = part_of(self._state(did), JOBS_KEY)
         found: list[bytes] = []
@@ -365,21 +364,21 @@ class Venue:
     # --- hiding, merging, checking ------------------------------------------------------------
 
     def hide(self, part: str, key: bytes) -> None:
-        """Leave an asset, job or content of this venue out of what it lists and serves here.
+        """Hide an asset, job or content of this venue, so that this node stops listing it.
 
-        It stays in the grid, which only grows; other nodes go on seeing it.
-        Raises: UsageError: no such part.
+        It is no longer served here. The grid only grows, so other nodes still see it.
+        Raises: UsageError: the part is unknown.
         """
         self._hidden.hide(self.did, part_key(part), key)
 
     def unhide(self, part: str, key: bytes) -> None:
-        """List and serve again what was hidden."""
+        """List and serve a hidden asset, job or content again."""
         self._hidden.show(self.did, part_key(part), key)
 
     def merge(self, foreign: object) -> MergeReport:
-        """Join a foreign grid, or a root that has one, into this one; return what that did.
+        """Merge a foreign grid, or a root that contains one; return a report of the merge.
 
-        The keys of its DIDs are looked up first. Each entry is checked; bad ones are left out.
+        The keys of its DIDs are looked up first. Invalid entries are skipped.
         """
         other = to_cell(foreign)
         if isinstance(other, Index) and GRID_SECTION in other and VENUES_KEY not in other:
@@ -404,9 +403,9 @@ class Venue:
         return MergeReport(tuple(changed), changed, rejected)
 
     def verify(self) -> tuple[list[Rejection], list[BadContent]]:
-        """Return what in the whole grid, and in the storage, is not what its key says.
+        """Return the entries of the grid and stored contents that do not match their keys.
 
-        Everything is read and hashed.
+        Reads and hashes all data.
         """
         grid = self._grid.get()
         if self._keys is not None:
@@ -420,7 +419,7 @@ class Venue:
         keys, own, did = self._keys, self._key_pair, self.did
 
         def others(owner: Value, signer: bytes) -> bool:
-            # For its own DID a venue takes the word of whoever gave it its key.
+            # The caller gave the venue its key, so that key is accepted for the venue's own DID.
             if owner == did and own is not None and signer == own.public_key:
                 return True
             return keys is not None and keys(owner, signer)
@@ -428,7 +427,7 @@ class Venue:
         return DIDVerifier(others)
 
     def _state(self, did: str | None = None) -> Index:
-        """Return the state of a venue; that of this one is checked to be signed."""
+        """Return the state of a venue; verify the signature of this venue's own state."""
         if did is None or did == self.did:
             return as_index(self._own.get()) or EMPTY_INDEX
         if not is_venue_did(did):
@@ -442,7 +441,7 @@ class Venue:
                 yield key
 
     def _write(self, change: Callable[[Index, Index], tuple[Index, Index]]) -> None:
-        """Change the grid and this venue's state in one update, and sign the state."""
+        """Change the grid and this venue's signed state in one update."""
         key_pair = self._key_pair
         if key_pair is None:
             raise NoSigningKey(f"writing for {self.did} needs its key pair, and none was given")
