@@ -5,13 +5,14 @@ A store has one writer, and while a node runs that is the node. Readers open it 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from datalattice.cells import Value
 from datalattice.client.control import ControlClient
@@ -26,11 +27,13 @@ from datalattice.errors import (
     StoreLocked,
     UsageError,
 )
-from datalattice.store import CellStore, parse_time
+from datalattice.store import CellStore, RealDisk, parse_time, wait_in_line, write_error
 
 if TYPE_CHECKING:
     from datalattice.client.settings import NodeConfig
     from datalattice.sync import LatticeReplica
+
+T = TypeVar("T")
 
 LOCK_WAIT_S: Final = 10.0
 """How long a write waits for another process to finish its own."""
@@ -60,27 +63,49 @@ def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | Ce
     Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
             writing. DataLoss: acknowledged commits of the store are gone. As `ask_peers`.
     """
-    give_up_s = time.monotonic() + LOCK_WAIT_S
-    while True:
-        client = connect(folder.path)
-        if client is not None:
-            return client
-        keys = read_keys(folder)  # before a store is made for nothing
+    client = connect(folder.path)
+    if client is not None:
+        return client
+    keys = read_keys(folder)  # before a store is made for nothing
+
+    def attempt() -> ControlClient | CellStore:
+        return connect(folder.path) or CellStore.open(folder.store_path)
+
+    found = in_line(folder, attempt, LOCK_WAIT_S)
+    if isinstance(found, CellStore):
         try:
-            store = CellStore.open(folder.store_path)
-        except StoreLocked as error:
-            if time.monotonic() >= give_up_s:
-                raise StoreLocked(f"waited {LOCK_WAIT_S:g} s in vain: {error}") from error
-        else:
-            try:
-                if fenced:
-                    ask_first(folder, store, keys)
-                _check_loss(store)
-            except BaseException:
-                store.close()
-                raise
-            return store
-        time.sleep(LOCK_POLL_S)
+            check_writable(folder, found, keys, fenced=fenced)
+        except BaseException:
+            found.close()
+            raise
+    return found
+
+
+def in_line(folder: Folder, attempt: Callable[[], T], wait_s: float) -> T:
+    """Return what `attempt`, which opens the store of a folder for writing, returns.
+
+    It waits in line with whoever else writes there.
+    Raises: StoreLocked: another process wrote all the time.
+    """
+    path = str(folder.store_path)
+    try:
+        if not folder.store_path.is_dir():  # a line is a file in it
+            with contextlib.suppress(StoreLocked):
+                return attempt()
+        return wait_in_line(RealDisk(), path, attempt, wait_s)
+    except OSError as error:
+        raise write_error(error, path) from error
+
+
+def check_writable(folder: Folder, store: CellStore, keys: OwnKeys, *, fenced: bool) -> None:
+    """Check a store that was opened, also anew, before something of its owners is written.
+
+    Raises: as `ask_first`, where owners are written for (`fenced`). DataLoss: acknowledged commits
+            are gone.
+    """
+    if fenced:
+        ask_first(folder, store, keys)
+    _check_loss(store)
 
 
 def ask_first(folder: Folder, store: CellStore, keys: OwnKeys) -> None:

@@ -81,6 +81,9 @@ CLOSE_TIMEOUT_S: Final = 10.0
 LOOK_S: Final = 0.05
 """How often a condition that is waited for is looked at without a change."""
 
+WRITER_WAIT_S: Final = 0.5
+"""How long a start waits for a program that writes to the store: those hand it over."""
+
 FAREWELL_S: Final = 1.0
 """How long a closing node waits for its last frames to leave."""
 
@@ -233,7 +236,10 @@ class Node:
             self._store: Store = where
         else:
             self._store = self._owned = await asyncio.to_thread(
-                CellStore.open, Path(where), cache_bytes=self.config.cache_bytes
+                CellStore.open,
+                Path(where),
+                cache_bytes=self.config.cache_bytes,
+                wait_s=WRITER_WAIT_S,
             )
         try:
             await self._guard.look(self._store)

@@ -28,11 +28,12 @@ from datalattice.store.disk import (
 from datalattice.store.doors import CheckedCells
 from datalattice.store.folder import STORE_FILE, store_in
 from datalattice.store.garbage import Marks
-from datalattice.store.generation import lock_mark
 from datalattice.store.hashindex import Position
 from datalattice.store.healing import Fetch, Fetching, Healing, Source, heal_store, open_damaged
 from datalattice.store.history import NOTHING, RETENTION, History, Moment, Retention
 from datalattice.store.leases import LEASE_SECONDS_MAX, Lease
+from datalattice.store.line import wait_in_line
+from datalattice.store.lockfile import lock_mark
 from datalattice.store.marking import PLACE_SHIFT
 from datalattice.store.memory import MemoryStore
 from datalattice.store.notes import Notes
@@ -68,6 +69,7 @@ from datalattice.store.sweeping import (
     sweep_head,
     write_sweep_list,
 )
+from datalattice.store.turn import WriteTurn
 
 __all__ = [
     "ANY",
@@ -129,6 +131,7 @@ __all__ = [
     "SweptSegment",
     "Tops",
     "View",
+    "WriteTurn",
     "announce_cells",
     "beginning_of",
     "check_extent",
@@ -152,6 +155,7 @@ __all__ = [
     "time_text",
     "unsound_below",
     "upper_bits",
+    "wait_in_line",
     "write_error",
     "write_sweep_list",
 ]

@@ -46,6 +46,7 @@ from datalattice.store.disk import Disk, LockFile, RealDisk, write_error
 from datalattice.store.folder import disown_index, mark_checked, mark_index
 from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.history import RETENTION, Retention
+from datalattice.store.line import wait_in_line
 from datalattice.store.logend import remove_loss, write_loss
 from datalattice.store.marking import Begin, Roots
 from datalattice.store.marking import Progress as CollectProgress
@@ -64,7 +65,6 @@ from datalattice.store.retaking import is_as_left, leave, open_again
 from datalattice.store.room import SPARE_BYTES, Room
 from datalattice.store.segments import SEGMENT_BYTES, SegmentWriter
 from datalattice.store.sweeping import SweepList
-from datalattice.store.turn import wait_for
 
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Staged cells beyond this are written without waiting for a commit: one pack takes them all."""
@@ -179,6 +179,7 @@ class CellStore(Reading):
         segment_bytes: int = SEGMENT_BYTES,
         recent_entries: int = RECENT_ENTRIES_MAX,
         spare_bytes: int = SPARE_BYTES,
+        wait_s: float = 0.0,
         disk: Disk | None = None,
         entropy: Entropy | None = None,
         clock: Clock | None = None,
@@ -189,6 +190,7 @@ class CellStore(Reading):
         `repair`: open a log whose acknowledged end is lost, at the last good root, and make the
         index again; with `keep_root` at the root that the index knows, though cells of it are lost.
         `spare_bytes`: room of the disk that is kept for starts and collections; 0: none.
+        `wait_s`: how long to wait in line for another writer.
         Raises: UsageError: something else is there, or nothing and `read_only`.
                 StoreLocked: another writer has it open; the text names the process.
                 StoreVersion: a newer version made it. Corruption: acknowledged commits are lost.
@@ -241,6 +243,7 @@ class CellStore(Reading):
                 repair=repair,
                 keep_root=keep_root,
                 room=room,
+                wait_s=wait_s,
             )
             return made_of(opened, disk, folder, made)
 
@@ -303,7 +306,7 @@ class CellStore(Reading):
                 self._writer()
                 raise ReadOnly(f"{self._folder}: opened for reading only")
             try:
-                is_unshared = wait_for(lock.retake, wait_s)
+                is_unshared = wait_in_line(self._disk, self._folder, lock.retake, wait_s)
             except OSError as error:
                 raise write_error(error, self._folder) from error
             try:

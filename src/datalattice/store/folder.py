@@ -2,6 +2,7 @@
 
     STORE         what this is: format version and store id. Written last when a store is made
     lock          who writes (lockfile.py)
+    turn.lock     held by whoever waits to write (turn.py)
     segments/     the truth (segments.py)
     index/        derived tables (hashindex.py)
     index.state   whether the tables may be believed
@@ -36,6 +37,7 @@ from datalattice.store.segments import FOLDER as SEGMENTS
 
 STORE_FILE: Final = "STORE"
 LOCK_FILE: Final = "lock"
+TURN_FILE: Final = "turn.lock"
 INDEX: Final = "index"
 STATE_FILE: Final = "index.state"
 END_FILE: Final = "end"
@@ -51,7 +53,7 @@ _NO_VERSIONS: Final = (0, 3)
 
 _FIRST_LINE: Final = "datalattice cell store"
 _TEXT_BYTES_MAX: Final = 4_096
-_UNFINISHED: Final = {LOCK_FILE, SEGMENTS, INDEX, STATE_FILE, PINS_FILE, PINS_LOCK}
+_UNFINISHED: Final = {LOCK_FILE, TURN_FILE, SEGMENTS, INDEX, STATE_FILE, PINS_FILE, PINS_LOCK}
 
 
 def store_in(path: str | os.PathLike[str]) -> Path | None:

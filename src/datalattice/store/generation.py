@@ -12,34 +12,14 @@ writer on a full disk.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:  # a disk has lock files, which have generations
-    from datalattice.store.disk import Disk, View
-
-GENERATION_OFFSET: Final = 64
-MARK_BYTES: Final = 72
-"""The text of the lock file, and the generation."""
+from datalattice.store.disk import Disk, View
+from datalattice.store.lockfile import MARK_BYTES, is_lock_mark
 
 LOOK_S: Final = 0.1
 """After so long a reader looks at the log all the same: the folder may have been replaced, or a
 writer killed between what it wrote and the generation."""
-
-_TEXT_WORDS: Final = 3
-
-
-def lock_mark(text: bytes, generation: int) -> bytes:
-    """Return the first bytes of a lock file."""
-    return text.ljust(GENERATION_OFFSET) + generation.to_bytes(8, "big")
-
-
-def is_mark(data: bytes) -> bool:
-    """Return whether the holder of a lock raises the generation: those of earlier versions do not.
-
-    Their text has two words, a process and its start.
-    """
-    words = data[:GENERATION_OFFSET].split()
-    return len(data) == MARK_BYTES and len(words) == _TEXT_WORDS
 
 
 class GenerationReader:
@@ -70,7 +50,7 @@ class GenerationReader:
         except OSError:
             self._view = None
             return b""
-        return found if is_mark(found) else b""
+        return found if is_lock_mark(found) else b""
 
     def see(self, found: bytes) -> None:
         """Take note that the log was looked at after this was read."""

@@ -18,12 +18,17 @@ from pathlib import Path
 from typing import Final
 
 from datalattice.errors import StoreError, StoreLocked, UsageError
-from datalattice.store.generation import GENERATION_OFFSET, lock_mark
 
 LOCK_MODE: Final = 0o600
 
 TEXT_BYTES: Final = 60
 """Room for the text of the file: three numbers of at most 19 digits."""
+
+GENERATION_OFFSET: Final = 64
+MARK_BYTES: Final = 72
+"""The text of the lock file, and the generation (`generation`)."""
+
+_TEXT_WORDS: Final = 3
 
 _taken: Final = count(1)
 _held: Final[set[int]] = set()
@@ -39,6 +44,20 @@ def _drop_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_drop_inherited)
+
+
+def lock_mark(text: bytes, generation: int) -> bytes:
+    """Return the first bytes of a lock file."""
+    return text.ljust(GENERATION_OFFSET) + generation.to_bytes(8, "big")
+
+
+def is_lock_mark(data: bytes) -> bool:
+    """Return whether the holder of a lock raises the generation: those of earlier versions do not.
+
+    Their text has two words, a process and its start.
+    """
+    words = data[:GENERATION_OFFSET].split()
+    return len(data) == MARK_BYTES and len(words) == _TEXT_WORDS
 
 
 class FileLock:

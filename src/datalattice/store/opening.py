@@ -34,6 +34,7 @@ from datalattice.store.garbage import (
     remove_dropped,
 )
 from datalattice.store.hashindex import BEGINNING, TABLES, HashIndex, Position
+from datalattice.store.line import wait_in_line
 from datalattice.store.logend import (
     EndRecord,
     Loss,
@@ -161,6 +162,7 @@ def open_writer(
     repair: bool,
     keep_root: bool = False,
     room: Room,
+    wait_s: float = 0.0,
 ) -> Opened:
     """Open a store for writing: make it if needed, lock it, read its tail, cut what was torn.
 
@@ -172,7 +174,8 @@ def open_writer(
         exists = check_folder(disk, folder, must_exist=False)
         if not exists:
             disk.create_folder(folder)
-        lock = disk.lock(f"{folder}/{LOCK_FILE}")
+        path = f"{folder}/{LOCK_FILE}"
+        lock = wait_in_line(disk, folder, lambda: disk.lock(path), wait_s)
 
         def attempt() -> Opened:
             return open_locked(

@@ -1,35 +1,226 @@
-"""Turn: who writes next, where several processes write to one store."""
+"""Turn: several processes write to one store, one after the other, and each keeps it open.
+
+A writer keeps the store's lock while it writes and a little longer, since the next write often
+follows at once. It hands over as soon as a write is done and somebody waits in `line`, and waits
+there itself before its next one: a writer that never pauses keeps nobody out.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
-from datalattice.errors import StoreLocked
+from datalattice.errors import StoreClosed, StoreError, StoreLocked
+from datalattice.store.cellstore import CellStore
+from datalattice.store.disk import Disk, LockFile, RealDisk
+from datalattice.store.folder import TURN_FILE
 
-T = TypeVar("T")
+KEEP_S: Final = 0.05
+"""How long a writer keeps the lock after its last write."""
 
-POLL_S: Final = 0.0005
-"""Pause before a lock is tried again; it doubles up to `POLL_MAX_S`."""
-
-POLL_MAX_S: Final = 0.01
+LOOK_S: Final = 0.005
+"""How often it is looked whether somebody waits, while the lock is kept without a write."""
 
 
-def wait_for(attempt: Callable[[], T], wait_s: float) -> T:
-    """Return what `attempt` returns once it meets no lock of another process.
+class WriteTurn:
+    """A store that this process writes to now and then, beside others that do the same.
 
-    Raises: StoreLocked: it did all the time.
+        turn = WriteTurn(lambda: CellStore.open("data", wait_s=10))
+        with turn.write() as store:
+            store.commit(...)
+        turn.close()
+
+    `store` reads between the writes. Any thread may use it; a forked child opens the store anew.
     """
-    give_up_s = time.monotonic() + wait_s
-    pause_s = POLL_S
-    while True:
+
+    def __init__(
+        self,
+        open_store: Callable[[], CellStore],
+        *,
+        keep_s: float = KEEP_S,
+        check: Callable[[CellStore], None] | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        """`open_store` opens the store for writing.
+
+        check: called, with the lock, when it was opened, also anew (`CellStore.acquire`); where it
+               raises, so does `write`, and the next one calls it again.
+        """
+        self._open_store = open_store
+        self._keep_s = keep_s
+        self._check = check
+        self._disk = disk or RealDisk()
+        self._begin()
+        _turns.add(self)
+
+    def _begin(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = threading.local()
+        self._store: CellStore | None = None
+        self._line: LockFile | None = None
+        self._thread: threading.Thread | None = None
+        self._writers = 0
+        self._is_held = False
+        self._is_leaving = False
+        self._is_unchecked = True
+        self._is_closed = False
+        self._failure: StoreError | None = None
+        self._last_s = 0.0
+
+    @property
+    def store(self) -> CellStore:
+        """The store, to be read; opened when it is not yet.
+
+        Raises: as `write`.
+        """
+        with self._changed:
+            if self._store is None:
+                self._take(0.0)
+                self._leave_later()
+            assert self._store is not None
+            return self._store
+
+    @contextmanager
+    def write(self, wait_s: float = 0.0) -> Iterator[CellStore]:
+        """Give the store with its lock, and keep that for a little longer. May be nested.
+
+        Raises: StoreLocked: another process has it for so long; the text names it. Others as
+                `open_store`, `CellStore.acquire` and `check`.
+        """
+        depth: int = getattr(self._inside, "depth", 0)
+        if not depth:
+            self._enter(wait_s)
+        self._inside.depth = depth + 1
         try:
-            return attempt()
-        except StoreLocked as error:
-            if time.monotonic() >= give_up_s:
-                if not wait_s:
-                    raise
-                raise StoreLocked(f"waited {wait_s:g} s in vain: {error}") from error
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, POLL_MAX_S)
+            assert self._store is not None
+            yield self._store
+        finally:
+            self._inside.depth = depth
+            if not depth:
+                self._leave()
+
+    def _enter(self, wait_s: float) -> None:
+        with self._changed:
+            while self._is_leaving:
+                self._changed.wait()
+            if not self._is_held:
+                self._take(wait_s)
+            elif self._is_unchecked:
+                self._look_over()
+            self._writers += 1
+
+    def _take(self, wait_s: float) -> None:
+        """Take the lock; the caller holds the condition."""
+        if self._is_closed:
+            raise StoreClosed("the write turn is closed")
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        if self._store is None:
+            self._store = self._open_store()
+            self._is_unchecked = True
+        elif self._store.acquire(wait_s):
+            self._is_unchecked = True
+        self._is_held = True
+        self._last_s = time.monotonic()
+        try:
+            self._look_over()
+        except BaseException:
+            self._give_back()
+            raise
+
+    def _look_over(self) -> None:
+        if self._is_unchecked and self._check is not None:
+            assert self._store is not None
+            self._check(self._store)
+        self._is_unchecked = False
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._writers -= 1
+            self._last_s = time.monotonic()
+            self._is_leaving = self._is_leaving or self._is_awaited()
+            if not self._is_leaving:
+                self._leave_later()
+            elif not self._writers:
+                self._give_back()
+
+    def _is_awaited(self) -> bool:
+        """Return whether another process waits for the lock."""
+        try:
+            if self._line is None:
+                assert self._store is not None
+                self._line = self._disk.lock(f"{self._store.path}/{TURN_FILE}")
+            else:
+                self._line.retake()
+        except StoreLocked:
+            return True
+        self._line.lend()
+        return False
+
+    def _give_back(self) -> None:
+        """Give the lock back; the caller holds the condition, and nobody writes."""
+        self._is_held = self._is_leaving = False
+        try:
+            if self._store is not None:
+                self._store.release()
+        finally:
+            self._changed.notify_all()
+
+    def _leave_later(self) -> None:
+        """Have the lock given back by a thread; the caller holds the condition."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep, name="write turn", daemon=True)
+            self._thread.start()
+        else:
+            self._changed.notify_all()
+
+    def _keep(self) -> None:
+        with self._changed:
+            while not self._is_closed:
+                if not self._is_held or self._writers:
+                    self._changed.wait()
+                    continue
+                left_s = self._last_s + self._keep_s - time.monotonic()
+                if left_s > 0 and not self._is_awaited():
+                    self._changed.wait(min(left_s, LOOK_S))
+                    continue
+                try:
+                    self._give_back()
+                except StoreError as error:
+                    self._failure = error  # whoever writes next is told
+
+    def close(self) -> None:
+        """Close the store. Closing twice is fine; a write that goes on is waited for."""
+        with self._changed:
+            while self._writers:
+                self._changed.wait()
+            self._is_closed = True
+            self._is_held = False
+            self._changed.notify_all()
+            thread, self._thread = self._thread, None
+            store, self._store = self._store, None
+            line, self._line = self._line, None
+        if thread is not None:
+            thread.join()
+        if line is not None:
+            line.release()
+        if store is not None:
+            store.close()
+
+
+_turns: Final[weakref.WeakSet[WriteTurn]] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    # The parent's store, locks and thread stay the parent's.
+    for turn in list(_turns):
+        turn._begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -12,7 +12,8 @@ import pytest
 
 from datalattice.cells import Vector, value_hash
 from datalattice.store import CellStore, RealDisk, lockfile
-from datalattice.store.generation import MARK_BYTES, GenerationReader, is_mark, lock_mark
+from datalattice.store.generation import GenerationReader
+from datalattice.store.lockfile import MARK_BYTES, is_lock_mark, lock_mark
 
 
 class CountingDisk(RealDisk):
@@ -135,12 +136,12 @@ def test_a_folder_that_is_replaced_is_noticed(
 
 def test_a_mark_has_a_fixed_length_and_an_earlier_holders_is_none() -> None:
     assert len(lock_mark(b"12 34 5".ljust(60) + b"\n", 7)) == MARK_BYTES
-    assert is_mark(lock_mark(b"12 34 5".ljust(60) + b"\n", 7))
-    assert is_mark(lock_mark(b"12 - 5".ljust(60) + b"\n", 1 << 63))
+    assert is_lock_mark(lock_mark(b"12 34 5".ljust(60) + b"\n", 7))
+    assert is_lock_mark(lock_mark(b"12 - 5".ljust(60) + b"\n", 1 << 63))
     earlier = b"12 34".ljust(40) + b"\n"
-    assert not is_mark(earlier)
-    assert not is_mark(earlier + lock_mark(b"12 34 5".ljust(60) + b"\n", 7)[41:])
-    assert not is_mark(b"")
+    assert not is_lock_mark(earlier)
+    assert not is_lock_mark(earlier + lock_mark(b"12 34 5".ljust(60) + b"\n", 7)[41:])
+    assert not is_lock_mark(b"")
 
 
 def test_a_generation_reader_without_a_file_knows_nothing(tmp_path: Path) -> None:
