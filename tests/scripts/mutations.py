@@ -1045,7 +1045,7 @@ MUTATIONS: Final = (
     Mutation(
         "let commands write without asking",
         "client/opening.py",
-        "                if fenced:\n                    ask_first(folder, store, keys)\n",
+        "    if fenced:\n        ask_first(folder, store, keys)\n",
         "",
         (
             UNIT + "cli/test_command_fence.py"
