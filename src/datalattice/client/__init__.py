@@ -33,6 +33,7 @@ from datalattice.client.folder import (
 )
 from datalattice.client.garbage import collect
 from datalattice.client.identity import begin_folder, renew_identity
+from datalattice.client.kept import KeptEditor
 from datalattice.client.opening import (
     ask_first,
     node_or_store,
@@ -70,6 +71,7 @@ __all__ = [
     "ControlClient",
     "Editor",
     "Folder",
+    "KeptEditor",
     "NodeEditor",
     "OwnKeys",
     "Progress",

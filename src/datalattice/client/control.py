@@ -7,6 +7,7 @@ class.
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Iterator
 from typing import Final, Protocol, Self
@@ -125,6 +126,16 @@ class ControlClient:
                 raise ConnectionResetError("end of stream")
             self._buffer.feed(data)
         return payload
+
+    def has_ended(self) -> bool:
+        """Return whether the node has ended the connection; no call is going on."""
+        try:
+            # Between calls a node says nothing: what can be read is the end.
+            look = select.poll()
+            look.register(self._socket, select.POLLIN)
+            return bool(look.poll(0))
+        except (OSError, ValueError):
+            return True  # closed here
 
     def close(self) -> None:
         """End the connection."""

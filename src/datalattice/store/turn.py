@@ -73,6 +73,11 @@ class WriteTurn:
         self._last_s = 0.0
 
     @property
+    def opened(self) -> CellStore | None:
+        """The store, to be read; None when it was not opened yet."""
+        return self._store
+
+    @property
     def store(self) -> CellStore:
         """The store, to be read; opened when it is not yet.
 
@@ -81,7 +86,6 @@ class WriteTurn:
         with self._changed:
             if self._store is None:
                 self._take(0.0)
-                self._leave_later()
             assert self._store is not None
             return self._store
 
@@ -133,6 +137,7 @@ class WriteTurn:
         except BaseException:
             self._give_back()
             raise
+        self._leave_later()
 
     def _look_over(self) -> None:
         if self._is_unchecked and self._check is not None:
@@ -145,9 +150,7 @@ class WriteTurn:
             self._writers -= 1
             self._last_s = time.monotonic()
             self._is_leaving = self._is_leaving or self._is_awaited()
-            if not self._is_leaving:
-                self._leave_later()
-            elif not self._writers:
+            if self._is_leaving and not self._writers:
                 self._give_back()
 
     def _is_awaited(self) -> bool:
@@ -183,12 +186,12 @@ class WriteTurn:
     def _keep(self) -> None:
         with self._changed:
             while not self._is_closed:
-                if not self._is_held or self._writers:
+                if not self._is_held:
                     self._changed.wait()
                     continue
                 left_s = self._last_s + self._keep_s - time.monotonic()
-                if left_s > 0 and not self._is_awaited():
-                    self._changed.wait(min(left_s, LOOK_S))
+                if self._writers or (left_s > 0 and not self._is_awaited()):
+                    self._changed.wait(LOOK_S)
                     continue
                 try:
                     self._give_back()
