@@ -72,7 +72,7 @@ def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | Ce
         return connect(folder.path) or CellStore.open(folder.store_path)
 
     found = in_line(folder, attempt, LOCK_WAIT_S)
-    if isinstance(found, CellStore):
+    if not isinstance(found, ControlClient):
         try:
             check_writable(folder, found, keys, fenced=fenced)
         except BaseException:

@@ -67,6 +67,10 @@ class View(Protocol):
         """Return up to `count` bytes from `offset`, fewer only at the end of the file."""
         ...
 
+    def is_removed(self) -> bool:
+        """Return whether the file has no name any more."""
+        ...
+
 
 class Lock(Protocol):
     """A held lock."""
@@ -236,6 +240,10 @@ class RealView:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self.read = partial(os.pread, fd)
+
+    def is_removed(self) -> bool:
+        """Return whether the file has no name any more."""
+        return os.fstat(self._fd).st_nlink == 0
 
     def __del__(self) -> None:
         # Not closed before: another thread may be reading, and the number may be given out anew.

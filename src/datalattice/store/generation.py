@@ -18,8 +18,8 @@ from datalattice.store.disk import Disk, View
 from datalattice.store.lockfile import MARK_BYTES, is_lock_mark
 
 LOOK_S: Final = 0.1
-"""After so long a reader looks at the log all the same: the folder may have been replaced, or a
-writer killed between what it wrote and the generation."""
+"""After so long a reader looks at the log all the same: the folder may have got another name, or a
+writer been killed between what it wrote and the generation."""
 
 
 class GenerationReader:
@@ -38,7 +38,8 @@ class GenerationReader:
         if view is None or not self._seen or time.monotonic() >= self._until_s:
             return False
         try:
-            return view.read(MARK_BYTES, 0) == self._seen
+            # A folder that was removed and made anew has another lock file.
+            return view.read(MARK_BYTES, 0) == self._seen and not view.is_removed()
         except OSError:
             return False
 

@@ -243,7 +243,7 @@ class SimDisk:
         self.check_alive()
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
-        return SimView(self._names[path])
+        return SimView(self, path)
 
     def replace(self, source: str, target: str) -> None:
         """Give `source` the name `target` in one step."""
@@ -392,12 +392,18 @@ class SimDisk:
 class SimView:
     """A file that is open for reading."""
 
-    def __init__(self, content: _Content) -> None:
-        self._content = content
+    def __init__(self, disk: SimDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._content = disk._names[path]
 
     def read(self, count: int, offset: int, /) -> bytes:
         """Return up to `count` bytes from `offset`."""
         return bytes(self._content.now[offset : offset + count])
+
+    def is_removed(self) -> bool:
+        """Return whether the file has no name any more."""
+        return self._disk._names.get(self._path) is not self._content
 
 
 class SimLock:

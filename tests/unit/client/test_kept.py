@@ -77,7 +77,7 @@ def test_an_edit_syncs_once(
 ) -> None:
     editor.offer_many("t", 0, [0])
     editor._turns._keep_s = 1e6
-    syncs = []
+    syncs: list[int] = []
     monkeypatch.setattr(os, "fdatasync", syncs.append)
     monkeypatch.setattr(os, "fsync", syncs.append)
     for number in range(1, 11):

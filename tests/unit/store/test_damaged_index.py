@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -163,9 +162,10 @@ def test_a_page_that_is_found_damaged_later_is_named_and_the_next_writer_makes_t
     damage_pages(path, of_the_root=False)
     for read_only in (True, False):
         with CellStore.open(path, read_only=read_only) as store:
-            for look in (store.check, partial(deque, store._index.entries())):
-                with pytest.raises(Corruption, match=r"index: .*`lattice store heal`"):
-                    look()
+            with pytest.raises(Corruption, match=r"index: .*`lattice store heal`"):
+                store.check()
+            with pytest.raises(Corruption, match=r"index: .*`lattice store heal`"):
+                deque(store._index.entries())
     with CellStore.open(path) as store:
         assert store.check().is_clean
         assert same(store.root(), large)

@@ -57,6 +57,9 @@ class WornView:
     def read(self, count: int, offset: int, /) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    def is_removed(self) -> bool:
+        return False
+
 
 class WornDisk(RealDisk):
     def view(self, path: str) -> View:
@@ -90,6 +93,9 @@ class CountedView:
 
     def read(self, count: int, offset: int, /) -> bytes:
         return self._view.read(count, offset)
+
+    def is_removed(self) -> bool:
+        return self._view.is_removed()
 
 
 class CountingDisk(RealDisk):
