@@ -162,6 +162,13 @@ class Connection:
 
     async def run(self) -> None:
         """Read and write until either side ends it; `reason` says why."""
+        try:
+            await self._run()
+        except BaseException:
+            self._link.abort()  # it may have been cancelled before the link was closed
+            raise
+
+    async def _run(self) -> None:
         writer = asyncio.ensure_future(self._write())
         reader = asyncio.ensure_future(self._read())
         cut = asyncio.ensure_future(self._cut.wait())

@@ -349,3 +349,52 @@ def test_a_connection_with_one_stream_opens_no_other() -> None:
                     act()
 
     run(work)
+
+
+class StubbornLink:
+    """A link that takes its time to give up a read."""
+
+    remote = "memory"
+    public_key = None
+    protocol = "lattice/1"
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        self.given_up = asyncio.Event()
+        self.is_aborted = False
+
+    async def read(self) -> bytes:
+        self.asked.set()
+        try:
+            await self.given_up.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            await self.given_up.wait()
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        """Take it."""
+
+    async def close(self) -> None:
+        """Leave it open: nobody waits for that here."""
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_a_connection_that_is_cancelled_while_it_ends_leaves_no_link_open() -> None:
+    async def work() -> None:
+        link = StubbornLink()
+        connection, _ = connected(link, Plain(Framing(BOUNDS.message_bytes_max)))
+        running = asyncio.ensure_future(connection.run())
+        await link.asked.wait()
+        running.cancel()
+        await link.cancelled.wait()
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        assert link.is_aborted
+        link.given_up.set()
+
+    run(work)
