@@ -271,7 +271,7 @@ def test_containers_can_be_pickled_and_shown(lattice: Lattice) -> None:
 
 @pytest.mark.parametrize("make", [MapLattice, IndexLattice, VectorLattice, TupleLattice])
 def test_a_child_that_is_no_lattice_is_refused(make: Maker) -> None:
-    with pytest.raises(TypeError, match="is not a Lattice: int"):
+    with pytest.raises(TypeError, match=r"Lattice.* int$"):
         make(5)  # type: ignore[arg-type]
 
 

@@ -388,9 +388,9 @@ def test_signed_and_owner_lattices_can_be_pickled() -> None:
 
 
 def test_wrong_parts_are_refused() -> None:
-    with pytest.raises(TypeError, match="is not a Lattice: None"):
+    with pytest.raises(TypeError, match=r"Lattice.* None(Type)?$"):
         SignedLattice(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="KeyPair"):
         SignedLattice(SetLattice(), b"seed")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="is not a Lattice: str"):
+    with pytest.raises(TypeError, match=r"Lattice.* str$"):
         OwnerLattice("x")  # type: ignore[arg-type]

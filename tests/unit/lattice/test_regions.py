@@ -67,9 +67,9 @@ def test_an_application_registers_its_section_once() -> None:
         register_section(key, MapLattice(MaxLattice()))
     with pytest.raises(UsageError, match=":data already has"):
         register_section(Keyword("data"), DataLattice())
-    with pytest.raises(TypeError, match="is not a Keyword: str"):
+    with pytest.raises(TypeError, match=r"Keyword.* str$"):
         register_section("mine", lattice)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="is not a Lattice: None"):
+    with pytest.raises(TypeError, match=r"Lattice.* None(Type)?$"):
         register_section(Keyword("more"), None)  # type: ignore[arg-type]
 
 
