@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import os
 import shutil
 import subprocess
@@ -157,11 +158,12 @@ def test_a_lock_is_taken_and_given_back_where_the_disk_is_full(
     lock.release()
     CellStore.open(tmp_path).close()
     monkeypatch.setattr(fcntl, "flock", full)  # as on a file system without locks
+    gc.collect()  # what earlier tests left open is closed now
     files = len(list(Path("/dev/fd").iterdir()))
     for _ in range(5):
         with pytest.raises(StoreFull):
             CellStore.open(tmp_path)
-    assert len(list(Path("/dev/fd").iterdir())) == files
+    assert len(list(Path("/dev/fd").iterdir())) <= files
 
 
 def test_a_wrong_folder_is_named(tmp_path: Path) -> None:
