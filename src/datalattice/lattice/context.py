@@ -312,7 +312,10 @@ class MergeContext:
         return self._with(copy_id=copy_id)
 
     def _with(self, **changes: Any) -> MergeContext:
-        fields: dict[str, Any] = {
+        return MergeContext(**(self._fields() | changes))
+
+    def _fields(self) -> dict[str, Any]:
+        return {
             "timestamp": self.timestamp,
             "key_pair": self.key_pair,
             "verifier": self.verifier,
@@ -325,7 +328,6 @@ class MergeContext:
             "holes": self.holes,
             "copy_id": self.copy_id,
         }
-        return MergeContext(**(fields | changes))
 
     @property
     def is_signed(self) -> bool:
@@ -389,17 +391,8 @@ class MergeContext:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = {
-            "timestamp": self.timestamp,
-            "key_pair": self.key_pair,
-            "verifier": self.verifier,
-            "path": self.path,
-            "report": self.report,
-            "owner": self.owner,
-            "prefer": self.prefer,
-            "keys": self.keys,
-            "copy_id": self.copy_id,
-        }
+        fields = self._fields()
+        del fields["work"], fields["holes"]  # of one merge in this process
         return _restore, (fields,)
 
 
