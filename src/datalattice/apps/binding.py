@@ -1,0 +1,132 @@
+"""Binding: what a handle needs of the node it was opened on, beside its cursor; and `Owner`.
+
+`Queue`, `Topic`, `Database`, `Drive` and `Venue` work over one cursor, and need no more for reading
+and writing. Names of owners, positions of consumers and reports concern the folder. A handle gets
+them through a `Binding`: `X.at(root, owner, ..., binding=binding)` keeps it, and passes it on to
+the handles it makes. The package `client` implements it. A handle without one raises `UsageError`
+(`bound`) for the calls that need it.
+
+To wait for changes needs no binding: `cursor.subscribe(wake)` calls `wake` after a change in this
+process, and for a handle of an open folder also after a change by another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from datalattice.cells import Value, to_cell
+from datalattice.cursors import LatticeCursor
+from datalattice.errors import UsageError
+from datalattice.lattice import MergeNotice, did_of
+
+T = TypeVar("T")
+
+
+class Owner:
+    """One owner of data: a public key, or another cell such as a DID. Equal if the keys are.
+
+    `str` gives the local name, else the first 8 hex digits of the key, or as many as are unique
+    among the owners of the folder.
+    """
+
+    __slots__ = ("_text", "key")
+
+    def __init__(self, key: Value, text: str | None = None) -> None:
+        self.key: Final = key
+        self._text: Final = text
+
+    @property
+    def hex(self) -> str:
+        """The public key in 64 hex digits; another owner cell as text."""
+        return self.key.hex() if isinstance(self.key, bytes) else str(self.key)
+
+    @property
+    def did(self) -> str:
+        """The `did:key` of the public key; another owner cell as text."""
+        return did_of(self.key) if isinstance(self.key, bytes) else str(self.key)
+
+    def __str__(self) -> str:
+        return self.hex[:8] if self._text is None else self._text
+
+    def __repr__(self) -> str:
+        return f"<Owner {self}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Owner) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def owner_cell(owner: object) -> Value:
+    """Return the cell that stands for an owner in a path; `owner` is an `Owner` or such a cell."""
+    return owner.key if isinstance(owner, Owner) else to_cell(owner)
+
+
+class Binding(Protocol):
+    """A node as its handles see it. Threads may share it."""
+
+    @property
+    def root(self) -> LatticeCursor:
+        """The cursor on the root of the folder's data: every change is durable when it returns.
+
+        Inside `node.batch()`, what this thread or task reads and writes is the batch's draft.
+        """
+        ...
+
+    @property
+    def own(self) -> bytes:
+        """The public key of the default owner.
+
+        Raises: NoSigningKey: the folder has no key.
+        """
+        ...
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether every write raises `ReadOnly`: the node is open with `read_only` or `as_of`."""
+        ...
+
+    def owner(self, key: Value) -> Owner:
+        """Return the owner with this key, with its local name."""
+        ...
+
+    def edit(self, change: Callable[[LatticeCursor], T]) -> T:
+        """Make several writes below the root one durable edit; return what `change` returned.
+
+        `change` gets a root cursor to write below. It may run several times, on newer roots, and
+        must do nothing else. Inside `node.batch()` it becomes a part of the batch.
+        """
+        ...
+
+    def on_undo(self, undo: Callable[[], None]) -> bool:
+        """Call `undo` if the batch of this thread or task fails; return whether it is in one.
+
+        For what is kept in memory beside the data, such as the position of a consumer.
+        """
+        ...
+
+    def hold(self, name: str) -> Callable[[], None]:
+        """Take the lock `name` of this folder on this machine; return what gives it back.
+
+        Raises: StoreLocked: another process, or another caller in this one, has it.
+        """
+        ...
+
+    def report(self, event: MergeNotice) -> None:
+        """Pass a report to `node.events()`."""
+        ...
+
+
+def bound(binding: Binding | None, call: str) -> Binding:
+    """Return the binding of a handle, for `call`, which needs one.
+
+    Raises: UsageError: the handle was made without one.
+    """
+    if binding is None:
+        raise UsageError(f"{call} needs a node: get the handle from datalattice.open(...)")
+    return binding
+
+
+__all__ = ["Binding", "Owner", "bound", "owner_cell"]
