@@ -22,7 +22,7 @@ from typing import Self
 
 from rows_spark import session
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import make_blob
 from datalattice.client import Folder, reading, write_key
 from datalattice.crypto import KeyPair
@@ -44,7 +44,7 @@ def build(folder: Path, count: int, length: int) -> None:
     """Write `count` records of `length` bytes, each another, a few at a time."""
     keys = KeyPair(bytes(32))
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
-    queue = LatticeMQ.at(root, keys.public_key).partition("bench", 0)
+    queue = Topics.at(root, keys.public_key).partition("bench", 0)
     step = max(1, min(WRITE_RECORDS, WRITE_BYTES // length))
     filler = bytes(range(256)) * (length // 256 + 1)
     with CellStore.open(folder) as store:
@@ -124,7 +124,7 @@ def transfer(folder: Path, count: int, length: int) -> bool:
         end_session(spark)
     with reading(home) as root:
         owner = KeyPair(bytes(32)).public_key
-        size = LatticeMQ.at(RootLattice(root_lattice(), root), owner).partition("copy", 0).size()
+        size = Topics.at(RootLattice(root_lattice(), root), owner).partition("copy", 0).size()
     return told("write", count, length, watch, size == count) and good
 
 

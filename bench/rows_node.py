@@ -26,7 +26,7 @@ from node_pair import (
     visibility,
 )
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Index, Keyword, Map, Set, value_hash
 from datalattice.cells import cell as kernel
 from datalattice.clock import SystemClock
@@ -64,7 +64,7 @@ def pushes(batches: int) -> list[bytes]:
     node.open("peer", 0, outbound=False)
     node.receive("peer", encode_ping(1, Keyword("PEER")), 0)  # from now on it is told what changes
     node.take_effects()
-    queue = LatticeMQ.at(replica.cursor, keys.public_key).partition("bench", 0)
+    queue = Topics.at(replica.cursor, keys.public_key).partition("bench", 0)
     frames: list[bytes] = []
     for number in range(batches):
         queue.offer_many([f"{number}-{i}".ljust(RECORD_BYTES, "x").encode() for i in range(BATCH)])
@@ -87,7 +87,7 @@ def apply_rate(frames: list[bytes]) -> float:
             node.take_effects()
         took = time.perf_counter() - begin
         owner = KeyPair(b"q" * 32).public_key
-        queue = LatticeMQ.at(replica.cursor, owner).partition("bench", 0)
+        queue = Topics.at(replica.cursor, owner).partition("bench", 0)
         assert queue.size() == len(frames) * BATCH
     return len(frames) * BATCH / took
 
@@ -136,7 +136,7 @@ def offer(count: int) -> Write:
 
 def offer_one(node: Node, number: int) -> None:
     """Write one signed record and commit it."""
-    queue = LatticeMQ.at(node.cursor, OWNER.public_key).partition("bench", 0)
+    queue = Topics.at(node.cursor, OWNER.public_key).partition("bench", 0)
     queue.offer_many([f"value-{number}"])
     node.cursor.sync()
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from datalattice.apps.queue import LatticeMQ, Queue
+from datalattice.apps.queue import Queue, Topics
 from datalattice.cells import cell
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -44,7 +44,7 @@ def open_queue(store: CellStore) -> Queue:
         MergeContext(key_pair=KEYS),
         on_sync=lambda value: (store.commit(value), value)[1],
     )
-    return LatticeMQ.at(root, KEYS.public_key).partition("bench", 0)
+    return Topics.at(root, KEYS.public_key).partition("bench", 0)
 
 
 def _ours(folder: Path) -> tuple[Append, Callable[[], None]]:

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.client import write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -62,7 +62,7 @@ def build_queue(folder: Path, records: int, record_bytes: int = RECORD_BYTES) ->
     """Write a store with one partition of `records` records of random bytes, each another."""
     keys = KeyPair(bytes(32))
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
-    queue = LatticeMQ.at(root, keys.public_key).partition("bench", 0)
+    queue = Topics.at(root, keys.public_key).partition("bench", 0)
     with CellStore.open(folder) as store:
         for first in range(0, records, BATCH_RECORDS):
             stop = min(first + BATCH_RECORDS, records)
@@ -220,7 +220,7 @@ def offer_seconds(folder: Path, records: int) -> float:
     home = Path(tempfile.mkdtemp(dir=folder))
     keys = KeyPair(bytes(32))
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
-    queue = LatticeMQ.at(root, keys.public_key).partition("copy", 0)
+    queue = Topics.at(root, keys.public_key).partition("copy", 0)
     begin = time.perf_counter()
     with CellStore.open(home / "store") as store:
         for first in range(0, records, BATCH_RECORDS):

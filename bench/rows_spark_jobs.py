@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import spark_merge
 from rows_spark import cpu_seconds
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import branch_hashes, cell, value_hash
 from datalattice.client import write_key
 from datalattice.crypto import KeyPair, sha3_256
@@ -92,7 +92,7 @@ class Bench:
         pq.write_table(table, self.rows, row_group_size=self.loaded // LOAD_GROUPS)
         pq.write_table(table.slice(0, FEW_ROWS), self.few_rows)
         root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
-        queue = LatticeMQ.at(root, KEYS.public_key).partition("bench", 0)
+        queue = Topics.at(root, KEYS.public_key).partition("bench", 0)
         with CellStore.open(self.store, segment_bytes=SEGMENT_BYTES) as store:
             for first in range(0, self.stored, BATCH_RECORDS):
                 queue.offer_many(
@@ -147,7 +147,7 @@ class Bench:
 
     def _offer_alone(self) -> int:
         root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
-        queue = LatticeMQ.at(root, KEYS.public_key).partition("rows", 0)
+        queue = Topics.at(root, KEYS.public_key).partition("rows", 0)
         with CellStore.open(self._new()) as store:
             for batch in pq.ParquetFile(self.rows).iter_batches(BATCH_RECORDS):
                 queue.offer_many(batch.to_pylist())

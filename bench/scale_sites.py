@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.lattice import MergeContext, root_lattice
@@ -61,7 +61,7 @@ class _Site:
 
     def frames(self, sync: int) -> list[bytes]:
         """Append the records of a sync; return the messages that tell of them."""
-        queue = LatticeMQ.at(self.replica.cursor, self.keys.public_key).partition("bench", 0)
+        queue = Topics.at(self.replica.cursor, self.keys.public_key).partition("bench", 0)
         first = (self.number * SYNCS + sync) * RECORDS
         queue.offer_many(
             [
@@ -105,7 +105,7 @@ def _run(sites: int, syncs: int) -> Push:
                         replicator.take_effects()
                         seconds += time.process_time() - began
             for site in members:
-                queue = LatticeMQ.at(hub.cursor, site.keys.public_key).partition("bench", 0)
+                queue = Topics.at(hub.cursor, site.keys.public_key).partition("bench", 0)
                 assert queue.size() == syncs * RECORDS, f"site {site.number} has not arrived"
         # A closed store has no room reserved at the end of its last segment.
         stored = sum(path.stat().st_size for path in Path(folder, "segments").iterdir())

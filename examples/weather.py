@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as f
 
-from datalattice import KeyPair, LatticeMQ, Map, Value, open_node
+from datalattice import KeyPair, Map, Topics, Value, open_node
 from datalattice.apps.kv import Database, Watch
 from datalattice.client import Folder, connect, read_key, write_key
 from datalattice.node import Node, follow
@@ -131,7 +131,7 @@ async def bring(folder: Path, keys: KeyPair, topic: str, records: list[Record], 
         by_origin: dict[str, list[Record]] = defaultdict(list)
         for record in records:
             by_origin[record["origin"]].append(record)
-        mine = LatticeMQ.at(node.cursor, keys.public_key).topic(topic)
+        mine = Topics.at(node.cursor, keys.public_key).topic(topic)
         for origin, some in sorted(by_origin.items()):
             mine.partition(origin).offer_many(some)
         await node.sync()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datalattice.apps.dlfs import Drive
     from datalattice.apps.grid import Venue
     from datalattice.apps.kv import Database
-    from datalattice.apps.queue import LatticeMQ, Queue, Topic
+    from datalattice.apps.queue import Queue, Topic, Topics
     from datalattice.cells import (
         Address,
         Blob,
@@ -153,7 +153,6 @@ __all__ = [
     "LWPLattice",
     "LWWLattice",
     "Lattice",
-    "LatticeMQ",
     "LimitExceeded",
     "List",
     "Map",
@@ -182,6 +181,7 @@ __all__ = [
     "Symbol",
     "Text",
     "Topic",
+    "Topics",
     "TupleLattice",
     "TypeMismatch",
     "Unauthorized",

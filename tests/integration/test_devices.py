@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ, Queue, device_partition
+from datalattice.apps.queue import Queue, Topics, device_partition
 from datalattice.cells import Keyword, Value
 from datalattice.client.settings import NodeConfig
 from datalattice.clock import SystemClock
@@ -71,7 +71,7 @@ def database(node: Node) -> Database:
 
 
 def log_of(node: Node, partition: Value = 0) -> Queue:
-    return LatticeMQ.at(node.cursor, OWNER.public_key).partition("orders", partition)
+    return Topics.at(node.cursor, OWNER.public_key).partition("orders", partition)
 
 
 async def write(node: Node, name: str, count: int = 5) -> set[str]:
@@ -92,7 +92,7 @@ def values(queue: Queue) -> list[str]:
 
 def found(node: Node) -> tuple[set[str], set[str]]:
     """Return the keys of the database, and the records of all partitions."""
-    topic = LatticeMQ.at(node.cursor, OWNER.public_key).topic("orders")
+    topic = Topics.at(node.cursor, OWNER.public_key).topic("orders")
     records = {value for one in topic.partitions() for value in values(topic.partition(one))}
     return {str(key) for key in database(node)}, records
 
@@ -197,7 +197,7 @@ def test_two_branches_that_were_told_to_two_peers_come_together_at_the_owners_ne
         context = MergeContext(key_pair=OWNER)
         root = RootLattice(root_lattice(), None, context)
         Database.at(root, OWNER.public_key, "shop")[name] = stamp_ms
-        LatticeMQ.at(root, OWNER.public_key).partition("orders", 0).offer(name)
+        Topics.at(root, OWNER.public_key).partition("orders", 0).offer(name)
         return root.get()
 
     async def work() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -22,11 +22,11 @@ COMMAND = [sys.executable, "-m", "datalattice.cli", "node", "start", "--port", "
 ADD = """
 import sys
 from pathlib import Path
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.client import Folder, edit
 
 def add_one(cursor, keys):
-    queue = LatticeMQ.at(cursor, keys.public_key).partition("t", 0)
+    queue = Topics.at(cursor, keys.public_key).partition("t", 0)
     queue.set_meta("count", (queue.get_meta("count") or 0) + 1)
     queue.set_meta(sys.argv[2], (queue.get_meta(sys.argv[2]) or 0) + 1)
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.once, pytest.mark.processes]
 
 
 def add_one(cursor: RootLattice, keys: KeyPair) -> None:
-    queue = LatticeMQ.at(cursor, keys.public_key).partition("t", 0)
+    queue = Topics.at(cursor, keys.public_key).partition("t", 0)
     count = queue.get_meta("count") or 0
     assert isinstance(count, int)
     queue.set_meta("count", count + 1)
@@ -81,7 +81,7 @@ def test_no_edit_is_lost_and_none_is_made_twice(tmp_path: Path, with_node: bool)
             if process.stdout is not None:
                 process.stdout.close()
     with reading(folder) as root:
-        mq = LatticeMQ.at(RootLattice(root_lattice(), root), keys.public_key)
+        mq = Topics.at(RootLattice(root_lattice(), root), keys.public_key)
         queue = mq.partition("t", 0)
         assert queue.get_meta("count") == 1 + EDITS * (EDITORS + 1)
         assert [queue.get_meta(f"e{n}") for n in range(EDITORS)] == [EDITS] * EDITORS

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ, Queue
+from datalattice.apps.queue import Queue, Topics
 from datalattice.cells import Index, Keyword, Map, Signed, to_cell
 from datalattice.client.fence.rules import PATHS_MAX, owned_paths
 from datalattice.client.settings import NodeConfig
@@ -54,7 +54,7 @@ def device(
 
 
 def log_of(node: Node) -> Queue:
-    return LatticeMQ.at(node.cursor, OWNER.public_key).partition("orders", 0)
+    return Topics.at(node.cursor, OWNER.public_key).partition("orders", 0)
 
 
 async def offer(node: Node, first: int, end: int) -> range:
@@ -93,7 +93,7 @@ def test_a_restored_node_appends_behind_what_its_peer_has(turn: int) -> None:
         async with device(TWO) as peer:
             lattice, context = root_lattice(), MergeContext(key_pair=OWNER)
             later = RootLattice(lattice, restored.root(), context)
-            queue = LatticeMQ.at(later, OWNER.public_key).partition("orders", 0)
+            queue = Topics.at(later, OWNER.public_key).partition("orders", 0)
             queue.offer_many([f"record {number}" for number in range(50, 100 + turn)])
             peer.cursor.merge(later.get())
             await peer.sync()
@@ -209,7 +209,7 @@ def forged_store() -> MemoryStore:
     """Return a store with a log in the owner's slot that somebody else has signed."""
     lattice = root_lattice()
     elsewhere = RootLattice(lattice, lattice.zero(), MergeContext(key_pair=THREE))
-    LatticeMQ.at(elsewhere, THREE.public_key).partition("orders", 0).offer("forged")
+    Topics.at(elsewhere, THREE.public_key).partition("orders", 0).offer("forged")
     forged = elsewhere.get(Keyword("queue"), THREE.public_key)
     assert isinstance(forged, Signed)
     store = MemoryStore()

@@ -13,7 +13,7 @@ import pytest
 
 import datalattice.node.peers as peers_module
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Keyword
 from datalattice.client.network import probe
 from datalattice.client.settings import NodeConfig
@@ -54,7 +54,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def write(node: Node, text: str) -> None:
     assert node.owner is not None
-    LatticeMQ.at(node.cursor, node.owner.public_key).partition("t", 0).offer(text)
+    Topics.at(node.cursor, node.owner.public_key).partition("t", 0).offer(text)
 
 
 async def converge(*nodes: Node) -> None:
@@ -101,7 +101,7 @@ def test_two_devices_of_one_owner_are_two_nodes_and_join_what_both_write() -> No
                 assert sorted(found) == ["one", "two"]
             # Queues of a node are those of its first owner's key.
             write(one, "hello")
-            assert LatticeMQ.at(one.cursor, THREE.public_key).topics() == ["t"]
+            assert Topics.at(one.cursor, THREE.public_key).topics() == ["t"]
 
     run(work)
 
@@ -450,7 +450,7 @@ def test_with_a_peer_of_that_key_only_some_paths_are_exchanged(scheme: str) -> N
                 write(two, "goes there")
                 await two.sync()
                 await converge(one, three)
-                queues = LatticeMQ.at(one.cursor, TWO.public_key)
+                queues = Topics.at(one.cursor, TWO.public_key)
                 await until(lambda: list(queues.partition("t", 0)) == ["goes there"])
                 assert get_in(two.root, [Keyword("queue"), ONE.public_key]) is None
 

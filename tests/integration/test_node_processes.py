@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.client import connect, running
 from datalattice.client.network import probe
 from datalattice.crypto import KeyPair
@@ -89,7 +89,7 @@ def records(folder: Path, keys: KeyPair) -> list[object]:
     """Return what a store holds of an owner's queue."""
     with CellStore.open(folder / "store", read_only=True) as store:
         cursor = RootLattice(root_lattice(), store.root())
-        return list(LatticeMQ.at(cursor, keys.public_key).partition("t", 0))
+        return list(Topics.at(cursor, keys.public_key).partition("t", 0))
 
 
 def test_three_processes_converge_and_restart_and_catch_up(

@@ -17,7 +17,7 @@ import pytest
 
 import datalattice
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import to_json
 from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
@@ -110,7 +110,7 @@ def home(tmp_path: Path) -> Path:
 
     def fill(cursor: RootLattice, keys: KeyPair) -> None:
         for partition in range(PARTITIONS):
-            queue = LatticeMQ.at(cursor, keys.public_key).partition("t", partition)
+            queue = Topics.at(cursor, keys.public_key).partition("t", partition)
             queue.offer_many([f"record {number}" for number in range(RECORDS)])
 
     edit(Folder(tmp_path), fill)
@@ -173,7 +173,7 @@ def test_spark_connect_reads_writes_and_runs_jobs_on_the_cluster(
         cursor = RootLattice(root_lattice(), root, MergeContext(key_pair=KEYS))
         latest = Database.at(cursor, KEYS.public_key, "latest")
         shown = {key: json.loads(to_json(latest[key])) for key in latest}
-        topic = LatticeMQ.at(cursor, KEYS.public_key).topic("numbers")
+        topic = Topics.at(cursor, KEYS.public_key).topic("numbers")
         numbers = [topic.partition(p).peek(n) for p in topic.partitions() for n in range(100)]
     assert shown == {f"k{number % 5}": rows[number] for number in range(45, 50)}
     assert sorted(str(number) for number in numbers) == sorted(map(str, range(100)))

@@ -13,7 +13,7 @@ import pytest
 
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import (
-    LatticeMQ,
+    Topics,
     entry_key,
     entry_stamp_ms,
     entry_value,
@@ -56,7 +56,7 @@ class Home:
 
     def entries(self, topic: str) -> dict[Any, list[Value]]:
         with self.root() as root:
-            found = LatticeMQ.at(root, KEYS.public_key).topic(topic)
+            found = Topics.at(root, KEYS.public_key).topic(topic)
             logs = {name: list(found.partition(name).iter_entries()) for name in found.partitions()}
             return {n: [decode_message(encode_message(e)) for e in log] for n, log in logs.items()}
 
@@ -72,7 +72,7 @@ class Home:
 
     def append(self, topic: str, partition: int, entries: list[Any]) -> None:
         def change(cursor: RootLattice, keys: KeyPair) -> None:
-            queue = LatticeMQ.at(cursor, keys.public_key).partition(topic, partition)
+            queue = Topics.at(cursor, keys.public_key).partition(topic, partition)
             before = queue.state()
             assert queue.advance(before, before.entries.extend(entries))
 
@@ -254,7 +254,7 @@ def test_a_compacted_topic_is_what_plain_python_makes_of_it(
         found = home.entries("c")[partition]
         assert [encode(entry) for entry in found] == [encode(entry) for entry in expected]
     with home.root() as root:  # producers know where a key belongs
-        assert LatticeMQ.at(root, KEYS.public_key).topic("c").num_partitions == len(logs)
+        assert Topics.at(root, KEYS.public_key).topic("c").num_partitions == len(logs)
     assert (report.keys, report.deleted) == (len(live), deleted)
     assert report.keyless == (len(plain) if keyless == "keep" else 0)
     with pytest.raises(UsageError, match="it has records; name a new topic"):

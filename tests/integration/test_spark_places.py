@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import value_hash
 from datalattice.client import edit, folder_of, reading, write_key
 from datalattice.crypto import KeyPair
@@ -66,7 +66,7 @@ class NodeProcess:
         """Append the next records, through the node where one runs."""
 
         def append(cursor: RootLattice, keys: KeyPair) -> None:
-            queue = LatticeMQ.at(cursor, keys.public_key).partition("t", 0)
+            queue = Topics.at(cursor, keys.public_key).partition("t", 0)
             queue.offer_many(list(range(self.count, self.count + count)))
 
         edit(self.folder, append)

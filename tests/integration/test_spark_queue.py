@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ, Queue
+from datalattice.apps.queue import Queue, Topics
 from datalattice.cells import Keyword, decode_message, same, to_cell
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -43,7 +43,7 @@ class Writer:
 
     def queue(self, partition: object = 0, topic: str = "t", keys: KeyPair = ALICE) -> Queue:
         root = self.roots[keys.public_key]
-        return LatticeMQ.at(root, keys.public_key, self.clock).partition(topic, partition)
+        return Topics.at(root, keys.public_key, self.clock).partition(topic, partition)
 
     def commit(self) -> None:
         both = [root.get() for root in self.roots.values()]

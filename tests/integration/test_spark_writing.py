@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -30,14 +30,14 @@ def home(tmp_path: Path) -> Path:
 
 def offer(home: Path, topic: str, values: range) -> None:
     def change(cursor: RootLattice, keys: KeyPair) -> None:
-        LatticeMQ.at(cursor, keys.public_key).partition(topic, 0).offer_many(values)
+        Topics.at(cursor, keys.public_key).partition(topic, 0).offer_many(values)
 
     edit(Folder(home), change)
 
 
 def values(home: Path, topic: str, partition: int = 0) -> list[Any]:
     with reading(Folder(home)) as root:
-        mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+        mine = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key)
         return list(mine.partition(topic, partition))
 
 

@@ -38,7 +38,7 @@ from typing import Any, Final
 
 from faulty_proxy import BACKWARD, FORWARD, FaultyProxy
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Map, missing
 from datalattice.cells import cell as kernel
 from datalattice.client import Running, connect
@@ -547,7 +547,7 @@ class Chaos:
 
 def check_records(cursor: RootLattice, writer: ChaosNode) -> int:
     """See that every acknowledged record of a node is there; return how many records are."""
-    queue = LatticeMQ.at(cursor, writer.keys.public_key).partition(TOPIC, 0)
+    queue = Topics.at(cursor, writer.keys.public_key).partition(TOPIC, 0)
     values = list(queue)
     for one in writer.acknowledged:
         wanted = [writer.record(number) for number in range(one.first, one.first + one.count)]

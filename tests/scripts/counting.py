@@ -14,7 +14,7 @@ import json
 import sys
 from pathlib import Path
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.node import Node, open_node
@@ -30,7 +30,7 @@ async def answer(node: Node, host: Host[Counters], line: str) -> dict[str, objec
         await host.write(lambda counters: counters.add(rest))
     elif verb == "write":
         assert node.owner is not None
-        LatticeMQ.at(node.cursor, node.owner.public_key).partition("t", 0).offer(rest)
+        Topics.at(node.cursor, node.owner.public_key).partition("t", 0).offer(rest)
         await node.sync()
     counts = await host.ask(lambda counters: dict(counters.counts))
     return {"counts": counts, "root": node.root_hash.hex()}

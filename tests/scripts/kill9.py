@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Value, missing
 from datalattice.client.network import probe
 from datalattice.crypto import KeyPair
@@ -49,7 +49,7 @@ async def write(folder: str, peer: str, batch_max: int) -> None:
     """Append numbered records for ever; print the end offset after each durable batch."""
     chance = random.Random()
     async with open_node(folder, key_pair=KEYS, port=0, peers=[peer] if peer else []) as node:
-        queue = LatticeMQ.at(node.cursor, KEYS.public_key).partition(TOPIC, 0)
+        queue = Topics.at(node.cursor, KEYS.public_key).partition(TOPIC, 0)
         _say(f"ready {node.address}")
         while batch_max:
             end = queue.end_offset()
@@ -108,7 +108,7 @@ def check_store(folder: Path, durable: int, checked: int) -> int:
     """Return the end offset after a kill; raise when something acknowledged is not there."""
     with CellStore.open(folder) as store:
         root = store.root()
-        queue = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key).partition(TOPIC, 0)
+        queue = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key).partition(TOPIC, 0)
         end = queue.end_offset()
         if end < durable:
             raise AssertionError(f"{durable} records were acknowledged, {end} are there")

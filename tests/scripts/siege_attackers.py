@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Final
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ, make_entry
+from datalattice.apps.queue import Topics, make_entry
 from datalattice.cells import (
     Index,
     Keyword,
@@ -200,7 +200,7 @@ def drive_bomb(keys: KeyPair, dice: random.Random) -> Iterator[bytes]:
 def log_of(keys: KeyPair, records: list[object]) -> Signed:
     """Return topics with one log, signed."""
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
-    LatticeMQ.at(root, keys.public_key).partition("t", 0).offer_many(records)
+    Topics.at(root, keys.public_key).partition("t", 0).offer_many(records)
     slot = root.get(QUEUE, keys.public_key)
     assert isinstance(slot, Signed)
     return slot

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ, Queue
+from datalattice.apps.queue import Queue, Topics
 from datalattice.cells import Keyword, Vector, value_hash
 from datalattice.client import Running
 from datalattice.client.settings import NodeConfig
@@ -95,7 +95,7 @@ class Garrison:
         self._errors: Counter[str] = Counter()
 
     def _queue(self, owner: bytes) -> Queue:
-        return LatticeMQ.at(self._node.cursor, owner).partition(TOPIC, 0)
+        return Topics.at(self._node.cursor, owner).partition(TOPIC, 0)
 
     async def write(self) -> None:
         """Append a record with the time, and set a key, over and over."""

@@ -16,7 +16,7 @@ import time
 
 from siege_node import TOPIC, keys_of
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Value
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
@@ -64,7 +64,7 @@ class Post:
     def _offered(self, root: Value) -> Value:
         keys = self._node.peer.keys
         cursor = RootLattice(root_lattice(), root, MergeContext(key_pair=keys))
-        LatticeMQ.at(cursor, keys.public_key).partition(TOPIC, 0).offer(time.time_ns())
+        Topics.at(cursor, keys.public_key).partition(TOPIC, 0).offer(time.time_ns())
         return cursor.get()
 
     async def report(self) -> None:
@@ -74,7 +74,7 @@ class Post:
             peer = self._node.peer
             cursor = RootLattice(root_lattice(), peer.root)
             newest = {
-                owner.hex(): LatticeMQ.at(cursor, owner).partition(TOPIC, 0).peek_last()
+                owner.hex(): Topics.at(cursor, owner).partition(TOPIC, 0).peek_last()
                 for owner in self._owners
             }
             tell({"values": peer.values, "incomplete": peer.incomplete[:3], "newest": newest})

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Value
 from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
@@ -116,7 +116,7 @@ class QueueSink:
         if not (folder / "store").exists():
             return 0
         with reading(Folder(folder)) as root:
-            topic = LatticeMQ.at(RootLattice(root_lattice(), root), TARGET.public_key).topic("out")
+            topic = Topics.at(RootLattice(root_lattice(), root), TARGET.public_key).topic("out")
             sizes = [topic.partition(number).size() for number in range(PARTITIONS)]
             last = [topic.partition(number).peek_last() for number in range(PARTITIONS)]
         assert all(
@@ -206,7 +206,7 @@ def _logs(folder: Path, keys: KeyPair, topic: str) -> list[list[Any]]:
     if not (folder / "store").exists():
         return [[] for _ in range(PARTITIONS)]
     with reading(Folder(folder)) as root:
-        mine = LatticeMQ.at(RootLattice(root_lattice(), root), keys.public_key).topic(topic)
+        mine = Topics.at(RootLattice(root_lattice(), root), keys.public_key).topic(topic)
         return [list(mine.partition(number)) for number in range(PARTITIONS)]
 
 
@@ -379,7 +379,7 @@ class Test:
         first, self.count = self.count, self.count + RECORDS
 
         def change(cursor: RootLattice, keys: KeyPair) -> None:
-            topic = LatticeMQ.at(cursor, keys.public_key).topic("in")
+            topic = Topics.at(cursor, keys.public_key).topic("in")
             for number in range(PARTITIONS):
                 topic.partition(number).offer_many(range(first, first + RECORDS))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import (
     Index,
     Keyword,
@@ -33,7 +33,7 @@ def cluster(size: int, links: list[tuple[int, int]] | None = None) -> Simulation
 
 
 def offer(node: SimNode, count: int, width: int = 20) -> None:
-    topics = LatticeMQ.at(node.cursor, node.keys.public_key, node.clock)
+    topics = Topics.at(node.cursor, node.keys.public_key, node.clock)
     queue = topics.partition("t", 0)
     size = queue.size()
     queue.offer_many([f"{node.name}-{size + n}".ljust(width, ".") for n in range(count)])
@@ -41,7 +41,7 @@ def offer(node: SimNode, count: int, width: int = 20) -> None:
 
 
 def records(at: SimNode, of: SimNode) -> int:
-    return LatticeMQ.at(at.cursor, of.keys.public_key).partition("t", 0).size()
+    return Topics.at(at.cursor, of.keys.public_key).partition("t", 0).size()
 
 
 def assert_settled(simulation: Simulation) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ, Topic
+from datalattice.apps.queue import QUEUE_SECTION, Topic, Topics
 from datalattice.cells import Index, Map, Value
 from datalattice.cli.folder import choose_holder
 from datalattice.client import Change, Folder
@@ -22,9 +22,9 @@ def queue_owners(root: Value) -> list[bytes]:
     return sorted(owner for owner in owners if isinstance(owner, bytes))
 
 
-def topics_of(root: Value, owner: bytes) -> LatticeMQ:
+def topics_of(root: Value, owner: bytes) -> Topics:
     """Return the topics of an owner in a root value, to read from."""
-    return LatticeMQ.at(RootLattice(root_lattice(), root), owner)
+    return Topics.at(RootLattice(root_lattice(), root), owner)
 
 
 def choose_owner(folder: Folder, root: Value, wanted: bytes | None, topic: Value) -> bytes:
@@ -38,4 +38,4 @@ def choose_owner(folder: Folder, root: Value, wanted: bytes | None, topic: Value
 
 def own_topic(name: Value, change: Callable[[Topic], T]) -> Change[T]:
     """Return the edit that makes a change of a topic of our own, which need not be there yet."""
-    return lambda cursor, keys: change(LatticeMQ.at(cursor, keys.public_key).topic(name))
+    return lambda cursor, keys: change(Topics.at(cursor, keys.public_key).topic(name))

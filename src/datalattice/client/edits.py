@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import (
     EncodedCell,
     Loader,
@@ -184,7 +184,7 @@ class Editor:
         """
 
         def append(cursor: RootLattice, own: KeyPair) -> range:
-            queue = LatticeMQ.at(cursor, own.public_key).partition(topic, partition)
+            queue = Topics.at(cursor, own.public_key).partition(topic, partition)
             return queue.offer_many(values, keys, headers)
 
         return self.edit(append)

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Final
 
 from datalattice.apps.queue import (
-    LatticeMQ,
     Queue,
     QueueLattice,
     TopicLattice,
+    Topics,
     partition_of,
 )
 from datalattice.cells import Value, value_hash
@@ -148,7 +148,7 @@ class _TopicsRun:
 
     def __init__(self) -> None:
         self.clock = StepClock()
-        self.maps: dict[str, LatticeMQ] = {}
+        self.maps: dict[str, Topics] = {}
 
     def states(self) -> dict[str, Value]:
         return {name: topics.cursor.get() for name, topics in self.maps.items()}
@@ -160,13 +160,13 @@ class _TopicsRun:
             self.clock.time_ms = need_int(step, "clock")
         known(self, step)
 
-    def _topics(self, step: Fields) -> LatticeMQ:
+    def _topics(self, step: Fields) -> Topics:
         return handle_of(self.maps, need_text(step, "on"))
 
     def create(self, step: Fields) -> None:
         step_fields(step)
         returns_nothing(step)
-        self.maps[new_name(self.maps, need_text(step, "on"))] = LatticeMQ.create(self.clock)
+        self.maps[new_name(self.maps, need_text(step, "on"))] = Topics.create(self.clock)
 
     def set_num_partitions(self, step: Fields) -> None:
         step_fields(step, "topic", "n", "clock")

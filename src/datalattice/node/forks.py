@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ, LogBranch, append_branch
+from datalattice.apps.queue import QUEUE_SECTION, LogBranch, Topics, append_branch
 from datalattice.cells import Map, Value, same, to_cell
 from datalattice.clock import Clock
 from datalattice.errors import NoSigningKey, UsageError
@@ -90,7 +90,7 @@ def _check_appendable(replica: LatticeReplica, record: ForkRecord) -> None:
 def _append(
     replica: LatticeReplica, owner: Value, log: LogLoss, branch: LogBranch, clock: Clock
 ) -> range:
-    queue = LatticeMQ.at(replica.cursor, owner).partition(log.topic, log.partition)
+    queue = Topics.at(replica.cursor, owner).partition(log.topic, log.partition)
     made = range(0)
 
     def append(value: Value) -> Value:

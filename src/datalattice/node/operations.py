@@ -42,7 +42,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
 from typing import Final, TypeVar
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import (
     Cell,
     Index,
@@ -198,7 +198,7 @@ class Operations:
         owner = _need(arguments, "owner")
         if not is_public_key(owner):
             raise UsageError(f"owner is a public key, got {brief(owner)}")
-        topics = LatticeMQ.at(self._node.cursor, owner, self._node.clock)
+        topics = Topics.at(self._node.cursor, owner, self._node.clock)
         queue = topics.partition(_need(arguments, "topic"), _need(arguments, "partition"))
         values = _records(arguments, "values")
         keys, headers = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ
+from datalattice.apps.queue import QUEUE_SECTION, Topics
 from datalattice.cells import Value, brief, same
 from datalattice.client import Slot, differing
 from datalattice.cursors import RootLattice
@@ -29,7 +29,7 @@ def _records(before: RootLattice, after: RootLattice, slot: Slot) -> Iterator[st
     if len(slot.path) < 2 or not same(slot.path[0], QUEUE_SECTION):
         return
     owner = slot.path[1]
-    old, new = LatticeMQ.at(before, owner), LatticeMQ.at(after, owner)
+    old, new = Topics.at(before, owner), Topics.at(after, owner)
     for name in new.topics():
         for partition in new.topic(name).partitions():
             first = old.partition(name, partition).end_offset()

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeVar
 
 from datalattice.apps.dlfs import Drive
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Index, Map, Set, Value, Vector
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError, WrongType
@@ -38,7 +38,7 @@ Write = Callable[[RootLattice, Chance, StoppedClock], None]
 
 def queue(cursor: RootLattice, chance: Chance, clock: StoppedClock) -> None:
     """Change a topic."""
-    queue = LatticeMQ(cursor, clock).partition("t", chance.randrange(2))
+    queue = Topics(cursor, clock).partition("t", chance.randrange(2))
     act = chance.randrange(5)
     if act < 3:
         queue.offer_many([f"r{chance.randrange(100)}" for _ in range(chance.randrange(1, 20))])

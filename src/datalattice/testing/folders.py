@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Value, value_hash
 from datalattice.client import (
     Change,
@@ -80,7 +80,7 @@ def append(values: Sequence[object], topic: str = "t", partition: object = 0) ->
     """Return the edit that appends records to a topic of the one who makes it."""
 
     def change(cursor: RootLattice, keys: KeyPair) -> range:
-        queue = LatticeMQ.at(cursor, keys.public_key).partition(topic, partition)
+        queue = Topics.at(cursor, keys.public_key).partition(topic, partition)
         return queue.offer_many(values)
 
     return change

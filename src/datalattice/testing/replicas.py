@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Value, decode_message, encode_message, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -54,7 +54,7 @@ class Replica:
         """Append to a topic."""
 
         def change(cursor: RootLattice, clock: TickingClock) -> None:
-            LatticeMQ.at(cursor, keys.public_key, clock).partition(topic, 0).offer_many(values)
+            Topics.at(cursor, keys.public_key, clock).partition(topic, 0).offer_many(values)
 
         return self.write(keys, change)
 

@@ -11,9 +11,9 @@ from datalattice import (
     Database,
     Drive,
     KeyPair,
-    LatticeMQ,
     MergeContext,
     RootLattice,
+    Topics,
     UsageError,
     Venue,
     root_lattice,
@@ -39,7 +39,7 @@ class World:
         self.clock = StoppedClock(NOW_MS)
         self.root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
         self.shop = Database.at(self.root, OWNER, "shop", clock=self.clock)
-        self.log = LatticeMQ.at(self.root, OWNER, self.clock).partition("log", 0)
+        self.log = Topics.at(self.root, OWNER, self.clock).partition("log", 0)
         self.papers = Drive.at(self.root, OWNER, "papers", clock=self.clock)
         self.venue = Venue.at(self.root, KEYS, clock=self.clock)
         self.job = b""

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from datalattice.apps.queue import ConcurrentTopic, LatticeMQ, Topic, partition_of
+from datalattice.apps.queue import ConcurrentTopic, Topic, Topics, partition_of
 from datalattice.cells import Value
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -114,7 +114,7 @@ def test_bounds_are_checked(arguments: tuple[object, ...]) -> None:
 
 def test_below_an_owner_each_batch_is_signed_once() -> None:
     root = RootLattice(root_lattice(), context=MergeContext(key_pair=KEYS))
-    topic = LatticeMQ.at(root, KEYS.public_key).topic("t")
+    topic = Topics.at(root, KEYS.public_key).topic("t")
     with ConcurrentTopic(topic, 2) as concurrent:
         for i in range(200):
             concurrent.offer(i, i)
@@ -123,9 +123,9 @@ def test_below_an_owner_each_batch_is_signed_once() -> None:
 
 def test_a_failed_worker_tells_its_producers() -> None:
     root = RootLattice(root_lattice(), context=MergeContext(key_pair=KEYS))
-    topic = LatticeMQ.at(root, KEYS.public_key).topic("t")
+    topic = Topics.at(root, KEYS.public_key).topic("t")
     topic.set_num_partitions(1)
-    keyless = LatticeMQ.at(RootLattice(root_lattice(), root.get()), KEYS.public_key).topic("t")
+    keyless = Topics.at(RootLattice(root_lattice(), root.get()), KEYS.public_key).topic("t")
     concurrent = ConcurrentTopic(keyless, 1).start()
     concurrent.offer("k", "x")
     with pytest.raises(NoSigningKey):

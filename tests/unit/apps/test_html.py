@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ, Queue
+from datalattice.apps.queue import Queue, Topics
 
 
 def test_a_queue_shows_its_last_records() -> None:
@@ -19,7 +19,7 @@ def test_a_queue_shows_its_last_records() -> None:
 
 
 def test_a_topic_shows_its_partitions() -> None:
-    broker = LatticeMQ.create()
+    broker = Topics.create()
     for partition in range(3):
         broker.partition("t", partition).offer_many(range(partition + 1))
     text = broker.topic("t")._repr_html_()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ, device_partition
+from datalattice.apps.queue import Topics, device_partition
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
@@ -36,9 +36,9 @@ def test_records_of_two_devices_at_the_same_moment_are_all_kept() -> None:
     for seed in (1, 2):
         cursor = RootLattice(lattice, lattice.zero(), context)
         place = device_partition(device(seed))
-        queue = LatticeMQ.at(cursor, OWNER.public_key).partition("t", place)
+        queue = Topics.at(cursor, OWNER.public_key).partition("t", place)
         queue.offer_many([f"{seed}-{number}" for number in range(30)])
         roots.append(cursor.get())
     merged = RootLattice(lattice, lattice.merge(roots[0], roots[1], context), context)
-    topic = LatticeMQ.at(merged, OWNER.public_key).topic("t")
+    topic = Topics.at(merged, OWNER.public_key).topic("t")
     assert sum(topic.partition(place).size() for place in topic.partitions()) == 60

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ, Topic, partition_of, topic_map_lattice
+from datalattice.apps.queue import Topic, Topics, partition_of, topic_map_lattice
 from datalattice.cells import Keyword, Map, Signed, same
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -17,7 +17,7 @@ STAMPS = Keyword("meta-stamps")
 
 
 def test_looking_writes_nothing() -> None:
-    mq = LatticeMQ.create(StoppedClock())
+    mq = Topics.create(StoppedClock())
     before = mq.cursor.get()
     queue = mq.partition("events", 0)
     assert (queue.size(), queue.peek(0), mq.topics(), mq.topic("events").partitions()) == (
@@ -31,7 +31,7 @@ def test_looking_writes_nothing() -> None:
 
 
 def test_topics_and_partitions_appear_with_the_first_write() -> None:
-    mq = LatticeMQ.create(StoppedClock())
+    mq = Topics.create(StoppedClock())
     mq.partition("events", 2).offer("x")
     mq.partition("events", 0).offer("y")
     mq.partition("events", "side").offer("z")
@@ -39,7 +39,7 @@ def test_topics_and_partitions_appear_with_the_first_write() -> None:
     assert mq.topics() == ["alpha", "events"]
     assert mq.topic("events").partitions() == [0, 2, "side"]
     assert mq.topic("events").partition(2).peek(0) == "x"
-    assert (repr(mq), repr(mq.topic("events"))) == ("LatticeMQ(topics=2)", "Topic(partitions=3)")
+    assert (repr(mq), repr(mq.topic("events"))) == ("Topics(topics=2)", "Topic(partitions=3)")
 
 
 def test_a_keyed_record_goes_to_the_partition_of_its_key() -> None:
@@ -119,7 +119,7 @@ def test_a_partition_count_that_is_no_integer_reads_as_unset() -> None:
 
 
 def test_forks_of_topics_and_of_all_topics_sync() -> None:
-    mq = LatticeMQ.create(StoppedClock())
+    mq = Topics.create(StoppedClock())
     fork = mq.fork()
     inner = fork.topic("t").fork()
     inner.partition(0).offer("x")
@@ -134,23 +134,23 @@ def test_forks_of_topics_and_of_all_topics_sync() -> None:
 def test_a_topic_needs_a_name() -> None:
     for name in (None, ""):
         with pytest.raises(UsageError, match="name is empty"):
-            LatticeMQ.create(StoppedClock()).topic(name)
+            Topics.create(StoppedClock()).topic(name)
 
 
 def test_below_an_owner_every_write_is_signed() -> None:
     root = RootLattice(root_lattice(), context=MergeContext(key_pair=KEYS))
-    mq = LatticeMQ.at(root, KEYS.public_key, StoppedClock())
+    mq = Topics.at(root, KEYS.public_key, StoppedClock())
     mq.partition("flights", 0).offer_many([b"a", b"b"])
     signed = root.get(Keyword("queue"), KEYS.public_key)
     assert isinstance(signed, Signed)
     assert signed.verify()
     assert signed.public_key == KEYS.public_key
-    assert list(LatticeMQ.at(root, KEYS.public_key).partition("flights", 0)) == [b"a", b"b"]
+    assert list(Topics.at(root, KEYS.public_key).partition("flights", 0)) == [b"a", b"b"]
 
 
 def test_writing_without_a_key_leaves_all_as_it_was() -> None:
     root = RootLattice(root_lattice())
-    queue = LatticeMQ.at(root, KEYS.public_key, StoppedClock()).partition("t", 0)
+    queue = Topics.at(root, KEYS.public_key, StoppedClock()).partition("t", 0)
     with pytest.raises(NoSigningKey):
         queue.offer("x")
     assert queue.size() == 0
@@ -159,15 +159,15 @@ def test_writing_without_a_key_leaves_all_as_it_was() -> None:
 def test_a_replica_follows_its_leader_without_a_key() -> None:
     leader = RootLattice(root_lattice(), context=MergeContext(key_pair=KEYS))
     replica = RootLattice(root_lattice())
-    queue = LatticeMQ.at(leader, KEYS.public_key, StoppedClock()).partition("t", 0)
+    queue = Topics.at(leader, KEYS.public_key, StoppedClock()).partition("t", 0)
     for value in ("a", "b", "c"):
         queue.offer(value)
         replica.merge(leader.get())
         assert same(replica.get(), leader.get())
     queue.truncate(2)
     replica.merge(leader.get())
-    assert list(LatticeMQ.at(replica, KEYS.public_key).partition("t", 0)) == ["c"]
+    assert list(Topics.at(replica, KEYS.public_key).partition("t", 0)) == ["c"]
 
 
 def test_topics_of_a_map_lattice_start_empty() -> None:
-    assert LatticeMQ(RootLattice(topic_map_lattice())).topics() == []
+    assert Topics(RootLattice(topic_map_lattice())).topics() == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.apps.queue import QUEUE_SECTION, LatticeMQ
+from datalattice.apps.queue import QUEUE_SECTION, Topics
 from datalattice.cells import Index, Map, Signed, Value, decode_message, encode_message, value_hash
 from datalattice.cli.demo.figures import Figure, plain
 from datalattice.cli.demo.flights import DataSet, plain_rows, read_flights
@@ -41,7 +41,7 @@ class Demo:
         for site in self.cluster.nodes:
             keys = read_keys(site.folder)
             cursor = RootLattice(root_lattice(), root_lattice().zero(), keys.context())
-            topics = LatticeMQ.at(cursor, keys.owner.public_key)
+            topics = Topics.at(cursor, keys.owner.public_key)
             if site.name == HQ:
                 figures = [figure.to_json() for figure in self.figures.values()]
                 topics.partition(FIGURES_TOPIC, 0).offer_many(figures, list(self.figures))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Value
 from datalattice.client import read_key
 from datalattice.crypto import KeyPair
@@ -25,7 +25,7 @@ ANN = KeyPair(b"a" * 32)
 
 def queue_root(values: list[str], stamp: int, key: KeyPair, base: Value = None) -> Value:
     root = RootLattice(root_lattice(), base, MergeContext(key_pair=key))
-    queue = LatticeMQ.at(root, key.public_key, StoppedClock(stamp)).partition("orders", 0)
+    queue = Topics.at(root, key.public_key, StoppedClock(stamp)).partition("orders", 0)
     queue.offer_many(values, keys=[f"k-{one}" for one in values])
     return root.get()
 

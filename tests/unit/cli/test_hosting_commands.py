@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Value
 from datalattice.client import read_key
 from datalattice.crypto import KeyPair
@@ -24,7 +24,7 @@ OWNER = ANN.public_key.hex()
 
 def log_of(key: KeyPair, count: int) -> Value:
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=key))
-    queue = LatticeMQ.at(root, key.public_key).partition("log", 0)
+    queue = Topics.at(root, key.public_key).partition("log", 0)
     queue.offer_many([f"text {n} ".ljust(300, "x") for n in range(count)])
     return root.get()
 

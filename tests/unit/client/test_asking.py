@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Value
 from datalattice.client import Folder, edit, read_keys, write_key
 from datalattice.client.fence import WITHOUT_ASKING, ask_peers
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Folder:
 
 def offer(folder: Folder, value: Value) -> None:
     def change(cursor: RootLattice, keys: KeyPair) -> None:
-        LatticeMQ.at(cursor, keys.public_key).topic("log").partition(0).offer(value)
+        Topics.at(cursor, keys.public_key).topic("log").partition(0).offer(value)
 
     edit(folder, change)
 
@@ -62,7 +62,7 @@ def count(folder: Folder) -> int:
     with CellStore.open(folder.store_path, read_only=True) as store:
         cursor = RootLattice(root_lattice(), store.root(), MergeContext(verifier=verify_did))
         owner = KeyPair(bytes(32)).public_key
-        return LatticeMQ.at(cursor, owner).topic("log").partition(0).size()
+        return Topics.at(cursor, owner).topic("log").partition(0).size()
 
 
 @contextlib.contextmanager

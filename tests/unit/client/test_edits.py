@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ, Queue
+from datalattice.apps.queue import Queue, Topics
 from datalattice.cells import (
     EMPTY_MAP,
     Keyword,
@@ -88,7 +88,7 @@ def run(request: pytest.FixtureRequest) -> Any:
 
 
 def add_one(cursor: RootLattice, keys: KeyPair) -> int:
-    queue = LatticeMQ.at(cursor, keys.public_key).partition("t", 0)
+    queue = Topics.at(cursor, keys.public_key).partition("t", 0)
     count = queue.get_meta("count") or 0
     assert isinstance(count, int)
     queue.set_meta("count", count + 1)
@@ -99,7 +99,7 @@ def topic_in(folder: Folder) -> Iterator[Queue]:
     """Give the folder's own queue `t 0`, to read from."""
     with reading(folder) as root:
         cursor = RootLattice(root_lattice(), root)
-        yield LatticeMQ.at(cursor, KeyPair(bytes(32)).public_key).partition("t", 0)
+        yield Topics.at(cursor, KeyPair(bytes(32)).public_key).partition("t", 0)
 
 
 def count_in(folder: Folder) -> object:
@@ -142,7 +142,7 @@ def test_large_values_go_in_pieces(
     values = [bytes([n % 256]) * (n * 7) for n in range(300)]
 
     def offer(cursor: RootLattice, keys: KeyPair) -> range:
-        return LatticeMQ.at(cursor, keys.public_key).partition("t", 0).offer_many(values)
+        return Topics.at(cursor, keys.public_key).partition("t", 0).offer_many(values)
 
     def work(_node: Node | None) -> None:
         assert edit(folder, offer) == range(300)
@@ -301,7 +301,7 @@ def test_staged_values_are_there_for_a_later_edit(folder: Folder, run: Any) -> N
             editor.stage(value)
 
             def offer(cursor: RootLattice, keys: KeyPair) -> None:
-                LatticeMQ.at(cursor, keys.public_key).partition("t", 0).offer(value)
+                Topics.at(cursor, keys.public_key).partition("t", 0).offer(value)
 
             editor.edit(offer)
 
@@ -330,7 +330,7 @@ def test_staged_values_outlive_collections_of_the_node(
             node.store.collect(grace_ms=0)
 
             def offer(cursor: RootLattice, keys: KeyPair) -> None:
-                LatticeMQ.at(cursor, keys.public_key).partition("t", 0).offer(Vector.of(parts))
+                Topics.at(cursor, keys.public_key).partition("t", 0).offer(Vector.of(parts))
 
             editor.edit(offer)
         assert list(leases.iterdir()) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector
 from datalattice.client.replicas import import_into
 from datalattice.crypto import KeyPair
@@ -82,7 +82,7 @@ def test_a_store_and_a_folder_are_sources_and_an_empty_one_is_not(tmp_path: Path
 def test_an_import_counts_slots_that_forked_apart_from_what_is_not_allowed(tmp_path: Path) -> None:
     def log_of(*values: str) -> Value:
         root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
-        LatticeMQ.at(root, KEYS.public_key).partition("log", 0).offer_many(values)
+        Topics.at(root, KEYS.public_key).partition("log", 0).offer_many(values)
         return root.get()
 
     with CellStore.open(tmp_path / "target") as store:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.client import Folder, KeptEditor, edit, kept, opening, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -51,7 +51,7 @@ def editor(folder: Folder) -> Iterator[KeptEditor]:
 
 def values_in(folder: Folder) -> list[object]:
     with reading(folder) as root:
-        queue = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key).partition("t", 0)
+        queue = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key).partition("t", 0)
         return list(queue.range(0, queue.size() - 1)) if queue.size() else []
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ, entry_headers, entry_key, entry_value
+from datalattice.apps.queue import Topics, entry_headers, entry_key, entry_value
 from datalattice.cells import Value, Vector, novelty, to_cell, to_python
 from datalattice.client import (
     ControlClient,
@@ -79,7 +79,7 @@ def entries_in(folder: Folder, topic: str = "t") -> list[tuple[object, object, o
     """Return (key, value, headers) of the folder's own records."""
     with reading(folder) as root:
         cursor = RootLattice(root_lattice(), root_lattice().zero() if root is None else root)
-        queue = LatticeMQ.at(cursor, OWNER.public_key).partition(topic, 0)
+        queue = Topics.at(cursor, OWNER.public_key).partition(topic, 0)
         return [
             (entry_key(one), to_python(entry_value(one)), to_python(entry_headers(one)))
             for one in queue.iter_entries()
@@ -366,7 +366,7 @@ def test_offers_wait_for_an_edit_that_was_in_vain(
         runs[-1].start()
         # The first one passes; a later one waits for this edit, which must not wait for it.
         runs[-1].join(PATIENCE_S if len(runs) == 1 else 0.2)
-        return LatticeMQ.at(cursor, keys.public_key).partition("t", 0).offer("edit")
+        return Topics.at(cursor, keys.public_key).partition("t", 0).offer("edit")
 
     with running(folder.path):
         with editing(folder) as editor:

@@ -15,10 +15,10 @@ from datalattice import (
     Drive,
     KeyPair,
     Keyword,
-    LatticeMQ,
     MergeContext,
     NotContained,
     RootLattice,
+    Topics,
     open_store,
     root_lattice,
     to_cell,
@@ -56,7 +56,7 @@ def test_a_program_that_starts_from_nothing_does_not_overwrite_what_is_there(
         present = store.commit(first.get()).root_hash
 
         second = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
-        LatticeMQ.at(second, OWNER).partition("log", 0).offer("hello")
+        Topics.at(second, OWNER).partition("log", 0).offer("hello")
         with pytest.raises(NotContained, match=r"store\.root\(\)"):
             store.commit(second.get())
         assert store.root_hash() == present
@@ -73,7 +73,7 @@ def test_what_every_application_writes_contains_what_was_there() -> None:
     clock = StoppedClock(1_000_000)
     cursor = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
     shop = Database.at(cursor, OWNER, SHOP, clock=clock)
-    log = LatticeMQ.at(cursor, OWNER, clock).partition("log", 0)
+    log = Topics.at(cursor, OWNER, clock).partition("log", 0)
     papers = Drive.at(cursor, OWNER, "papers", clock=clock)
 
     def later(ms: int) -> None:
@@ -118,7 +118,7 @@ def test_a_fork_is_not_contained_in_the_other_branch() -> None:
     branches = [RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS)) for _ in range(2)]
     for number, branch in enumerate(branches):
         clock.now += 10
-        LatticeMQ.at(branch, OWNER, clock).partition("log", 0).offer_many([number] * 5)
+        Topics.at(branch, OWNER, clock).partition("log", 0).offer_many([number] * 5)
     for other, present in (branches, branches[::-1]):
         store.commit(present.get(), contains=False)
         with pytest.raises(NotContained):

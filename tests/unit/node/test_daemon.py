@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Map, Value, to_cell
 from datalattice.client import Change, Progress, Running, connect, running, write_key
 from datalattice.client.settings import NodeConfig
@@ -100,7 +100,7 @@ def test_what_a_node_keeps_is_for_its_user_alone(tmp_path: Path) -> None:
         write_key(folder / "identity.key", keys)
 
         async def work(_daemon: Daemon, node: Node) -> None:
-            LatticeMQ.at(node.cursor, keys.public_key).partition("t", 0).offer(1)
+            Topics.at(node.cursor, keys.public_key).partition("t", 0).offer(1)
             await node.sync()
             for path in [folder.parent, folder, *folder.rglob("*")]:
                 mode = stat.S_IMODE(path.lstat().st_mode)
@@ -340,7 +340,7 @@ def test_an_end_with_records_that_were_never_stored_says_which_are_lost(
     monkeypatch.undo()
     with CellStore.open(tmp_path / "store") as store:
         root = RootLattice(root_lattice(), store.root())
-        assert LatticeMQ.at(root, key.public_key).partition("t", 0).end_offset() == 1
+        assert Topics.at(root, key.public_key).partition("t", 0).end_offset() == 1
 
 
 def test_signals_that_come_together_are_one_and_a_later_one_ends_it_at_once(

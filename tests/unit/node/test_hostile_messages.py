@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import (
     Keyword,
     Map,
@@ -168,7 +168,7 @@ def test_who_is_not_wanted_waits_in_a_line_of_its_own() -> None:
                 open_node(MemoryStore(), key_pair=friend, port=-1, peers=[address]) as wanted,
                 open_node(MemoryStore(), key_pair=FORGER, port=-1, peers=[address]) as other,
             ):
-                LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0).offer("news")
+                Topics.at(node.cursor, KEYS.public_key).partition("t", 0).offer("news")
                 await node.sync()
                 for one in (wanted, other):
                     await one.wait_until(lambda one: one.root_hash == node.root_hash, 10)

@@ -13,7 +13,7 @@ import pytest
 import datalattice.node.network
 import datalattice.sync.conduct
 import datalattice.wire.streams
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import (
     Index,
     Keyword,
@@ -122,7 +122,7 @@ def test_a_changed_bit_in_a_good_message_changes_nothing() -> None:
         topics = Map.of([("t", Vector.of([]))])
         good = encode_message(lv((QUEUE, FORGER.public_key), Signed.sign(FORGER, topics)))
         async with root_node(transport) as node:
-            LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0).offer("mine")
+            Topics.at(node.cursor, KEYS.public_key).partition("t", 0).offer("mine")
             await node.sync()
             before = node.root_hash
             signature = good.index(FORGER.public_key, 40)
@@ -181,10 +181,10 @@ def test_a_listener_that_is_no_node_does_no_harm_to_who_dials_it() -> None:
         listener = await transport.listen("memory", 0, accept)
         async with root_node(transport, peers=(f"memory:{listener.port}",)) as node:
             await node.wait_until(lambda one: bool(one.peers))
-            LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0).offer("mine")
+            Topics.at(node.cursor, KEYS.public_key).partition("t", 0).offer("mine")
             await node.sync()
             assert await is_well(transport, node)
-            kept = LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0)
+            kept = Topics.at(node.cursor, KEYS.public_key).partition("t", 0)
             assert list(kept) == ["mine"]
         await listener.close()
 
@@ -205,7 +205,7 @@ def queues(owner: Value, signed: Value) -> Index:
 def topics_of_a_queue() -> Value:
     """Return what an owner signs whose queue has a record, in a topic that nobody else has."""
     cursor = RootLattice(root_lattice(), None, MergeContext(key_pair=FORGER))
-    LatticeMQ.at(cursor, FORGER.public_key).partition("forged", 0).offer("a lie")
+    Topics.at(cursor, FORGER.public_key).partition("forged", 0).offer("a lie")
     signed = get_in(cursor.get(), [QUEUE, FORGER.public_key])
     assert isinstance(signed, Signed)
     return signed.value
@@ -238,7 +238,7 @@ def test_nothing_forged_is_accepted_and_what_is_right_is() -> None:
     async def work() -> None:
         transport = MemoryTransport()
         async with root_node(transport) as node:
-            mine = LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0)
+            mine = Topics.at(node.cursor, KEYS.public_key).partition("t", 0)
             mine.offer_many(["a", "b"])
             await node.sync()
             before = node.root_hash
@@ -292,7 +292,7 @@ def test_a_peer_that_asks_and_does_not_read_makes_us_hold_one_answer(
         chance = random.Random(1)
         long = Text.of(chance.randbytes(4_000_000).hex())
         async with root_node(transport, "127.0.0.1") as node:
-            LatticeMQ.at(node.cursor, KEYS.public_key).partition("t", 0).offer(long)
+            Topics.at(node.cursor, KEYS.public_key).partition("t", 0).offer(long)
             await node.sync()
             assert node.port is not None
             _, writer = await asyncio.open_connection("127.0.0.1", node.port, limit=1_000)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreClosed, StoreFailed, UsageError
@@ -128,7 +128,7 @@ async def settled(*nodes: Node) -> None:
     """Wait for a record of each node at the others: what was said before has come by then."""
     for node in nodes:
         assert node.owner is not None
-        LatticeMQ.at(node.cursor, node.owner.public_key).partition("t", 0).offer("a record")
+        Topics.at(node.cursor, node.owner.public_key).partition("t", 0).offer("a record")
     await until(nodes[0], lambda: len({node.root_hash for node in nodes}) == 1)
 
 

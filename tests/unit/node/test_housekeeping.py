@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Keyword, Map, Value, Vector, missing, same
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
@@ -53,7 +53,7 @@ def node_of(
 
 
 async def offer(node: Node, key_pair: KeyPair, *texts: str) -> None:
-    LatticeMQ.at(node.cursor, key_pair.public_key).partition("log", 0).offer_many(texts)
+    Topics.at(node.cursor, key_pair.public_key).partition("log", 0).offer_many(texts)
     await node.sync()
 
 
@@ -202,7 +202,7 @@ def test_a_full_disk_is_collected_by_itself_and_own_writes_work_again(
         policy = HostingPolicy(reserve_bytes=3_000_000)
         async with node_of(MemoryTransport(), store, OWN, policy=policy) as own:
             for number in range(40):
-                LatticeMQ.at(own.cursor, OWN.public_key).partition("log", number % 2).offer_many(
+                Topics.at(own.cursor, OWN.public_key).partition("log", number % 2).offer_many(
                     [text(n) for n in range(10)]
                 )
                 await own.sync()

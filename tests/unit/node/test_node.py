@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import EMPTY_SET, Set, Value
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
@@ -393,12 +393,12 @@ def test_signed_queues_replicate_with_their_signatures() -> None:
         async with leader:
             peer = NodeConfig(port=-1, peers=(str(leader.address),))
             async with open_node(MemoryStore(), transport=net, config=peer) as follower:
-                topics = LatticeMQ.at(leader.cursor, KEYS.public_key)
+                topics = Topics.at(leader.cursor, KEYS.public_key)
                 for start in range(0, 500, 100):
                     topics.partition("t", 0).offer_many(range(start, start + 100))
                     await leader.sync()
                 await all_equal(leader, follower)
-                copy = LatticeMQ.at(follower.cursor, KEYS.public_key)
+                copy = Topics.at(follower.cursor, KEYS.public_key)
                 assert list(copy.partition("t", 0)) == list(range(500))
 
     run(work)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Index, Keyword, Value, value_hash
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
@@ -44,7 +44,7 @@ def node(*peers: str) -> Node:
 def offering(*values: object) -> Callable[[Value], Value]:
     def write(root: Value) -> Value:
         cursor = RootLattice(root_lattice(), root, MergeContext(key_pair=THERE))
-        LatticeMQ.at(cursor, THERE.public_key).partition("theirs", 0).offer_many(values)
+        Topics.at(cursor, THERE.public_key).partition("theirs", 0).offer_many(values)
         return cursor.get()
 
     return write
@@ -57,7 +57,7 @@ def test_a_node_and_a_reference_node_become_equal_whoever_writes(dials: bool) ->
             if dials:
                 assert here.port is not None
                 await there.dial(here.port)
-            topics = LatticeMQ.at(here.cursor, HERE.public_key)
+            topics = Topics.at(here.cursor, HERE.public_key)
             topics.partition("ours", 0).offer_many([f"record {i}" * 20 for i in range(2_000)])
             topics.topic("ours").set_meta("position", 1)
             topics.topic("ours").set_meta("position", 2)
@@ -67,7 +67,7 @@ def test_a_node_and_a_reference_node_become_equal_whoever_writes(dials: bool) ->
             there.write(offering(*(f"theirs {i}" * 20 for i in range(500))))
             await here.wait_until(
                 lambda one: bool(
-                    LatticeMQ.at(one.cursor, THERE.public_key).partition("theirs", 0).size()
+                    Topics.at(one.cursor, THERE.public_key).partition("theirs", 0).size()
                 )
             )
             await there.wait_until(lambda peer: peer.announced_hash == here.root_hash, 20)
@@ -90,7 +90,7 @@ def test_a_pull_of_a_reference_node_has_all_of_it() -> None:
             async with node(there.address) as here:
                 await there.heard.wait()  # it has connected
                 await here.pull()
-                theirs = LatticeMQ.at(here.cursor, THERE.public_key).partition("theirs", 0)
+                theirs = Topics.at(here.cursor, THERE.public_key).partition("theirs", 0)
                 assert theirs.size() == 300
 
     run(work)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Keyword
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
@@ -47,7 +47,7 @@ def node_of(
 
 async def write(node: Node, value: int, topic: str = "t") -> None:
     assert node.owner is not None
-    LatticeMQ.at(node.cursor, node.owner.public_key).partition(topic, 0).offer(value)
+    Topics.at(node.cursor, node.owner.public_key).partition(topic, 0).offer(value)
     await node.sync()
 
 
@@ -136,7 +136,7 @@ def test_a_partial_peer_is_equal_when_its_part_is() -> None:
             part = f"{HUB.public_key.hex()}/queue/{SITE.public_key.hex()}"
             async with node_of(SITE, peers=(str(hub.address),), partial=(part,)) as site:
                 await write(site, 1)
-                queue = LatticeMQ.at(hub.cursor, SITE.public_key).partition("t", 0)
+                queue = Topics.at(hub.cursor, SITE.public_key).partition("t", 0)
                 await hub.wait_until(lambda _: len(queue) == 1)
                 assert (await only_peer(site)).equal is True
                 await write(hub, 7)  # of no concern between the two

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from datalattice.apps.queue import LatticeMQ, Topic
+from datalattice.apps.queue import Topic, Topics
 from datalattice.cells import decode, encode, value_hash
 from datalattice.client import Change, Editor, Folder, editing, reading, write_key
 from datalattice.crypto import KeyPair
@@ -86,7 +86,7 @@ def stage_in(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def topic_of(cursor: RootLattice) -> Topic:
-    return LatticeMQ.at(cursor, KEYS.public_key).topic("t")
+    return Topics.at(cursor, KEYS.public_key).topic("t")
 
 
 def join(editor: Editor, tasks: StagedTasks, mark: Mark) -> Change[None] | None:

@@ -13,8 +13,8 @@ import pytest
 import datalattice.sync.lattice.evidence as evidence_module
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import (
-    LatticeMQ,
     QueueLattice,
+    Topics,
     append_branch,
     entry_value,
     is_appended,
@@ -103,7 +103,7 @@ def give(replica: LatticeReplica, value: Value, path: tuple[Value, ...] = ()) ->
 def queue_root(values: list[str], stamp: int, base: Value = None, key: KeyPair = OWNER) -> Value:
     """Return a root in which an owner has these records, appended at one time."""
     root = RootLattice(root_lattice(), base, MergeContext(key_pair=key))
-    LatticeMQ.at(root, key.public_key, StoppedClock(stamp)).partition("t", 0).offer_many(values)
+    Topics.at(root, key.public_key, StoppedClock(stamp)).partition("t", 0).offer_many(values)
     return root.get()
 
 
@@ -217,7 +217,7 @@ def test_a_verified_append_removes_it_and_a_false_mark_does_not() -> None:
     give(device, LEFT)
     (mine,) = device.evidence.records.values()
     ((loss, branch),) = mine.log_branches()
-    queue = LatticeMQ.at(device.cursor, OWNER.public_key, StoppedClock(900)).partition("t", 0)
+    queue = Topics.at(device.cursor, OWNER.public_key, StoppedClock(900)).partition("t", 0)
     state = read_state(queue.cursor.get())
     assert not is_appended(state, branch)
     false = state._replace(
@@ -257,7 +257,7 @@ def test_of_a_branch_only_what_the_log_lacks_is_appended(
 ) -> None:
     device = owner_node()
     give(device, queue_root([f"r{n}" for n in range(9)], 300, COMMON))
-    queue = LatticeMQ.at(device.cursor, OWNER.public_key, StoppedClock(900)).partition("t", 0)
+    queue = Topics.at(device.cursor, OWNER.public_key, StoppedClock(900)).partition("t", 0)
     known: list[str] = []
     for values, wanted in ((before, before), (after, appended)):
         give(device, queue_root(values, 200, COMMON))
@@ -463,13 +463,13 @@ def test_a_clone_that_forks_many_times_a_minute_loses_no_record_of_ones_own() ->
     node, clone = owner_node(evidence_limits=limits), owner_node(evidence_limits=limits)
     for number in range(12):
         for one, values in ((node, [f"n{number}"]), (clone, [f"c{number}", f"d{number}"])):
-            queue = LatticeMQ.at(one.cursor, OWNER.public_key, StoppedClock(number))
+            queue = Topics.at(one.cursor, OWNER.public_key, StoppedClock(number))
             queue.partition("t", 0).offer_many(values)
             one.publish()
         told = node.announced
         give(node, clone.announced)
         give(clone, told)
-    there = LatticeMQ.at(RootLattice(root_lattice(), node.root), OWNER.public_key)
+    there = Topics.at(RootLattice(root_lattice(), node.root), OWNER.public_key)
     found = set(there.partition("t", 0).range(0, 10**6))
     lost, _ = stored_forks(node.root, OWNER.public_key)
     for record in lost.values():

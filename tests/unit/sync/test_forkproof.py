@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Keyword, Signed, Value, Vector, encode, encode_message
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -20,7 +20,7 @@ OWNER, OTHER = KeyPair(b"o" * 32), KeyPair(b"x" * 32)
 
 def queue_root(values: list[str], stamp: int, base: Value = None) -> Value:
     root = RootLattice(root_lattice(), base, MergeContext(key_pair=OWNER))
-    LatticeMQ.at(root, OWNER.public_key, StoppedClock(stamp)).partition("t", 0).offer_many(values)
+    Topics.at(root, OWNER.public_key, StoppedClock(stamp)).partition("t", 0).offer_many(values)
     return root.get()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import (
     EMPTY_VECTOR,
     Keyword,
@@ -215,9 +215,7 @@ def test_two_relays_with_a_branch_each_come_to_one_root_with_all_of_both() -> No
 def test_records_of_a_lost_log_become_evidence_of_the_owners_node() -> None:
     def queue_root(values: list[str], stamp: int) -> Value:
         root = RootLattice(root_lattice(), None, MergeContext(key_pair=OWNER))
-        LatticeMQ.at(root, OWNER.public_key, StoppedClock(stamp)).partition("t", 0).offer_many(
-            values
-        )
+        Topics.at(root, OWNER.public_key, StoppedClock(stamp)).partition("t", 0).offer_many(values)
         return root.get()
 
     kept = relays_with(queue_root(["l"], 10), queue_root(["r", "s"], 20))

@@ -9,7 +9,7 @@ import pytest
 from nacl import bindings
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import (
     Index,
     Keyword,
@@ -68,7 +68,7 @@ def writer(key_pair: KeyPair = ANN) -> LatticeReplica:
 
 def offer(replica: LatticeReplica, *texts: str, key_pair: KeyPair = ANN) -> Value:
     """Append records to a queue of the key; return the announced value."""
-    LatticeMQ.at(replica.cursor, key_pair.public_key).partition("log", 0).offer_many(texts)
+    Topics.at(replica.cursor, key_pair.public_key).partition("log", 0).offer_many(texts)
     replica.publish()
     return replica.announced
 
@@ -250,7 +250,7 @@ def test_it_is_said_of_all_strangers_when_together_they_have_no_room() -> None:
 def test_a_value_that_would_not_fit_has_the_slot_counted_anew_once_a_minute() -> None:
     clock = StoppedClock(1_000_000)
     source = writer()
-    queue = LatticeMQ.at(source.cursor, ANN.public_key).partition("log", 0)
+    queue = Topics.at(source.cursor, ANN.public_key).partition("log", 0)
     offer(source, *(text(n) for n in range(64)))
     quota = int(1.6 * size_of(slot(source.announced)))
     replica = host(HostingPolicy(owner_bytes=quota), clock=clock)

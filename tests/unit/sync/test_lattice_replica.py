@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import (
     Index,
     Keyword,
@@ -48,11 +48,11 @@ def test_an_owner_named_by_did_keeps_the_writes_of_a_fork_and_of_its_parent() ->
     replica = LatticeReplica(MemoryStore(), root_lattice(), MergeContext(key_pair=KEYS))
     owner = did_of(KEYS.public_key)
     fork = replica.cursor.fork()
-    LatticeMQ.at(fork, owner).partition("mine", 0).offer("in the fork")
-    LatticeMQ.at(replica.cursor, owner).partition("other", 0).offer("in the parent")
+    Topics.at(fork, owner).partition("mine", 0).offer("in the fork")
+    Topics.at(replica.cursor, owner).partition("other", 0).offer("in the parent")
     fork.sync()
     replica.publish()
-    queues = LatticeMQ.at(replica.cursor, owner)
+    queues = Topics.at(replica.cursor, owner)
     assert list(queues.partition("mine", 0)) == ["in the fork"]
     assert list(queues.partition("other", 0)) == ["in the parent"]
 
@@ -77,7 +77,7 @@ def test_what_got_into_the_live_value_unseen_is_refused_and_the_rest_is_publishe
     theirs = Index.of([(LOCAL_KEY, Map.of([(stranger.public_key, Signed.sign(stranger, Map()))]))])
     replica.cursor.merge(theirs)
     replica.publish()
-    queues = LatticeMQ.at(replica.cursor, KEYS.public_key)
+    queues = Topics.at(replica.cursor, KEYS.public_key)
     queues.partition("mine", 0).offer("before")
     wrong: list[tuple[tuple[Value, ...], Value]] = [
         ((LOCAL_KEY, KEYS.public_key), Map()),
@@ -109,7 +109,7 @@ def test_a_store_that_keeps_what_it_has_goes_on_after_a_write_that_takes_it_away
     store = MemoryStore()
     store.root_contains = root_contains
     replica = LatticeReplica(store, root_lattice(), MergeContext(key_pair=KEYS))
-    queues = LatticeMQ.at(replica.cursor, KEYS.public_key)
+    queues = Topics.at(replica.cursor, KEYS.public_key)
     queues.partition("mine", 0).offer("first")
     replica.publish()
     replica.cursor.path("queue", KEYS.public_key).set(None)

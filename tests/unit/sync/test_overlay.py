@@ -7,7 +7,7 @@ import random
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Index, Keyword, Value, same, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -33,7 +33,7 @@ def written(base: Value, dice: random.Random, key: KeyPair, times: int) -> Value
         clock = StoppedClock(dice.randrange(1, 10_000))
         match dice.randrange(3):
             case 0:
-                LatticeMQ.at(root, key.public_key, clock).partition("t", 0).offer(dice.random())
+                Topics.at(root, key.public_key, clock).partition("t", 0).offer(dice.random())
             case 1:
                 database = Database.at(root, key.public_key, "d", clock=clock, replica="x")
                 database.set(f"k{dice.randrange(9)}", dice.randrange(99))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Keyword, Value, same
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
@@ -33,7 +33,7 @@ class Pair:
     def write(self, side: int, keys: KeyPair, text: str) -> None:
         cursor = self.replicas[side].cursor
         cursor.with_context(MergeContext(key_pair=keys))
-        LatticeMQ.at(cursor, keys.public_key).partition("t", 0).offer(text)
+        Topics.at(cursor, keys.public_key).partition("t", 0).offer(text)
         self.nodes[side].publish(self.now_ms)
 
     def connect(self) -> None:
@@ -52,7 +52,7 @@ class Pair:
                     self.nodes[1 - side].receive("link", payload, self.now_ms)
 
     def records(self, side: int, keys: KeyPair) -> list[Value]:
-        topics = LatticeMQ.at(self.replicas[side].cursor, keys.public_key)
+        topics = Topics.at(self.replicas[side].cursor, keys.public_key)
         return list(topics.partition("t", 0))
 
 

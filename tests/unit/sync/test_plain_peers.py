@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ, Queue, QueueLattice
+from datalattice.apps.queue import Queue, QueueLattice, Topics
 from datalattice.cells import (
     Index,
     Keyword,
@@ -141,8 +141,8 @@ class Pair:
         self.run()
 
     @property
-    def topics(self) -> LatticeMQ:
-        return LatticeMQ.at(self.replica.cursor, OWN.public_key, self.clock)
+    def topics(self) -> Topics:
+        return Topics.at(self.replica.cursor, OWN.public_key, self.clock)
 
     @property
     def values(self) -> list[Announcement]:
@@ -184,7 +184,7 @@ def offering(keys: KeyPair, *values: object) -> Callable[[Value], Value]:
 
     def write(root: Value) -> Value:
         cursor = RootLattice(root_lattice(), root, MergeContext(key_pair=keys))
-        topics = LatticeMQ.at(cursor, keys.public_key, StoppedClock(500))
+        topics = Topics.at(cursor, keys.public_key, StoppedClock(500))
         topics.partition("theirs", 0).offer_many(values)
         topics.topic("theirs").set_meta("writer", "reference")
         return cursor.get()

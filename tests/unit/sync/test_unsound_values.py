@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import (
     Index,
     Keyword,
@@ -118,14 +118,14 @@ def test_a_malformed_slot_does_not_keep_honest_data_of_two_nodes_apart() -> None
     assert kinds(absorbed) == {"unsound-cells": 1, "malformed": 1}
     assert two.absorb(good, Peer("stranger")).changed
     for node, key in ((one, KEYS[0]), (two, KEYS[1])):
-        LatticeMQ.at(node.cursor, key.public_key).partition("log", 0).offer("mine")
+        Topics.at(node.cursor, key.public_key).partition("log", 0).offer("mine")
         node.publish()
     fetch(one, two)
     fetch(two, one)
     assert same(one.announced, two.announced)
     for node in (one, two):
         for key in KEYS[:2]:
-            assert list(LatticeMQ.at(node.cursor, key.public_key).partition("log", 0)) == ["mine"]
+            assert list(Topics.at(node.cursor, key.public_key).partition("log", 0)) == ["mine"]
 
 
 @pytest.mark.parametrize("has_own", [False, True], ids=["nothing of it yet", "own slots"])

@@ -1,8 +1,9 @@
 """Queue: append-only partitioned logs, one writer per partition, replicated by merge.
 
-A partition is a `Queue`, a `Topic` holds partitions by id, and a `LatticeMQ` holds topics by name;
-each is a thin object over one cursor. Importing this package registers the root section `:queue`,
-with the path `:queue, owner, :value, topic, :partitions, partition id`.
+A partition is a `Queue`, a `Topic` holds partitions by id, and a `Topics` holds topics by name;
+each is a thin object over one cursor. `LatticeMQ` is the seed's name of `Topics`. Importing this
+package registers the root section `:queue`, with the path `:queue, owner, :value, topic,
+:partitions, partition id`.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from datalattice.apps.queue.queue import Queue
 from datalattice.apps.queue.state import ZERO_STATE, QueueState, read_state
 from datalattice.apps.queue.topic import (
     PARTITIONS_MAX,
-    LatticeMQ,
     Topic,
+    Topics,
     device_partition,
     partition_of,
 )
+
+LatticeMQ = Topics
 
 __all__ = [
     "PARTITIONS_MAX",
@@ -48,6 +51,7 @@ __all__ = [
     "QueueState",
     "Topic",
     "TopicLattice",
+    "Topics",
     "append_branch",
     "device_partition",
     "entry_headers",

@@ -1,4 +1,4 @@
-"""Topic: named partitions with metadata; LatticeMQ: topics by name.
+"""Topic: named partitions with metadata; Topics: topics by name.
 
 Source: CAD040; docs/queue.md "Choice of partition", "Several devices", "Topics", "Metadata", "Fork
     and sync", "Owners"; docs/design/decisions.md "D-Q1", "D2"; docs/design/forks.md "Queues";
@@ -212,7 +212,7 @@ class Topic:
         return html_table(title, ("partition", "start", "end"), rows, len(ids))
 
 
-class LatticeMQ:
+class Topics:
     """Topics by name over one cursor: one owner's part of the `:queue` section."""
 
     __slots__ = ("_clock", "_cursor")
@@ -260,16 +260,16 @@ class LatticeMQ:
         names = [key for key, _ in held.entries()] if isinstance(held, Map) else []
         return _in_order([name for name in names if not _is_nameless(name)])
 
-    def fork(self) -> LatticeMQ:
+    def fork(self) -> Topics:
         """Return a working copy; its writes arrive here with its `sync`."""
-        return LatticeMQ(self._cursor.fork(), self._clock)
+        return Topics(self._cursor.fork(), self._clock)
 
     def sync(self) -> None:
         """Bring the writes of a fork to its parent, or those of a root to where it is kept."""
         self._cursor.sync()
 
     def __repr__(self) -> str:
-        return f"LatticeMQ(topics={len(self.topics())})"
+        return f"Topics(topics={len(self.topics())})"
 
 
-__all__ = ["META", "NUM_PARTITIONS", "LatticeMQ", "Topic", "partition_of"]
+__all__ = ["META", "NUM_PARTITIONS", "Topic", "Topics", "partition_of"]

@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ
+from datalattice.apps.queue import PARTITIONS_MAX, Topics
 from datalattice.client import Folder, open_reader, read_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -141,7 +141,7 @@ def _has_records(folder: Folder, key_pair: KeyPair, topic: str) -> bool:
         return False
     with open_reader(folder) as reader:
         root = RootLattice(root_lattice(), reader.root(), MergeContext(key_pair=key_pair))
-        found = LatticeMQ.at(root, key_pair.public_key).topic(topic)
+        found = Topics.at(root, key_pair.public_key).topic(topic)
         return any(found.partition(name).end_offset() for name in found.partitions())
 
 
@@ -158,7 +158,7 @@ def partition_count(source_options: Mapping[str, str], owner: str, topic: str) -
     def counted(hash: bytes | None) -> int | None:
         root = None if hash is None else source.load(hash)
         cursor = RootLattice(root_lattice(), root, MergeContext())
-        number = LatticeMQ.at(cursor, hash_of(owner) or owner).topic(topic).num_partitions
+        number = Topics.at(cursor, hash_of(owner) or owner).topic(topic).num_partitions
         if number:
             return number
         view = read_view(root, options, must_exist=True)

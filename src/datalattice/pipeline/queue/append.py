@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.queue import LatticeMQ, QueueState, Topic
+from datalattice.apps.queue import QueueState, Topic, Topics
 from datalattice.cells import Value, Vector, decode_message
 from datalattice.client import Change, Editor
 from datalattice.clock import Clock
@@ -47,7 +47,7 @@ class _BatchLogs:
         lattice = root_lattice()
         root = editor.root()
         cursor = RootLattice(lattice, lattice.zero() if root is None else root, editor.context)
-        self._present: Final = LatticeMQ.at(cursor, editor.key_pair.public_key, clock)
+        self._present: Final = Topics.at(cursor, editor.key_pair.public_key, clock)
         self._editor: Final = editor
         self._mark: Final = mark
         self.logs: Final[dict[str, dict[Value, _GrowingLog]]] = {}
@@ -132,7 +132,7 @@ def appending(
     joined.settle()
 
     def change(cursor: RootLattice, keys: KeyPair) -> None:
-        work = LatticeMQ.at(cursor, keys.public_key, clock).fork()  # one signature for all logs
+        work = Topics.at(cursor, keys.public_key, clock).fork()  # one signature for all logs
         for name, logs in joined.logs.items():
             topic = work.topic(name)
             stored = topic.get_meta(mark.key)

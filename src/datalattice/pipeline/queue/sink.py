@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ
+from datalattice.apps.queue import PARTITIONS_MAX, Topics
 from datalattice.client import Folder, open_reader, read_key
 from datalattice.clock import SystemClock
 from datalattice.cursors import RootLattice
@@ -165,7 +165,7 @@ def partition_counts(folder: str, topic: str | None) -> dict[str, int]:
         return {}
     with open_reader(home) as store:
         cursor = RootLattice(root_lattice(), store.root(), MergeContext(key_pair=keys))
-        mine = LatticeMQ.at(cursor, keys.public_key)
+        mine = Topics.at(cursor, keys.public_key)
         names = [name for name in mine.topics() if isinstance(name, str) and topic in (None, name)]
         counts = {name: mine.topic(name).num_partitions for name in names}
     return {name: count for name, count in counts.items() if count}

@@ -13,7 +13,7 @@ from typing import Final
 
 from datalattice.apps.dlfs import Drive
 from datalattice.apps.kv import Database
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import (
     Index,
     Keyword,
@@ -56,7 +56,7 @@ def _database(root: RootLattice, clock: SimClock, owner: bytes, dice: Dice, coun
 
 def _queue(root: RootLattice, clock: SimClock, owner: bytes, dice: Dice, count: int) -> None:
     records = [f"r{dice.bits():x}".ljust(60, ".") for _ in range(count)]
-    LatticeMQ.at(root, owner, clock).partition("t", 0).offer_many(records)
+    Topics.at(root, owner, clock).partition("t", 0).offer_many(records)
 
 
 def _drive(root: RootLattice, clock: SimClock, owner: bytes, dice: Dice, count: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from datalattice.apps.queue import LatticeMQ, Queue, read_state
+from datalattice.apps.queue import Queue, Topics, read_state
 from datalattice.cells import Index, Keyword, Value, Vector, value_hash
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -90,12 +90,12 @@ class SimReference:
 
         queue.cursor.update(changed)
 
-    def _change(self, write: Callable[[LatticeMQ], object]) -> None:
+    def _change(self, write: Callable[[Topics], object]) -> None:
         keys = self.peer.keys
 
         def changed(root: Value) -> Value:
             cursor = RootLattice(root_lattice(), root, MergeContext(key_pair=keys))
-            write(LatticeMQ.at(cursor, keys.public_key, self.clock))
+            write(Topics.at(cursor, keys.public_key, self.clock))
             return cursor.get()
 
         self._commit(changed)

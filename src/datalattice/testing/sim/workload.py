@@ -6,7 +6,7 @@ publishes, and holds the node to what it acknowledged.
 
 from __future__ import annotations
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Index, Keyword, Map, Signed, Value, value_hash
 from datalattice.clock import next_stamp
 from datalattice.lattice import (
@@ -43,7 +43,7 @@ def standard_workload(node: SimNode, dice: Dice) -> None:
 def offer_records(node: SimNode, dice: Dice) -> None:
     """Offer records to a queue of this node's own."""
     count = dice.pick((1, 1, 1, 3, 40))
-    topics = LatticeMQ.at(node.cursor, node.keys.public_key, node.clock)
+    topics = Topics.at(node.cursor, node.keys.public_key, node.clock)
     queue = topics.partition("t", dice.below(2))
     queue.offer_many([f"{node.name} {dice.below(10**9)}".ljust(count) for _ in range(count)])
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import Map, Vector, encode, make_blob, novelty, references
 from datalattice.client import Folder, write_key
 from datalattice.client.settings import NodeConfig
@@ -265,7 +265,7 @@ class TestWriting:
 
     def test_a_root_is_merged_into_the_folder_of_a_node(self, tmp_path: Path) -> None:
         root = RootLattice(root_lattice(), None, MergeContext(key_pair=ALICE))
-        LatticeMQ.at(root, ALICE.public_key).partition("t", 0).offer_many(list(range(50)))
+        Topics.at(root, ALICE.public_key).partition("t", 0).offer_many(list(range(50)))
         value: Any = root.get()
         node = tmp_path / "node"
         node.mkdir()

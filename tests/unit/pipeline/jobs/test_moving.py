@@ -17,7 +17,7 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.cells import decode_message, to_json
 from datalattice.clock import Clock
 from datalattice.cursors import RootLattice
@@ -190,7 +190,7 @@ def test_keys_are_spread_over_as_many_partitions_as_before(tmp_path: Path) -> No
     replica = Replica()
 
     def spread(cursor: RootLattice, clock: Clock) -> None:
-        topics = LatticeMQ.at(cursor, ALICE.public_key, clock)
+        topics = Topics.at(cursor, ALICE.public_key, clock)
         topics.topic("keyed").set_num_partitions(4)
         topics.topic("keyed").offer("k", 1)
         topics.partition("by hand", 0).offer(1)

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from datalattice.apps.queue import PARTITIONS_MAX, LatticeMQ, Queue, Topic, make_entry, partition_of
+from datalattice.apps.queue import PARTITIONS_MAX, Queue, Topic, Topics, make_entry, partition_of
 from datalattice.cells import Vector, decode_message, encode_message, same, to_cell
 from datalattice.client import Folder, edit, editing, reading, write_key
 from datalattice.client.settings import NodeConfig
@@ -104,7 +104,7 @@ class Sink:
 
     def topic(self, name: str = "t") -> Topic:
         with reading(Folder(self.home)) as root:
-            mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+            mine = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key)
             whole = decode_message(encode_message(mine.topic(name).cursor.get()))
         made = Topic.create()
         made.cursor.set(whole)
@@ -112,7 +112,7 @@ class Sink:
 
     def entries(self, partition: int = 0, topic: str = "t") -> list[Any]:
         with reading(Folder(self.home)) as root:
-            mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+            mine = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key)
             found = mine.topic(topic).partition(partition).iter_entries()
             return [to_python_entry(entry) for entry in found]
 
@@ -149,7 +149,7 @@ def test_rows_may_be_maps_of_their_columns(sink: Sink, partitions: int) -> None:
         log.offer(row, key=key)
     for partition in range(partitions):
         with reading(Folder(sink.home)) as root:
-            mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+            mine = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key)
             found = mine.partition("t", partition).cursor.get()
             assert same(found, other.partition(partition).cursor.get())
 
@@ -178,7 +178,7 @@ def test_the_log_is_what_offers_make(sink: Sink) -> None:
     other = Queue.create(StoppedClock(NOW_MS))
     other.offer_many(values)
     with reading(Folder(sink.home)) as root:
-        mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+        mine = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key)
         assert same(mine.partition("t", 0).cursor.get(), other.cursor.get())
 
 
@@ -324,7 +324,7 @@ def test_long_and_nested_values_come_through_whole(sink: Sink) -> None:
     found = sink.entries()
     assert len(found) == 2 * len(values)
     with reading(Folder(sink.home)) as root:
-        queue = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key).partition("t", 0)
+        queue = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key).partition("t", 0)
         assert all(same(a, b) for a, b in zip(queue, values + values, strict=True))
 
 
@@ -526,7 +526,7 @@ def test_what_a_second_attempt_staged_is_not_there_twice(sink: Sink) -> None:
 
 def offer(home: Path, *values: object, partition: int = 0) -> None:
     def change(cursor: RootLattice, keys: KeyPair) -> None:
-        LatticeMQ.at(cursor, keys.public_key).partition("t", partition).offer_many(values)
+        Topics.at(cursor, keys.public_key).partition("t", partition).offer_many(values)
 
     edit(Folder(home), change)
 
@@ -541,7 +541,7 @@ def test_a_log_that_grew_or_was_cut_meanwhile_is_continued_anew(sink: Sink) -> N
         assert late is not None
 
         def truncate(cursor: RootLattice, keys: KeyPair) -> None:
-            LatticeMQ.at(cursor, keys.public_key).partition("t", 0).truncate(3)
+            Topics.at(cursor, keys.public_key).partition("t", 0).truncate(3)
 
         editor.edit(truncate)
         with pytest.raises(exactly_once.RootMoved):
@@ -559,7 +559,7 @@ def test_a_number_of_partitions_that_changed_meanwhile_is_reported(sink: Sink) -
     message = sink.stage(writer, 0, {"key": ["a"], "value": [1]})
 
     def change(cursor: RootLattice, keys: KeyPair) -> None:
-        LatticeMQ.at(cursor, keys.public_key).topic("t").set_num_partitions(5)
+        Topics.at(cursor, keys.public_key).topic("t").set_num_partitions(5)
 
     edit(Folder(sink.home), change)
     with pytest.raises(UsageError, match="topic 't' has 5 partitions now, and had 4 when this"):
@@ -630,7 +630,7 @@ def test_however_rows_are_split_among_tasks_the_log_is_that_of_offers(
     stamp = int(at.timestamp() * 1_000)
     expected = Vector.of([make_entry(key, text, stamp) for key, text in rows])
     with reading(Folder(sink.home)) as root:
-        mine = LatticeMQ.at(RootLattice(root_lattice(), root), KEYS.public_key)
+        mine = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key)
         log = mine.partition("t", 0).state().entries
         assert log.hash == expected.hash
         assert all(same(one, other) for one, other in zip(log, expected, strict=True))

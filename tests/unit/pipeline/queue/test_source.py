@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.queue import LatticeMQ
+from datalattice.apps.queue import Topics
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -60,11 +60,11 @@ class Writer:
         self.root = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
 
     def offer(self, *values: object) -> None:
-        LatticeMQ.at(self.root, KEYS.public_key).partition("t", 0).offer_many(list(values))
+        Topics.at(self.root, KEYS.public_key).partition("t", 0).offer_many(list(values))
         self.store.commit(self.root.get())
 
     def truncate(self, offset: int) -> None:
-        LatticeMQ.at(self.root, KEYS.public_key).partition("t", 0).truncate(offset)
+        Topics.at(self.root, KEYS.public_key).partition("t", 0).truncate(offset)
         self.store.commit(self.root.get())
 
     def collect(self) -> None:
@@ -393,7 +393,7 @@ def node(tmp_path: Path) -> Iterator[BackgroundNode]:
 
 def offer(node: BackgroundNode, *values: object) -> None:
     def change(cursor: RootLattice) -> None:
-        LatticeMQ.at(cursor, KEYS.public_key).partition("t", 0).offer_many(list(values))
+        Topics.at(cursor, KEYS.public_key).partition("t", 0).offer_many(list(values))
 
     node.edit(change)
 
