@@ -22,7 +22,7 @@ from typing import Any
 
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 from datalattice.node.host import Host
 from datalattice.store import MemoryStore
 from datalattice.testing.counters import Counters, JsonProtocol
@@ -81,7 +81,7 @@ async def measure(name: str, peer: str | None, replicas: int, idle_s: float) -> 
         await asyncio.to_thread(sys.stdin.readline)  # both are measured before either ends
 
 
-async def idle(node: Node, seconds: float) -> dict[str, Any]:
+async def idle(node: NodeServer, seconds: float) -> dict[str, Any]:
     """Return what a node sends, reads and computes while nothing is written."""
     (connection,) = node.connections
     before, cpu_s = connection.traffic.bytes_out, time.process_time()

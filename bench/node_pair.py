@@ -21,7 +21,7 @@ from datalattice.cells import value_hash
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.lattice import Lattice, SetLattice, root_lattice
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 from datalattice.node.transport.tcp import TcpLink
 from datalattice.store import MemoryStore
 
@@ -101,7 +101,7 @@ class Outcome:
     bytes: int
 
 
-Write = Callable[[Node], None]
+Write = Callable[[NodeServer], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Pair:
     lattice: str
     scheme: str = "tcp"
 
-    def writer(self) -> Node:
+    def writer(self) -> NodeServer:
         """Return the first node, to be started."""
         return open_node(
             MemoryStore() if self.where == MEMORY else self.where,
@@ -127,7 +127,7 @@ class Pair:
             config=NodeConfig(port=0, plain=self.scheme == "tcp"),
         )
 
-    def address(self, writer: Node) -> str:
+    def address(self, writer: NodeServer) -> str:
         """Return what the follower dials."""
         return f"{self.scheme}://127.0.0.1:{writer.port}"
 
@@ -165,7 +165,7 @@ async def first_sync(pair: Pair, fill: Write) -> Outcome:
 
 
 async def visibility(
-    pair: Pair, write: Callable[[Node, int], None], count: int, gap_s: float
+    pair: Pair, write: Callable[[NodeServer, int], None], count: int, gap_s: float
 ) -> list[float]:
     """Return for each of `count` writes, `gap_s` apart, after what time the follower had it."""
     async with pair.writer() as node:

@@ -40,7 +40,7 @@ from datalattice.lattice import (
     OwnerLattice,
     root_lattice,
 )
-from datalattice.node import Node
+from datalattice.node import NodeServer
 from datalattice.node.lanes import Lane, LanePool
 from datalattice.store import CellStore, MemoryStore
 from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, Replicator
@@ -116,7 +116,7 @@ def floor_rate(frames: list[bytes]) -> float:
 def insert(count: int) -> Write:
     """Return a writer of so many set entries, each one committed."""
 
-    def write(node: Node) -> None:
+    def write(node: NodeServer) -> None:
         for number in range(count):
             node.cursor.merge(Set([number]))
             node.cursor.sync()
@@ -127,14 +127,14 @@ def insert(count: int) -> Write:
 def offer(count: int) -> Write:
     """Return a writer of so many queue records, each one signed and committed."""
 
-    def write(node: Node) -> None:
+    def write(node: NodeServer) -> None:
         for number in range(count):
             offer_one(node, number)
 
     return write
 
 
-def offer_one(node: Node, number: int) -> None:
+def offer_one(node: NodeServer, number: int) -> None:
     """Write one signed record and commit it."""
     queue = Topics.at(node.cursor, OWNER.public_key).partition("bench", 0)
     queue.offer_many([f"value-{number}"])
@@ -198,7 +198,7 @@ def first_sync_rows(quick: bool) -> Iterator[Row]:
     chance = random.Random(1)
     blocks = [chance.randbytes(BLOCK_BYTES) for _ in range(count)]
 
-    def fill(node: Node) -> None:
+    def fill(node: NodeServer) -> None:
         found = Index.of({value_hash(block): block for block in blocks})
         node.cursor.path(Keyword("data")).merge(found)
         node.cursor.sync()

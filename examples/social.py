@@ -28,7 +28,7 @@ from datalattice import (
 from datalattice.clock import Clock, SystemClock, next_stamp
 from datalattice.cursors import LatticeCursor
 from datalattice.lattice import register_section
-from datalattice.node import Node
+from datalattice.node import NodeServer
 from datalattice.store import MemoryStore
 
 SOCIAL: Final = Keyword("social")
@@ -163,7 +163,7 @@ def timeline(root: LatticeCursor, owner: bytes, limit: int = 50) -> list[Post]:
     return sorted(posts, key=lambda post: (post.time_ms, post.author), reverse=True)[:limit]
 
 
-async def met(here: Node, there: Node) -> None:
+async def met(here: NodeServer, there: NodeServer) -> None:
     """Make what both wrote durable, and wait until each has everything."""
     await asyncio.gather(here.sync(), there.sync())
     both = value_hash(root_lattice().merge(here.cursor.get(), there.cursor.get()))

@@ -35,7 +35,7 @@ from pyspark.sql import functions as f
 from datalattice import KeyPair, Map, Topics, Value, open_node
 from datalattice.apps.kv import Database, Watch
 from datalattice.client import Folder, connect, read_key, write_key
-from datalattice.node import Node, follow
+from datalattice.node import NodeServer, follow
 from datalattice.pipeline import clear_errors, end_session, read_queue, register, spark_session
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ async def bring(folder: Path, keys: KeyPair, topic: str, records: list[Record], 
         await same_root(node, hq)
 
 
-async def same_root(node: Node, hq: Hq) -> None:
+async def same_root(node: NodeServer, hq: Hq) -> None:
     """Return when a node has what headquarters has."""
     theirs = ""
     while theirs != node.root_hash.hex():

@@ -23,7 +23,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import Unfenced
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import Node, open_node, resolve_fork
+from datalattice.node import NodeServer, open_node, resolve_fork
 from datalattice.store import MemoryStore, Store
 
 OWNER = KeyPair(b"o" * 32)
@@ -42,17 +42,17 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 def node_of(
     identity: KeyPair,
     store: Store | Path | None = None,
-    *peers: Node,
+    *peers: NodeServer,
     keys: tuple[KeyPair, ...] = (OWNER,),
     **options: object,
-) -> Node:
+) -> NodeServer:
     addresses = tuple(str(one.address) for one in peers)
     chosen = {"port": 0, "peers": addresses, **options}
     config = NodeConfig(**chosen)  # type: ignore[arg-type]
     return open_node(store or MemoryStore(), identity=identity, keys=keys, config=config)
 
 
-def relay(identity: KeyPair = RELAY, *peers: Node, **options: object) -> Node:
+def relay(identity: KeyPair = RELAY, *peers: NodeServer, **options: object) -> NodeServer:
     """Return a node of somebody else, without the owner's key."""
     return node_of(identity, None, *peers, keys=(), **options)
 
@@ -62,19 +62,19 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def equal(*nodes: Node) -> None:
+async def equal(*nodes: NodeServer) -> None:
     await until(lambda: len({node.root_hash for node in nodes}) == 1)
 
 
-def database(node: Node) -> Database:
+def database(node: NodeServer) -> Database:
     return Database.at(node.cursor, OWNER.public_key, "shop")
 
 
-def log_of(node: Node, partition: Value = 0) -> Queue:
+def log_of(node: NodeServer, partition: Value = 0) -> Queue:
     return Topics.at(node.cursor, OWNER.public_key).partition("orders", partition)
 
 
-async def write(node: Node, name: str, count: int = 5) -> set[str]:
+async def write(node: NodeServer, name: str, count: int = 5) -> set[str]:
     """Write to the database, and to a partition of this device; return what was acknowledged."""
     assert node.identity is not None
     own = device_partition(node.identity.public_key)
@@ -90,7 +90,7 @@ def values(queue: Queue) -> list[str]:
     return [str(queue.peek(offset)) for offset in range(queue.size())]
 
 
-def found(node: Node) -> tuple[set[str], set[str]]:
+def found(node: NodeServer) -> tuple[set[str], set[str]]:
     """Return the keys of the database, and the records of all partitions."""
     topic = Topics.at(node.cursor, OWNER.public_key).topic("orders")
     records = {value for one in topic.partitions() for value in values(topic.partition(one))}
@@ -111,7 +111,7 @@ def test_devices_that_write_apart_and_together_have_all_of_all(count: int, throu
                 written |= await write(alone, f"offline {identity.public_key.hex()[:4]}")
         async with relay() as middle:
             hub = [middle] if through == "a relay" else []
-            nodes: list[Node] = []
+            nodes: list[NodeServer] = []
             try:
                 for identity, store in zip(identities, stores, strict=True):
                     nodes.append(node_of(identity, store, *(hub or nodes)))

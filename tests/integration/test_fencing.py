@@ -26,7 +26,7 @@ from datalattice.lattice import (
     SetLattice,
     root_lattice,
 )
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 from datalattice.node.fencing import UNFENCED
 from datalattice.node.guarding import CLONED
 from datalattice.store import CellStore, MemoryStore, Store
@@ -45,19 +45,22 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def device(
-    identity: KeyPair, store: Store | Path | None = None, *peers: Node | str, **options: object
-) -> Node:
-    addresses = tuple(str(one.address) if isinstance(one, Node) else one for one in peers)
+    identity: KeyPair,
+    store: Store | Path | None = None,
+    *peers: NodeServer | str,
+    **options: object,
+) -> NodeServer:
+    addresses = tuple(str(one.address) if isinstance(one, NodeServer) else one for one in peers)
     chosen = {"port": 0, "peers": addresses, **options}
     config = NodeConfig(**chosen)  # type: ignore[arg-type]
     return open_node(store or MemoryStore(), identity=identity, keys=[OWNER], config=config)
 
 
-def log_of(node: Node) -> Queue:
+def log_of(node: NodeServer) -> Queue:
     return Topics.at(node.cursor, OWNER.public_key).partition("orders", 0)
 
 
-async def offer(node: Node, first: int, end: int) -> range:
+async def offer(node: NodeServer, first: int, end: int) -> range:
     offsets = log_of(node).offer_many([f"record {number}" for number in range(first, end)])
     await node.sync()
     return offsets
@@ -75,7 +78,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def is_connected(node: Node) -> Callable[[], bool]:
+def is_connected(node: NodeServer) -> Callable[[], bool]:
     return lambda: node.peers[0].connected
 
 

@@ -28,7 +28,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, did_of, root_lattice
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 from datalattice.node.grids import AuthorityWatch
 from datalattice.node.metrics import exposition
 from datalattice.store import MemoryStore
@@ -45,11 +45,11 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def node_of(number: int, store: Path | MemoryStore, **options: Any) -> Node:
+def node_of(number: int, store: Path | MemoryStore, **options: Any) -> NodeServer:
     return open_node(store, key_pair=KEYS[number], config=NodeConfig(port=0), **options)
 
 
-async def all_equal(*nodes: Node) -> None:
+async def all_equal(*nodes: NodeServer) -> None:
     """Return when all nodes announce one root."""
     while True:
         changes = [asyncio.ensure_future(node.changed()) for node in nodes]
@@ -67,7 +67,7 @@ def artifact(name: str, content: bytes) -> str:
     return json.dumps({"name": name, "content": {"sha256": digest}})
 
 
-def grid_of(node: Node) -> Index:
+def grid_of(node: NodeServer) -> Index:
     root = node.root
     assert isinstance(root, Index)
     grid = root.get(GRID_SECTION)

@@ -20,7 +20,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import NODES_KEY, P2P_KEY, get_in
-from datalattice.node import MemoryTransport, Node, TcpTransport, open_node
+from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_node
 from datalattice.node.peers import OWN_KEY
 from datalattice.node.transport import Link
 from datalattice.store import MemoryStore
@@ -34,7 +34,7 @@ ONE, TWO, THREE = sorted(
 )
 
 
-def node_of(key_pair: KeyPair | None, *peers: str, **options: object) -> Node:
+def node_of(key_pair: KeyPair | None, *peers: str, **options: object) -> NodeServer:
     config = NodeConfig(**{"port": 0, "peers": peers, **options})  # type: ignore[arg-type]
     return open_node(MemoryStore(), key_pair=key_pair, config=config)
 
@@ -52,12 +52,12 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def write(node: Node, text: str) -> None:
+def write(node: NodeServer, text: str) -> None:
     assert node.owner is not None
     Topics.at(node.cursor, node.owner.public_key).partition("t", 0).offer(text)
 
 
-async def converge(*nodes: Node) -> None:
+async def converge(*nodes: NodeServer) -> None:
     await until(lambda: len({node.root_hash for node in nodes}) == 1)
 
 
@@ -84,7 +84,7 @@ def test_nodes_converge_over_tls_and_know_each_other(second: KeyPair | None) -> 
 
 
 def test_two_devices_of_one_owner_are_two_nodes_and_join_what_both_write() -> None:
-    def device(identity: KeyPair, *peers: str) -> Node:
+    def device(identity: KeyPair, *peers: str) -> NodeServer:
         config = NodeConfig(port=0, peers=peers)
         return open_node(MemoryStore(), identity=identity, keys=[THREE], config=config)
 
@@ -132,7 +132,7 @@ def test_a_node_is_pulled_from_by_its_key_and_not_by_another() -> None:
 
 
 def test_plain_streams_are_refused_unless_they_are_wanted() -> None:
-    async def ping(node: Node) -> object:
+    async def ping(node: NodeServer) -> object:
         reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
         writer.write(encode_frame(encode_ping(1)))
         buffer = FrameBuffer()

@@ -47,7 +47,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import root_lattice
-from datalattice.node import Daemon, Node
+from datalattice.node import Daemon, NodeServer
 from datalattice.store import CellStore
 from datalattice.testing.folders import node_editor
 
@@ -107,7 +107,7 @@ def say(text: str) -> None:
 def serve(folder: str, seed: str, *peers: str) -> None:
     """Be a node, until told to stop; print the port once it serves."""
 
-    def ready(_running: Running, node: Node) -> None:
+    def ready(_running: Running, node: NodeServer) -> None:
         say(str(node.port))
 
     def end_with_parent() -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 from datalattice.apps.queue import Topics
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 from datalattice.node.host import Host
 from datalattice.store import RealDisk
 from datalattice.testing.counters import Counters, CountFile, JsonProtocol
 
 
-async def answer(node: Node, host: Host[Counters], line: str) -> dict[str, object]:
+async def answer(node: NodeServer, host: Host[Counters], line: str) -> dict[str, object]:
     """Do what a line says; return what to print."""
     verb, _, rest = line.strip().partition(" ")
     if verb == "count":

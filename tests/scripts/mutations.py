@@ -142,7 +142,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a stop keeps silent about what it loses",
-        "node/node.py",
+        "node/server.py",
         "lost = [] if failure is None else await asyncio.to_thread(self._unwritten)",
         "lost: list[str] = []",
         (

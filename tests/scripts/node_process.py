@@ -10,10 +10,10 @@ import sys
 from datalattice.client import Running
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
-from datalattice.node import Daemon, Node
+from datalattice.node import Daemon, NodeServer
 
 
-def _ready(running: Running, _node: Node) -> None:
+def _ready(running: Running, _node: NodeServer) -> None:
     sys.stdout.write(f"{running.address}\n")
     sys.stdout.flush()
 

@@ -35,7 +35,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import MergeContext, MergeNotice, root_lattice
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 from datalattice.store import CellStore
 
 OWNER = "did:web:fleet.example"
@@ -251,7 +251,7 @@ def merge_in_every_order(roots: list[Value]) -> tuple[Value, Counter[str], int]:
 
 async def meet_over_loopback(folders: list[Path]) -> tuple[bytes, bytes]:
     """Let nodes on the stores meet, each with the first; return what all of them hold then."""
-    nodes: list[Node] = []
+    nodes: list[NodeServer] = []
     began = time.monotonic()
     try:
         for number, folder in enumerate(folders):

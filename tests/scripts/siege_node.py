@@ -29,7 +29,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import get_in
-from datalattice.node import Daemon, Node
+from datalattice.node import Daemon, NodeServer
 from datalattice.sync import HostingPolicy, Replicator, UnsignedPolicy
 
 TOPIC = "siege"
@@ -81,7 +81,9 @@ class Accounts:
 class Garrison:
     """The user of one node."""
 
-    def __init__(self, node: Node, number: int, owners: list[bytes], accounts: Accounts) -> None:
+    def __init__(
+        self, node: NodeServer, number: int, owners: list[bytes], accounts: Accounts
+    ) -> None:
         self._node = node
         self._own = keys_of(number).public_key
         self._others = [owner for owner in owners if owner != self._own]
@@ -182,7 +184,7 @@ def main(folder: str, number: str, owners: str, *peers: str) -> None:
     accounts = Accounts()
     tasks: list[asyncio.Task[None]] = []
 
-    def ready(running: Running, node: Node) -> None:
+    def ready(running: Running, node: NodeServer) -> None:
         tell({"address": running.address, "http": running.http})
         known = [bytes.fromhex(one) for one in owners.split(",")]
         for peer in known[1:]:  # those that have no address yet dial; they are wanted all the same

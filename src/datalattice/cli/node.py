@@ -49,7 +49,7 @@ from datalattice.store import RealDisk
 if TYPE_CHECKING:
     from datalattice.client import Running
     from datalattice.client.settings import Settings
-    from datalattice.node import Node
+    from datalattice.node import NodeServer
 
 app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
 
@@ -179,7 +179,7 @@ def start(
     keys = read_keys_or_none(folder)
     opening = ExitStack()
 
-    def ready(running: Running, node: Node) -> None:
+    def ready(running: Running, node: NodeServer) -> None:
         opening.close()
         if keys is None:
             print_notice(
@@ -266,7 +266,7 @@ def _wait_for_writer(folder: Folder) -> None:
             take_turn(str(lock), WRITER_WAIT_S, "writer").release()
 
 
-def _tell_ready(running: Running, node: Node, *, as_json: bool) -> None:
+def _tell_ready(running: Running, node: NodeServer, *, as_json: bool) -> None:
     """Print where a node listens, once it serves."""
     for damage in node.damage:
         print_notice(f"{damage}; what was there is missing")

@@ -61,7 +61,7 @@ from datalattice.lattice import (
     SetLattice,
     root_lattice,
 )
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 from datalattice.store import MemoryStore
 from datalattice.wire import DataRequest, FrameBuffer, decode_payload, encode_frame, encode_supply
 
@@ -106,7 +106,7 @@ def _initial(node: Fields) -> Value:
     return build(need(initial, "v"))
 
 
-def _node(transcript: Fields) -> Node:
+def _node(transcript: Fields) -> NodeServer:
     """Return the node that a transcript describes, not started yet."""
     described = need_fields(transcript, "node" if "node" in transcript else "server")
     store = MemoryStore()
@@ -126,7 +126,7 @@ def _node(transcript: Fields) -> Node:
 class _Client:
     """The far end of the connection."""
 
-    def __init__(self, node: Node, transcript: Fields) -> None:
+    def __init__(self, node: NodeServer, transcript: Fields) -> None:
         self._node = node
         self._cells = cells_of(transcript)
         self._buffer = FrameBuffer()

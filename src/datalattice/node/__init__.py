@@ -6,9 +6,9 @@ from datalattice.node.following import Watched, follow
 from datalattice.node.forks import resolve_fork
 from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
 from datalattice.node.hosting import decide, hosting_document, refuse_for_good
-from datalattice.node.node import Node, open_node
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
+from datalattice.node.server import NodeServer, open_node
 from datalattice.node.transport import (
     MemoryTransport,
     TcpTransport,
@@ -20,7 +20,7 @@ __all__ = [
     "Backup",
     "Daemon",
     "MemoryTransport",
-    "Node",
+    "NodeServer",
     "Observer",
     "PeerInfo",
     "TcpTransport",

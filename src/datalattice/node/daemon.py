@@ -32,8 +32,8 @@ from datalattice.errors import DataLatticeError, UsageError
 from datalattice.node.control import ControlServer
 from datalattice.node.files import FILES_RESERVED, allow_files
 from datalattice.node.logs import log_event, logging_to, set_level
-from datalattice.node.node import Node
 from datalattice.node.operations import Operations
+from datalattice.node.server import NodeServer
 from datalattice.node.transport import Transport
 from datalattice.store import FILE_MODE, RealDisk
 from datalattice.version import VERSION
@@ -59,7 +59,7 @@ class Daemon:
         key_pair: KeyPair | None = None,
         identity: KeyPair | None = None,
         keys: Iterable[KeyPair] = (),
-        ready: Callable[[Running, Node], None] | None = None,
+        ready: Callable[[Running, NodeServer], None] | None = None,
         reload: Callable[[], NodeConfig] | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
@@ -74,7 +74,7 @@ class Daemon:
         self._reloading: asyncio.Task[None] | None = None  # the loop alone would not keep it
         self._told_s: float | None = None  # when the first signal to end came
         allow_files(config.connections_max + FILES_RESERVED)
-        self._node = Node(
+        self._node = NodeServer(
             self._folder / STORE_NAME,
             config,
             key_pair=key_pair,
@@ -173,7 +173,7 @@ class Daemon:
                 await self._node.remove_peer(address)
         log_event(logging.INFO, "reloaded", peers=len(fresh.peers), log_level=fresh.log_level)
 
-    def _describe(self, node: Node, control: ControlServer) -> Running:
+    def _describe(self, node: NodeServer, control: ControlServer) -> Running:
         identity = node.identity
         return Running(
             pid=os.getpid(),

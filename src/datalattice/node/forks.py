@@ -13,7 +13,7 @@ from datalattice.cells import Map, Value, same, to_cell
 from datalattice.clock import Clock
 from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import LOG_BRANCH
-from datalattice.node.node import Node
+from datalattice.node.server import NodeServer
 from datalattice.sync import ForkRecord, LatticeReplica, LogLoss, owner_text
 
 ACTIONS: Final = ("append", "drop")
@@ -102,10 +102,11 @@ def _append(
     return made
 
 
-async def resolve(node: Node, arguments: Map) -> Value:
+async def resolve(node: NodeServer, arguments: Map) -> Value:
     """Return the answer to `forks.resolve`.
 
-    Raises: UsageError, NoSigningKey: as `resolve_fork`. Unfenced, IdentityCloned: as `Node.fenced`.
+    Raises: UsageError, NoSigningKey: as `resolve_fork`. Unfenced, IdentityCloned:
+    as `NodeServer.fenced`.
     """
     id, action = arguments.get("id"), arguments.get("action")
     if not isinstance(id, str) or not isinstance(action, str):

@@ -13,7 +13,7 @@ from typing import Final
 from datalattice.cells import Map, Value, to_cell
 from datalattice.client.settings import parse_owner, policy_document
 from datalattice.errors import Corruption, MissingData, UsageError
-from datalattice.node.node import Node
+from datalattice.node.server import NodeServer
 from datalattice.store import CellStore
 from datalattice.sync import Hosting, LatticeReplica, owner_text, section_name
 
@@ -146,12 +146,12 @@ def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str,
 # --- through a running node -----------------------------------------------------------------------
 
 
-async def show(node: Node) -> Value:
+async def show(node: NodeServer) -> Value:
     """Return the answer to `hosting.show`."""
     return to_cell(await node.house.ask(hosting_document))
 
 
-async def change(node: Node, arguments: Map) -> Value:
+async def change(node: NodeServer, arguments: Map) -> Value:
     """Do what `hosting.decide` asks for; return the new table.
 
     Raises: UsageError: as `decide`.
@@ -168,7 +168,7 @@ async def change(node: Node, arguments: Map) -> Value:
     return await show(node)
 
 
-async def forget(node: Node, arguments: Map) -> Value:
+async def forget(node: NodeServer, arguments: Map) -> Value:
     """Do what `owner.forget` asks for; return what went.
 
     Raises: UsageError: as `refuse_for_good`.

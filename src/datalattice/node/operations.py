@@ -83,7 +83,7 @@ from datalattice.errors import (
 )
 from datalattice.lattice import is_public_key
 from datalattice.node import forks, hosting
-from datalattice.node.node import Node
+from datalattice.node.server import NodeServer
 from datalattice.node.tasks import Task, Tasks, Work
 from datalattice.store import GRACE_MS, CellStore, CheckedCells
 from datalattice.sync import Absorbed, Offer
@@ -114,7 +114,7 @@ Operation = Callable[["Operations", Map], Awaitable[Value]]
 class Operations:
     """The operations of one node."""
 
-    def __init__(self, node: Node, stop: Callable[[], None]) -> None:
+    def __init__(self, node: NodeServer, stop: Callable[[], None]) -> None:
         self._node = node
         self._stop = stop
         self._started_ms = node.clock.now_ms()

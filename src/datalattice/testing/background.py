@@ -11,7 +11,7 @@ from typing import Final, Self, TypeVar
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class BackgroundNode:
         return f"{'tls' if self._allow else 'tcp'}://127.0.0.1:{self._port}"
 
     @property
-    def node(self) -> Node:
+    def node(self) -> NodeServer:
         """The node itself: its cursor may be used from any thread."""
         return self._node
 

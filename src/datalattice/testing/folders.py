@@ -25,7 +25,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import PeerUnavailable
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import Daemon, Node
+from datalattice.node import Daemon, NodeServer
 from datalattice.store import CellStore
 from datalattice.sync import HostingPolicy, LatticeReplica, Peer, offer_of
 from datalattice.testing.clocks import StoppedClock
@@ -39,7 +39,7 @@ def running(folder: Path, *, has_key: bool = True, **settings: Any) -> Iterator[
     ready = threading.Event()
     found: list[Running] = []
 
-    def told(one: Running, _node: Node) -> None:
+    def told(one: Running, _node: NodeServer) -> None:
         found.append(one)
         ready.set()
 

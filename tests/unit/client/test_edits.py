@@ -37,7 +37,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import LOCAL_KEY, assoc_in, root_lattice
-from datalattice.node import Daemon, Node
+from datalattice.node import Daemon, NodeServer
 from datalattice.store import CellStore
 
 QUEUE = Keyword("queue")
@@ -51,14 +51,14 @@ def folder(tmp_path: Path) -> Folder:
     return found
 
 
-Work = Callable[[Node], Any]
+Work = Callable[[NodeServer], Any]
 
 
 def beside_a_node(folder: Folder, work: Work, key_pair: KeyPair | None = None) -> None:
     """Do something in another thread while a node runs in the folder."""
 
     async def run() -> None:
-        ready: asyncio.Future[Node] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[NodeServer] = asyncio.get_running_loop().create_future()
         keys = key_pair or KeyPair(bytes(32))
         daemon = Daemon(
             folder.path,
@@ -77,7 +77,7 @@ def beside_a_node(folder: Folder, work: Work, key_pair: KeyPair | None = None) -
     asyncio.run(run())
 
 
-def without(_folder: Folder, work: Callable[[Node | None], None]) -> None:
+def without(_folder: Folder, work: Callable[[NodeServer | None], None]) -> None:
     work(None)
 
 
@@ -107,7 +107,7 @@ def count_in(folder: Folder) -> object:
 
 
 def test_an_edit_is_on_disk_and_gives_its_result(folder: Folder, run: Any) -> None:
-    def work(_node: Node | None) -> None:
+    def work(_node: NodeServer | None) -> None:
         assert [edit(folder, add_one) for _ in range(3)] == [1, 2, 3]
         assert count_in(folder) == 3
 
@@ -122,7 +122,7 @@ def test_a_change_that_fails_or_writes_nothing_leaves_all_as_it_is(
         add_one(cursor, keys)
         raise ZeroDivisionError
 
-    def work(_node: Node | None) -> None:
+    def work(_node: NodeServer | None) -> None:
         edit(folder, add_one)
         with reading(folder) as root:
             before = root
@@ -144,7 +144,7 @@ def test_large_values_go_in_pieces(
     def offer(cursor: RootLattice, keys: KeyPair) -> range:
         return Topics.at(cursor, keys.public_key).partition("t", 0).offer_many(values)
 
-    def work(_node: Node | None) -> None:
+    def work(_node: NodeServer | None) -> None:
         assert edit(folder, offer) == range(300)
 
     run(folder, work)
@@ -169,7 +169,7 @@ def test_nobody_writes_for_another_owner(folder: Folder) -> None:
     def nowhere(cursor: RootLattice, _keys: KeyPair) -> None:
         put_unseen(cursor, 1, Keyword("nowhere"))
 
-    def work(_node: Node) -> None:
+    def work(_node: NodeServer) -> None:
         with pytest.raises(NoSigningKey, match="may not sign for its owner"):
             edit(folder, forge)
         with pytest.raises(TypeMismatch, match="takes a Signed value by a key of its owner"):
@@ -188,7 +188,7 @@ def test_a_value_that_its_owner_signed_may_be_brought_and_not_taken_back(folder:
         cell = Signed.sign(other, Map.of({Keyword("k"): entry}))
         return lambda cursor, _keys: put_unseen(cursor, cell, LOCAL_KEY, other.public_key)
 
-    def work(_node: Node) -> None:
+    def work(_node: NodeServer) -> None:
         edit(folder, bring(5))
         edit(folder, bring(6))
         with pytest.raises(NotContained, match="got an earlier or a different state"):
@@ -198,7 +198,7 @@ def test_a_value_that_its_owner_signed_may_be_brought_and_not_taken_back(folder:
 
 
 def test_an_edit_that_meets_a_write_of_the_node_is_made_again(folder: Folder) -> None:
-    def work(node: Node) -> None:
+    def work(node: NodeServer) -> None:
         seen: list[int] = []
 
         def change(cursor: RootLattice, keys: KeyPair) -> int:
@@ -216,7 +216,7 @@ def test_an_edit_that_meets_a_write_of_the_node_is_made_again(folder: Folder) ->
 
 
 def test_a_write_of_the_node_that_is_not_durable_yet_is_not_lost(folder: Folder) -> None:
-    def work(node: Node) -> None:
+    def work(node: NodeServer) -> None:
         add_one(node.cursor, KeyPair(bytes(32)))  # not synced
         assert edit(folder, add_one) == 2
         assert count_in(folder) == 2
@@ -229,7 +229,7 @@ def test_an_edit_that_is_always_too_late_says_so(
 ) -> None:
     monkeypatch.setattr(edits, "TRIES_MAX", 3)
 
-    def work(node: Node) -> None:
+    def work(node: NodeServer) -> None:
         def change(cursor: RootLattice, keys: KeyPair) -> None:
             add_one(node.cursor, keys)
             add_one(cursor, keys)
@@ -244,7 +244,7 @@ def test_an_edit_that_is_always_too_late_says_so(
 def test_an_edit_beside_a_node_waits_for_another_one(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def work(_node: Node) -> None:
+    def work(_node: NodeServer) -> None:
         def change(cursor: RootLattice, keys: KeyPair) -> int:
             monkeypatch.setattr(edits, "LOCK_WAIT_S", 0.01)
             with pytest.raises(StoreLocked, match="in vain for another edit to end"):
@@ -264,7 +264,7 @@ def test_a_lock_of_editors_that_cannot_be_made_is_said(tmp_path: Path) -> None:
 def test_a_node_whose_disk_is_full_keeps_the_edit(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def work(node: Node) -> None:
+    def work(node: NodeServer) -> None:
         def full(_cursor: object) -> None:
             raise StoreFull("no room")
 
@@ -278,7 +278,7 @@ def test_a_node_whose_disk_is_full_keeps_the_edit(
 
 
 def test_a_node_with_another_key_refuses(folder: Folder) -> None:
-    def work(_node: Node) -> None:
+    def work(_node: NodeServer) -> None:
         edit(folder, _add_or_clear)  # it may be taken as news of the folder's key
         with pytest.raises(NotContained, match="got an earlier or a different state"):
             edit(folder, _add_or_clear)
@@ -295,7 +295,7 @@ def _add_or_clear(cursor: RootLattice, keys: KeyPair) -> None:
 
 
 def test_staged_values_are_there_for_a_later_edit(folder: Folder, run: Any) -> None:
-    def work(_node: Node | None) -> None:
+    def work(_node: NodeServer | None) -> None:
         with editing(folder) as editor:
             value = Map.of({n: bytes(200) + bytes([n]) for n in range(100)})
             editor.stage(value)
@@ -314,7 +314,7 @@ def test_staged_values_outlive_collections_of_the_node(
     """What waits for its edit for longer than the grace of the store is leased, once for all."""
     leases = folder.store_path / "leases"
 
-    def work(node: Node) -> None:
+    def work(node: NodeServer) -> None:
         monkeypatch.setattr(edits, "KEEP_EVERY_S", 0)
         assert isinstance(node.store, CellStore)
         with editing(folder) as editor:
@@ -346,7 +346,7 @@ def test_values_that_wait_for_their_edit_take_a_bounded_number_of_places(
     monkeypatch.setattr(edits, "WAITING_MAX", 32)
     values = [bytes(200) + number.to_bytes(2, "big") for number in range(count)]
 
-    def work(node: Node) -> None:
+    def work(node: NodeServer) -> None:
         assert isinstance(node.store, CellStore)
         with editing(folder) as editor:
             assert isinstance(editor, edits.NodeEditor)

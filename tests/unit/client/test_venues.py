@@ -19,15 +19,15 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import assoc_in, did_of, root_lattice
-from datalattice.node import Daemon, Node
+from datalattice.node import Daemon, NodeServer
 
 KEY = KeyPair(b"v" * 32)
 OTHER = KeyPair(b"o" * 32)
 
 
-def beside_a_node(folder: Folder, work: Callable[[Node], Any]) -> None:
+def beside_a_node(folder: Folder, work: Callable[[NodeServer], Any]) -> None:
     async def run() -> None:
-        ready: asyncio.Future[Node] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[NodeServer] = asyncio.get_running_loop().create_future()
         daemon = Daemon(
             folder.path,
             NodeConfig(port=-1),
@@ -63,7 +63,7 @@ def test_a_venue_is_edited_through_its_running_node(tmp_path: Path) -> None:
         path = (Keyword("grid"), Keyword("venues"), did_of(OTHER.public_key))
         cursor.adopt(lambda root: assoc_in(root, path, signed, root_lattice()))
 
-    def work(node: Node) -> None:
+    def work(node: NodeServer) -> None:
         asset = edit(folder, change)
         beside = Venue.at(node.cursor, did=did_of(KEY.public_key))
         assert beside.content(asset) == content

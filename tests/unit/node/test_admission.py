@@ -20,7 +20,7 @@ from datalattice.cells import (
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.limits import CHARGE_LIMITS
-from datalattice.node import MemoryTransport, Node, open_node
+from datalattice.node import MemoryTransport, NodeServer, open_node
 from datalattice.node.admission import (
     BANNED_MAX,
     BANNED_S,
@@ -259,7 +259,7 @@ class Keyed(MemoryTransport):
 
         return await super().listen(bind, port, proved, refused)
 
-    async def dial_as(self, key: bytes | None, node: Node) -> Link:
+    async def dial_as(self, key: bytes | None, node: NodeServer) -> Link:
         self._keys.append(key or KeyPair.generate().public_key)  # links arrive in order
         return await self.dial(str(node.address))
 

@@ -12,7 +12,7 @@ from datalattice.cells import Set
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.lattice import SetLattice
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 from datalattice.node.peers import Peers
 from datalattice.store import MemoryStore
 from datalattice.sync import Note
@@ -30,7 +30,7 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(bounded())
 
 
-def node(key_pair: KeyPair | None, *peers: str) -> Node:
+def node(key_pair: KeyPair | None, *peers: str) -> NodeServer:
     store = MemoryStore()
     if not peers:
         store.commit(Set.of([1, 2, 3]))
@@ -38,7 +38,7 @@ def node(key_pair: KeyPair | None, *peers: str) -> Node:
     return open_node(store, key_pair=key_pair, lattice=SetLattice(), config=config)
 
 
-def plain(listener: Node, key: KeyPair | None = None) -> str:
+def plain(listener: NodeServer, key: KeyPair | None = None) -> str:
     pin = "" if key is None else f"{key.public_key.hex()}@"
     return f"tcp://{pin}127.0.0.1:{listener.port}"
 

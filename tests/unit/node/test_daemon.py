@@ -30,7 +30,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import root_lattice
-from datalattice.node import Daemon, Node, control, operations
+from datalattice.node import Daemon, NodeServer, control, operations
 from datalattice.node.daemon import SIGNAL_REST_S
 from datalattice.store import CellStore, Collected
 from datalattice.testing.folders import append, node_editor
@@ -38,7 +38,7 @@ from datalattice.testing.folders import append, node_editor
 
 def serving(
     folder: Path,
-    work: Callable[[Daemon, Node], Awaitable[None]],
+    work: Callable[[Daemon, NodeServer], Awaitable[None]],
     config: NodeConfig | None = None,
     reload: Callable[[], NodeConfig] | None = None,
     key_pair: KeyPair | None = None,
@@ -46,9 +46,9 @@ def serving(
     """Do something to a daemon that serves, then have it end in order."""
 
     async def run() -> None:
-        ready: asyncio.Future[Node] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[NodeServer] = asyncio.get_running_loop().create_future()
 
-        def serves(_: Running, node: Node) -> None:
+        def serves(_: Running, node: NodeServer) -> None:
             ready.set_result(node)
 
         settings = config or NodeConfig(port=-1)
@@ -69,7 +69,7 @@ def serving(
 
 
 def test_stop_ends_it_in_order_from_any_thread(tmp_path: Path) -> None:
-    async def work(daemon: Daemon, _node: Node) -> None:
+    async def work(daemon: Daemon, _node: NodeServer) -> None:
         found = await asyncio.to_thread(running, tmp_path)
         assert found is not None
         assert (found.pid, found.address, found.http) == (os.getpid(), None, None)
@@ -82,7 +82,7 @@ def test_stop_ends_it_in_order_from_any_thread(tmp_path: Path) -> None:
 def test_a_copy_of_a_folder_does_not_reach_the_node_of_the_original(tmp_path: Path) -> None:
     folder, copy = tmp_path / "original", tmp_path / "copy"
 
-    async def work(_daemon: Daemon, _node: Node) -> None:
+    async def work(_daemon: Daemon, _node: NodeServer) -> None:
         copy.mkdir()
         (copy / "running.json").write_bytes((folder / "running.json").read_bytes())
         assert await asyncio.to_thread(running, copy) is None
@@ -99,7 +99,7 @@ def test_what_a_node_keeps_is_for_its_user_alone(tmp_path: Path) -> None:
         keys = KeyPair(b"k" * 32)
         write_key(folder / "identity.key", keys)
 
-        async def work(_daemon: Daemon, node: Node) -> None:
+        async def work(_daemon: Daemon, node: NodeServer) -> None:
             Topics.at(node.cursor, keys.public_key).partition("t", 0).offer(1)
             await node.sync()
             for path in [folder.parent, folder, *folder.rglob("*")]:
@@ -146,7 +146,7 @@ def test_a_socket_gets_a_short_path_wherever_node_and_temporary_folder_are(
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
 
-    async def work(_daemon: Daemon, _node: Node) -> None:
+    async def work(_daemon: Daemon, _node: NodeServer) -> None:
         found = await asyncio.to_thread(running, long)
         assert found is not None
         assert len(found.control) <= control.SOCKET_PATH_BYTES_MAX
@@ -193,7 +193,7 @@ def edited(folder: Path, keys: KeyPair, change: Change[object]) -> object:
 
 
 def test_what_cannot_be_done_is_explained_to_whoever_asks(tmp_path: Path) -> None:
-    async def work(_daemon: Daemon, _node: Node) -> None:
+    async def work(_daemon: Daemon, _node: NodeServer) -> None:
         for name, arguments, error, words in (
             ("root.swap", {"slots": []}, NoSigningKey, "started without a key"),
             ("task.wait", {"task": 1, "timeout_ms": 0}, UsageError, "has no task 1"),
@@ -215,7 +215,7 @@ def test_what_cannot_be_done_is_explained_to_whoever_asks(tmp_path: Path) -> Non
 def test_a_fault_in_an_operation_is_told_and_degrades_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(_daemon: Daemon, node: Node) -> None:
+    async def work(_daemon: Daemon, node: NodeServer) -> None:
         def broken(_address: object) -> None:
             raise ZeroDivisionError("by mistake")
 
@@ -248,7 +248,7 @@ def test_a_long_operation_tells_how_far_it_is_until_its_end(
         assert release.wait(30)
         raise StoreFull("no room")
 
-    async def work(_daemon: Daemon, _node: Node) -> None:
+    async def work(_daemon: Daemon, _node: NodeServer) -> None:
         monkeypatch.setattr(operations, "collect", collected)
         ids = [await asyncio.to_thread(asked, tmp_path, "store.gc", grace_ms=5) for _ in range(2)]
         assert ids == [1, 1]
@@ -273,7 +273,7 @@ def test_a_long_operation_tells_how_far_it_is_until_its_end(
 def test_a_fault_of_a_long_operation_that_nobody_waits_for_degrades_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(_daemon: Daemon, node: Node) -> None:
+    async def work(_daemon: Daemon, node: NodeServer) -> None:
         def broken(*_arguments: object) -> None:
             raise ZeroDivisionError("by mistake")
 
@@ -291,7 +291,7 @@ def test_a_fault_of_a_long_operation_that_nobody_waits_for_degrades_the_node(
 def test_records_that_wait_for_room_on_the_disk_are_not_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(_daemon: Daemon, node: Node) -> None:
+    async def work(_daemon: Daemon, node: NodeServer) -> None:
         def full(_cursor: object) -> None:
             raise StoreFull("no room")
 
@@ -309,7 +309,7 @@ def test_an_end_with_records_that_were_never_stored_says_which_are_lost(
 ) -> None:
     key = KeyPair.generate()
 
-    async def work(_daemon: Daemon, _node: Node) -> None:
+    async def work(_daemon: Daemon, _node: NodeServer) -> None:
         await asyncio.to_thread(edited, tmp_path, key, append(["stored"]))
 
         def full(*_arguments: object, **_more: object) -> None:
@@ -355,7 +355,7 @@ def test_signals_that_come_together_are_one_and_a_later_one_ends_it_at_once(
         def time(self) -> float:
             return self.now
 
-    async def work(daemon: Daemon, _node: Node) -> None:
+    async def work(daemon: Daemon, _node: NodeServer) -> None:
         time = Time()
 
         def signalled(number: signal.Signals) -> None:
@@ -382,7 +382,7 @@ def test_settings_that_are_read_again_change_the_wanted_peers(tmp_path: Path) ->
             raise UsageError("node.toml is wrong")
         return found.pop()
 
-    async def work(daemon: Daemon, node: Node) -> None:
+    async def work(daemon: Daemon, node: NodeServer) -> None:
         def peers() -> list[str | None]:
             return [one.address for one in node.peers]
 

@@ -27,7 +27,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair, SeededEntropy, sha3_256
 from datalattice.errors import BadFormat, Corruption, StoreError, StoreFull, UsageError
 from datalattice.lattice import LOCAL_KEY, SetLattice, replicable
-from datalattice.node import Backup, MemoryTransport, Node, open_node
+from datalattice.node import Backup, MemoryTransport, NodeServer, open_node
 from datalattice.node.backup import LACKING
 from datalattice.node.heal import Healer
 from datalattice.node.lanes import Lane
@@ -65,8 +65,11 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
 
 
 def set_node(
-    transport: MemoryTransport, store: Store | Path, *peers: Node, backups: tuple[Backup, ...] = ()
-) -> Node:
+    transport: MemoryTransport,
+    store: Store | Path,
+    *peers: NodeServer,
+    backups: tuple[Backup, ...] = (),
+) -> NodeServer:
     addresses = tuple(str(peer.address) for peer in peers)
     config = NodeConfig(
         port=0, bind="memory", peers=addresses, root_sync_interval_ms=200, request_timeout_ms=1_000
@@ -80,7 +83,7 @@ def elements(start: int, count: int) -> list[Value]:
     return [f"{LONG} {number}" for number in range(start, start + count)]
 
 
-def add(node: Node, *added: Value) -> None:
+def add(node: NodeServer, *added: Value) -> None:
     def joined(value: Value) -> Value:
         assert isinstance(value, Set)
         return value.union(Set.of(added))
@@ -88,7 +91,7 @@ def add(node: Node, *added: Value) -> None:
     node.cursor.update(joined)
 
 
-async def until(node: Node, condition: Callable[[], bool]) -> None:
+async def until(node: NodeServer, condition: Callable[[], bool]) -> None:
     """Return when `condition` holds; it is looked at whenever the node notes something."""
     loop, noted, observer = asyncio.get_running_loop(), asyncio.Event(), node.observer
     names = ("count", "measure", "degrade", "recover")
@@ -111,11 +114,11 @@ async def until(node: Node, condition: Callable[[], bool]) -> None:
             delattr(observer, name)
 
 
-def is_well(node: Node) -> Callable[[], bool]:
+def is_well(node: NodeServer) -> Callable[[], bool]:
     return lambda: node.observer.health == "ok"
 
 
-def heard(node: Node) -> Callable[[], bool]:
+def heard(node: NodeServer) -> Callable[[], bool]:
     """Return whether a node has heard a peer."""
     return lambda: "frame" in node.observer.times
 

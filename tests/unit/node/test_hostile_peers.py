@@ -29,7 +29,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, SetLattice, get_in, root_lattice
-from datalattice.node import MemoryTransport, Node, TcpTransport, open_node
+from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_node
 from datalattice.node.transport import Accept, Link, Listener, Refused, Transport
 from datalattice.node.transport.memory import MemoryLink
 from datalattice.store import MemoryStore
@@ -58,7 +58,7 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(bounded())
 
 
-def root_node(transport: Transport, bind: str = "memory", **options: object) -> Node:
+def root_node(transport: Transport, bind: str = "memory", **options: object) -> NodeServer:
     config = NodeConfig(bind=bind, port=0, **options)  # type: ignore[arg-type]
     return open_node(
         MemoryStore(), key_pair=KEYS, lattice=root_lattice(), transport=transport, config=config
@@ -80,7 +80,7 @@ async def answer_to(link: Link, payload: bytes, id: int) -> Result | None:
             return message
 
 
-async def is_well(transport: Transport, node: Node) -> bool:
+async def is_well(transport: Transport, node: NodeServer) -> bool:
     """Return whether the node answers somebody new."""
     link = await transport.dial(str(node.address))
     found = await answer_to(link, encode_ping(77), 77)

@@ -14,7 +14,7 @@ from datalattice.apps.queue import Topics
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreClosed, StoreFailed, UsageError
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 from datalattice.node.host import Host
 from datalattice.node.hosts import FAULTY_MAX, connection_of
 from datalattice.store import MemoryStore
@@ -38,7 +38,7 @@ class Club(Counters):
         return Regard.STRANGER if peer.public_key in self.admitted else Regard.REFUSED
 
 
-def node_of(key_pair: KeyPair, *peers: Node, **options: object) -> Node:
+def node_of(key_pair: KeyPair, *peers: NodeServer, **options: object) -> NodeServer:
     addresses = tuple(f"tls://{one.address}" for one in peers)
     config = NodeConfig(**{"port": 0, "peers": addresses, **options})  # type: ignore[arg-type]
     return open_node(MemoryStore(), key_pair=key_pair, config=config)
@@ -52,16 +52,16 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-async def until(node: Node, condition: Callable[[], bool]) -> None:
+async def until(node: NodeServer, condition: Callable[[], bool]) -> None:
     await node.wait_until(lambda _: condition(), TIMEOUT_S)
 
 
-async def connected(node: Node) -> None:
+async def connected(node: NodeServer) -> None:
     await until(node, lambda: all(peer.connected for peer in node.peers))
 
 
 def counters_on(
-    node: Node, store_id: bytes = b"", replica: Counters | None = None
+    node: NodeServer, store_id: bytes = b"", replica: Counters | None = None
 ) -> Host[Counters]:
     return node.host(COUNTERS, store_id, replica or Counters(), JsonProtocol())
 
@@ -74,7 +74,7 @@ async def counts(host: Host[Counters]) -> dict[str, int]:
     return await host.ask(lambda counters: dict(counters.counts))
 
 
-async def agree(node: Node, hosts: list[Host[Counters]], expected: dict[str, int]) -> None:
+async def agree(node: NodeServer, hosts: list[Host[Counters]], expected: dict[str, int]) -> None:
     await until(node, lambda: all(host.replica.counts == expected for host in hosts))
 
 
@@ -124,7 +124,7 @@ def test_what_was_counted_before_two_nodes_met_is_compared_when_they_do() -> Non
     run(work)
 
 
-async def settled(*nodes: Node) -> None:
+async def settled(*nodes: NodeServer) -> None:
     """Wait for a record of each node at the others: what was said before has come by then."""
     for node in nodes:
         assert node.owner is not None

@@ -15,7 +15,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import get_in
-from datalattice.node import MemoryTransport, Node, hosting, open_node
+from datalattice.node import MemoryTransport, NodeServer, hosting, open_node
 from datalattice.store import NOTHING, CellStore, MemoryStore, Store
 from datalattice.sync import HostingPolicy, LatticeReplica, UnsignedPolicy
 from datalattice.testing.clocks import StoppedClock
@@ -37,10 +37,10 @@ def node_of(
     transport: MemoryTransport,
     store: Store,
     key_pair: KeyPair,
-    *peers: Node,
+    *peers: NodeServer,
     policy: HostingPolicy | None = None,
     collect_after_bytes: int = 256_000_000,
-) -> Node:
+) -> NodeServer:
     config = NodeConfig(
         port=0,
         bind="memory",
@@ -52,12 +52,12 @@ def node_of(
     return open_node(store, key_pair=key_pair, transport=transport, config=config)
 
 
-async def offer(node: Node, key_pair: KeyPair, *texts: str) -> None:
+async def offer(node: NodeServer, key_pair: KeyPair, *texts: str) -> None:
     Topics.at(node.cursor, key_pair.public_key).partition("log", 0).offer_many(texts)
     await node.sync()
 
 
-def slot(node: Node, key_pair: KeyPair) -> Value:
+def slot(node: NodeServer, key_pair: KeyPair) -> Value:
     return get_in(node.root, [Keyword("queue"), key_pair.public_key])
 
 

@@ -14,7 +14,7 @@ from datalattice.cells import Map, Set, Value
 from datalattice.client.settings import NodeConfig
 from datalattice.errors import StoreFull, UsageError
 from datalattice.lattice import MapLattice, MaxLattice, SetLattice
-from datalattice.node import MemoryTransport, Node, metrics, open_node
+from datalattice.node import MemoryTransport, NodeServer, metrics, open_node
 from datalattice.node.connection import Traffic
 from datalattice.node.metrics import PEER_SERIES_MAX, exposition
 from datalattice.node.monitor import ALONE_S, REFUSED_MS, Monitor
@@ -34,7 +34,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def add(node: Node, element: Value) -> None:
+def add(node: NodeServer, element: Value) -> None:
     def joined(value: Value) -> Value:
         assert isinstance(value, Set)
         return value.union(Set.of([element]))
@@ -42,7 +42,7 @@ def add(node: Node, element: Value) -> None:
     node.cursor.update(joined)
 
 
-async def get(node: Node, page: str) -> tuple[int, str]:
+async def get(node: NodeServer, page: str) -> tuple[int, str]:
     def ask() -> tuple[int, str]:
         host, port = str(node.monitor.address).split(":")
         client = http.client.HTTPConnection(host, int(port), timeout=10)
@@ -132,7 +132,7 @@ def test_the_metrics_of_two_nodes_add_up(parse: Parse) -> None:
 class Subject:
     """What a monitor needs of a node, for one question."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeServer) -> None:
         self.node = node
         self.connected = False
         self.wanted = True

@@ -23,7 +23,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import SetLattice
-from datalattice.node import MemoryTransport, Node, open_node
+from datalattice.node import MemoryTransport, NodeServer, open_node
 from datalattice.node.transport import Link
 from datalattice.store import CellStore, Commit, MemoryStore
 from datalattice.sync import MALFORMED_MAX
@@ -51,7 +51,7 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(bounded())
 
 
-def set_node(transport: MemoryTransport, *peers: Node, **options: object) -> Node:
+def set_node(transport: MemoryTransport, *peers: NodeServer, **options: object) -> NodeServer:
     """Return a node of one set, in memory."""
     addresses = tuple(str(peer.address) for peer in peers)
     chosen: dict[str, object] = {"port": 0, **options}
@@ -59,7 +59,7 @@ def set_node(transport: MemoryTransport, *peers: Node, **options: object) -> Nod
     return open_node(MemoryStore(), lattice=SetLattice(), transport=transport, config=config)
 
 
-def add(node: Node, *elements: Value) -> None:
+def add(node: NodeServer, *elements: Value) -> None:
     def joined(value: Value) -> Value:
         assert isinstance(value, Set)
         return value.union(Set.of(elements))
@@ -67,7 +67,7 @@ def add(node: Node, *elements: Value) -> None:
     node.cursor.update(joined)
 
 
-async def all_equal(*nodes: Node) -> None:
+async def all_equal(*nodes: NodeServer) -> None:
     """Return when all nodes announce one root."""
     while True:
         changes = [asyncio.ensure_future(node.changed()) for node in nodes]
@@ -88,7 +88,7 @@ class Client:
         self._buffer = FrameBuffer()
 
     @classmethod
-    async def of(cls, transport: MemoryTransport, node: Node) -> Client:
+    async def of(cls, transport: MemoryTransport, node: NodeServer) -> Client:
         return cls(await transport.dial(str(node.address)))
 
     async def receive(self) -> bytes | None:
@@ -141,7 +141,7 @@ def test_sync_from_many_threads_is_durable_when_it_returns(tmp_path: Path) -> No
     folder = tmp_path / "s"
     seen: list[bool] = []
 
-    def write(node: Node, name: str) -> None:
+    def write(node: NodeServer, name: str) -> None:
         for number in range(5):
             element = f"{name}{number}"
             add(node, element)

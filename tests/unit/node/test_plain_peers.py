@@ -13,7 +13,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.node import Node, open_node
+from datalattice.node import NodeServer, open_node
 from datalattice.store import MemoryStore
 from datalattice.testing.reference_node import ReferenceNode
 
@@ -30,7 +30,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def node(*peers: str) -> Node:
+def node(*peers: str) -> NodeServer:
     config = NodeConfig(
         port=0,
         plain=True,

@@ -12,7 +12,7 @@ from datalattice.cells import Set, Value
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.lattice import SetLattice
-from datalattice.node import MemoryTransport, Node, TcpTransport, Transport, open_node
+from datalattice.node import MemoryTransport, NodeServer, TcpTransport, Transport, open_node
 from datalattice.node.transport import Link
 from datalattice.store import MemoryStore
 from datalattice.wire import (
@@ -44,14 +44,16 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(bounded())
 
 
-def set_node(transport: Transport, *peers: Node, bind: str = "memory", **more: object) -> Node:
+def set_node(
+    transport: Transport, *peers: NodeServer, bind: str = "memory", **more: object
+) -> NodeServer:
     """Return a node of one set, in memory."""
     addresses = tuple(str(peer.address) for peer in peers)
     config = NodeConfig(bind=bind, port=0, peers=addresses, **more)  # type: ignore[arg-type]
     return open_node(MemoryStore(), lattice=SetLattice(), transport=transport, config=config)
 
 
-def add(node: Node, element: Value) -> None:
+def add(node: NodeServer, element: Value) -> None:
     node.cursor.merge(Set([element]))
 
 
@@ -65,7 +67,7 @@ class Client:
         )
 
     @classmethod
-    async def of(cls, transport: MemoryTransport, node: Node) -> Client:
+    async def of(cls, transport: MemoryTransport, node: NodeServer) -> Client:
         return cls(await transport.dial(str(node.address)))
 
     async def say(self) -> None:
@@ -84,7 +86,7 @@ class Client:
         return event
 
 
-async def become_equal(*nodes: Node) -> None:
+async def become_equal(*nodes: NodeServer) -> None:
     for number, node in enumerate(nodes):
         add(node, number)
         await node.sync()

@@ -11,7 +11,7 @@ from datalattice.cells import Keyword
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreFull
-from datalattice.node import MemoryTransport, Node, TcpTransport, open_node
+from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_node
 from datalattice.node.reading import PeerReading
 from datalattice.store import Commit, MemoryStore
 from datalattice.wire import FrameBuffer, encode_frame, encode_ping
@@ -39,19 +39,19 @@ class FullStore(MemoryStore):
 
 def node_of(
     keys: KeyPair, store: MemoryStore | None = None, transport: Any = None, **options: Any
-) -> Node:
+) -> NodeServer:
     # Roots are stated when somebody asks, not by themselves, while the test lasts.
     config = NodeConfig(port=0, root_sync_interval_ms=600_000, **options)
     return open_node(store or MemoryStore(), key_pair=keys, transport=transport, config=config)
 
 
-async def write(node: Node, value: int, topic: str = "t") -> None:
+async def write(node: NodeServer, value: int, topic: str = "t") -> None:
     assert node.owner is not None
     Topics.at(node.cursor, node.owner.public_key).partition(topic, 0).offer(value)
     await node.sync()
 
 
-async def only_peer(node: Node) -> PeerReading:
+async def only_peer(node: NodeServer) -> PeerReading:
     (peer,) = (await node.monitor.reading()).peers
     return peer
 

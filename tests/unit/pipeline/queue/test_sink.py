@@ -41,7 +41,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import root_lattice
-from datalattice.node import Daemon, Node
+from datalattice.node import Daemon, NodeServer
 from datalattice.pipeline import exactly_once, task_files
 from datalattice.pipeline.exactly_once import Mark, Staged
 from datalattice.pipeline.queue import append
@@ -680,8 +680,8 @@ def test_beside_a_running_node_its_node_writes(sink: Sink) -> None:
         for batch in (0, 1, 1):
             sink.save("value string", {"value": large}, {"value": ["a"] * 40}, batch=batch)
 
-    async def run() -> Node:
-        ready: asyncio.Future[Node] = asyncio.get_running_loop().create_future()
+    async def run() -> NodeServer:
+        ready: asyncio.Future[NodeServer] = asyncio.get_running_loop().create_future()
         daemon = Daemon(
             sink.home,
             NodeConfig(port=-1),

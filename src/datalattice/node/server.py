@@ -1,4 +1,4 @@
-"""Node: a store, a lattice and a network put together.
+"""Node server: a store, a lattice and a network put together.
 
     async with open_node("data", key_pair=key, port=0, peers=["10.0.0.7:18888"]) as node:
         node.cursor.path(...).set(...)
@@ -109,7 +109,7 @@ def open_node(
     transport: Transport | None = None,
     backups: Iterable[Backup] = (),
     config: NodeConfig | None = None,
-) -> Node:
+) -> NodeServer:
     """Return a node, to be started by `async with`.
 
     store:    a folder, which the node opens and closes; or an open store, which stays open.
@@ -126,7 +126,7 @@ def open_node(
     config = config or NodeConfig(
         port=port, bind=bind, peers=tuple(peers), accept_unfenced=accept_unfenced
     )
-    return Node(
+    return NodeServer(
         store,
         config,
         key_pair=key_pair,
@@ -141,7 +141,7 @@ def open_node(
     )
 
 
-class Node:
+class NodeServer:
     """A running node.
 
     Methods belong to the event loop it was started in, the cursor to everybody.
@@ -478,7 +478,9 @@ class Node:
         finally:
             self._watcher_count -= 1
 
-    async def wait_until(self, condition: Callable[[Node], bool], timeout_s: float = 30.0) -> None:
+    async def wait_until(
+        self, condition: Callable[[NodeServer], bool], timeout_s: float = 30.0
+    ) -> None:
         """Return when `condition` holds; it is looked at after every change, and every 50 ms.
 
         It may be about a peer, which takes in what it is sent without a word.
