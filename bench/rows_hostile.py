@@ -78,7 +78,7 @@ from datalattice.sync import (
 from datalattice.sync.lattice import incomplete
 from datalattice.sync.lattice.delta import growth
 from datalattice.testing.bombs import queue_state, topics
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import encode_complete, encode_frame
 
@@ -392,7 +392,7 @@ def _steps(scale: int) -> dict[str, tuple[Work, Callable[[], object]]]:
 
 def kept(value: Value) -> Value:
     """Return a value whose cells are loaded one by one, as those of a store are."""
-    return Cells().kept(value)
+    return CellDict().kept(value)
 
 
 def _database(count: int, tag: str) -> Value:

@@ -16,15 +16,15 @@ from datalattice.errors import BadFormat
 from datalattice.pipeline import clear_errors
 from datalattice.pipeline.jobs import diff, merge
 from datalattice.store import CellStore
-from datalattice.testing.replicas import ALICE, BOB, Replica, merged
+from datalattice.testing.replicas import ALICE, BOB, SampleRoot, merged
 
 pytest.importorskip("pyspark")
 merging = importlib.import_module("datalattice.pipeline.jobs.merge")  # the package shows its job
 pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.timeout(120)]
 
 
-def replicas() -> list[Replica]:
-    start = Replica().set(ALICE, {f"k{i:04}": "v" * 20 for i in range(400)}).offer(BOB, [1, 2])
+def replicas() -> list[SampleRoot]:
+    start = SampleRoot().set(ALICE, {f"k{i:04}": "v" * 20 for i in range(400)}).offer(BOB, [1, 2])
     forks = [start.fork(10_000 * (i + 1)) for i in range(5)]
     for i, fork in enumerate(forks):
         fork.set(ALICE, {f"k{j:04}": i for j in range(i, 400, 9)})

@@ -19,7 +19,7 @@ from datalattice.client import edit, folder_of, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.pipeline.jobs import audit, gc, merge
-from datalattice.testing.replicas import ALICE, BOB, Replica, merged
+from datalattice.testing.replicas import ALICE, BOB, SampleRoot, merged
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.timeout(120)]
@@ -111,7 +111,7 @@ def test_jobs_and_formats_work_beside_a_node_that_runs(
     spark: Any, node: NodeProcess, tmp_path: Path
 ) -> None:
     node.offer(50)
-    forks = [Replica().set(one, {f"k{i}": i for i in range(50)}) for one in (ALICE, BOB)]
+    forks = [SampleRoot().set(one, {f"k{i}": i for i in range(50)}) for one in (ALICE, BOB)]
     inputs = [fork.save(tmp_path / f"r{number}") for number, fork in enumerate(forks)]
     with reading(node.folder) as own:
         expected = value_hash(merged([fork.root for fork in forks], own=own))

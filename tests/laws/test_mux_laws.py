@@ -20,13 +20,13 @@ from datalattice.wire import (
     STREAM_BYTES,
     STREAMS_MAX,
     WINDOW_BYTES,
-    Arrived,
+    FrameArrived,
     Framing,
     Hello,
     Mux,
-    Opened,
-    Plain,
+    SingleStream,
     StreamEnded,
+    StreamOpened,
     encode_frame,
     encode_mux_frame,
 )
@@ -41,7 +41,7 @@ def end_of(*, dialled: bool) -> Mux:
     return Mux(FRAMINGS, Hello(nonce), dialled=dialled, large_bytes_max=LIMIT)
 
 
-class Side:
+class MuxSide:
     """One end, what comes to it over the link, and what it was given."""
 
     def __init__(self, *, dialled: bool) -> None:
@@ -55,9 +55,9 @@ class Side:
     def look(self) -> bool:
         """Take an event; return whether there was one."""
         event = self.end.next()
-        if isinstance(event, Opened):
+        if isinstance(event, StreamOpened):
             self.opened.append(event.stream)
-        elif isinstance(event, Arrived):
+        elif isinstance(event, FrameArrived):
             assert event.stream not in self.ended
             self.frames.setdefault(event.stream, []).append(event.payload)
             self.unhandled.append((event.stream, len(event.payload)))
@@ -80,7 +80,7 @@ sizes = st.one_of(
 def test_all_frames_of_each_stream_come_in_order_and_nothing_is_stuck(
     writes: list[tuple[int, bool, int]], frames_max: int, chance: random.Random
 ) -> None:
-    one, other = Side(dialled=True), Side(dialled=False)
+    one, other = MuxSide(dialled=True), MuxSide(dialled=False)
     sides = (one, other)
     streams = [MAIN_STREAM]
     for side in sides:
@@ -152,7 +152,7 @@ def test_all_frames_of_each_stream_come_in_order_and_nothing_is_stuck(
 def test_one_stream_has_the_bytes_of_its_frames_and_no_others(
     payloads: list[bytes], step: int
 ) -> None:
-    sender, receiver = Plain(Framing(LIMIT)), Plain(Framing(LIMIT))
+    sender, receiver = SingleStream(Framing(LIMIT)), SingleStream(Framing(LIMIT))
     for payload in payloads:
         sender.send(MAIN_STREAM, payload)
     done, data = sender.take()
@@ -161,7 +161,7 @@ def test_one_stream_has_the_bytes_of_its_frames_and_no_others(
     found = []
     for at in range(0, len(data), step):
         assert receiver.receive(data[at : at + step]) == 0
-        while isinstance(event := receiver.next(), Arrived):
+        while isinstance(event := receiver.next(), FrameArrived):
             found.append(event.payload)
             receiver.handled(MAIN_STREAM, len(event.payload))
     assert found == payloads
@@ -196,7 +196,7 @@ def test_whatever_comes_raises_peer_errors_only_and_holds_bounded_memory(
             came += len(piece)
             assert end.receive(piece) >= 0
             while (event := end.next()) is not None:
-                assert isinstance(event, Opened | Arrived | StreamEnded)
+                assert isinstance(event, StreamOpened | FrameArrived | StreamEnded)
             streams = end.open_count
             assert streams <= 2 * STREAMS_MAX + 1
             overhead = (streams + 6) * (STREAM_BYTES + FRAME_BYTES)
@@ -222,7 +222,7 @@ def test_random_bytes_raise_peer_errors_only(data: bytes, is_greeted: bool) -> N
 
 @pytest.mark.parametrize("count", [1, 2, 50])
 def test_a_peer_with_many_large_frames_makes_us_hold_one_of_them(count: int) -> None:
-    one, other = Side(dialled=True), Side(dialled=False)
+    one, other = MuxSide(dialled=True), MuxSide(dialled=False)
     for _ in range(count):
         one.end.send(one.end.open(LATTICE, b""), bytes(LIMIT))
     most = 0

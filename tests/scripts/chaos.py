@@ -91,7 +91,7 @@ LINKS: Final = {
 """Who dials whom."""
 
 
-class Violation(Exception):
+class ChaosFailure(Exception):
     """What must not happen has happened."""
 
 
@@ -187,7 +187,7 @@ class ChaosNode:
         except TimeoutError:
             pass  # said below
         if not line:
-            raise Violation(f"node {self.number} did not start: {self.last_words()}")
+            raise ChaosFailure(f"node {self.number} did not start: {self.last_words()}")
         for link in self.inbound:
             link.target_port = int(line)
 
@@ -281,7 +281,7 @@ class Chaos:
     async def run(self) -> dict[str, Any]:
         """Do everything; return the summary.
 
-        Raises: Violation: something is wrong.
+        Raises: ChaosFailure: something is wrong.
         """
         await self._build()
         stopping = threading.Event()
@@ -308,7 +308,7 @@ class Chaos:
             sampler.cancel()
             left = await self._clean()
         if left:
-            raise Violation(f"processes are left: {left}")
+            raise ChaosFailure(f"processes are left: {left}")
         root_hash, records = await asyncio.to_thread(self._check_stores)
         return self._summary(took_s, root_hash, records)
 
@@ -456,7 +456,7 @@ class Chaos:
             if len(hashes) == 1 and None not in hashes:
                 return time.monotonic() - began_s
             if time.monotonic() - began_s > CONVERGE_S:
-                raise Violation(f"no common root after {CONVERGE_S} s: {found}")
+                raise ChaosFailure(f"no common root after {CONVERGE_S} s: {found}")
             await asyncio.sleep(0.1)
 
     async def _recover(self) -> None:
@@ -465,7 +465,7 @@ class Chaos:
         for node in self._nodes:
             while (status := await node.status()).get("health") != "ok":
                 if time.monotonic() - began_s > CONVERGE_S:
-                    raise Violation(f"node {node.number} is not well: {status}")
+                    raise ChaosFailure(f"node {node.number} is not well: {status}")
                 await asyncio.sleep(0.1)
             self._counted.update(
                 {str(name): count for name, count in status.get("counters", Map()).items()}
@@ -475,7 +475,7 @@ class Chaos:
         for node in self._nodes:
             code = await node.end(signal.SIGTERM)
             if code != 0:
-                raise Violation(f"node {node.number} ended with {code}: {node.last_words()}")
+                raise ChaosFailure(f"node {node.number} ended with {code}: {node.last_words()}")
 
     async def _clean(self) -> list[int]:
         """End everything; return the processes that nobody knew of."""
@@ -503,13 +503,13 @@ class Chaos:
                 cursor = RootLattice(root_lattice(), store.root())
                 absent = missing(store.root())
                 if absent or store.damage:
-                    raise Violation(
+                    raise ChaosFailure(
                         f"{len(absent)} cells are missing on node {holder.number}; "
                         f"damage: {store.damage}"
                     )
                 records = sum(check_records(cursor, writer) for writer in self._nodes)
         if len(hashes) != 1:
-            raise Violation(f"the stores hold {len(hashes)} different roots")
+            raise ChaosFailure(f"the stores hold {len(hashes)} different roots")
         root_hash = hashes.pop()
         assert root_hash is not None
         return root_hash.hex(), records
@@ -539,9 +539,9 @@ class Chaos:
         }
         grew = growth[0] > MEMORY_GROWTH_MB_MAX or growth[1] > FILES_GROWTH_MAX
         if grew and self._seconds >= GROWTH_S_MIN:
-            raise Violation(f"memory or files grew: {summary}")
+            raise ChaosFailure(f"memory or files grew: {summary}")
         if max(memory, default=0.0) > MEMORY_MB_MAX or max(files, default=0) > FILES_MAX:
-            raise Violation(f"a process used too much: {summary}")
+            raise ChaosFailure(f"a process used too much: {summary}")
         return summary
 
 
@@ -553,7 +553,7 @@ def check_records(cursor: RootLattice, writer: ChaosNode) -> int:
         wanted = [writer.record(number) for number in range(one.first, one.first + one.count)]
         found = values[one.offset : one.offset + one.count]
         if found != wanted:
-            raise Violation(
+            raise ChaosFailure(
                 f"acknowledged {wanted[:2]}... at {one.offset}, there is {found[:2]}..."
             )
     return len(values)
@@ -618,7 +618,7 @@ def main() -> int:
             try:
                 chaos = Chaos(folder, topology, options.seconds, options.seed, options.scheme)
                 summary = asyncio.run(chaos.run())
-            except (Violation, DataLatticeError, TimeoutError) as error:
+            except (ChaosFailure, DataLatticeError, TimeoutError) as error:
                 say(json.dumps({"topology": topology, "error": f"{type(error).__name__}: {error}"}))
                 return 1
             say(json.dumps(summary))

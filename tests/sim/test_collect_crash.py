@@ -24,7 +24,7 @@ def text(number: int) -> str:
     return f"text {number} ".ljust(170, "x")
 
 
-class Life:
+class CollectingStore:
     """Commits over old values, pins, staged cells and collections; it notes what was promised."""
 
     def __init__(self, disk: SimDisk) -> None:
@@ -106,14 +106,14 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
     monkeypatch.setattr(collecting, "SWEEP_ENTRIES", 7)
     disk = SimDisk(0)
-    life = Life(disk)
+    life = CollectingStore(disk)
     life.go()
     return disk.steps
 
 
 def test_a_life_without_a_crash_gives_room_back() -> None:
     disk = SimDisk(0)
-    life = Life(disk)
+    life = CollectingStore(disk)
     life.go()
     store = life.open()
     life.check(store)
@@ -135,7 +135,7 @@ STRIDE = {"quick": 11, "full": 7, "long": 1}[PROFILE]
 def test_a_crash_at_any_step_loses_nothing_that_is_reached(power_failure: bool, steps: int) -> None:
     for step in range(1 + power_failure, steps + 1, STRIDE):
         disk = SimDisk(step)
-        life = Life(disk)
+        life = CollectingStore(disk)
         disk.crash_at = step
         with contextlib.suppress(SimulatedCrash):
             life.go()
@@ -158,7 +158,7 @@ def test_a_second_crash_while_it_is_finished_loses_nothing(power_failure: bool, 
         second = 1
         while True:
             disk = SimDisk(step * 1_000 + second)
-            life = Life(disk)
+            life = CollectingStore(disk)
             disk.crash_at = step
             with contextlib.suppress(SimulatedCrash):
                 life.go()
@@ -180,7 +180,7 @@ def test_a_refused_operation_loses_nothing(code: int, steps: int) -> None:
     kind = StoreFull if code == errno.ENOSPC else StoreFailed
     for step in range(steps // 3 + (code == errno.EIO), steps + 1, STRIDE):
         disk = SimDisk(step)
-        life = Life(disk)
+        life = CollectingStore(disk)
         disk.fail_at, disk.fail_errno = step, code
         with contextlib.suppress(kind, StoreError):
             life.go()
@@ -196,7 +196,7 @@ def test_after_a_refused_operation_the_same_store_goes_on(collects: bool) -> Non
     step = 1
     while True:
         disk = SimDisk(step)
-        life = Life(disk)
+        life = CollectingStore(disk)
         store = life.open()
         old = [Vector.of([text(n), text(n + 1)]) for n in range(0, 40, 2)]
         for value in old:
@@ -239,7 +239,7 @@ def test_parts_of_a_commit_that_never_came_together() -> None:
     step = 1
     while True:
         disk = SimDisk(step)
-        life = Life(disk)
+        life = CollectingStore(disk)
         store = life.open()
         value = Vector.of([text(n) for n in range(20)])
         for number in range(4):

@@ -70,7 +70,7 @@ def _entries(_pinned: Map) -> Iterable[tuple[str, str]]:
     return [(f"key {number}", text(number)) for number in range(6)]
 
 
-class Supply:
+class CellSupply:
     """Another store that has everything."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
 
 
-def outcome(disk: SimDisk, path: str, root: Value, pinned: Value, supply: Supply) -> str:
+def outcome(disk: SimDisk, path: str, root: Value, pinned: Value, supply: CellSupply) -> str:
     """Open, use, check and heal a damaged store; return what was seen of the damage."""
     try:
         store = open_damaged(FOLDER, disk=disk, entropy=SeededEntropy(2))
@@ -139,7 +139,7 @@ entry of the history, which is the present root: it is noted again."""
 
 
 def test_one_flipped_bit_anywhere_is_seen_and_healed_or_refused() -> None:
-    supply = Supply()
+    supply = CellSupply()
     seen = dict.fromkeys(files(), 0)
     assert len(seen) >= 7, "segments, STORE, index.state, garbage, pins, history, a lease"
     for name in seen:
@@ -157,7 +157,7 @@ def test_one_flipped_bit_anywhere_is_seen_and_healed_or_refused() -> None:
 
 
 def test_a_cut_or_lost_file_opens_repaired_or_is_refused_by_name() -> None:
-    supply = Supply()
+    supply = CellSupply()
     for name in files():
         disk = made()[0]
         size = disk.size(same_file(disk, name))

@@ -20,7 +20,7 @@ SPARE_BYTES = 1_048_576
 SEGMENT_BYTES = 4_096
 
 
-class Life:
+class FilledStore:
     """A start, commits over old values, and a collection."""
 
     def __init__(self, disk: SimDisk) -> None:
@@ -79,11 +79,11 @@ def test_a_disk_that_fills_at_any_step_loses_nothing_and_the_store_starts_and_co
     power_failure: bool,
 ) -> None:
     counted = SimDisk(0)
-    Life(counted).go()
+    FilledStore(counted).go()
     refused = 0
     for step in range(1, counted.steps + 1):
         disk = SimDisk(step)
-        life = Life(disk)
+        life = FilledStore(disk)
         life.tick_ms = 60_000 * (step % 2)  # so that the store notices in time, or does not
         disk.fills_at = step
         with contextlib.suppress(StoreFull, StoreFailed):
@@ -109,7 +109,7 @@ def test_a_disk_that_fills_at_any_step_loses_nothing_and_the_store_starts_and_co
 def test_collections_make_room_for_commits_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datalattice.store.room.ASK_BYTES", 50_000)
     disk = SimDisk(1)
-    life = Life(disk)
+    life = FilledStore(disk)
     store = life.open(spare_bytes=1_000_000)
     disk.capacity = disk.used_bytes + 1_500_000
     value = Map.of({})
@@ -133,7 +133,7 @@ def test_collections_make_room_for_commits_again(monkeypatch: pytest.MonkeyPatch
 
 def test_below_the_spare_room_commits_are_refused_and_nothing_is_latched() -> None:
     disk = SimDisk(1)
-    life = Life(disk)
+    life = FilledStore(disk)
     store = life.open()
     store.commit(Map.of({"a": "b"}))
     disk.capacity = disk.used_bytes + SPARE_BYTES - 1
@@ -161,7 +161,7 @@ def test_how_much_is_free_is_asked_after_8_mb_and_after_30_s(
             asked += 1
             return super().free_bytes(path)
 
-    life = Life(Asked(1))
+    life = FilledStore(Asked(1))
     monkeypatch.setattr("datalattice.store.room.ASK_BYTES", 5_000)
     store = life.open()
     asked = 0
@@ -208,7 +208,7 @@ def test_the_reserve_has_room_for_the_index_of_one_segment(
 ) -> None:
     monkeypatch.setattr("datalattice.store.room.SPARE_BYTES_MIN", 3_000)
     disk = SimDisk(1)
-    life = Life(disk)
+    life = FilledStore(disk)
     for count, kept in ((20, 3_000), (21, 3_150), (22, 3_300)):
         store = life.open()
         while store.stats().cells < count:
@@ -221,7 +221,7 @@ def test_the_reserve_has_room_for_the_index_of_one_segment(
 @pytest.mark.parametrize(("free", "is_kept"), [(-1, False), (0, True), (1, True)])
 def test_a_start_with_nearly_nothing_free_gives_the_reserve_up(free: int, is_kept: bool) -> None:
     disk = SimDisk(1)
-    life = Life(disk)
+    life = FilledStore(disk)
     life.go()
     disk.capacity = disk.used_bytes + SPARE_BYTES_MIN + free
     life.open()

@@ -15,7 +15,7 @@ from datalattice.testing.disk import SimDisk, SimulatedCrash
 FOLDER = "store"
 
 
-class Life:
+class PinnedStore:
     """A store's life with pins; it notes what was promised."""
 
     def __init__(self, disk: SimDisk) -> None:
@@ -89,7 +89,7 @@ class Life:
 
 def steps_of_a_life() -> int:
     disk = SimDisk(0)
-    life = Life(disk)
+    life = PinnedStore(disk)
     life.go()
     life.check()
     return disk.steps
@@ -100,7 +100,7 @@ def test_a_crash_anywhere(power_failure: bool) -> None:
     for step in range(1, steps_of_a_life()):
         disk = SimDisk(step)
         disk.crash_at = step
-        life = Life(disk)
+        life = PinnedStore(disk)
         with contextlib.suppress(SimulatedCrash):
             life.go()
         disk.restart(power_failure=power_failure)

@@ -17,7 +17,7 @@ FOLDER = "store"
 COMMITS = 14
 
 
-class Run:
+class CrashRun:
     """A writer's life: commits, staged cells, closing and opening; it notes what was promised."""
 
     def __init__(self, disk: SimDisk) -> None:
@@ -75,7 +75,7 @@ class Run:
         assert store.damage == ()
 
 
-class Sharing(Run):
+class Sharing(CrashRun):
     """Two writers that give the lock to each other; now and then one of them closes."""
 
     def go(self, commits: int = COMMITS) -> None:
@@ -133,7 +133,7 @@ def test_a_writer_that_dies_leaves_all_to_one_that_lives(fault: str) -> None:
     while True:
         step += 1
         disk = SimDisk(step)
-        run = Run(disk)
+        run = CrashRun(disk)
         run.go(3)
         survivor = run.open()
         survivor.release()
@@ -190,11 +190,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> int:
     """Make packs tiny, so that commits are split and staged cells spill; return the run's steps."""
     monkeypatch.setattr(committer, "PACK_BYTES_MAX", 1_500)
     disk = SimDisk(0)
-    Run(disk).go()
+    CrashRun(disk).go()
     return disk.steps
 
 
-def crash(disk: SimDisk, run: Run, step: int, **restart: bool) -> None:
+def crash(disk: SimDisk, run: CrashRun, step: int, **restart: bool) -> None:
     disk.crash_at = disk.steps + step
     with contextlib.suppress(SimulatedCrash):
         run.go()
@@ -210,7 +210,7 @@ def test_a_crash_at_any_step_loses_nothing_acknowledged(
         return  # without a power failure there is no chance involved
     for step in range(1, steps + 1):
         disk = SimDisk(seed * 100_000 + step)
-        run = Run(disk)
+        run = CrashRun(disk)
         crash(disk, run, step, power_failure=power_failure)
         store = run.open()
         run.check(store)
@@ -227,7 +227,7 @@ def test_a_crash_at_any_step_loses_nothing_acknowledged(
 def test_a_death_and_a_damaged_end_never_lose_in_silence(fault: str, steps: int) -> None:
     for step in range(1, steps + 1):
         disk = SimDisk(step)
-        run = Run(disk)
+        run = CrashRun(disk)
         crash(disk, run, step, power_failure=False)
         folder = f"{FOLDER}/segments"
         names = disk.names(folder) if disk.exists(folder) else []
@@ -253,7 +253,7 @@ def test_a_death_and_a_damaged_end_never_lose_in_silence(fault: str, steps: int)
         store.close()
 
 
-def _root_of(run: Run) -> Value:
+def _root_of(run: CrashRun) -> Value:
     store = run.open()
     root = store.root()
     store.close()
@@ -266,7 +266,7 @@ def test_a_second_crash_while_opening_loses_nothing_either(power_failure: bool, 
         second = 1
         while True:
             disk = SimDisk(step * 1_000 + second)
-            run = Run(disk)
+            run = CrashRun(disk)
             crash(disk, run, step, power_failure=True)
             disk.crash_at = disk.steps + second
             try:
@@ -283,7 +283,7 @@ def test_a_second_crash_while_opening_loses_nothing_either(power_failure: bool, 
 def test_a_refused_operation_loses_nothing_acknowledged(code: int, steps: int) -> None:
     for step in range(1, steps + 1):
         disk = SimDisk(step)
-        run = Run(disk)
+        run = CrashRun(disk)
         disk.fail_at, disk.fail_errno = step, code
         with contextlib.suppress(StoreFull if code == errno.ENOSPC else StoreFailed):
             run.go()
@@ -300,7 +300,7 @@ def test_a_refused_operation_loses_nothing_acknowledged(code: int, steps: int) -
 
 def test_after_a_failed_sync_every_write_is_refused() -> None:
     disk = SimDisk(1)
-    run = Run(disk)
+    run = CrashRun(disk)
     store = run.open()
     run.commit(store, Vector.of(["a" * 200]))
     disk.fail_at = disk.steps + 2  # the write goes through, its sync does not

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from datalattice.client.settings import Bounds
+from datalattice.client.settings import ConnectionBounds
 from datalattice.crypto import Entropy
 from datalattice.errors import PeerError
 from datalattice.node.bounds import Bucket, FrameProgress
@@ -29,13 +29,13 @@ from datalattice.wire import (
     MUX_PROTOCOL,
     NONCE_BYTES,
     WINDOW_BYTES,
-    Arrived,
     Event,
+    FrameArrived,
     Framing,
     Hello,
     Mux,
-    Opened,
-    Plain,
+    SingleStream,
+    StreamOpened,
     Streams,
 )
 
@@ -106,7 +106,7 @@ def streams_over(
     """
     lattice = framings[LATTICE]
     if link.protocol != MUX_PROTOCOL:
-        return Plain(lattice)
+        return SingleStream(lattice)
     return Mux(
         framings,
         Hello(entropy.bytes(NONCE_BYTES)),
@@ -124,7 +124,7 @@ class Connection:
         name: str,
         link: Link,
         handler: Handler,
-        bounds: Bounds,
+        bounds: ConnectionBounds,
         streams: Streams,
     ) -> None:
         self.id = id
@@ -435,13 +435,13 @@ class Connection:
     def _pass_on(self, event: Event) -> int:
         """Hand over what happened; return the size of the payload, if it is one."""
         size = 0
-        if isinstance(event, Arrived):
+        if isinstance(event, FrameArrived):
             size = len(event.payload)
             self.traffic.frames_in += 1
             self._progress.pop(event.stream, None)
             self._idle.clear()
             self._handler.frame(self, event.stream, event.payload)
-        elif isinstance(event, Opened):
+        elif isinstance(event, StreamOpened):
             self._handler.opened(self, event.stream, event.protocol, event.store_id)
         else:
             self._handler.ended(self, event.stream, is_reset=event.is_reset)

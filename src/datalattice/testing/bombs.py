@@ -10,12 +10,12 @@ from datalattice.apps.dlfs import make_directory, make_file
 from datalattice.cells import Index, Keyword, Map, Value, Vector, decode, encode, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 
 
 def repeated_log(element: Value, levels: int) -> Vector:
     """Return a vector of 16 ** (levels + 1) equal elements, in a cell for each level."""
-    cells = Cells()
+    cells = CellDict()
     cell = b"\x80\x10" + encode(element) * 16
     count = 16
     for _ in range(levels):

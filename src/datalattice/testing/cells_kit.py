@@ -10,7 +10,7 @@ from datalattice.errors import MissingData
 V = TypeVar("V", bound=Value)
 
 
-class Cells(dict[bytes, bytes]):
+class CellDict(dict[bytes, bytes]):
     """Encodings by their hashes."""
 
     loads = 0

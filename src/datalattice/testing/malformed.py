@@ -33,7 +33,7 @@ T = TypeVar("T")
 _KV, _BLOB = Keyword("kv"), b"b" * 200
 
 
-class Dice(Protocol):
+class RandomSource(Protocol):
     """What is drawn from: `testing.sim.Dice`, with a seed."""
 
     def below(self, count: int) -> int:
@@ -130,7 +130,7 @@ def _renamed(encoding: bytes, names: Mapping[bytes, bytes]) -> bytes:
     return encoding
 
 
-def mutated(value: Value, dice: Dice, strangers: Mapping[bytes, bytes]) -> Value:
+def mutated(value: Value, dice: RandomSource, strangers: Mapping[bytes, bytes]) -> Value:
     """Return a value with one of its cells changed at random; each cell is well formed by itself.
 
     strangers: cells that may take the place of others.
@@ -155,7 +155,7 @@ def mutated(value: Value, dice: Dice, strangers: Mapping[bytes, bytes]) -> Value
             continue
 
 
-def _mutated_cell(encoding: bytes, pool: list[bytes], dice: Dice) -> bytes:
+def _mutated_cell(encoding: bytes, pool: list[bytes], dice: RandomSource) -> bytes:
     refs = references(encoding)
     kind = dice.below(4 if refs else 2)
     if kind == 0:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from datalattice.cells import Value, decode, encode, references, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def mutant(value: Value, random: Random) -> Value:
 
     Cells below it load from memory, and no two calls share any.
     """
-    cells = Cells()
+    cells = CellDict()
     cells.kept(value)
     top = value_hash(value)
     cells[top] = encode(value)
@@ -69,14 +69,14 @@ def mutant(value: Value, random: Random) -> Value:
         return None
 
 
-def _kept(encoding: bytes, cells: Cells) -> bytes:
+def _kept(encoding: bytes, cells: CellDict) -> bytes:
     """Keep a cell that may be no value at all; return its hash."""
     hash = sha3_256(encoding)
     cells[hash] = encoding
     return hash
 
 
-def _mutated(data: bytes, cells: Cells, random: Random) -> bytes:
+def _mutated(data: bytes, cells: CellDict, random: Random) -> bytes:
     """Return an encoding with one thing changed."""
     way = random.randrange(6)
     if way == 0:
@@ -103,7 +103,7 @@ def _another_key(data: bytes, random: Random) -> bytes:
     return data[:at] + bytes((data[at] ^ mask,)) + data[at + 1 :]
 
 
-def _another_child(data: bytes, cells: Cells, random: Random) -> bytes:
+def _another_child(data: bytes, cells: CellDict, random: Random) -> bytes:
     """Return a cell that refers to another of the cells at hand in the place of one of its own."""
     refs = references(data)
     if not refs:

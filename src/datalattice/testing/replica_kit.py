@@ -2,7 +2,7 @@
 
 `check_replica` drives two of them against each other through replicators: writes on both sides,
 frames lost and repeated, connections torn. Whatever happened, the next comparison makes them equal,
-leaves nothing open, and asks for nothing more. The kind needs no line for it but `Kind`.
+leaves nothing open, and asks for nothing more. The kind needs no line for it but `TestedReplica`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WRITES: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TestedReplica:
     """One replica of a kind, what makes its conversations, and how its user writes a number."""
 
     replica: Replica
@@ -42,15 +42,15 @@ class Kind:
 
 @dataclass(slots=True)
 class _End:
-    kind: Kind
+    kind: TestedReplica
     replicator: Replicator
     inbox: deque[bytes]
 
 
-class Pair:
+class ReplicaPair:
     """Two replicas of a kind, `0` and `1`, and the frames between them."""
 
-    def __init__(self, make: Callable[[], Kind], dice: Dice) -> None:
+    def __init__(self, make: Callable[[], TestedReplica], dice: Dice) -> None:
         self._dice = dice
         self.now_ms = 0
         self.finished: list[tuple[object, str | None]] = []
@@ -116,11 +116,11 @@ class Pair:
         return [end.kind.replica.probe.key for end in self.ends]
 
 
-def check_replica(make: Callable[[], Kind], seed: int = 0) -> None:
+def check_replica(make: Callable[[], TestedReplica], seed: int = 0) -> None:
     """Check what every replica keeps to; a seed stands for what happens between two of them."""
     _check_alone(make)
     dice = Dice(seed, "replica kit")
-    pair = Pair(make, dice)
+    pair = ReplicaPair(make, dice)
     for step in range(STEPS):
         if dice.chance(WRITES):
             pair.write(dice.below(2), step)
@@ -138,7 +138,7 @@ def check_replica(make: Callable[[], Kind], seed: int = 0) -> None:
     _check_pull(pair)
 
 
-def _check_alone(make: Callable[[], Kind]) -> None:
+def _check_alone(make: Callable[[], TestedReplica]) -> None:
     """Check one replica that nobody speaks with."""
     kind = make()
     before = kind.replica.probe
@@ -156,7 +156,7 @@ def _check_alone(make: Callable[[], Kind]) -> None:
     kind.replica.forget(Peer("p"))
 
 
-def _check_pull(pair: Pair) -> None:
+def _check_pull(pair: ReplicaPair) -> None:
     """Check that a pull ends when all is here that the peer had."""
     pair.ends[0].kind.write(10_000)
     pair.ends[0].kind.replica.publish()  # of which its replicator tells nobody

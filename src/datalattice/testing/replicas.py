@@ -21,20 +21,20 @@ from datalattice.testing.clocks import TickingClock
 ALICE, BOB, CAROL = (KeyPair(bytes([number]) * 32) for number in (1, 2, 3))
 
 
-class Replica:
+class SampleRoot:
     """A root that keys write to; forks of it go their own ways."""
 
     def __init__(self, root: Value = None, now: int = 1_000) -> None:
         self.root = root
         self.clock = TickingClock(now)
 
-    def fork(self, now: int) -> Replica:
+    def fork(self, now: int) -> SampleRoot:
         """Return a replica that goes on from here by itself."""
-        return Replica(self.root, now)
+        return SampleRoot(self.root, now)
 
     def write(
         self, keys: KeyPair, change: Callable[[RootLattice, TickingClock], object]
-    ) -> Replica:
+    ) -> SampleRoot:
         """Have an owner change the root."""
         context = MergeContext(key_pair=keys, verifier=verify_did)
         cursor = RootLattice(root_lattice(), self.root, context)
@@ -42,7 +42,7 @@ class Replica:
         self.root = cursor.get()
         return self
 
-    def set(self, keys: KeyPair, entries: dict[str, object], name: str = "main") -> Replica:
+    def set(self, keys: KeyPair, entries: dict[str, object], name: str = "main") -> SampleRoot:
         """Set keys of a database."""
 
         def change(cursor: RootLattice, clock: TickingClock) -> None:
@@ -50,7 +50,7 @@ class Replica:
 
         return self.write(keys, change)
 
-    def offer(self, keys: KeyPair, values: list[object], topic: str = "t") -> Replica:
+    def offer(self, keys: KeyPair, values: list[object], topic: str = "t") -> SampleRoot:
         """Append to a topic."""
 
         def change(cursor: RootLattice, clock: TickingClock) -> None:

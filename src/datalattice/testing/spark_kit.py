@@ -37,7 +37,7 @@ def rows_of(reader: Any, partitions: Sequence[Any]) -> list[dict[str, Any]]:
     return [row for part in parts for batch in sent.read(part) for row in batch.to_pylist()]
 
 
-class Task:
+class FakeTaskContext:
     """Stands for Spark's context of a task."""
 
     def __init__(self, task: int, query: str | None = None, batch: int | None = None) -> None:

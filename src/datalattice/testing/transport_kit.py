@@ -27,7 +27,7 @@ LISTENER: Final = KeyPair(b"and this is he who was listening")
 
 
 @dataclass
-class Place:
+class TransportPair:
     """Two transports, and a listener of one of them that hands over what it accepts."""
 
     here: Transport
@@ -59,7 +59,7 @@ class Place:
         who = "" if key is None else f"{key.hex()}@"
         return f"{self.scheme}{who}{self.bind}:{port}"
 
-    async def pair(self) -> tuple[Link, Link]:
+    async def connect(self) -> tuple[Link, Link]:
         """Return a new link's two ends: of who dialled, of who listens."""
         near = await self.here.dial(self.address())
         self.links.append(near)
@@ -79,7 +79,7 @@ class Place:
         await asyncio.sleep(0)
 
 
-Rule = Callable[[Place], Awaitable[None]]
+Rule = Callable[[TransportPair], Awaitable[None]]
 
 
 async def check_transport(
@@ -116,14 +116,14 @@ async def check_transport(
         here = make(DIALLER)
         # A network in memory is one object.
         there = here if bind == "memory" else make(LISTENER)
-        place = Place(here, there, bind, scheme, protocol)
+        pair = TransportPair(here, there, bind, scheme, protocol)
         try:
             async with asyncio.timeout(RULE_TIMEOUT_S):
-                await rule(place)
+                await rule(pair)
         except TimeoutError as error:
             raise AssertionError(f"{rule.__name__}: something waits for ever") from error
         finally:
-            await place.end()
+            await pair.end()
 
 
 async def _take(link: Link, count: int) -> bytes:
@@ -165,16 +165,16 @@ def _pattern(count: int) -> bytes:
     return (bytes(range(251)) * (count // 251 + 1))[:count]
 
 
-async def _agrees_on_a_protocol(place: Place) -> None:
-    await place.listen()
-    near, far = await place.pair()
-    assert near.protocol == place.protocol, "who dialled knows what is spoken"
-    assert far.protocol == place.protocol, "and who listens"
+async def _agrees_on_a_protocol(pair: TransportPair) -> None:
+    await pair.listen()
+    near, far = await pair.connect()
+    assert near.protocol == pair.protocol, "who dialled knows what is spoken"
+    assert far.protocol == pair.protocol, "and who listens"
 
 
-async def _carries_bytes_of_any_number_both_ways(place: Place) -> None:
-    await place.listen()
-    near, far = await place.pair()
+async def _carries_bytes_of_any_number_both_ways(pair: TransportPair) -> None:
+    await pair.listen()
+    near, far = await pair.connect()
     for size in SIZES:
         data = _pattern(size)
         for one, other in ((near, far), (far, near)):
@@ -186,11 +186,11 @@ async def _carries_bytes_of_any_number_both_ways(place: Place) -> None:
     assert await far.read() == b"x", "nothing written is nothing read"
 
 
-async def _delivers_all_before_an_end(place: Place) -> None:
-    await place.listen()
+async def _delivers_all_before_an_end(pair: TransportPair) -> None:
+    await pair.listen()
     data = _pattern(1_000_000)
     for turn in range(2):
-        ends = await place.pair()
+        ends = await pair.connect()
         one, other = ends if turn else ends[::-1]
         reading = asyncio.ensure_future(_rest(other))
         for start in range(0, len(data), len(PIECE)):
@@ -201,9 +201,9 @@ async def _delivers_all_before_an_end(place: Place) -> None:
         await other.close()
 
 
-async def _ends_for_the_other_side_too(place: Place) -> None:
-    await place.listen()
-    near, far = await place.pair()
+async def _ends_for_the_other_side_too(pair: TransportPair) -> None:
+    await pair.listen()
+    near, far = await pair.connect()
     await near.close()
     assert await far.read() == b"", "an end is seen by the other side"
     assert await _until_refused(far) < FLOOD_PIECES, "and what it writes is refused in the end"
@@ -213,14 +213,14 @@ async def _ends_for_the_other_side_too(place: Place) -> None:
     near.abort()
 
 
-async def _wakes_who_waits_when_it_is_aborted(place: Place) -> None:
-    await place.listen()
-    near, far = await place.pair()
+async def _wakes_who_waits_when_it_is_aborted(pair: TransportPair) -> None:
+    await pair.listen()
+    near, far = await pair.connect()
     readers = [asyncio.ensure_future(one.read()) for one in (near, far)]
     await asyncio.sleep(0)
     near.abort()
     assert await asyncio.gather(*readers) == [b"", b""], "both readers wake"
-    near, far = await place.pair()
+    near, far = await pair.connect()
     writer = asyncio.ensure_future(_until_refused(near))
     with suppress(TimeoutError):
         await asyncio.wait_for(asyncio.shield(writer), 0.2)
@@ -228,20 +228,20 @@ async def _wakes_who_waits_when_it_is_aborted(place: Place) -> None:
     assert await writer < FLOOD_PIECES, "a writer that nobody reads wakes"
 
 
-async def _breaks_in_the_middle(place: Place) -> None:
-    await place.listen()
-    near, far = await place.pair()
+async def _breaks_in_the_middle(pair: TransportPair) -> None:
+    await pair.listen()
+    near, far = await pair.connect()
     writer = asyncio.ensure_future(_until_refused(near))
     await _take(far, 3 * len(PIECE))
     far.abort()
     assert await writer < FLOOD_PIECES, "writing to a broken link is refused"
     assert await _rest(near) == b"", "reading from it ends"
-    await place.pair()  # and the listener goes on
+    await pair.connect()  # and the listener goes on
 
 
-async def _holds_back_who_is_not_read(place: Place) -> None:
-    await place.listen()
-    near, far = await place.pair()
+async def _holds_back_who_is_not_read(pair: TransportPair) -> None:
+    await pair.listen()
+    near, far = await pair.connect()
     taken = 0
 
     async def write() -> None:
@@ -262,12 +262,12 @@ async def _holds_back_who_is_not_read(place: Place) -> None:
     await asyncio.gather(writer, return_exceptions=True)
 
 
-async def _keeps_many_links_apart(place: Place) -> None:
-    await place.listen()
+async def _keeps_many_links_apart(pair: TransportPair) -> None:
+    await pair.listen()
 
     async def echo() -> None:
         while True:
-            link = await place.accepted.get()
+            link = await pair.accepted.get()
             answering.append(asyncio.ensure_future(answer(link)))
 
     async def answer(link: Link) -> None:
@@ -276,8 +276,8 @@ async def _keeps_many_links_apart(place: Place) -> None:
         await link.close()
 
     async def ask(number: int) -> None:
-        link = await place.here.dial(place.address())
-        place.links.append(link)
+        link = await pair.here.dial(pair.address())
+        pair.links.append(link)
         data = number.to_bytes(2, "big") * 20_000
         writing = asyncio.ensure_future(link.write(data))
         assert await _take(link, len(data)) == data, "each link has its own bytes"
@@ -292,53 +292,53 @@ async def _keeps_many_links_apart(place: Place) -> None:
     await asyncio.gather(host, return_exceptions=True)
 
 
-async def _says_why_it_cannot_dial(place: Place) -> None:
-    port = await place.listen()
-    assert place.listener is not None
-    await place.listener.close()
-    said = await _failure(place.here.dial(place.address(port)), OSError)
+async def _says_why_it_cannot_dial(pair: TransportPair) -> None:
+    port = await pair.listen()
+    assert pair.listener is not None
+    await pair.listener.close()
+    said = await _failure(pair.here.dial(pair.address(port)), OSError)
     assert said, "dialling where nobody listens says so"
     for wrong in ("", "nowhere", "http://h:1", "h:0", "h:65536", "a b:1", "@h:1", "12@h:1"):
-        said = await _failure(place.here.dial(wrong), UsageError)
+        said = await _failure(pair.here.dial(wrong), UsageError)
         assert said, f"{wrong!r} is no address, and the error says so"
 
 
-async def _refuses_a_port_in_use(place: Place) -> None:
-    port = await place.listen()
-    first = place.listener
-    said = await _failure(place.listen(port), UsageError)
+async def _refuses_a_port_in_use(pair: TransportPair) -> None:
+    port = await pair.listen()
+    first = pair.listener
+    said = await _failure(pair.listen(port), UsageError)
     assert str(port) in said, "the error names the port that is in use"
-    assert place.listener is first
-    await place.pair()
+    assert pair.listener is first
+    await pair.connect()
 
 
-async def _ends_listening_and_not_the_links(place: Place) -> None:
-    await place.listen()
-    near, far = await place.pair()
-    assert place.listener is not None
-    await place.listener.close()
+async def _ends_listening_and_not_the_links(pair: TransportPair) -> None:
+    await pair.listen()
+    near, far = await pair.connect()
+    assert pair.listener is not None
+    await pair.listener.close()
     await near.write(b"still here")
     assert await far.read() == b"still here", "accepted links live on"
 
 
-async def _proves_nothing(place: Place) -> None:
-    await place.listen()
-    near, far = await place.pair()
+async def _proves_nothing(pair: TransportPair) -> None:
+    await pair.listen()
+    near, far = await pair.connect()
     assert near.remote, "an end says where the other is"
     assert far.remote
     assert near.public_key is None, "a key that was not proved is not named"
     assert far.public_key is None
 
 
-async def _proves_keys(place: Place) -> None:
-    await place.listen()
-    near, far = await place.pair()
-    assert parse_address(near.remote).port == parse_address(place.address()).port
+async def _proves_keys(pair: TransportPair) -> None:
+    await pair.listen()
+    near, far = await pair.connect()
+    assert parse_address(near.remote).port == parse_address(pair.address()).port
     assert far.remote, "an end says where the other is"
     assert near.public_key == LISTENER.public_key, "who dialled knows whom"
     assert far.public_key == DIALLER.public_key, "and who listens, by whom"
-    link = await place.here.dial(place.address(key=LISTENER.public_key))
-    place.links.append(link)
+    link = await pair.here.dial(pair.address(key=LISTENER.public_key))
+    pair.links.append(link)
     assert link.public_key == LISTENER.public_key, "the expected key is found"
-    said = await _failure(place.here.dial(place.address(key=DIALLER.public_key)), OSError)
+    said = await _failure(pair.here.dial(pair.address(key=DIALLER.public_key)), OSError)
     assert DIALLER.public_key.hex() in said, "the error names the key that was expected"

@@ -50,11 +50,11 @@ from datalattice.wire.streams import (
     LATTICE,
     MAIN_STREAM,
     UNSENT_BYTES_MAX,
-    Arrived,
     Channel,
     Event,
-    Opened,
+    FrameArrived,
     StreamEnded,
+    StreamOpened,
 )
 
 WINDOW_BYTES: Final = 1 << 18
@@ -96,7 +96,7 @@ class _MuxStream(Channel):
         self.large = 0  # payload bytes of the admitted frame that is under way or unhandled
         self.is_large_complete = False
         self.waits_for_admission = False
-        self.news: Opened | None = None  # not given out yet
+        self.news: StreamOpened | None = None  # not given out yet
         self.is_ready = False  # in the line of those that may have an event
         self.is_sending = False  # in the line of those that may send
         self.is_ending = False  # `end` was called
@@ -235,7 +235,7 @@ class Mux:
             return
         self._peer_count += 1
         stream = self._streams[number] = _MuxStream(number, framing)
-        stream.news = Opened(number, protocol, store_id)
+        stream.news = StreamOpened(number, protocol, store_id)
         self._stir(stream)
 
     def _credited(self, stream: _MuxStream, count: int) -> None:
@@ -299,7 +299,7 @@ class Mux:
         self._note_wait(stream, has_room=has_room)
         return None
 
-    def _give(self, stream: _MuxStream, payload: bytes) -> Arrived:
+    def _give(self, stream: _MuxStream, payload: bytes) -> FrameArrived:
         stream.gave(len(payload))
         self._unhandled_bytes += len(payload) + FRAME_BYTES
         self._unhandled_count += 1
@@ -309,7 +309,7 @@ class Mux:
         if stream.waits_for_admission:  # it fitted into the window
             stream.waits_for_admission = False
             self._admitting.remove(stream)
-        return Arrived(stream.number, payload)
+        return FrameArrived(stream.number, payload)
 
     def _tell_end(self, stream: _MuxStream) -> StreamEnded:
         stream.is_told = True

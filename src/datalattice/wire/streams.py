@@ -6,7 +6,7 @@ output. `receive` takes bytes of the link, `next` gives one event at a time, `ta
 the link. Whoever drives it calls `next` until it gives None, and again after `receive`, `handled`
 and `take`.
 
-`Plain` is one stream without any bytes beside its frames, as nodes have always spoken. `Mux`
+`SingleStream` is one stream without any bytes beside its frames, as nodes have always spoken. `Mux`
 (mux.py) carries many.
 
 Source: docs/node.md "Frames", "Several streams".
@@ -49,7 +49,7 @@ AHEAD_BYTES_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class StreamOpened:
     """The peer opened a stream for a protocol, and the store it is about."""
 
     stream: int
@@ -58,7 +58,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class FrameArrived:
     """A frame came on a stream; `handled` says when that is done."""
 
     stream: int
@@ -73,7 +73,7 @@ class StreamEnded:
     is_reset: bool
 
 
-Event = Opened | Arrived | StreamEnded
+Event = StreamOpened | FrameArrived | StreamEnded
 
 
 class Streams(Protocol):
@@ -240,7 +240,7 @@ class Channel:
         return dropped
 
 
-class Plain:
+class SingleStream:
     """One stream, and nothing but its frames on the link.
 
     Nothing tells the peer to wait but that the link is not read: `listens` is false while its
@@ -275,7 +275,7 @@ class Plain:
         if payload is None:
             return None
         channel.gave(len(payload))
-        return Arrived(MAIN_STREAM, payload)
+        return FrameArrived(MAIN_STREAM, payload)
 
     @property
     def is_blocked(self) -> bool:

@@ -52,7 +52,7 @@ from datalattice.lattice import (
     root_lattice,
 )
 from datalattice.limits import INDEX_KEY_BYTES
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 from datalattice.testing.clocks import StoppedClock
 
 LONG_MAX = 2**63 - 1
@@ -614,11 +614,11 @@ def test_the_longest_keys_are_read_listed_and_merged_when_they_come_from_a_store
     db.hset("h", name, 1)
     sides = [Database.create("d", one, clock=clock) for one in (ALICE, BOB)]
     for number, side in enumerate(sides):
-        side.cursor.set(Cells().kept(db.store()))
+        side.cursor.set(CellDict().kept(db.store()))
         assert list(side) == ["h", name]
         assert list(side.hgetall("h").entries()) == [(name, 1)]
         side[f"more {number}"] = number
-    own = [Cells().kept(side.store()) for side in sides]
+    own = [CellDict().kept(side.store()) for side in sides]
     for side, other in zip(sides, reversed(own), strict=True):
         side.merge(other)
     assert list(sides[0]) == list(sides[1]) == ["h", name, "more 0", "more 1"]

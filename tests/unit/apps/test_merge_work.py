@@ -26,7 +26,7 @@ from datalattice.testing.bombs import (
     repeated_log,
     topics,
 )
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 
 QUEUES = topic_map_lattice()
 DATABASE = KVStoreLattice()
@@ -50,7 +50,7 @@ def spent_on(lattice: Lattice, own: Value, other: Value) -> int:
 
 
 def kept(value: Value) -> Value:
-    return Cells().kept(value)
+    return CellDict().kept(value)
 
 
 @pytest.fixture(autouse=True)

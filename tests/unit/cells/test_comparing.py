@@ -27,7 +27,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import WorkExceeded
 from datalattice.limits import WORK_LIMITS
 from datalattice.store import MemoryStore
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 
 KEYS = KeyPair(bytes(32))
 OTHER = KeyPair(bytes([1]) * 32)
@@ -144,7 +144,9 @@ def test_arrivals_are_what_the_other_has_and_own_has_not(
     kind: type[Map | Index], own: int, other: int
 ) -> None:
     mine = database(kind, range(own))
-    theirs = kind_of(Cells().kept(database(kind, range(other // 2, other // 2 + other), other % 3)))
+    theirs = kind_of(
+        CellDict().kept(database(kind, range(other // 2, other // 2 + other), other % 3))
+    )
     wanted = {key: (mine.get(key), value) for key, value in theirs.items()}
     found = {key: (held, value) for key, held, value in arrivals(mine, theirs)}
     assert found == {key: pair for key, pair in wanted.items() if pair[0] != pair[1]}
@@ -152,19 +154,20 @@ def test_arrivals_are_what_the_other_has_and_own_has_not(
 
 @pytest.mark.parametrize("kind", [Map, Index])
 def test_arrivals_are_paid_for_by_what_the_other_has(kind: type[Map | Index]) -> None:
-    few = kind_of(Cells().kept(database(kind, range(3), 2)))
+    few = kind_of(CellDict().kept(database(kind, range(3), 2)))
     costs = []
     for count in (100, 3_000):
         work = Work()
         assert (
-            len(list(arrivals(kind_of(Cells().kept(database(kind, range(count)))), few, work))) == 3
+            len(list(arrivals(kind_of(CellDict().kept(database(kind, range(count)))), few, work)))
+            == 3
         )
         costs.append(work.spent)
     assert 0 < costs[0] <= costs[1] < 2 * costs[0]
     with pytest.raises(WorkExceeded):
         list(
             arrivals(
-                few, kind_of(Cells().kept(database(kind, range(3_000)))), Work(TINY, earn_max=0)
+                few, kind_of(CellDict().kept(database(kind, range(3_000)))), Work(TINY, earn_max=0)
             )
         )
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from datalattice.cells import Index, IndexPart, decode, encode
 from datalattice.errors import BadFormat
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 
 KEYS = st.text("ab\x00\xff", max_size=6)
 ENTRIES = st.dictionaries(KEYS, st.integers(0, 3) | st.just("v" * 200), max_size=40)
@@ -63,7 +63,7 @@ def test_one_index_alone_is_all_its_entries(entries: dict[str, object]) -> None:
 
 def test_what_is_equal_is_not_loaded() -> None:
     before = Index.of({f"key{i:05}": "x" * 150 + str(i) for i in range(5_000)})
-    loader = Cells()
+    loader = CellDict()
     own, other = loader.kept(before), loader.kept(before.put("key02500", "other"))
     assert [change[0] for change in IndexPart(own, other).differences()] == ["key02500"]
     assert loader.loads < 60
@@ -85,7 +85,7 @@ def test_the_same_index_twice_has_no_parts() -> None:
 
 def test_a_part_that_refers_to_one_subtree_twice_is_refused() -> None:
     one = Index.of({f"a{i}": "x" * 100 for i in range(9)})
-    loader = Cells()
+    loader = CellDict()
     loader.kept(one)
     # The node of a and b, where b's place leads to a's subtree again.
     twice = {f"{first}{i}": "x" * 100 for first in "ab" for i in range(9)}

@@ -19,7 +19,7 @@ from datalattice.cells import (
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat
 from datalattice.lattice import DataLattice
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 
 VALUES = [bytes([n]) * 200 for n in range(40)]
 GOOD = Index.of([(value_hash(value), value) for value in VALUES])
@@ -31,7 +31,7 @@ def keep(_key: Value, own: Value, other: Value, has: bool, _had: bool) -> object
 
 def misplaced(index: Index, old: bytes, new: bytes) -> Index:
     """Return an index in which one key has other bytes in the same position."""
-    cells = Cells()
+    cells = CellDict()
     cells.kept(index)
     cells[value_hash(index)] = encode(index)
     renamed = {old: new}
@@ -76,7 +76,7 @@ def test_a_key_under_another_digit_is_found_in_a_subtree_that_only_other_has() -
 
 def two_children(first: Map | Set, second: Map | Set) -> Value:
     """Return a node over two tries, under the digits 1 and 2 of the first position."""
-    cells = Cells()
+    cells = CellDict()
     kids = b""
     for one in (first, second):
         cells.kept(one)

@@ -20,7 +20,7 @@ from datalattice.cells import (
 from datalattice.errors import WorkExceeded
 from datalattice.limits import WORK_LIMITS, WorkLimits
 from datalattice.testing.bombs import repeated_log
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 
 LEVELS = 5
 """Of a vector whose every block is one cell sixteen times: 16 ** 6 elements in a kilobyte."""
@@ -31,7 +31,7 @@ def keep(_key: Value, own: Value, other: Value, has: bool, _had: bool) -> object
 
 
 def kept(value: Value) -> Value:
-    return Cells().kept(value)
+    return CellDict().kept(value)
 
 
 def repeated(element: Value, levels: int = LEVELS) -> Vector:

@@ -18,7 +18,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 
 
-class Pair:
+class SyncPair:
     """A local folder and the directory `/p` of a drive."""
 
     def __init__(self, place: Path) -> None:
@@ -71,9 +71,9 @@ class Pair:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Pair:
+def pair(tmp_path: Path) -> SyncPair:
     """Return a pair that was synchronised once."""
-    made = Pair(tmp_path)
+    made = SyncPair(tmp_path)
     for name in ("a", "b", "deep/c", "deep/er/d"):
         made.put(name, name.encode() * 3)
     outcome = made.sync()
@@ -82,7 +82,7 @@ def pair(tmp_path: Path) -> Pair:
     return made
 
 
-def test_what_did_not_change_is_neither_read_nor_written(pair: Pair) -> None:
+def test_what_did_not_change_is_neither_read_nor_written(pair: SyncPair) -> None:
     outcome = pair.sync()
     assert outcome == SyncResult()
     pair.put("a", b"new")
@@ -90,7 +90,7 @@ def test_what_did_not_change_is_neither_read_nor_written(pair: Pair) -> None:
     assert pair.sync() == SyncResult()
 
 
-def test_each_side_gets_what_the_other_changed(pair: Pair) -> None:
+def test_each_side_gets_what_the_other_changed(pair: SyncPair) -> None:
     pair.put("a", b"from here")
     pair.edit("b", b"from there")
     pair.edit("new/n", b"made there")
@@ -101,7 +101,7 @@ def test_each_side_gets_what_the_other_changed(pair: Pair) -> None:
     assert pair.sync() == SyncResult()
 
 
-def test_what_both_changed_is_named_and_left_until_one_side_is_preferred(pair: Pair) -> None:
+def test_what_both_changed_is_named_and_left_until_one_side_is_preferred(pair: SyncPair) -> None:
     pair.put("a", b"mine")
     pair.edit("a", b"theirs")
     for _ in range(2):
@@ -114,14 +114,14 @@ def test_what_both_changed_is_named_and_left_until_one_side_is_preferred(pair: P
     assert pair.sync() == SyncResult()
 
 
-def test_equal_changes_on_both_sides_are_no_conflict(pair: Pair) -> None:
+def test_equal_changes_on_both_sides_are_no_conflict(pair: SyncPair) -> None:
     pair.put("a", b"same")
     pair.edit("a", b"same")
     assert pair.sync().is_complete
     assert pair.sync() == SyncResult()
 
 
-def test_what_was_deleted_comes_back_unless_deletions_are_wanted(pair: Pair) -> None:
+def test_what_was_deleted_comes_back_unless_deletions_are_wanted(pair: SyncPair) -> None:
     (pair.local / "a").unlink()
     pair.edit("b", None)
     outcome = pair.sync()
@@ -135,7 +135,7 @@ def test_what_was_deleted_comes_back_unless_deletions_are_wanted(pair: Pair) -> 
     assert pair.sync() == SyncResult()
 
 
-def test_a_change_outlives_a_deletion(pair: Pair) -> None:
+def test_a_change_outlives_a_deletion(pair: SyncPair) -> None:
     for name in ("deep/er/d", "deep/c"):
         (pair.local / name).unlink()
     (pair.local / "deep/er").rmdir()
@@ -148,7 +148,7 @@ def test_a_change_outlives_a_deletion(pair: Pair) -> None:
     assert pair.here() == pair.there()
 
 
-def test_one_way_leaves_the_other_side_as_it_is(pair: Pair) -> None:
+def test_one_way_leaves_the_other_side_as_it_is(pair: SyncPair) -> None:
     pair.put("a", b"from here")
     pair.edit("b", b"from there")
     pair.edit("more", b"only there")
@@ -163,7 +163,7 @@ def test_one_way_leaves_the_other_side_as_it_is(pair: Pair) -> None:
     assert pair.here() == pair.there()
 
 
-def test_a_file_here_and_a_directory_there_are_a_conflict(pair: Pair) -> None:
+def test_a_file_here_and_a_directory_there_are_a_conflict(pair: SyncPair) -> None:
     (pair.local / "a").unlink()
     pair.put("a/x", b"x")
     outcome = pair.sync(prefer=Side.LOCAL)
@@ -171,7 +171,7 @@ def test_a_file_here_and_a_directory_there_are_a_conflict(pair: Pair) -> None:
     assert pair.there()["a"] == b"aaa"
 
 
-def test_a_dry_run_tells_and_does_nothing(pair: Pair) -> None:
+def test_a_dry_run_tells_and_does_nothing(pair: SyncPair) -> None:
     pair.put("a", b"from here")
     pair.edit("b", b"from there")
     here, there = pair.here(), pair.there()
@@ -194,7 +194,7 @@ def _meanwhile(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
 
 
 def test_what_changes_while_it_runs_is_not_written_over(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: SyncPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair.put("a", b"from here")
     pair.edit("b", b"from there")
@@ -212,14 +212,14 @@ def test_what_changes_while_it_runs_is_not_written_over(
     assert pair.sync().conflicts == ["b", "a"]
 
 
-def test_a_damaged_memory_is_named(pair: Pair) -> None:
+def test_a_damaged_memory_is_named(pair: SyncPair) -> None:
     (memory,) = (pair.folder.path / "sync").iterdir()
     memory.write_text("{")
     with pytest.raises(UsageError, match="is damaged"):
         pair.sync()
 
 
-def test_a_change_that_set_its_time_back_is_noticed(pair: Pair) -> None:
+def test_a_change_that_set_its_time_back_is_noticed(pair: SyncPair) -> None:
     before = (pair.local / "a").stat()
     (pair.local / "a").write_bytes(b"AAA")
     os.utime(pair.local / "a", ns=(before.st_mtime_ns, before.st_mtime_ns))
@@ -231,7 +231,7 @@ def test_a_change_that_set_its_time_back_is_noticed(pair: Pair) -> None:
     assert (pair.here()["a"], pair.there()["a"]) == (b"BBB", b"CCC")
 
 
-def test_what_has_no_place_in_a_drive_counts_as_no_deletion(pair: Pair, tmp_path: Path) -> None:
+def test_what_has_no_place_in_a_drive_counts_as_no_deletion(pair: SyncPair, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     (pair.local / "deep").rename(elsewhere)
     (pair.local / "deep").symlink_to(elsewhere)
@@ -253,7 +253,7 @@ def test_what_has_no_place_in_a_drive_counts_as_no_deletion(pair: Pair, tmp_path
     assert pair.sync(delete=True).deleted_locally == ["deep/er/d"]
 
 
-def test_nothing_on_one_side_does_not_empty_the_other(pair: Pair, tmp_path: Path) -> None:
+def test_nothing_on_one_side_does_not_empty_the_other(pair: SyncPair, tmp_path: Path) -> None:
     before = pair.there()
     pair.local.rename(tmp_path / "unmounted")
     with pytest.raises(UsageError, match="local is gone or empty"):
@@ -272,7 +272,7 @@ def test_nothing_on_one_side_does_not_empty_the_other(pair: Pair, tmp_path: Path
     assert sorted(pair.sync().to_drive) == sorted(before)
 
 
-def test_what_a_killed_download_left_goes_nowhere(pair: Pair) -> None:
+def test_what_a_killed_download_left_goes_nowhere(pair: SyncPair) -> None:
     pair.put(".lattice-x1y2z3.part", b"half")
     outcome = pair.sync()
     assert outcome.to_drive == []

@@ -69,7 +69,7 @@ def test_a_file_too_long_for_the_disk_is_named_and_leaves_nothing(
     def refuse(handle: int, mode: str) -> object:
         file = open(handle, mode)  # noqa: SIM115 - a descriptor
         file.close()
-        return SmallDisk(tmp_path / "spare")
+        return SmallFile(tmp_path / "spare")
 
     monkeypatch.setattr("datalattice.client.drives.transfer.os.fdopen", refuse)
     with pytest.raises(OSError, match=r"large: '.*f'$"):
@@ -77,7 +77,7 @@ def test_a_file_too_long_for_the_disk_is_named_and_leaves_nothing(
     assert [one.name for one in tmp_path.iterdir()] == ["spare"]
 
 
-class SmallDisk(io.FileIO):
+class SmallFile(io.FileIO):
     """A file on a disk that takes no long ones."""
 
     def __init__(self, path: Path) -> None:

@@ -51,7 +51,7 @@ from datalattice.lattice import (
     verify_did,
 )
 from datalattice.limits import WORK_LIMITS, WorkLimits
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 
 LONG = "x" * 150
@@ -98,7 +98,7 @@ class Received:
                     if any(name in bad or name in tainted for name in names):
                         tainted[hash] = encoding
                         found = True
-        stored = Cells({h: e for h, e in below.items() if h not in bad and h not in tainted})
+        stored = CellDict({h: e for h, e in below.items() if h not in bad and h not in tainted})
         self.holes = Holes(bad, tainted)
         self.value = decode(top, self.holes.loader(stored))
 

@@ -11,7 +11,7 @@ import pytest
 from datalattice.client.settings import (
     ADDRESS_CONNECTIONS_MAX,
     PEER_BYTES_MAX,
-    Bounds,
+    ConnectionBounds,
     NodeConfig,
 )
 from datalattice.errors import UsageError
@@ -30,7 +30,7 @@ from datalattice.wire import (
     FRAME_BYTES,
     PLAIN_PROTOCOL,
     Framing,
-    Plain,
+    SingleStream,
     encode_frame,
     encode_length,
 )
@@ -163,7 +163,7 @@ def test_a_share_is_at_least_one(name: str) -> None:
 
 def test_a_peer_has_room_for_two_messages() -> None:
     config = NodeConfig(message_bytes_max=200_000, peer_bytes_max=400_000)
-    assert config.bounds == Bounds(200_000, 30.0, peer_bytes_max=400_000)
+    assert config.bounds == ConnectionBounds(200_000, 30.0, peer_bytes_max=400_000)
     with pytest.raises(UsageError, match="peer_bytes_max is at least twice"):
         NodeConfig(message_bytes_max=200_000, peer_bytes_max=399_999)
     with pytest.raises(UsageError, match="connections_per_address_max is at least 0"):
@@ -234,9 +234,9 @@ class Taker:
         self.slow.set()
 
 
-def served(bounds: Bounds, *pieces: bytes) -> tuple[Connection, Taker]:
+def served(bounds: ConnectionBounds, *pieces: bytes) -> tuple[Connection, Taker]:
     taker = Taker()
-    streams = Plain(Framing(bounds.message_bytes_max))
+    streams = SingleStream(Framing(bounds.message_bytes_max))
     return Connection("in fake #1", "fake", FakeLink(*pieces), taker, bounds, streams), taker
 
 
@@ -254,7 +254,7 @@ def test_what_a_peer_does_wrong_ends_it_with_a_cause(
     monkeypatch.setattr("datalattice.node.bounds.PROGRESS_S", 0.05)
 
     async def work() -> None:
-        connection, taker = served(Bounds(1_000, 30.0), encode_frame(b"whole"), piece)
+        connection, taker = served(ConnectionBounds(1_000, 30.0), encode_frame(b"whole"), piece)
         await connection.run()
         assert taker.frames == [b"whole"]
         assert connection.cause == cause
@@ -268,7 +268,7 @@ def test_what_a_peer_does_wrong_ends_it_with_a_cause(
 
 def test_an_end_of_the_stream_is_nobodys_fault() -> None:
     async def work() -> None:
-        connection, _ = served(Bounds(1_000, 30.0), encode_frame(b"whole"), b"")
+        connection, _ = served(ConnectionBounds(1_000, 30.0), encode_frame(b"whole"), b"")
         await connection.run()
         assert (connection.cause, connection.reason) == (None, "closed by the peer")
 
@@ -278,7 +278,7 @@ def test_an_end_of_the_stream_is_nobodys_fault() -> None:
 def test_a_peer_that_sends_more_than_its_share_is_read_later_and_loses_nothing() -> None:
     async def work() -> None:
         count = 4 * BURST_S + 2
-        bounds = Bounds(1_000, 30.0, messages_per_s_max=4)
+        bounds = ConnectionBounds(1_000, 30.0, messages_per_s_max=4)
         connection, taker = served(bounds, encode_frame(b"x") * count, b"")
         began_s = asyncio.get_running_loop().time()
         await connection.run()
@@ -292,7 +292,7 @@ def test_a_peer_that_sends_more_than_its_share_is_read_later_and_loses_nothing()
 
 def test_a_connection_that_rests_is_read_on_afterwards_and_loses_nothing() -> None:
     async def work() -> None:
-        connection, taker = served(Bounds(1_000, 30.0), encode_frame(b"x") * 3, b"")
+        connection, taker = served(ConnectionBounds(1_000, 30.0), encode_frame(b"x") * 3, b"")
         began_s = asyncio.get_running_loop().time()
         connection.rest(0.2)
         connection.rest(0.1)  # the longer rest holds
@@ -312,7 +312,7 @@ def test_so_many_frames_wait_for_the_lane_and_so_many_bytes(
 ) -> None:
     async def work() -> None:
         frames = [encode_frame(bytes(size))] * 5
-        connection, taker = served(Bounds(AHEAD_BYTES_MAX, 30.0), *frames)
+        connection, taker = served(ConnectionBounds(AHEAD_BYTES_MAX, 30.0), *frames)
         connection.frames_max = frames_max
         come, next_one = asyncio.Event(), asyncio.Event()
 
@@ -338,7 +338,7 @@ def test_so_many_frames_wait_for_the_lane_and_so_many_bytes(
 def test_bytes_have_a_share_too() -> None:
     async def work() -> None:
         size = 500
-        bounds = Bounds(1_000, 30.0, bytes_per_s_max=size + FRAME_BYTES)
+        bounds = ConnectionBounds(1_000, 30.0, bytes_per_s_max=size + FRAME_BYTES)
         for count in (BURST_S - 1, BURST_S):
             connection, taker = served(bounds, encode_frame(bytes(size)) * count, b"")
             await connection.run()
@@ -356,7 +356,7 @@ def test_bytes_have_a_share_too() -> None:
 def test_a_peer_for_whom_too_much_waits_is_cut() -> None:
     async def work() -> None:
         for size, cut in ((9_990, False), (9_997, False), (9_998, False), (9_999, True)):
-            connection, taker = served(Bounds(1_000, 30.0, peer_bytes_max=10_000))
+            connection, taker = served(ConnectionBounds(1_000, 30.0, peer_bytes_max=10_000))
             task = asyncio.ensure_future(connection.run())
             connection.send(bytes(size))  # behind a length of two octets
             assert taker.held_bytes == (0 if cut else size + 2)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from datalattice.client.settings import Bounds
+from datalattice.client.settings import ConnectionBounds
 from datalattice.errors import UsageError
 from datalattice.node import MemoryTransport
 from datalattice.node.connection import Connection
@@ -23,7 +23,7 @@ from datalattice.wire import (
     Framing,
     Hello,
     Mux,
-    Plain,
+    SingleStream,
     Streams,
     encode_frame,
     encode_length,
@@ -32,7 +32,7 @@ from datalattice.wire import (
 from datalattice.wire.muxframes import DATA, HELLO, OPEN
 
 T = TypeVar("T")
-BOUNDS = Bounds(1_000_000, 30.0, peer_bytes_max=4_000_000)
+BOUNDS = ConnectionBounds(1_000_000, 30.0, peer_bytes_max=4_000_000)
 GREETING = encode_mux_frame(HELLO, MAIN_STREAM, bytes(NONCE_BYTES))
 OPENING = b"\x07lattice"
 
@@ -100,7 +100,9 @@ def mux(*, dialled: bool) -> Mux:
     )
 
 
-def connected(link: Link, streams: Streams, bounds: Bounds = BOUNDS) -> tuple[Connection, Host]:
+def connected(
+    link: Link, streams: Streams, bounds: ConnectionBounds = BOUNDS
+) -> tuple[Connection, Host]:
     host = Host()
     return Connection("in memory #1", "memory", link, host, bounds, streams), host
 
@@ -137,7 +139,7 @@ async def pair() -> AsyncIterator[tuple[Connection, Host, Connection, Host]]:
 
 
 @asynccontextmanager
-async def raw(bounds: Bounds = BOUNDS) -> AsyncIterator[tuple[Link, Connection, Host]]:
+async def raw(bounds: ConnectionBounds = BOUNDS) -> AsyncIterator[tuple[Link, Connection, Host]]:
     """Yield a link, and a running connection at its other end that has been greeted."""
     async with link_pair() as (near, far):
         connection, host = connected(far, mux(dialled=False), bounds)
@@ -291,7 +293,7 @@ def test_mux_frames_have_a_share_too() -> None:
     """Late data and empty talk cost their sender as much as frames do."""
 
     async def work() -> None:
-        bounds = Bounds(1_000_000, 30.0, bytes_per_s_max=10 * FRAME_BYTES)
+        bounds = ConnectionBounds(1_000_000, 30.0, bytes_per_s_max=10 * FRAME_BYTES)
         async with raw(bounds) as (link, connection, host):
             await link.write(encode_mux_frame(OPEN, 1, b"\x04what"))
             for _ in range(60):
@@ -304,7 +306,7 @@ def test_mux_frames_have_a_share_too() -> None:
 
 def test_a_peer_that_makes_streams_hold_too_much_is_cut() -> None:
     async def work() -> None:
-        bounds = Bounds(1_000_000, 30.0, peer_bytes_max=100_000)
+        bounds = ConnectionBounds(1_000_000, 30.0, peer_bytes_max=100_000)
         async with raw(bounds) as (link, connection, host):
             for number in range(1, 1_001, 2):
                 await link.write(encode_mux_frame(OPEN, number, OPENING))
@@ -317,7 +319,7 @@ def test_a_peer_that_makes_streams_hold_too_much_is_cut() -> None:
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_a_full_window_is_not_held_against_a_peer(more: int) -> None:
     async def work() -> None:
-        bounds = Bounds(1_000_000, 30.0, peer_bytes_max=1_000)
+        bounds = ConnectionBounds(1_000_000, 30.0, peer_bytes_max=1_000)
         async with raw(bounds) as (link, connection, host):
             host.slow.add(MAIN_STREAM)
             await connection.drained()  # its own HELLO is gone
@@ -338,7 +340,7 @@ def test_a_full_window_is_not_held_against_a_peer(more: int) -> None:
 def test_a_connection_with_one_stream_opens_no_other() -> None:
     async def work() -> None:
         async with link_pair() as (_, far):
-            connection, _ = connected(far, Plain(Framing()))
+            connection, _ = connected(far, SingleStream(Framing()))
             assert not connection.is_multiplexed
             for act, text in (
                 (lambda: connection.open_stream(LATTICE, b""), "one stream"),
@@ -386,7 +388,7 @@ class StubbornLink:
 def test_a_connection_that_is_cancelled_while_it_ends_leaves_no_link_open() -> None:
     async def work() -> None:
         link = StubbornLink()
-        connection, _ = connected(link, Plain(Framing(BOUNDS.message_bytes_max)))
+        connection, _ = connected(link, SingleStream(Framing(BOUNDS.message_bytes_max)))
         running = asyncio.ensure_future(connection.run())
         await link.asked.wait()
         running.cancel()

@@ -19,8 +19,8 @@ from datalattice.wire import (
     LATTICE,
     MAIN_STREAM,
     NONCE_BYTES,
-    Arrived,
     Event,
+    FrameArrived,
     Framing,
     Hello,
     Mux,
@@ -81,7 +81,7 @@ class Client:
             if not data:
                 return None
             self.streams.receive(data)
-        if isinstance(event, Arrived):
+        if isinstance(event, FrameArrived):
             self.streams.handled(event.stream, len(event.payload))
         return event
 
@@ -138,7 +138,7 @@ def test_streams_for_any_protocol_and_store_are_reset_and_the_main_one_goes_on()
                     assert event.is_reset
                     ended.add(event.stream)
                 else:
-                    assert isinstance(event, Arrived)
+                    assert isinstance(event, FrameArrived)
                     assert event.stream == MAIN_STREAM
                     results.append(decode_payload(event.payload)[0])
             assert ended == set(opened)
@@ -176,7 +176,7 @@ def test_a_full_node_says_so_on_the_main_stream() -> None:
             said = [asyncio.ensure_future(client.event()) for client in crowd]
             done, pending = await asyncio.wait(said, return_when=asyncio.FIRST_COMPLETED)
             event = done.pop().result()
-            assert isinstance(event, Arrived)
+            assert isinstance(event, FrameArrived)
             assert event.stream == MAIN_STREAM
             message, _ = decode_payload(event.payload)
             assert isinstance(message, Result)

@@ -47,7 +47,7 @@ from datalattice.pipeline.exactly_once import (
 from datalattice.pipeline.options import Given
 from datalattice.pipeline.task_files import items_of
 from datalattice.store import CellStore, RealDisk
-from datalattice.testing.spark_kit import Task
+from datalattice.testing.spark_kit import FakeTaskContext
 
 KEYS = KeyPair(bytes(32))
 NUMBERS = 7
@@ -75,7 +75,7 @@ def stage_in(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what stages numbers as a task with that number does."""
 
     def stage(job: Job, task: int, items: list[int], **stream: Any) -> Staged:
-        context = Task(task, **stream)
+        context = FakeTaskContext(task, **stream)
         monkeypatch.setattr(exactly_once, "_task_context", lambda: context)
         with job.stage() as found:
             if items:

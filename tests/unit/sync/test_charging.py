@@ -38,7 +38,7 @@ from datalattice.sync import (
     Replicator,
 )
 from datalattice.sync.lattice.incoming import Incoming
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import encode_announcement, encode_ping
 
@@ -180,7 +180,7 @@ def test_who_exceeded_its_account_has_next_to_no_credit_for_a_while() -> None:
 def test_honest_content_of_many_equal_bytes_is_taken(wanted: bool, megabytes: int) -> None:
     _, charges = account(wanted=wanted)
     content = Blob.of(bytes(megabytes << 20))
-    other = Cells().kept(Index.of([(content_hash(content), content)]))
+    other = CellDict().kept(Index.of([(content_hash(content), content)]))
     context = MergeContext().for_foreign(discard, charges.open("s"))
     assert STORAGE.merge(Index(), other, context) == other
 

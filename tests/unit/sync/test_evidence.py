@@ -58,7 +58,7 @@ from datalattice.sync.lattice.evidence import Evidence
 from datalattice.sync.lattice.forkrecords import fork_id, losses_of
 from datalattice.sync.lattice.incoming import Incoming
 from datalattice.testing.bombs import queue_state, repeated_log, topics
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
@@ -547,7 +547,7 @@ def test_ten_thousand_growing_branches_keep_the_first_two_and_the_newest_that_fi
         return joined(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Branches, "joined", counted)
-    cells, clock = Cells(), StoppedClock(0)
+    cells, clock = CellDict(), StoppedClock(0)
     limits = EvidenceLimits(bytes_per_owner=20_000)
     evidence = Evidence(
         root_lattice(),

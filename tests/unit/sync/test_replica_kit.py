@@ -10,26 +10,26 @@ from datalattice.lattice import MapLattice, MaxLattice
 from datalattice.store import MemoryStore
 from datalattice.sync import LatticeProtocol, LatticeReplica, News, Offer, Peer
 from datalattice.testing.counters import Counters, JsonProtocol, Ranges
-from datalattice.testing.replica_kit import Kind, check_replica
+from datalattice.testing.replica_kit import TestedReplica, check_replica
 
 
-def lattice() -> Kind:
+def lattice() -> TestedReplica:
     replica = LatticeReplica(MemoryStore(), MapLattice(MaxLattice()))
-    return Kind(
+    return TestedReplica(
         replica,
         LatticeProtocol(),
         lambda number: replica.cursor.assoc(f"name {number % 17}", number + 1),
     )
 
 
-def counters() -> Kind:
+def counters() -> TestedReplica:
     replica = Counters()
-    return Kind(replica, JsonProtocol(), lambda number: replica.add(f"name {number % 17}"))
+    return TestedReplica(replica, JsonProtocol(), lambda number: replica.add(f"name {number % 17}"))
 
 
 @pytest.mark.parametrize("make", [lattice, counters])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_replica_keeps_to_the_kit(make: Callable[[], Kind], seed: int) -> None:
+def test_a_replica_keeps_to_the_kit(make: Callable[[], TestedReplica], seed: int) -> None:
     check_replica(make, seed)
 
 

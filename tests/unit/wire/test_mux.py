@@ -21,13 +21,13 @@ from datalattice.wire import (
     STREAMS_MAX,
     UNSENT_BYTES_MAX,
     WINDOW_BYTES,
-    Arrived,
     Event,
+    FrameArrived,
     Framing,
     Hello,
     Mux,
-    Opened,
     StreamEnded,
+    StreamOpened,
     encode_frame,
     encode_length,
     encode_mux_frame,
@@ -157,8 +157,8 @@ def test_streams_are_opened_from_both_sides_with_numbers_of_their_own() -> None:
     assert [one.open("fixed/1", b"x"), one.open(LATTICE, b"")] == [1, 3]
     assert other.open("fixed/1", b"y") == 2
     carry(one, other)
-    assert list(events(other)) == [Opened(1, "fixed/1", b"x"), Opened(3, LATTICE, b"")]
-    assert list(events(one)) == [Opened(2, "fixed/1", b"y")]
+    assert list(events(other)) == [StreamOpened(1, "fixed/1", b"x"), StreamOpened(3, LATTICE, b"")]
+    assert list(events(one)) == [StreamOpened(2, "fixed/1", b"y")]
 
 
 def test_each_stream_has_the_framing_of_its_protocol() -> None:
@@ -167,7 +167,7 @@ def test_each_stream_has_the_framing_of_its_protocol() -> None:
     for stream in (fixed, counted, MAIN_STREAM):
         one.send(stream, b"x" * 100)
     carry(one, other)
-    found = [event for event in events(other) if isinstance(event, Arrived)]
+    found = [event for event in events(other) if isinstance(event, FrameArrived)]
     assert [event.payload for event in found] == [b"x" * 100] * 3
     assert {event.stream for event in found} == {MAIN_STREAM, fixed, counted}
     one.send(fixed, b"x" * 101)
@@ -193,7 +193,7 @@ def test_a_reset_has_the_same_bytes_for_an_unknown_protocol_and_a_refused_store(
     unknown, refused = greeted(), greeted()
     unknown.receive(encode_mux_frame(OPEN, 1, opening(b"what/1", b"s")))
     refused.receive(encode_mux_frame(OPEN, 1, opening(b"fixed/1", b"s")))
-    assert list(events(refused)) == [Opened(1, "fixed/1", b"s")]
+    assert list(events(refused)) == [StreamOpened(1, "fixed/1", b"s")]
     refused.reset(1)
     assert unknown.take() == refused.take() == ({}, encode_mux_frame(RESET, 1))
 
@@ -205,13 +205,13 @@ def test_an_end_comes_after_the_frames_and_leaves_the_other_direction_open() -> 
     one.end(stream)
     one.send(stream, b"too late")
     carry(one, other)
-    assert list(events(other)) == [Opened(1, "fixed/1", b""), Arrived(1, b"question")]
+    assert list(events(other)) == [StreamOpened(1, "fixed/1", b""), FrameArrived(1, b"question")]
     other.handled(1, 8)
     assert list(events(other)) == [StreamEnded(1, is_reset=False)]
     other.send(1, b"answer")
     other.end(1)
     carry(one, other)
-    assert list(events(one)) == [Arrived(1, b"answer")]
+    assert list(events(one)) == [FrameArrived(1, b"answer")]
     one.handled(1, 6)
     assert list(events(one)) == [StreamEnded(1, is_reset=False)]
     assert (one.open_count, other.open_count) == (1, 1)
@@ -225,7 +225,7 @@ def test_a_reset_drops_what_waits_on_both_sides() -> None:
     for _ in range(3):
         one.send(stream, bytes(90_000))
     carry(one, other)
-    assert [type(event) for event in events(other)] == [Opened, Arrived]
+    assert [type(event) for event in events(other)] == [StreamOpened, FrameArrived]
     one.send(stream, bytes(500_000))
     one.reset(stream)
     assert one.unsent_bytes(stream) == 0
@@ -262,7 +262,7 @@ def test_a_reset_in_the_middle_of_data_drops_the_rest_of_it() -> None:
     end.receive(data[:300])
     end.reset(1)
     assert end.receive(data[300:] + encode_mux_frame(DATA, 0, b"\x01x")) == 709 + FRAME_BYTES
-    assert list(events(end)) == [Arrived(0, b"x")]
+    assert list(events(end)) == [FrameArrived(0, b"x")]
     end.handled(0, 1)
     assert end.held_bytes == len(encode_mux_frame(RESET, 1))
 
@@ -366,7 +366,7 @@ def test_names_and_store_ids_are_read_up_to_their_limits() -> None:
         end = Mux({**FRAMINGS, name: Framing()}, Hello(NONCE), dialled=False)
         end.receive(GREETING)
         end.receive(encode_mux_frame(OPEN, 1, opening(name.encode(), bytes(STORE_ID_BYTES_MAX))))
-        assert end.next() == Opened(1, name, bytes(STORE_ID_BYTES_MAX))
+        assert end.next() == StreamOpened(1, name, bytes(STORE_ID_BYTES_MAX))
 
 
 def test_an_illegal_frame_inside_a_stream_ends_the_connection() -> None:
@@ -380,7 +380,7 @@ def test_an_illegal_frame_inside_a_stream_ends_the_connection() -> None:
         end.next()
     end = greeted()
     end.receive(OPENED + encode_mux_frame(DATA, 1, b"\x00\x00") + encode_mux_frame(END, 1))
-    assert isinstance(end.next(), Opened)
+    assert isinstance(end.next(), StreamOpened)
     with pytest.raises(ProtocolViolation, match="stream 1 ends inside a frame"):
         end.next()
 
@@ -394,7 +394,7 @@ def test_so_many_streams_of_each_side_are_open_at_once() -> None:
             end.open("fixed/1", b"")
     carry(one, other)
     assert (one.open_count, other.open_count) == (2 * STREAMS_MAX + 1,) * 2
-    assert sum(isinstance(event, Opened) for event in events(other)) == STREAMS_MAX
+    assert sum(isinstance(event, StreamOpened) for event in events(other)) == STREAMS_MAX
     one.reset(1)
     assert one.open("fixed/1", b"") == 2 * STREAMS_MAX + 1
     carry(one, other)
@@ -460,7 +460,7 @@ def test_credit_is_given_back_when_a_frame_was_handled() -> None:
     frame = encode_frame(bytes(size))
     end.receive(b"".join(encode_mux_frame(DATA, 0, frame[at : at + 30_000])
                          for at in range(0, len(frame), 30_000)))  # fmt: skip
-    assert isinstance(end.next(), Arrived)
+    assert isinstance(end.next(), FrameArrived)
     assert end.next() is None
     assert end.take() == ({}, b"")
     end.handled(0, size)
@@ -474,7 +474,7 @@ def test_bytes_that_wait_behind_a_handled_frame_are_not_given_back_with_it() -> 
     for at in range(0, len(data), 30_000):
         end.receive(encode_mux_frame(DATA, 0, data[at : at + 30_000]))
     for _ in range(2):
-        assert isinstance(end.next(), Arrived)
+        assert isinstance(end.next(), FrameArrived)
         end.handled(0, 70_000)
         assert end.take()[1] == encode_mux_frame(CREDIT, 0, len(frame).to_bytes(4, "big"))
 
@@ -485,7 +485,7 @@ def test_little_credit_is_kept_until_there_is_more() -> None:
     frame = encode_frame(bytes(1_000))
     for count in range(1, 200):
         end.receive(encode_mux_frame(DATA, 0, frame))
-        assert isinstance(end.next(), Arrived)
+        assert isinstance(end.next(), FrameArrived)
         end.handled(0, 1_000)
         said = end.take()[1]
         if said:
@@ -521,7 +521,9 @@ def test_large_frames_are_admitted_one_after_another_within_their_bytes() -> Non
             count = len(arrived)
             for _ in range(20):
                 carry(one, other)
-                arrived += [event.stream for event in events(other) if isinstance(event, Arrived)]
+                arrived += [
+                    event.stream for event in events(other) if isinstance(event, FrameArrived)
+                ]
                 assert other.held_bytes <= most
         assert len(arrived) == min(handled + 2, 10), "two of them fit"
         other.handled(arrived[handled], 400_000)
@@ -539,7 +541,7 @@ def test_one_large_frame_is_admitted_whatever_the_limit() -> None:
     while len(found) < 2:
         carry(one, other)
         for event in events(other):
-            if isinstance(event, Arrived):
+            if isinstance(event, FrameArrived):
                 found.append(event.stream)
                 other.handled(event.stream, LIMIT)
     assert sorted(found) == [MAIN_STREAM, 1]
@@ -552,14 +554,14 @@ def test_a_reset_makes_room_for_the_large_frames_of_others() -> None:
     one.send(second, bytes(LIMIT))
     for _ in range(8):  # not all of the first
         other.receive(one.take()[1])
-        assert not any(isinstance(event, Arrived) for event in events(other))
+        assert not any(isinstance(event, FrameArrived) for event in events(other))
     assert (list(other.begun), other.is_blocked) == ([first], True)
     one.reset(first)
     found: list[Event] = []
     for _ in range(20):
         carry(one, other)
         found += events(other)
-    assert found == [StreamEnded(first, is_reset=True), Arrived(second, bytes(LIMIT))]
+    assert found == [StreamEnded(first, is_reset=True), FrameArrived(second, bytes(LIMIT))]
 
 
 def test_a_slow_handler_stops_its_own_stream_only() -> None:
@@ -572,7 +574,7 @@ def test_a_slow_handler_stops_its_own_stream_only() -> None:
     for _ in range(200):
         carry(one, other)
         for event in events(other):
-            if isinstance(event, Arrived):
+            if isinstance(event, FrameArrived):
                 counts[event.stream] += 1
                 if event.stream == quick:
                     other.handled(quick, 10_000)
@@ -582,7 +584,7 @@ def test_a_slow_handler_stops_its_own_stream_only() -> None:
     while counts[slow] < 60:
         other.handled(slow, 10_000)
         carry(one, other)
-        counts[slow] += sum(isinstance(event, Arrived) for event in events(other))
+        counts[slow] += sum(isinstance(event, FrameArrived) for event in events(other))
     other.handled(slow, 10_000)
     assert (other.is_blocked, other.is_idle) == (False, True)
 
@@ -592,10 +594,10 @@ def test_a_stream_whose_answers_are_not_read_is_not_listened_to() -> None:
     end.frames_max = 10
     end.receive(OPENED + encode_mux_frame(DATA, 0, b"\x01x") + encode_mux_frame(DATA, 1, bytes(4)))
     end.send(MAIN_STREAM, bytes(UNSENT_BYTES_MAX - 4))  # with four octets of length
-    assert [type(one) for one in events(end)] == [Opened, Arrived]
+    assert [type(one) for one in events(end)] == [StreamOpened, FrameArrived]
     assert end.is_blocked
     end.take()
-    assert end.next() == Arrived(0, b"x")
+    assert end.next() == FrameArrived(0, b"x")
 
 
 def test_answers_to_who_does_not_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

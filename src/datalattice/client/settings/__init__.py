@@ -4,7 +4,7 @@ from datalattice.client.settings.config import (
     ADDRESS_CONNECTIONS_MAX,
     DEFAULT_PORT,
     PEER_BYTES_MAX,
-    Bounds,
+    ConnectionBounds,
     NodeConfig,
     partial_paths,
 )
@@ -15,7 +15,7 @@ __all__ = [
     "ADDRESS_CONNECTIONS_MAX",
     "DEFAULT_PORT",
     "PEER_BYTES_MAX",
-    "Bounds",
+    "ConnectionBounds",
     "NodeConfig",
     "Settings",
     "load_settings",

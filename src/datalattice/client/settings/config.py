@@ -65,7 +65,7 @@ def split_partial(text: str) -> tuple[bytes, list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ConnectionBounds:
     """What one connection may do."""
 
     message_bytes_max: int
@@ -219,9 +219,9 @@ class NodeConfig:
             )
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> ConnectionBounds:
         """What one connection may do."""
-        return Bounds(
+        return ConnectionBounds(
             self.message_bytes_max,
             self.read_timeout_ms / 1_000,
             self.messages_per_s_max,

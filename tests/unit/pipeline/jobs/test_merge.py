@@ -30,7 +30,7 @@ from datalattice.pipeline.jobs import MergeJobReport, inputs, merge, output
 from datalattice.pipeline.jobs.inputs import OpenStores
 from datalattice.store import CellStore, import_cells
 from datalattice.testing.malformed import with_blob, with_malformed_database
-from datalattice.testing.replicas import ALICE, BOB, CAROL, Replica, merged, run_here
+from datalattice.testing.replicas import ALICE, BOB, CAROL, SampleRoot, merged, run_here
 
 pytest.importorskip("pyspark")
 
@@ -49,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return call
 
 
-def saved(replicas: list[Replica], folder: Path) -> list[str]:
+def saved(replicas: list[SampleRoot], folder: Path) -> list[str]:
     return [one.save(folder / f"r{i}") for i, one in enumerate(replicas)]
 
 
@@ -61,9 +61,9 @@ def hash_of(path: Path) -> str:
     return found.hex()
 
 
-def several_owners(count: int = 5) -> list[Replica]:
+def several_owners(count: int = 5) -> list[SampleRoot]:
     """Return forks of one root on which owners in turn write databases, queues and files."""
-    start = Replica().set(ALICE, {f"k{i}": i for i in range(40)}).offer(BOB, list(range(40)))
+    start = SampleRoot().set(ALICE, {f"k{i}": i for i in range(40)}).offer(BOB, list(range(40)))
     found = []
     for i in range(count):
         keys = (ALICE, BOB, CAROL)[i % 3]
@@ -79,9 +79,9 @@ def _write_file(cursor: Any, clock: Any, keys: KeyPair, number: int) -> None:
     drive.write(f"/file{number}", bytes([number]) * 5_000)
 
 
-def same_owner(count: int = 5, keys: int = 60) -> list[Replica]:
+def same_owner(count: int = 5, keys: int = 60) -> list[SampleRoot]:
     """Return forks of one root on which one owner wrote apart."""
-    start = Replica().set(ALICE, {f"k{i:04}": "v" * 100 for i in range(keys)})
+    start = SampleRoot().set(ALICE, {f"k{i:04}": "v" * 100 for i in range(keys)})
     found = []
     for i in range(count):
         fork = start.fork(10_000 * (i + 1))
@@ -103,7 +103,7 @@ def same_owner(count: int = 5, keys: int = 60) -> list[Replica]:
     ],
 )
 def test_the_hash_is_that_of_one_process(
-    make: Callable[[], list[Replica]],
+    make: Callable[[], list[SampleRoot]],
     key: KeyPair | None,
     fan_in: int,
     run: Run,
@@ -146,7 +146,7 @@ def test_any_number_of_ranges_is_put_together_with_few_stores_open(
 
 
 def test_stores_that_work_needs_stay_open_and_others_make_room(tmp_path: Path) -> None:
-    paths = [Replica().set(ALICE, {"k": i}).save(tmp_path / f"r{i}") for i in range(4)]
+    paths = [SampleRoot().set(ALICE, {"k": i}).save(tmp_path / f"r{i}") for i in range(4)]
     stores = OpenStores(2)
     first = [stores.get(path) for path in paths[:3]]
     assert [store.root_hash() is not None for store in first] == [True] * 3
@@ -162,7 +162,7 @@ def test_a_database_at_and_above_the_limit(
     limit: int, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RANGE_KEYS", limit)
-    replicas = [Replica().set(ALICE, {f"k{i}": i for i in range(10)}) for _ in range(2)]
+    replicas = [SampleRoot().set(ALICE, {f"k{i}": i for i in range(10)}) for _ in range(2)]
     report = run(saved(replicas, tmp_path), store=str(tmp_path / "made"), key=ALICE)
     assert report.tasks == len(replicas) + (1 if limit >= 10 else 3)  # one checks each input
     assert report.root == value_hash(merged([one.root for one in replicas], ALICE)).hex()
@@ -172,7 +172,7 @@ def test_the_value_that_covers_all_keeps_its_own_signature(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RANGE_KEYS", 10)
-    start = Replica().set(ALICE, {f"k{i}": i for i in range(30)})
+    start = SampleRoot().set(ALICE, {f"k{i}": i for i in range(30)})
     later = start.fork(20_000).set(ALICE, {"k3": "new"})
     report = run(saved([start, later, start], tmp_path), store=str(tmp_path / "made"), key=ALICE)
     assert report.root == value_hash(later.root).hex()
@@ -221,7 +221,7 @@ def test_a_node_takes_the_result_and_signs_its_own(
     write_key(folder.key_path, ALICE)
     own: Value = None
     if not is_empty:
-        own = set_local(Replica().set(ALICE, {"mine": 1}).root, ALICE, "private")
+        own = set_local(SampleRoot().set(ALICE, {"mine": 1}).root, ALICE, "private")
         with CellStore.open(folder.store_path) as store:
             store.commit(own)
     report = run(saved(replicas, tmp_path), into=str(folder.path), fan_in=2)
@@ -242,7 +242,7 @@ def test_a_node_takes_large_databases_whole_unless_they_changed_meanwhile(
     folder = Folder(tmp_path / "hq")
     write_key(folder.key_path, ALICE)
     own = (
-        Replica(None, 900_000)
+        SampleRoot(None, 900_000)
         .set(ALICE, {f"k{i:04}": i for i in range(50)})
         .set(ALICE, {"x": 1}, "more")
     )
@@ -272,11 +272,11 @@ def test_a_node_takes_large_databases_whole_unless_they_changed_meanwhile(
 
 
 def test_what_is_private_or_not_signed_by_its_owner_is_left_out(run: Run, tmp_path: Path) -> None:
-    honest = Replica().set(ALICE, {"k": 1})
+    honest = SampleRoot().set(ALICE, {"k": 1})
     forged = Signed(BOB.public_key, bytes(64), get_in(honest.root, []))
     bad = assoc_in(honest.root, (Keyword("kv"), BOB.public_key), forged, root_lattice())
     bad = set_local(bad, ALICE, "private")
-    report = run(saved([Replica(bad), honest], tmp_path), store=str(tmp_path / "made"))
+    report = run(saved([SampleRoot(bad), honest], tmp_path), store=str(tmp_path / "made"))
     assert report.root == value_hash(honest.root).hex()
     assert report.dropped == 1
     assert report.dropped_at == (f":kv 0x{BOB.public_key.hex()}",)
@@ -289,13 +289,13 @@ def test_what_is_malformed_in_an_input_is_named_and_the_rest_is_merged(
     is_node: bool, is_archive: bool, run: Run, tmp_path: Path
 ) -> None:
     large: dict[str, object] = {f"k{i}": f"{i} ".ljust(200, "x") for i in range(60)}
-    both = Replica().set(BOB, {"b": 1}).set(CAROL, large)
-    bad = Replica(with_malformed_database(both.root, CAROL))
-    honest = Replica().set(ALICE, {"a": 1})
+    both = SampleRoot().set(BOB, {"b": 1}).set(CAROL, large)
+    bad = SampleRoot(with_malformed_database(both.root, CAROL))
+    honest = SampleRoot().set(ALICE, {"a": 1})
     folder = Folder(tmp_path / "hq")
     write_key(folder.key_path, ALICE)
     if is_node:
-        Replica().set(ALICE, {"own": 1}).save(folder.store_path)
+        SampleRoot().set(ALICE, {"own": 1}).save(folder.store_path)
     given = honest.save(tmp_path / "honest")
     name = str(tmp_path / "bad")
     bad_name = bad.export(tmp_path / "x", tmp_path / "bad") if is_archive else bad.save(Path(name))
@@ -316,7 +316,7 @@ def test_of_inputs_that_are_malformed_as_a_whole_nothing_is_written(
     run: Run, tmp_path: Path
 ) -> None:
     bad = with_blob(Index.of([(f"{n:02}", "x" * 200) for n in range(90)]))
-    name = Replica(bad).save(tmp_path / "bad")
+    name = SampleRoot(bad).save(tmp_path / "bad")
     with pytest.raises(UsageError, match="no input can be merged"):
         run([name], store=str(tmp_path / "made"))
     assert not (tmp_path / "made").exists()
@@ -326,7 +326,7 @@ def test_every_key_of_a_nodes_ring_signs_joins(run: Run, tmp_path: Path) -> None
     folder = Folder(tmp_path / "hq")
     write_key(folder.key_path, ALICE)
     write_key(folder.path / "keys" / "bob.key", BOB)
-    forks = [Replica(None, 1_000 * i).set(BOB, {f"b{i}": i}) for i in range(1, 4)]
+    forks = [SampleRoot(None, 1_000 * i).set(BOB, {f"b{i}": i}) for i in range(1, 4)]
     report = run(saved(forks, tmp_path), into=str(folder.path))
     assert report.owner_forks == ()
     with CellStore.open(folder.store_path, read_only=True) as store:
@@ -338,11 +338,11 @@ def test_a_section_that_is_none_has_no_databases(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RANGE_KEYS", 10)
-    honest = Replica().set(ALICE, {f"k{i}": i for i in range(30)})
+    honest = SampleRoot().set(ALICE, {f"k{i}": i for i in range(30)})
     section = get_in(honest.root, [Keyword("kv")])
     assert isinstance(section, Map)
-    strange = Replica(assoc_in(honest.root, [Keyword("kv")], Index.of(section.entries())))
-    other = Replica().set(BOB, {"b": 1})
+    strange = SampleRoot(assoc_in(honest.root, [Keyword("kv")], Index.of(section.entries())))
+    other = SampleRoot().set(BOB, {"b": 1})
     for number, replicas in enumerate(([strange, other], [other, honest, strange])):
         made = tmp_path / f"made{number}"
         wanted = merged([one.root for one in replicas], ALICE)
@@ -351,7 +351,7 @@ def test_a_section_that_is_none_has_no_databases(
 
 
 def test_only_what_differs_is_staged(run: Run, tmp_path: Path) -> None:
-    start = Replica().set(ALICE, {f"k{i:05}": "v" * 150 for i in range(3_000)})
+    start = SampleRoot().set(ALICE, {f"k{i:05}": "v" * 150 for i in range(3_000)})
     forks = [start.fork(10_000 * i).set(ALICE, {f"k{i:05}": "new"}) for i in range(1, 5)]
     report = run(saved(forks, tmp_path), store=str(tmp_path / "made"), key=ALICE)
     assert report.output_cells > 300
@@ -388,7 +388,7 @@ def test_progress_and_report(run: Run, tmp_path: Path) -> None:
 )
 def test_wrong_calls(options: dict[str, Any], text: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    given = Replica().set(ALICE, {"k": 1}).save(tmp_path / "r")
+    given = SampleRoot().set(ALICE, {"k": 1}).save(tmp_path / "r")
     places = {
         name: str(tmp_path / value) if isinstance(value, str) else value
         for name, value in options.items()
@@ -407,7 +407,7 @@ def test_wrong_inputs(run: Run, tmp_path: Path) -> None:
     CellStore.open(tmp_path / "empty").close()
     with pytest.raises(UsageError, match="nothing was ever committed there"):
         run([str(tmp_path / "empty")], store=made)
-    given = Replica().set(ALICE, {"k": 1}).save(tmp_path / "r")
+    given = SampleRoot().set(ALICE, {"k": 1}).save(tmp_path / "r")
     with pytest.raises(UsageError, match="nosuchpin"):
         run([f"{given}@nosuchpin"], store=made)
     with pytest.raises(NoSigningKey):
@@ -427,7 +427,7 @@ def test_wrong_inputs(run: Run, tmp_path: Path) -> None:
 def test_a_staging_folder_of_ones_own_stays(run: Run, tmp_path: Path) -> None:
     place = tmp_path / "scratch"
     place.mkdir()
-    given = [Replica().set(ALICE, {"k": 1}).save(tmp_path / "r")]
+    given = [SampleRoot().set(ALICE, {"k": 1}).save(tmp_path / "r")]
     run(given, store=str(tmp_path / "made"), staging=str(place))
     assert place.is_dir()
     assert not list(place.iterdir())
@@ -438,7 +438,7 @@ def test_a_staging_folder_of_ones_own_stays(run: Run, tmp_path: Path) -> None:
 def test_inputs_that_lack_cells_leave_nothing_behind(run: Run, tmp_path: Path) -> None:
     from datalattice.errors import Corruption, MissingData
 
-    whole = Replica().set(ALICE, {f"k{i}": "v" * 200 for i in range(100)})
+    whole = SampleRoot().set(ALICE, {f"k{i}": "v" * 200 for i in range(100)})
     other = whole.fork(20_000).set(ALICE, {f"k{i}": "w" * 200 for i in range(100)})
     folder = Path(other.save(tmp_path / "r"))
     segment = next(iter(sorted((folder / "segments").iterdir())))
@@ -454,5 +454,5 @@ def test_inputs_that_lack_cells_leave_nothing_behind(run: Run, tmp_path: Path) -
 
 
 def test_the_index_of_sections_may_be_empty(run: Run, tmp_path: Path) -> None:
-    report = run([Replica(Index()).save(tmp_path / "r")], store=str(tmp_path / "made"))
+    report = run([SampleRoot(Index()).save(tmp_path / "r")], store=str(tmp_path / "made"))
     assert report.root == value_hash(Index()).hex()

@@ -14,7 +14,7 @@ from datalattice.cells import EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_
 from datalattice.crypto import KeyPair
 from datalattice.lattice import assoc_in, root_lattice, set_local
 from datalattice.pipeline.jobs import merge
-from datalattice.testing.replicas import ALICE, BOB, CAROL, Replica, merged, run_here
+from datalattice.testing.replicas import ALICE, BOB, CAROL, SampleRoot, merged, run_here
 
 pytest.importorskip("pyspark")
 
@@ -24,7 +24,7 @@ OWNERS = (ALICE, BOB, CAROL)
 CASES = 10
 
 
-def change(draw: random.Random, replica: Replica) -> None:
+def change(draw: random.Random, replica: SampleRoot) -> None:
     """Write something, as an owner or as somebody who is none."""
     keys, kind = draw.choice(OWNERS), draw.randrange(8)
     if kind < 3:
@@ -49,7 +49,7 @@ def write_file(draw: random.Random, cursor: Any, clock: Any, keys: KeyPair) -> N
     drive.write(f"/f{draw.randrange(4)}", bytes([draw.randrange(3)]) * 5_000)
 
 
-def plant(draw: random.Random, replica: Replica) -> None:
+def plant(draw: random.Random, replica: SampleRoot) -> None:
     """Put what does not belong there in the place of an owner."""
     section = Keyword(draw.choice(["kv", "queue", "fs", "local"]))
     owners = replica.root.get(section) if isinstance(replica.root, Index) else None
@@ -72,8 +72,8 @@ def plant(draw: random.Random, replica: Replica) -> None:
 @pytest.mark.parametrize("seed", range(CASES))
 def test_random_replicas(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(seed)
-    start = Replica(root_lattice().zero())
-    replicas: list[Replica] = []
+    start = SampleRoot(root_lattice().zero())
+    replicas: list[SampleRoot] = []
     for number in range(draw.randrange(2, 7)):
         replicas.append(draw.choice([start, *replicas]).fork(10_000 * number))
         for _ in range(draw.randrange(1, 6)):

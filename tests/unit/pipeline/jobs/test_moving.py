@@ -33,7 +33,7 @@ from datalattice.pipeline.jobs.load import (
     made_rows,
 )
 from datalattice.pipeline.session import package_settings, spark_session
-from datalattice.testing.replicas import ALICE, BOB, Replica
+from datalattice.testing.replicas import ALICE, BOB, SampleRoot
 
 LINES = LoadPlan(is_text=True, key=None, text_key=False, variants=(), drop_nulls=False)
 
@@ -187,7 +187,7 @@ def test_what_keyless_records_may_become() -> None:
 
 
 def test_keys_are_spread_over_as_many_partitions_as_before(tmp_path: Path) -> None:
-    replica = Replica()
+    replica = SampleRoot()
 
     def spread(cursor: RootLattice, clock: Clock) -> None:
         topics = Topics.at(cursor, ALICE.public_key, clock)

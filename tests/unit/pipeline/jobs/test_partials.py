@@ -35,7 +35,7 @@ from datalattice.pipeline.jobs.partials import (
     with_databases,
 )
 from datalattice.pipeline.jobs.reduction import Reduction, read_unit, unit_document
-from datalattice.testing.replicas import ALICE, BOB, CAROL, Replica, merged
+from datalattice.testing.replicas import ALICE, BOB, CAROL, SampleRoot, merged
 
 WHOLE = OwnerBucket(0, 1)
 
@@ -60,7 +60,7 @@ def in_groups(
 
 def history(steps: list[tuple[int, int]]) -> list[Value]:
     """Return the roots of replicas of one owner: each step writes to one, perhaps after a merge."""
-    start = Replica().set(ALICE, {"k": 0})
+    start = SampleRoot().set(ALICE, {"k": 0})
     replicas = [start.fork(1_000_000 * (i + 1)) for i in range(4)]
     for number, (target, source) in enumerate(steps):
         if source != target:
@@ -89,7 +89,7 @@ def test_which_of_concurrent_values_stays_depends_on_their_order_alone(
     order: tuple[int, ...], sizes: list[int]
 ) -> None:
     """Two concurrent values, and one after each of them."""
-    start = Replica().set(ALICE, {"k": 0})
+    start = SampleRoot().set(ALICE, {"k": 0})
     one = start.fork(10_000).set(ALICE, {"a": 1})
     two = start.fork(20_000).set(ALICE, {"b": 2})
     four = [one, two, one.fork(30_000).set(ALICE, {"a": 3}), two.fork(40_000).set(ALICE, {"b": 4})]
@@ -98,7 +98,9 @@ def test_which_of_concurrent_values_stays_depends_on_their_order_alone(
 
 
 def test_the_shares_of_a_root_have_nothing_in_common_and_are_all_of_it() -> None:
-    root = Replica().set(ALICE, {"a": 1}).set(BOB, {"b": 1}).offer(CAROL, [1]).offer(BOB, [2]).root
+    root = (
+        SampleRoot().set(ALICE, {"a": 1}).set(BOB, {"b": 1}).offer(CAROL, [1]).offer(BOB, [2]).root
+    )
     shares = [in_groups([root], [], None, OwnerBucket(number, 5)) for number in range(5)]
     found = [path for share in shares for path, _ in slots_of(share)]
     assert len(found) == 4
@@ -106,7 +108,7 @@ def test_the_shares_of_a_root_have_nothing_in_common_and_are_all_of_it() -> None
 
 
 def test_what_is_private_is_in_no_share() -> None:
-    root = set_local(Replica().set(ALICE, {"a": 1}).root, ALICE, 1)
+    root = set_local(SampleRoot().set(ALICE, {"a": 1}).root, ALICE, 1)
     assert get_in(in_groups([root], [], None), [Keyword("local")]) is None
 
 
@@ -119,9 +121,9 @@ def test_the_deputy_has_no_secret_and_its_signature_is_none() -> None:
 
 
 def test_a_forged_value_with_the_signature_of_a_deputy_is_not_taken() -> None:
-    honest = Replica().set(BOB, {"b": 1}).root
+    honest = SampleRoot().set(BOB, {"b": 1}).root
     forged = Signed(ALICE.public_key, bytes(64), get_in(honest, []))
-    bad = Replica(honest).root
+    bad = SampleRoot(honest).root
     assert isinstance(bad, Index)
     section = bad.get(Keyword("kv"))
     assert isinstance(section, Map)
@@ -159,10 +161,10 @@ def test_ranges_of_keys_give_the_same_signed_value(bounds: tuple[bytes, ...]) ->
 def test_an_input_without_the_database_or_with_a_bad_signature_adds_nothing_to_its_ranges() -> None:
     roots = history([(0, 0)])[:2]
     bad = Signed(ALICE.public_key, bytes(64), get_in(roots[0], [*SLOT, Keyword("value")]))
-    hostile = Index({Keyword("kv"): Replica().set(BOB, {"x": 1}).root.get(Keyword("kv"))})  # type: ignore[attr-defined]
+    hostile = Index({Keyword("kv"): SampleRoot().set(BOB, {"x": 1}).root.get(Keyword("kv"))})  # type: ignore[attr-defined]
     section = hostile.get(Keyword("kv"))
     hostile = hostile.put(Keyword("kv"), section.put(ALICE.public_key, bad))  # type: ignore[attr-defined]
-    other = Replica().set(CAROL, {"y": 1}).root
+    other = SampleRoot().set(CAROL, {"y": 1}).root
     chosen = [hostile, roots[0], other, roots[1]]
     assert value_hash(by_ranges(chosen, ranges(b"k1"))) == value_hash(merged(chosen, ALICE))
 
@@ -177,7 +179,7 @@ def test_units_and_what_tasks_know_travel_as_what_they_are() -> None:
 
 def test_a_range_that_nobody_has_is_nothing() -> None:
     merger = UnitMerger([ALICE.public_key], ranges())
-    root = Replica().set(BOB, {"x": 1}).root
+    root = SampleRoot().set(BOB, {"x": 1}).root
     made = merger.merge(ranges()[0], [merger.take(root, ranges()[0]), Partial(None)])
     assert made.value is None
     assert merger.take(Vector.of([1]), ranges()[0]).value is None

@@ -11,12 +11,12 @@ from datalattice.errors import BadFormat, MissingData
 from datalattice.pipeline.kv import plan as planning
 from datalattice.pipeline.kv.plan import Piece, Task, plan
 from datalattice.pipeline.kv.view import DatabaseName, DatabasePair
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 
 SHOP, BANK = DatabaseName("0xaa", "shop"), DatabaseName("0xaa", "bank")
 
 
-class Indexes(Cells):
+class Indexes(CellDict):
     """Indexes as they are read from a store."""
 
     def index(self, entries: dict[str, object]) -> Index:
@@ -27,7 +27,7 @@ def numbered(count: int, prefix: str = "key") -> dict[str, object]:
     return {f"{prefix}{i:06}": f"value {i}" * 5 for i in range(count)}
 
 
-def keys_of(task: Task, cells: Cells) -> list[Value]:
+def keys_of(task: Task, cells: CellDict) -> list[Value]:
     return [
         change[0]
         for piece in pickle.loads(pickle.dumps(task))

@@ -43,7 +43,7 @@ from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.kv.sink import sink_options
 from datalattice.pipeline.kv.source import KVSource
 from datalattice.pipeline.kv.upsert import Writes, mark_key, rebased, upserting
-from datalattice.testing.spark_kit import Task, commit, full_disk
+from datalattice.testing.spark_kit import FakeTaskContext, commit, full_disk
 
 KEYS = KeyPair(bytes(32))
 NOW_MS = 1_000_000
@@ -71,7 +71,9 @@ class Sink:
         return pickle.loads(pickle.dumps(make(kind, overwrite)))
 
     def stage(self, writer: Any, schema: str, task: int, rows: list[tuple[Any, ...]]) -> Staged:
-        self.monkeypatch.setattr(exactly_once, "_task_context", lambda: Task(task, "7", 7))
+        self.monkeypatch.setattr(
+            exactly_once, "_task_context", lambda: FakeTaskContext(task, "7", 7)
+        )
         names = [column.partition(" ")[0] for column in schema.split(", ")]
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
         found = writer.write(iter([pa.record_batch(columns, names=names)]))

@@ -10,13 +10,13 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat
 from datalattice.pipeline.kv.options import parse_options
 from datalattice.pipeline.kv.view import differing
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 
 ALICE = KeyPair(bytes([1]) * 32)
 OPTIONS = parse_options({"store": "s"})
 
 
-class Roots(Cells):
+class Roots(CellDict):
     """Roots as they are read from a store."""
 
     def root(self, databases: list[tuple[Value, Value]]) -> Value:

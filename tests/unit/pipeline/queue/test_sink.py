@@ -49,7 +49,7 @@ from datalattice.pipeline.queue import stage as rows_stage
 from datalattice.pipeline.queue.sink import sink_options
 from datalattice.pipeline.queue.source import QueueSource
 from datalattice.testing.clocks import StoppedClock
-from datalattice.testing.spark_kit import Task, commit, full_disk
+from datalattice.testing.spark_kit import FakeTaskContext, commit, full_disk
 
 KEYS = KeyPair(bytes(32))
 NOW_MS = 1_000_000
@@ -90,7 +90,9 @@ class Sink:
         return pickle.loads(pickle.dumps(made))
 
     def stage(self, writer: Any, task: int, *batches: dict[str, Any]) -> Staged:
-        self.monkeypatch.setattr(exactly_once, "_task_context", lambda: Task(task, "7", 7))
+        self.monkeypatch.setattr(
+            exactly_once, "_task_context", lambda: FakeTaskContext(task, "7", 7)
+        )
         found = writer.write(pa.record_batch(columns) for columns in batches)
         assert isinstance(found, Staged)
         return found

@@ -26,7 +26,7 @@ from datalattice.pipeline.queue.plan import PartitionName
 from datalattice.pipeline.queue.view import QueueViews, offsets_since, read_view
 from datalattice.pipeline.signatures import check_signed
 from datalattice.store import MemoryStore
-from datalattice.testing.cells_kit import Cells
+from datalattice.testing.cells_kit import CellDict
 
 ALICE, BOB = KeyPair(bytes([1]) * 32), KeyPair(bytes([2]) * 32)
 PARTITIONS = Keyword("partitions")
@@ -201,7 +201,7 @@ def test_of_many_owners_only_those_that_changed_are_looked_at(
 
 
 def test_what_there_was_before_may_be_gone() -> None:
-    cells = Cells()
+    cells = CellDict()
     views = QueueViews(parse_options({"store": "s", "owner": name_of(BOB)}))
     for name in ("a", "b"):
         others = [KeyPair(bytes([number]) * 32) for number in range(2, 40)]
