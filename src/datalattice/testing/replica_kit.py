@@ -2,7 +2,7 @@
 
 `check_replica` drives two of them against each other through replicators: writes on both sides,
 frames lost and repeated, connections torn. Whatever happened, the next comparison makes them equal,
-leaves nothing open, and asks for nothing more. The kind needs no line for it but `TestedReplica`.
+leaves nothing open, and asks for nothing more. The kind needs no line for it but `KitReplica`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WRITES: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class TestedReplica:
+class KitReplica:
     """One replica of a kind, what makes its conversations, and how its user writes a number."""
 
     replica: Replica
@@ -42,7 +42,7 @@ class TestedReplica:
 
 @dataclass(slots=True)
 class _End:
-    kind: TestedReplica
+    kind: KitReplica
     replicator: Replicator
     inbox: deque[bytes]
 
@@ -50,7 +50,7 @@ class _End:
 class ReplicaPair:
     """Two replicas of a kind, `0` and `1`, and the frames between them."""
 
-    def __init__(self, make: Callable[[], TestedReplica], dice: Dice) -> None:
+    def __init__(self, make: Callable[[], KitReplica], dice: Dice) -> None:
         self._dice = dice
         self.now_ms = 0
         self.finished: list[tuple[object, str | None]] = []
@@ -116,7 +116,7 @@ class ReplicaPair:
         return [end.kind.replica.probe.key for end in self.ends]
 
 
-def check_replica(make: Callable[[], TestedReplica], seed: int = 0) -> None:
+def check_replica(make: Callable[[], KitReplica], seed: int = 0) -> None:
     """Check what every replica keeps to; a seed stands for what happens between two of them."""
     _check_alone(make)
     dice = Dice(seed, "replica kit")
@@ -138,7 +138,7 @@ def check_replica(make: Callable[[], TestedReplica], seed: int = 0) -> None:
     _check_pull(pair)
 
 
-def _check_alone(make: Callable[[], TestedReplica]) -> None:
+def _check_alone(make: Callable[[], KitReplica]) -> None:
     """Check one replica that nobody speaks with."""
     kind = make()
     before = kind.replica.probe

@@ -10,26 +10,26 @@ from datalattice.lattice import MapLattice, MaxLattice
 from datalattice.store import MemoryStore
 from datalattice.sync import LatticeProtocol, LatticeReplica, News, Offer, Peer
 from datalattice.testing.counters import Counters, JsonProtocol, Ranges
-from datalattice.testing.replica_kit import TestedReplica, check_replica
+from datalattice.testing.replica_kit import KitReplica, check_replica
 
 
-def lattice() -> TestedReplica:
+def lattice() -> KitReplica:
     replica = LatticeReplica(MemoryStore(), MapLattice(MaxLattice()))
-    return TestedReplica(
+    return KitReplica(
         replica,
         LatticeProtocol(),
         lambda number: replica.cursor.assoc(f"name {number % 17}", number + 1),
     )
 
 
-def counters() -> TestedReplica:
+def counters() -> KitReplica:
     replica = Counters()
-    return TestedReplica(replica, JsonProtocol(), lambda number: replica.add(f"name {number % 17}"))
+    return KitReplica(replica, JsonProtocol(), lambda number: replica.add(f"name {number % 17}"))
 
 
 @pytest.mark.parametrize("make", [lattice, counters])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_replica_keeps_to_the_kit(make: Callable[[], TestedReplica], seed: int) -> None:
+def test_a_replica_keeps_to_the_kit(make: Callable[[], KitReplica], seed: int) -> None:
     check_replica(make, seed)
 
 
