@@ -50,7 +50,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/lattice demo $(DEMO_ARGS)
+	@PYTHONPATH=examples $(BIN)/python -m flights $(DEMO_ARGS)
 
 # --- tests ------------------------------------------------------------------------------------
 

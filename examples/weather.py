@@ -166,7 +166,7 @@ def headquarters(path: Path) -> Iterator[Hq]:
     folder = Folder(path)
     write_key(folder.key_path, KeyPair.generate())
     command = [sys.executable, "-m", "datalattice.cli", "node", "start", "--port", "0"]
-    node = subprocess.Popen(  # noqa: S603 - this installation's own command
+    node = subprocess.Popen(
         [*command, "--attached", "--dir", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert node.stdin is not None

@@ -103,7 +103,7 @@ class Cluster:
     ) -> Path:
         log = self.folder / f"{name}.log"
         with log.open("wb") as file:
-            process = subprocess.Popen(  # noqa: S603 - a program of the pyspark package
+            process = subprocess.Popen(
                 [self._spark / "bin" / program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -16,7 +16,9 @@ pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 pytestmark = [pytest.mark.once, pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(120)]
 
-COMMAND = [sys.executable, "-m", "datalattice.cli", "demo"]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+COMMAND = [sys.executable, "-m", "flights"]
+PATHS = os.pathsep.join([str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])])
 FLIGHTS = 3_000
 PATIENCE_S = 100.0
 
@@ -27,7 +29,7 @@ def demo(folder: Path, *arguments: str, **environment: str) -> subprocess.Comple
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-        env={**os.environ, "DATALATTICE_DEBUG": "", **environment},
+        env={**os.environ, "PYTHONPATH": PATHS, "DATALATTICE_DEBUG": "", **environment},
         check=False,
     )
 
@@ -82,6 +84,7 @@ def test_ctrl_c_is_one_line_and_leaves_nothing_running(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONPATH": PATHS},
         start_new_session=True,
     ) as process:
         assert process.stdout is not None
@@ -103,6 +106,7 @@ def test_a_demo_that_is_killed_leaves_nothing_running_and_the_next_one_goes_on(
         [*COMMAND, "--dir", str(folder), "--flights", str(FLIGHTS)],
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONPATH": PATHS},
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:

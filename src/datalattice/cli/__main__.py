@@ -1,4 +1,4 @@
-"""Runs the command as `python -m datalattice.cli`: how the demo starts its own processes."""
+"""Runs the command as `python -m datalattice.cli`: how examples start nodes."""
 
 from datalattice.cli import start
 

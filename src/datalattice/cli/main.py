@@ -69,7 +69,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "demo": ("demo", "demo"),
     "init": ("key", "init"),
     "key": ("key", "app"),
     "node": ("node", "app"),
@@ -245,11 +244,14 @@ def built() -> TyperGroup:
     return group
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. Every error ends in one line on standard error."""
+def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") -> int:
+    """Run one command and return its exit code. Every error ends in one line on standard error.
+
+    command: another program's command; None: `lattice`.
+    """
     as_json = "--json" in arguments
     try:
-        code = built()(list(arguments), prog_name="lattice", standalone_mode=False)
+        code = (command or built())(list(arguments), prog_name=name, standalone_mode=False)
     except (Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except _Terminated:
@@ -319,13 +321,13 @@ def _terminate(_number: int, _frame: object) -> None:
     raise _Terminated
 
 
-def main() -> None:
-    """Run the command line of this process and end it."""
+def main(command: Any = None, name: str = "lattice") -> None:
+    """Run the command line of this process, or that of an example, and end it."""
     _prepare_streams()
     sys.set_int_max_str_digits(INTEGER_DIGITS_MAX)
     signal.signal(signal.SIGTERM, _terminate)
     logging.lastResort = _Notices(logging.WARNING)  # a node has a log of its own
-    code = run(sys.argv[1:])
+    code = run(sys.argv[1:], command, name)
     try:
         sys.stdout.flush()
     except BrokenPipeError:

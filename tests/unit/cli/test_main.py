@@ -32,7 +32,6 @@ COMMANDS = [
     ["queue", "topics"],
     ["get"],
     ["conformance"],
-    ["demo"],
 ]
 
 

@@ -1,4 +1,4 @@
-"""Place: the demo's folder - what marks it as one, who may use it, and starting over.
+"""The demo's folder: the file that marks it, its locks, and starting over.
 
     demo.json        marks the folder as a demo's and says of how many flights
     demo.lock        held by the demo that runs
@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from datalattice.cli.demo.sites import NODES
 from datalattice.errors import Timeout, UsageError
+from flights.sites import NODES
 
 MARK: Final = "demo.json"
 LOCK: Final = "demo.lock"
@@ -40,7 +40,7 @@ SPARK_LOG: Final = "spark-scratch.log"
 CONTENTS: Final = (*NODES, CHECKPOINT, SCRATCH, SPARK_LOG, PLOT, REPORT)
 
 
-class Place:
+class DemoFolder:
     """The folder of one demo."""
 
     def __init__(self, path: Path) -> None:

@@ -13,15 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Map, Value, to_python
-from datalattice.cli.demo.driver import compute, forget
-from datalattice.cli.demo.figures import fold, total_of
-from datalattice.cli.demo.flights import CARRIER, DataSet, read_flights
-from datalattice.cli.demo.place import Place
-from datalattice.cli.demo.plot import check_plot, save_plot
-from datalattice.cli.demo.proof import Check, prove, read_figures
-from datalattice.cli.demo.report import Report
-from datalattice.cli.demo.sites import (
+from datalattice.cli.render import Bars, Step, print_lines, progress_bars
+from datalattice.client import edit, editing, open_reader, reading
+from datalattice.errors import PeerUnavailable, Unavailable
+from datalattice.store import CellStore
+from flights.dataset import CARRIER, DataSet, read_flights
+from flights.demofolder import DemoFolder
+from flights.driver import compute, forget
+from flights.figures import fold, total_of
+from flights.memory import peak_memory_mib
+from flights.plot import check_plot, save_plot
+from flights.proof import Check, prove, read_figures
+from flights.report import Report
+from flights.sites import (
     COVERS,
     FIGURES_TOPIC,
     FLIGHTS_TOPIC,
@@ -29,14 +35,9 @@ from datalattice.cli.demo.sites import (
     Site,
     count_of,
     ingest,
+    topics_of,
 )
-from datalattice.cli.demo.stream import Groups, Task, check_spark
-from datalattice.cli.demo.usage import peak_memory_mib
-from datalattice.cli.render import Bars, Step, print_lines, progress_bars
-from datalattice.cli.topics import own_topic, topics_of
-from datalattice.client import edit, editing, open_reader, reading
-from datalattice.errors import PeerUnavailable, Unavailable
-from datalattice.store import CellStore
+from flights.stream import Groups, Task, check_spark
 
 CONVERGE_TIMEOUT_S: Final = 180.0
 STEP_WIDTH: Final = 60
@@ -81,16 +82,16 @@ def run_demo(
             DataLatticeError: a node or Spark failed.
     """
     began = time.monotonic()
-    place, journal = Place(path), _Journal(quiet)
-    place.check()
+    folder, journal = DemoFolder(path), _Journal(quiet)
+    folder.check()
     with journal.wait("read", "read the data set"):
         check_plot()
         check_spark()
         data = read_flights(limit=limit)
-    with place.locked() as held:
-        place.prepare(fresh=fresh, limit=limit)
-        with Cluster(place.path, (held,)) as cluster:
-            run = _Run(cluster, data, place, cores, journal)
+    with folder.locked() as held:
+        folder.prepare(fresh=fresh, limit=limit)
+        with Cluster(folder.path, (held,)) as cluster:
+            run = _Run(cluster, data, folder, cores, journal)
             ingested = run.ingest()
             run.replicate()
             spark_ran = run.compute()
@@ -103,10 +104,10 @@ def run_demo(
             with journal.wait("stop", "the nodes end in order"):
                 cluster.stop()
         with journal.wait("plot", "draw the plot"):
-            save_plot(figures, place.plot)
+            save_plot(figures, folder.plot)
         journal.seconds["total"] = time.monotonic() - began
         report = Report(
-            folder=place.path,
+            folder=folder.path,
             flights={site: len(flights) for site, flights in data.by_site.items()},
             owners={site.name: site.public_key.hex() for site in cluster.nodes},
             apart=run.apart,
@@ -117,9 +118,9 @@ def run_demo(
             ingested=ingested,
             spark_ran=spark_ran,
             peak_memory_mib=run.memory,
-            plot=place.plot,
+            plot=folder.plot,
         )
-        place.report.write_text(json.dumps(report.document(), indent=2) + "\n", "utf-8")
+        folder.report.write_text(json.dumps(report.document(), indent=2) + "\n", "utf-8")
         return report
 
 
@@ -129,7 +130,7 @@ class _Run:
 
     cluster: Cluster
     data: DataSet
-    place: Place
+    folder: DemoFolder
     cores: int | None
     journal: _Journal
     apart: Mapping[str, str] = field(default_factory=dict)
@@ -217,17 +218,24 @@ class _Run:
         words = "Spark reads the queues at hq, figures go back signed"
         with self.journal.step("spark", words) as bars:
             self._stream(bars)
-            edit(hq.folder, own_topic(FIGURES_TOPIC, lambda topic: topic.set_meta(COVERS, ends)))
+            edit(
+                hq.folder,
+                lambda cursor, key_pair: (
+                    LatticeMQ.at(cursor, key_pair.public_key)
+                    .topic(FIGURES_TOPIC)
+                    .set_meta(COVERS, ends)
+                ),
+            )
         return True
 
     def _stream(self, bars: Bars) -> None:
-        resumed = self.place.checkpoint.exists()
+        resumed = self.folder.checkpoint.exists()
         starting = bars.add("Spark starts", 1)
         step = bars.add("flights in the figures", self.data.count)
         hq = self.cluster.hq
         task = Task(
             str(hq.folder.store_path),
-            str(self.place.checkpoint),
+            str(self.folder.checkpoint),
             list(self.data.columns),
             self.cores,
         )
@@ -238,7 +246,7 @@ class _Run:
             self.note_memory({driver: "spark driver"})
 
         try:
-            compute(task, self.place.scratch, receive)
+            compute(task, self.folder.scratch, receive)
         except PeerUnavailable:
             raise
         except Unavailable:
@@ -247,8 +255,8 @@ class _Run:
                 raise
         if resumed and _written(hq) != self.data.count:
             # It may also say that all was read when the figures are not there: begin again.
-            forget(self.place.checkpoint)
-            compute(task, self.place.scratch, receive)
+            forget(self.folder.checkpoint)
+            compute(task, self.folder.scratch, receive)
 
     def prove(self, hashes: Mapping[str, str]) -> list[Check]:
         """Check everything that is claimed."""

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.cli.demo import plot
-from datalattice.cli.demo.figures import Figure
-from datalattice.cli.demo.plot import save_plot
-from datalattice.cli.demo.proof import Check
-from datalattice.cli.demo.report import Report, print_report
-from datalattice.cli.demo.usage import peak_memory_mib
 from datalattice.errors import UsageError
+from flights import plot
+from flights.figures import Figure
+from flights.memory import peak_memory_mib
+from flights.plot import save_plot
+from flights.proof import Check
+from flights.report import Report, print_report
 
 FIGURES = {
     "carrier:UA": Figure(2_000, 1_990, 3_980, 597),

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from datalattice.cli.demo.figures import LATE_MINUTES, Figure
-from datalattice.cli.demo.flights import CARRIER, DELAY, HOUR, MISSING
-from datalattice.cli.demo.sites import FLIGHTS_TOPIC
 from datalattice.errors import DataLatticeError, UsageError
+from flights.dataset import CARRIER, DELAY, HOUR, MISSING
+from flights.figures import LATE_MINUTES, Figure
+from flights.sites import FLIGHTS_TOPIC
 
 if TYPE_CHECKING:
     from datalattice.pipeline import DataFrame, SparkSession

@@ -24,11 +24,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Final
 
-from datalattice.cli.demo.figures import Figure
-from datalattice.cli.demo.stream import MESSAGE, Groups, Task
 from datalattice.errors import Unavailable
+from flights.figures import Figure
+from flights.stream import MESSAGE, Groups, Task
 
-PROGRAM: Final = "from datalattice.cli.demo.stream import serve; serve()"
+PROGRAM: Final = "from flights.stream import serve; serve()"
 END_TIMEOUT_S: Final = 30.0
 READ_BYTES: Final = 1 << 16
 
@@ -52,7 +52,7 @@ def compute(task: Task, scratch: Path, receive: Callable[[Groups, int], None]) -
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env={**os.environ, **folders},
+            env={**os.environ, **folders, "PYTHONPATH": os.pathsep.join(sys.path)},
             start_new_session=True,
         )
     assert process.stdin is not None

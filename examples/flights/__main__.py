@@ -1,4 +1,4 @@
-"""Demo: the command `lattice demo` - a year of flights, signed queues, four nodes and Spark."""
+"""The flights demo: `make demo`, or in the folder `examples`: python -m flights [--help]."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from typing import Annotated, Final
 
 import typer
 from typer.exceptions import Exit
+from typer.main import get_command
 
-from datalattice.cli.folder import JsonOption
+from datalattice.cli.main import main
+from datalattice.cli.render import notices, print_json
+from flights.report import print_report
+from flights.run import run_demo
 
 DEFAULT_FOLDER: Final = Path("demo-data")
 EXIT_FAILED: Final = 1
@@ -28,7 +32,9 @@ def demo(
     cores: Annotated[
         int | None, typer.Option("--cores", min=1, help="Cores for Spark. Default: all.")
     ] = None,
-    json: JsonOption = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead of text.")
+    ] = False,
 ) -> None:
     """Show the whole idea on real data: the flights of 2013 from EWR, JFK and LGA.
 
@@ -37,10 +43,6 @@ def demo(
     departure delays, and the figures go back into the lattice, signed by hq. Everything that is
     claimed is checked. Run again, it goes on where it ended. Exit code 1 when a check fails.
     """
-    from datalattice.cli.demo.report import print_report
-    from datalattice.cli.demo.run import run_demo
-    from datalattice.cli.render import notices, print_json
-
     try:
         report = run_demo(dir, fresh=fresh, limit=flights, cores=cores, quiet=json)
     except KeyboardInterrupt:
@@ -52,3 +54,10 @@ def demo(
         print_report(report)
     if not report.holds:
         raise Exit(EXIT_FAILED)
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app.command()(demo)
+
+if __name__ == "__main__":
+    main(get_command(app), "flights")

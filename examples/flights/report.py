@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from datalattice.cli.demo.figures import LATE_MINUTES, Figure, Figures, group_of, total_of
-from datalattice.cli.demo.flights import CARRIER, HOUR
-from datalattice.cli.demo.proof import Check
 from datalattice.cli.render import print_lines, results, table
+from flights.dataset import CARRIER, HOUR
+from flights.figures import LATE_MINUTES, Figure, Figures, group_of, total_of
+from flights.proof import Check
 
 TOTAL_SECONDS_MAX: Final = 300
 QUEUES_SECONDS_MAX: Final = 90

@@ -14,13 +14,22 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
+from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Map, Value
-from datalattice.cli.demo.flights import SITES, Flight
-from datalattice.cli.folder import Folder, read_key, write_key
-from datalattice.cli.topics import topics_of
-from datalattice.client import ControlClient, connect, editing, open_reader
+from datalattice.client import (
+    ControlClient,
+    Folder,
+    connect,
+    editing,
+    open_reader,
+    read_key,
+    write_key,
+)
 from datalattice.crypto import KeyPair
+from datalattice.cursors import RootLattice
 from datalattice.errors import PeerUnavailable, Timeout
+from datalattice.lattice import root_lattice
+from flights.dataset import SITES, Flight
 
 HQ: Final = "hq"
 NODES: Final = (*SITES, HQ)
@@ -148,6 +157,11 @@ class Site:
             return 0
         with open_reader(self.folder) as store:
             return count_of(store.root(), self.public_key, topic)
+
+
+def topics_of(root: Value, owner: bytes) -> LatticeMQ:
+    """Return the topics of an owner in a root value, to read from."""
+    return LatticeMQ.at(RootLattice(root_lattice(), root), owner)
 
 
 def count_of(root: Value, owner: bytes, topic: str) -> int:

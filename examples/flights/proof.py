@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from datalattice.apps.queue import QUEUE_SECTION, Queue, entry_key, entry_value
 from datalattice.cells import Index, Map, Signed, Value, branch_hashes
-from datalattice.cli.demo.figures import Figure, Figures, plain
-from datalattice.cli.demo.flights import FLIGHTS, SITES, DataSet, plain_rows
-from datalattice.cli.demo.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, Cluster, Site
 from datalattice.cli.render import Step
-from datalattice.cli.topics import topics_of
 from datalattice.client import open_reader
 from datalattice.store import CellStore
+from flights.dataset import FLIGHTS, SITES, DataSet, plain_rows
+from flights.figures import Figure, Figures, plain
+from flights.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, Cluster, Site, topics_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,16 @@ import pytest
 
 from datalattice.apps.queue import QUEUE_SECTION, Topics
 from datalattice.cells import Index, Map, Signed, Value, decode_message, encode_message, value_hash
-from datalattice.cli.demo.figures import Figure, plain
-from datalattice.cli.demo.flights import DataSet, plain_rows, read_flights
-from datalattice.cli.demo.proof import Check, prove
-from datalattice.cli.demo.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, HQ, Cluster, Site
-from datalattice.cli.folder import read_key, read_keys
 from datalattice.cli.render import Bars
+from datalattice.client import read_key, read_keys
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadSignature, Corruption
 from datalattice.lattice import root_lattice
 from datalattice.store import CellStore
+from flights.dataset import DataSet, plain_rows, read_flights
+from flights.figures import Figure, plain
+from flights.proof import Check, prove
+from flights.sites import FIGURES_TOPIC, FLIGHTS_TOPIC, HQ, Cluster, Site
 
 FLIGHTS = 400
 RECORDS, LINES, FIGURES, ROOTS, SIGNATURES = range(5)
