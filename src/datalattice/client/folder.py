@@ -5,6 +5,7 @@ DIR/keys/*.key      the private keys of owners it writes for; the commands write
 DIR/store/          the cells and the root
 DIR/node.toml       settings of the node
 DIR/edit.lock       held while a process edits through a running node
+DIR/names.json      local names of owners (`client.owners`)
 
 A folder with one key has it as `identity.key`: the same key then proves the node and owns its data.
 In older folders that file is called `key`.
@@ -76,6 +77,11 @@ class Folder:
     def edit_lock_path(self) -> Path:
         """The file that is locked while a process edits through a running node."""
         return self.path / "edit.lock"
+
+    @property
+    def names_path(self) -> Path:
+        """The file of the local names of owners."""
+        return self.path / "names.json"
 
     @property
     def settings_path(self) -> Path:
