@@ -47,7 +47,9 @@ class Owner:
         return did_of(self.key) if isinstance(self.key, bytes) else str(self.key)
 
     def __str__(self) -> str:
-        return self.hex[:8] if self._text is None else self._text
+        if self._text is not None:
+            return self._text
+        return self.hex[:8] if isinstance(self.key, bytes) else self.hex
 
     def __repr__(self) -> str:
         return f"<Owner {self}>"

@@ -101,7 +101,7 @@ def test_an_owner_prints_as_its_name_or_as_unique_digits() -> None:
     names = {"north": OTHER}
     assert str(owner_of(OTHER, names=names, owners=[OWN])) == "north"
     assert str(owner_of(OWN, names=names, owners=[NEAR])) == OWN.hex()[:8]
-    close = OWN[:5] + bytes(27)
+    close = OWN[:5] + bytes([OWN[5] ^ 0x80]) + bytes(26)
     assert str(owner_of(OWN, names={}, owners=[OWN, close])) == OWN.hex()[:11]
     assert repr(owner_of("did:web:example.org", names={}, owners=[])) == (
         "<Owner did:web:example.org>"
