@@ -97,7 +97,7 @@ def test_two_processes_write_through_one_node_and_another_node_has_it_all(
     write_key(folder_of(tmp_path / "there").key_path, KeyPair.generate())
     here, address = node(start, "here")
     there, _ = node(start, "there", "--peer", address)
-    counting = [start("kv", "incr", "shop", "visits", "-d", "here") for _ in range(2)]
+    counting = [start("db", "incr", "shop", "visits", "-d", "here") for _ in range(2)]
     others = [
         start("fs", "put", "plan.txt", "papers:", "-d", "here"),
         start("venue", "register", "asset.json", "-d", "here"),
@@ -110,7 +110,7 @@ def test_two_processes_write_through_one_node_and_another_node_has_it_all(
     asked = [
         start("fs", "cat", "papers:plan.txt", "-d", "there"),
         start("venue", "verify", "--json", "-d", "there"),
-        start("kv", "get", "shop", "nothing", "-d", "there"),
+        start("db", "get", "shop", "nothing", "-d", "there"),
     ]
     assert ended(asked[0]) == "upstream\n"
     assert json.loads(ended(asked[1])) == {"venues": 1, "bad": []}
@@ -145,7 +145,7 @@ def test_ctrl_c_ends_a_watch(tmp_path: Path, start: Start) -> None:
         edit(folder, change)
 
     write(0)
-    watch = start("kv", "watch", "shop", "--json", "-d", "here")
+    watch = start("db", "watch", "shop", "--json", "-d", "here")
     written = 0
     while not has_output(watch):  # it may not look yet
         written += 1

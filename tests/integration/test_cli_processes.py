@@ -488,7 +488,7 @@ def test_damage_that_a_start_finds_is_said_and_shows_in_the_status(
     ran = lattice(home, "queue", "range", "t")
     assert ran.returncode == 1
     assert "is damaged (missing cells: 0x" in line(ran)
-    assert "`lattice store heal` fetches them from peers" in line(ran)
+    assert "`lattice disk heal` fetches them from peers" in line(ran)
     shutil.rmtree(home / "store" / "index")
     node(start, home)
     status = json.loads(lattice(home, "node", "status", "--json").stdout)

@@ -124,7 +124,7 @@ def test_jobs_and_formats_work_beside_a_node_that_runs(
     assert rows == {(owner, f"k{i}"): i for owner in owners for i in range(50)}
     listed = tmp_path / "list"
     marked = gc(spark, str(node.folder.path), str(listed), grace_ms=0)
-    arguments = ["store", "sweep", str(listed), "--dir", str(node.folder.path), "--json"]
+    arguments = ["disk", "sweep", str(listed), "--dir", str(node.folder.path), "--json"]
     swept = subprocess.run([*COMMAND, *arguments], capture_output=True, check=True)
     assert json.loads(swept.stdout)["cells_live"] == marked.cells_live
     assert audit(spark, str(node.folder.path)).is_clean

@@ -37,7 +37,7 @@ def choose_database(folder: Folder, root: Value, name: str, owner: str | None) -
     """Return the owner whose database is meant: the named one, else our own, else the only one."""
     holders = [one for one, held in databases_of(root) if held == name]
     wanted = None if owner is None else parse_owner(owner)
-    return choose_holder(folder, holders, wanted, f"database {name!r}", "lattice kv dbs")
+    return choose_holder(folder, holders, wanted, f"database {name!r}", "lattice db list")
 
 
 @contextmanager

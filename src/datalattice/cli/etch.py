@@ -308,7 +308,7 @@ def import_(
     """Take the root of an Etch file, and all below it, into the node's folder.
 
     It is merged into the root like the state of a peer. Exit code 1 when parts are left out:
-    as `lattice store import --merge`. No node may run.
+    as `lattice disk import --merge`. No node may run.
     """
     with _open(file) as etch, progress_bars(quiet=json) as bars:
         hash = etch.root_hash()

@@ -72,7 +72,7 @@ def existing_folder(option: Path | None) -> Folder:
 
 def _beginning(folder: Folder) -> str:
     """Return what makes a store: what a folder without a key needs comes first."""
-    writing = "a write such as `lattice kv set`, `lattice fs put` or `lattice queue offer`"
+    writing = "a write such as `lattice db set`, `lattice fs put` or `lattice queue offer`"
     return writing if folder.key_path.exists() else f"`lattice key new` and {writing}"
 
 

@@ -1,4 +1,4 @@
-"""Commands `lattice store stats`, `gc` and `sweep`: what a store holds, and giving it back."""
+"""Commands `lattice disk stats`, `gc` and `sweep`: what a store holds, and giving it back."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def sweep(
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Give back the room of what a sweep list says nothing reaches, as `store gc` does.
+    """Give back the room of what a sweep list says nothing reaches, as `disk gc` does.
 
     What is needed again since stays. A list of another store, or made before another collection,
     is refused. Works through the running node, which goes on meanwhile, or without one.

@@ -1,4 +1,4 @@
-"""Commands `lattice log`, `show`, `diff`, `checkout` and `audit`: former roots, and who signed."""
+"""Commands `history`, `show`, `diff`, `checkout` and `audit`: former roots, and who signed."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from datalattice.store import Moment, parse_time, time_text
 if TYPE_CHECKING:
     from datalattice.store import CellStore
 
-LOG_COUNT: Final = 20
+HISTORY_COUNT: Final = 20
 DIFF_COUNT: Final = 100
 AUDIT_COUNT: Final = 50
 
 SLOTS_SHOWN: Final = 4
-"""Slots of a commit that `log` prints; --json has all."""
+"""Slots of a commit that `history` prints; --json has all."""
 
 RefArgument = Annotated[
     str,
@@ -59,8 +59,8 @@ CountOption = Annotated[
 ]
 
 
-def log(
-    count: CountOption = LOG_COUNT,
+def history(
+    count: CountOption = HISTORY_COUNT,
     since: Annotated[
         str | None, typer.Option("--since", help="Only roots from this time on.")
     ] = None,
@@ -257,7 +257,7 @@ def checkout(
 ) -> None:
     """Make a folder of its own from a root: a fork that can be written to and merged back.
 
-    `lattice store import FOLDER --merge` brings it back, or `lattice node pull` from a node on it.
+    `lattice disk import FOLDER --merge` brings it back, or `lattice node pull` from a node on it.
     """
     folder = existing_folder(dir)
     target = folder_of(into)

@@ -200,7 +200,7 @@ def _print_forgotten(document: dict[str, Any]) -> None:
         pairs["still leased"] = document["leases"]
     if document["former_roots"]:
         pairs["former roots"] = (
-            f"{document['former_roots']} still have it; `lattice store forget 0s` forgets them"
+            f"{document['former_roots']} still have it; `lattice disk forget 0s` forgets them"
         )
     collected = document.get("collected")
     if collected is not None:

@@ -1,4 +1,4 @@
-"""Commands `lattice kv ...`: databases of keys, their values and structures."""
+"""Commands `lattice db ...`: databases of keys, their values and structures."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def _plain(result: object) -> str:
 # --- reading --------------------------------------------------------------------------------------
 
 
-@app.command("dbs")
-def dbs(dir: DirOption = None, json: JsonOption = False) -> None:
+@app.command("list")
+def list_(dir: DirOption = None, json: JsonOption = False) -> None:
     """List databases: everybody's that are here."""
     found: list[dict[str, object]] = []
     with reading(existing_folder(dir)) as root:
@@ -133,7 +133,7 @@ def get(
     with reading_database(dir, db, owner) as database:
         kind = database.type(key)
         if kind is None:
-            raise UsageError(f"database {db} has no key {key!r}; `lattice kv keys {db}` lists them")
+            raise UsageError(f"database {db} has no key {key!r}; `lattice db keys {db}` lists them")
         document, lines = _held(database, key, kind)
         ttl_ms = _left(database.ttl(key))
     show(

@@ -9,12 +9,12 @@ import typer
 from typer.main import get_command
 
 OFFLINE_COMMANDS: Final[Mapping[str, str]] = {
-    "kv": "set del expire persist hset hdel sadd srem zadd zrem push pop incr gc",
+    "db": "set del expire persist hset hdel sadd srem zadd zrem push pop incr gc",
     "queue": "offer truncate",
     "fs": "mkdir rm mv cp put sync",
     "venue": "register upload",
     "forks": "resolve",
-    "store": "heal",
+    "disk": "heal",
 }
 """The commands of groups that write for owners. `lattice put` does, too."""
 

@@ -48,7 +48,7 @@ def kept(store: CellStore, *names: str) -> Iterator[None]:
     except MissingData as error:
         raise Corruption(
             f"{store.path}: not all of {' or '.join(names)} is here ({error}); it may have been "
-            "collected, or be damaged: `lattice store check` tells"
+            "collected, or be damaged: `lattice disk check` tells"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Commands `lattice store pin`, `unpin`, `pins`, `export` and `import`: roots that are to stay."""
+"""Commands `lattice pin add`, `unpin`, `pins`, `export` and `import`: roots that are to stay."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ from datalattice.store import CellStore, Pin, parse_time, time_text
 
 PIPE: Final = Path("-")
 
+app = typer.Typer(help="Roots that are kept under a name: garbage collection spares them.")
 
+
+@app.command("add")
 def pin(
     name: Annotated[str, typer.Argument(help="The name; `lattice show NAME` and others take it.")],
     ref: Annotated[
@@ -80,6 +83,7 @@ def _expiry(text: str, now_ms: int) -> int:
     return 2 * now_ms - then_ms if is_span else then_ms
 
 
+@app.command("remove")
 def unpin(
     name: Annotated[str | None, typer.Argument(help="The name of the pin.")] = None,
     all: Annotated[
@@ -101,6 +105,7 @@ def unpin(
     show(json, document, lambda: print_pairs({"removed": name, "hash": document["hash"]}))
 
 
+@app.command("list")
 def pins(dir: DirOption = None, json: JsonOption = False) -> None:
     """List the pins, by name."""
     folder = existing_folder(dir)

@@ -426,8 +426,8 @@ def truncate(
     show(json, done, lambda: print_lines([f"{topic} {value_text(place)}: {removed} removed"]))
 
 
-@app.command("topics")
-def topics(
+@app.command("list")
+def list_(
     owner: OwnerOption = None,
     dir: DirOption = None,
     json: JsonOption = False,

@@ -1,4 +1,4 @@
-"""Commands `lattice store ...`: check a store, heal what is damaged, repair malformed roots."""
+"""Commands `lattice disk ...`: check a store, heal what is damaged, repair malformed roots."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ app = typer.Typer(help="Check a folder's store byte by byte, and heal what is da
 app.command("stats")(garbage.stats)
 app.command("gc")(garbage.gc)
 app.command("sweep")(garbage.sweep)
-app.command("pin")(pins.pin)
-app.command("unpin")(pins.unpin)
-app.command("pins")(pins.pins)
 app.command("forget")(pins.forget)
 app.command("export")(pins.export)
 app.command("import")(pins.import_)
@@ -61,20 +58,20 @@ def check(dir: DirOption = None, json: JsonOption = False) -> None:
     verdict = "lost" if document["lost"] else "clean"
     show(json, document, lambda: _print_report(document, whole=verdict))
     if not document["clean"]:
-        print_notice("the store is damaged; `lattice store heal` repairs it from peers")
+        print_notice("the store is damaged; `lattice disk heal` repairs it from peers")
         raise Exit(EXIT_FAILED)
     if document["unsound"]:
         print_notice(
             "the store holds malformed data, taken in by an earlier version; "
             + (
-                "`lattice store repair` leaves these parts out"
+                "`lattice disk repair` leaves these parts out"
                 if document["malformed"]
                 else "only earlier or pinned roots have it, and a collection ends it after them"
             )
         )
         raise Exit(EXIT_FAILED)
     if document["lost"]:
-        print_notice(f"{document['lost']}; to go on without it: lattice store heal --accept-loss")
+        print_notice(f"{document['lost']}; to go on without it: lattice disk heal --accept-loss")
         raise Exit(EXIT_FAILED)
 
 
@@ -155,7 +152,7 @@ def repair(
         bar = bars.add(f"check {folder.store_path}")
         report = store.check(bar.to)
         if not report.is_clean:
-            raise StoreFailed("the store is damaged; `lattice store heal` comes before a repair")
+            raise StoreFailed("the store is damaged; `lattice disk heal` comes before a repair")
         found = without_malformed(store, dict(report.unsound))
         parts = [
             {"part": " ".join(to_text(key) for key in one.path), "reason": one.reason}
@@ -188,7 +185,7 @@ def _print_repair(document: dict[str, Any]) -> None:
     elif document["applied"]:
         print_lines([f"the root as it was is pinned: {document['pin']}"])
     else:
-        print_notice("nothing was changed; `lattice store repair --apply` commits this")
+        print_notice("nothing was changed; `lattice disk repair --apply` commits this")
 
 
 def _store_in(path: Path) -> Path:

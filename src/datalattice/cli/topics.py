@@ -33,7 +33,7 @@ def choose_owner(folder: Folder, root: Value, wanted: bytes | None, topic: Value
     Raises: UsageError: nobody has such a topic, or several do.
     """
     holders = [owner for owner in queue_owners(root) if topic in topics_of(root, owner).topics()]
-    return choose_holder(folder, holders, wanted, f"topic {topic!r}", "lattice queue topics")
+    return choose_holder(folder, holders, wanted, f"topic {topic!r}", "lattice queue list")
 
 
 def own_topic(name: Value, change: Callable[[Topic], T]) -> Change[T]:

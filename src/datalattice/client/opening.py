@@ -145,7 +145,7 @@ def _check_loss(store: CellStore) -> None:
     if loss is not None:
         raise DataLoss(
             f"{loss}; nothing of your own is written here until that is accepted: "
-            "lattice store heal --accept-loss"
+            "lattice disk heal --accept-loss"
         )
 
 
@@ -156,7 +156,7 @@ def whole(folder: Folder) -> Iterator[None]:
         yield
     except MissingData as error:
         raise Corruption(
-            f"{folder.store_path} is damaged ({error}); `lattice store heal` fetches them from "
+            f"{folder.store_path} is damaged ({error}); `lattice disk heal` fetches them from "
             "peers, --from HOST:PORT or --from-store DIR"
         ) from error
 

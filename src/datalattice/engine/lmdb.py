@@ -235,7 +235,7 @@ class LmdbEngine:
         self._is_damaged = True
         if self._shared is None or self._shared.durable:
             return found
-        return Corruption(f"{found}; `lattice store heal` rebuilds these tables")
+        return Corruption(f"{found}; `lattice disk heal` rebuilds these tables")
 
     def read(self) -> LmdbSnapshot:
         """Begin a read transaction on the newest committed state."""

@@ -106,7 +106,7 @@ class OwnMalformed(MergeNotice):
     """This node's own value at `path` is malformed and cannot be merged.
 
     The foreign value replaces it if it is well-formed and signed by the owner. Otherwise own's
-    stays, and `lattice store repair` fixes it.
+    stays, and `lattice disk repair` fixes it.
     """
 
     kind = OWN_MALFORMED

@@ -210,7 +210,7 @@ class Healer:
         count = len(report.unsound)
         if count:
             self._observer.degrade(
-                UNCHECKED, f"{count} cells are malformed; `lattice store check` says where they are"
+                UNCHECKED, f"{count} cells are malformed; `lattice disk check` says where they are"
             )
         elif report.is_clean:
             store.mark_checked()

@@ -122,7 +122,7 @@ class Observer:
             self.degrade(
                 MALFORMED,
                 f"this node's own data is malformed: {note.text}; "
-                "stop it and run `lattice store repair`",
+                "stop it and run `lattice disk repair`",
             )
         level = logging.DEBUG if note.kind in _QUIET else logging.INFO
         name = self.name_of(note.peer)

@@ -60,7 +60,7 @@ COPY_BYTES: Final = 1 << 20
 """How much of a tail is written again at a time."""
 
 _REMEDY: Final = (
-    "put the file back; or fetch what is gone with `lattice store heal --from-store DIR` or "
+    "put the file back; or fetch what is gone with `lattice disk heal --from-store DIR` or "
     "`--from HOST:PORT`; or open the store with repair=True and lose it"
 )
 
@@ -133,7 +133,7 @@ def open_reader(disk: Disk, folder: str) -> Opened:
     if not index_is_believable(disk, folder):
         raise StoreFailed(
             f"{folder}: the index must be made again after a power failure, a copy or a cut of its "
-            "file; a writer does that when it opens the store, `lattice store heal` for example"
+            "file; a writer does that when it opens the store, `lattice disk heal` for example"
         )
     try:
         index = HashIndex(disk.engine(f"{folder}/{INDEX}", TABLES, read_only=True))
@@ -141,7 +141,7 @@ def open_reader(disk: Disk, folder: str) -> Opened:
     except (Corruption, StoreVersion) as error:
         raise StoreFailed(
             f"{folder}: the index is damaged and must be made again; a writer does that when it "
-            "opens the store, `lattice store heal` for example"
+            "opens the store, `lattice disk heal` for example"
         ) from error
     try:
         _check_id(disk, folder, store_id, start.position.segment)

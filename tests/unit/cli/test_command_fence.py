@@ -59,21 +59,21 @@ def test_a_restored_folder_appends_behind_what_a_peer_has(lattice: Any, tmp_path
 def test_copies_of_a_folder_count_in_columns_of_their_own(lattice: Any, tmp_path: Path) -> None:
     home = tmp_path / "home"
     lattice("key", "new")
-    lattice("kv", "incr", "shop", "visits", "7")
+    lattice("db", "incr", "shop", "visits", "7")
     shutil.copytree(home, tmp_path / "backup")
-    lattice("kv", "incr", "shop", "visits", "10")
+    lattice("db", "incr", "shop", "visits", "10")
     others = [home.rename(tmp_path / "original")]
     for name in ("one", "two"):
         others.append(Path(shutil.copytree(tmp_path / "backup", tmp_path / name)))
         for amount in ("100", "1000"):
-            lattice("kv", "incr", "shop", "visits", amount, "--dir", others[-1])
+            lattice("db", "incr", "shop", "visits", amount, "--dir", others[-1])
     shutil.copytree(tmp_path / "backup", home)
-    lattice("kv", "incr", "shop", "visits", "10000")
+    lattice("db", "incr", "shop", "visits", "10000")
     for other in others:
         archive = tmp_path / f"{other.name}.cells"
-        assert lattice("store", "export", "HEAD", archive, "--dir", other).code == 0
-        assert lattice("store", "import", archive, "--merge").code == 0
-    assert lattice("kv", "get", "shop", "visits").out == f"{7 + 10 + 2 * 1_100 + 10_000}\n"
+        assert lattice("disk", "export", "HEAD", archive, "--dir", other).code == 0
+        assert lattice("disk", "import", archive, "--merge").code == 0
+    assert lattice("db", "get", "shop", "visits").out == f"{7 + 10 + 2 * 1_100 + 10_000}\n"
 
 
 def test_without_a_peer_a_restored_folder_is_written_to_only_offline(
@@ -82,7 +82,7 @@ def test_without_a_peer_a_restored_folder_is_written_to_only_offline(
     home = begin(lattice, tmp_path)
     restore(home, tmp_path)
     peers(home, NOWHERE)
-    for command in ("queue offer log f", "queue truncate log 1", "kv set shop k 1"):
+    for command in ("queue offer log f", "queue truncate log 1", "db set shop k 1"):
         refused = lattice(*command.split())
         assert refused.code == 75
         assert refused.line().startswith(COPIED)
@@ -133,8 +133,8 @@ def test_the_choice_to_be_offline_ends_with_its_command(lattice: Any, tmp_path: 
     for _ in range(2):
         restore(home, tmp_path)
         peers(home, NOWHERE)
-        assert lattice("kv", "set", "shop", "k", "1").code == 75
-        assert lattice("kv", "set", "shop", "k", "1", "--offline").code == 0
+        assert lattice("db", "set", "shop", "k", "1").code == 75
+        assert lattice("db", "set", "shop", "k", "1", "--offline").code == 0
     config = load_settings(home / "node.toml", {}, {}).config
     keys = read_keys(Folder(home))
     with offline(), CellStore.open(home / "store") as store:
@@ -159,10 +159,10 @@ def test_a_loss_is_accepted_once_a_peer_has_said_what_was_written(
     lose(home)
     assert values(lattice) == list("abc")
     peers(home, NOWHERE)
-    for command in (("queue", "offer", "log", "f"), ("store", "heal", "--accept-loss")):
+    for command in (("queue", "offer", "log", "f"), ("disk", "heal", "--accept-loss")):
         refused = lattice(*command)
         assert refused.code == 1
-        assert refused.line().endswith("lattice store heal --accept-loss --offline")
+        assert refused.line().endswith("lattice disk heal --accept-loss --offline")
     with running(tmp_path / "peer", has_key=False) as peer:
         peers(home, str(peer.address))
         assert lattice("queue", "offer", "log", "f").code == 0
@@ -175,6 +175,6 @@ def test_a_loss_is_accepted_offline_where_that_is_asked_for(lattice: Any, tmp_pa
     home = begin(lattice, tmp_path)
     lose(home)
     peers(home, NOWHERE)
-    assert lattice("store", "heal", "--accept-loss", "--offline").code == 0
+    assert lattice("disk", "heal", "--accept-loss", "--offline").code == 0
     assert lattice("queue", "offer", "log", "f", "--offline").code == 0
     assert values(lattice) == list("abcf")

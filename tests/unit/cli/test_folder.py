@@ -91,7 +91,7 @@ READING = [
     ["queue", "peek", "t"],
     ["queue", "range", "t"],
     ["queue", "info", "t"],
-    ["queue", "topics"],
+    ["queue", "list"],
     ["queue", "truncate", "t", "1"],
     ["get"],
     ["node", "status"],
@@ -188,7 +188,7 @@ def test_a_further_device_is_another_node_of_the_same_owner(lattice: Any, tmp_pa
     assert lattice("key", "show", "-d", second).out.strip() == made["owner"]
     assert lattice("key", "identity", "show", "-d", second).out.strip() == device["identity"]
     assert lattice("queue", "offer", "t", "v", "-d", second).code == 0
-    (row,) = lattice("queue", "topics", "-d", second, "--json").document
+    (row,) = lattice("queue", "list", "-d", second, "--json").document
     assert row["owner"] == made["owner"]
     again = lattice("init", second)
     assert (again.code, again.out) == (2, "")

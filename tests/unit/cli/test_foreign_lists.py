@@ -61,7 +61,7 @@ def test_topics_are_listed_beside_those_of_a_stranger(
 ) -> None:
     assert lattice("queue", "offer", "log", "mine").code == 0
     plant("queue", make())
-    ran = lattice("queue", "topics", "--json")
+    ran = lattice("queue", "list", "--json")
     assert ran.code == 0, ran.err
     listed = [(one["owner"], one["topic"]) for one in ran.document]
     assert (owner, "log") in listed
@@ -69,9 +69,9 @@ def test_topics_are_listed_beside_those_of_a_stranger(
 
 
 def test_databases_are_listed_beside_those_of_a_stranger(lattice: Any, owner: str) -> None:
-    assert lattice("kv", "set", "d", "k", "v").code == 0
+    assert lattice("db", "set", "d", "k", "v").code == 0
     plant("kv", Map.of([("", Index.of([("k", Vector.of(("v", 0, 5, None)))]))]))
-    listed = lattice("kv", "dbs", "--json").document
+    listed = lattice("db", "list", "--json").document
     assert [(one["owner"], one["database"]) for one in listed] == [(owner, "d")]
 
 
@@ -96,7 +96,7 @@ def test_drives_are_listed_beside_those_of_a_stranger(
 
 @pytest.mark.usefixtures("owner")
 def test_jobs_of_any_operation_are_listed(lattice: Any) -> None:
-    assert lattice("kv", "set", "d", "k", "v").code == 0
+    assert lattice("db", "set", "d", "k", "v").code == 0
     job = Map.of([("status", "PENDING"), ("op", endless()), ("updated", 5)])
     plant("grid", Index.of([(Keyword("jobs"), Index.of([(b"j" * 16, job)]))]))
     ran = lattice("venue", "jobs", "--json", "--venue", did_of(STRANGER.public_key))
@@ -109,7 +109,7 @@ def test_changes_are_listed_beside_those_of_a_stranger(lattice: Any) -> None:
     assert lattice("queue", "offer", "log", "mine").code == 0
     plant("queue", Map.of([("t", topic(0))]))
     plant("queue", Map.of([("t", topic(0)), (endless(), topic(endless()))]))
-    newest, older = [one["hash"] for one in lattice("log", "--json").document][:2]
+    newest, older = [one["hash"] for one in lattice("history", "--json").document][:2]
     for form in ((), ("--json",)):
         ran = lattice("diff", older, newest, *form)
         assert ran.code == 0, ran.err

@@ -93,7 +93,7 @@ def test_the_log_tells_where_a_slot_went_over_to_another_branch(
     common = queue_root(["a"], 100, ANN)
     longer = queue_root(["b"], 200, ANN, common)
     fill(home, [common, longer, queue_root(["r"], 300, ANN, common), queue_root(["o"], 400, own)])
-    rows = lattice("log", "--json").document
+    rows = lattice("history", "--json").document
     kinds = [one["kind"] for row in rows for one in row["changed"] if tuple(one["path"]) == mine]
     assert kinds == ["fork", "change", "change"]
     assert all(
@@ -102,7 +102,7 @@ def test_the_log_tells_where_a_slot_went_over_to_another_branch(
         for one in row["changed"]
         if tuple(one["path"]) != mine
     )
-    (line,) = [one for one in lattice("log").out.splitlines() if "FORK" in one]
+    (line,) = [one for one in lattice("history").out.splitlines() if "FORK" in one]
     assert "FORK: another branch of its owner" in line
 
 

@@ -125,10 +125,10 @@ def test_a_drive_of_somebody_else_is_read_by_its_name(lattice: Any, tmp_path: Pa
     for one, owner in zip(homes[:2], owners, strict=False):
         assert lattice("fs", "put", tmp_path / "x", f"d:{owner[:4]}", *one).code == 0
     merge = ("--merge", *homes[2])
-    assert lattice("store", "import", tmp_path / "a", *merge).code == 0
+    assert lattice("disk", "import", tmp_path / "a", *merge).code == 0
     assert lattice("fs", "ls", "d:", *homes[2]).out == f"{owners[0][:4]}\n"
     assert "no drive 'e' here" in lattice("fs", "ls", "e:", *homes[2]).line()
-    assert lattice("store", "import", tmp_path / "b", *merge).code == 0
+    assert lattice("disk", "import", tmp_path / "b", *merge).code == 0
     several = lattice("fs", "ls", "d:", *homes[2])
     assert (several.code, "--owner" in several.line()) == (2, True)
     assert lattice("fs", "ls", "d:", "-o", owners[1], *homes[2]).out == f"{owners[1][:4]}\n"

@@ -1,4 +1,4 @@
-"""Commands `lattice store stats`, `gc` and `sweep`: alone, and through the running node."""
+"""Commands `lattice disk stats`, `gc` and `sweep`: alone, and through the running node."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def littered(tmp_path: Path, lattice: Any) -> Path:
 
 def test_stats_and_gc_without_a_node(tmp_path: Path, lattice: Any) -> None:
     home = littered(tmp_path, lattice)
-    before = lattice("store", "stats", "--live", "--grace", "0", "--json").document
+    before = lattice("disk", "stats", "--live", "--grace", "0", "--json").document
     assert before["cells_dead"] > 200
     assert before["cells_live"] + before["cells_dead"] == before["cells"]
     assert before["collected_ms"] is None
-    dry = lattice("store", "gc", "--grace", "0", "--dry-run", "--json").document
+    dry = lattice("disk", "gc", "--grace", "0", "--dry-run", "--json").document
     assert dry["is_dry"]
-    assert lattice("store", "stats", "--json").document["bytes"] == before["bytes"]
-    done = lattice("store", "gc", "--grace", "0", "--json").document
+    assert lattice("disk", "stats", "--json").document["bytes"] == before["bytes"]
+    done = lattice("disk", "gc", "--grace", "0", "--json").document
     assert done["dropped"] == dry["dropped"] == 1
     assert done["cells_dead"] == before["cells_dead"]
     assert done["bytes_after"] < done["bytes_before"] // 2
-    after = lattice("store", "stats").out
+    after = lattice("disk", "stats").out
     assert "last gc" in after
     assert "never" not in after
-    assert "segments dropped" in lattice("store", "gc", "--grace", "0").out
-    assert "clean" in lattice("store", "check").out
+    assert "segments dropped" in lattice("disk", "gc", "--grace", "0").out
+    assert "clean" in lattice("disk", "check").out
     assert "a record" in lattice("queue", "range", "log").out
     with CellStore.open(home / "store") as store:
         assert missing(store.root()) == []
@@ -67,59 +67,59 @@ def test_the_figures_of_stats_a_dry_run_and_a_collection_agree(
             assert lattice("queue", "offer", "log", f"record {number}".ljust(400, "x")).code == 0
         with CellStore.open(home / "store") as store:
             store.history.forget(1 << 52)
-    stats = lattice("store", "stats", "--live", "--grace", "0", "--json").document
+    stats = lattice("disk", "stats", "--live", "--grace", "0", "--json").document
     assert stats["collected_ms"] is None
     assert stats["cells_dead"] > 0
-    dry = lattice("store", "gc", "--grace", "0", "--dry-run", "--json").document
-    done = lattice("store", "gc", "--grace", "0", "--json").document
+    dry = lattice("disk", "gc", "--grace", "0", "--dry-run", "--json").document
+    done = lattice("disk", "gc", "--grace", "0", "--json").document
     assert stats["cells_dead"] == dry["cells_dead"] == done["cells_dead"]
     assert stats["cells_live"] == dry["cells_live"] == done["cells_live"]
     assert dry["cells_removed"] == done["cells_removed"]
     assert dry["dropped"] == done["dropped"]
     assert done["cells_removed"] == (done["cells_dead"] if is_littered else 0)
-    after = lattice("store", "stats", "--live", "--grace", "0", "--json").document
+    after = lattice("disk", "stats", "--live", "--grace", "0", "--json").document
     assert after["collected_ms"] is not None
     assert after["cells_dead"] == after["dead_left"] == done["cells_dead"] - done["cells_removed"]
     assert after["bytes"] == done["bytes_after"]
-    told = lattice("store", "stats").out
+    told = lattice("disk", "stats").out
     assert "never" not in told
     assert ("dead cells" in told) is not is_littered
 
 
 def test_stats_counts_by_the_grace_of_a_collection(tmp_path: Path, lattice: Any) -> None:
     littered(tmp_path, lattice)
-    assert lattice("store", "stats", "--live", "--json").document["cells_dead"] == 0
-    assert lattice("store", "gc", "--dry-run", "--json").document["cells_dead"] == 0
+    assert lattice("disk", "stats", "--live", "--json").document["cells_dead"] == 0
+    assert lattice("disk", "gc", "--dry-run", "--json").document["cells_dead"] == 0
 
 
 def test_the_default_grace_keeps_what_is_young(tmp_path: Path, lattice: Any) -> None:
     littered(tmp_path, lattice)
-    assert lattice("store", "gc", "--json").document["dropped"] == 0
+    assert lattice("disk", "gc", "--json").document["dropped"] == 0
 
 
 def test_gc_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
     home = littered(tmp_path, lattice)
     with running(home):
-        done = lattice("store", "gc", "--grace", "0", "--json").document
+        done = lattice("disk", "gc", "--grace", "0", "--json").document
         assert done["dropped"] == 1
         offered = lattice("queue", "offer", "log", "another record")
         assert offered.code == 0, offered
         assert "another record" in lattice("queue", "range", "log").out
-        assert lattice("store", "stats", "--json").document["collected_ms"] is not None
-        assert "clean" in lattice("store", "check").out
+        assert lattice("disk", "stats", "--json").document["collected_ms"] is not None
+        assert "clean" in lattice("disk", "check").out
 
 
 def test_sweep_without_a_node(tmp_path: Path, lattice: Any) -> None:
     home = littered(tmp_path, lattice)
     head = make_sweep_list(home / "store", tmp_path / "list")
-    dry = lattice("store", "sweep", str(tmp_path / "list"), "--dry-run", "--json").document
+    dry = lattice("disk", "sweep", str(tmp_path / "list"), "--dry-run", "--json").document
     assert dry["is_dry"]
     assert dry["dropped"] == 1
     assert (dry["cells_live"], dry["cells_dead"]) == (head.cells_live, head.cells_dead)
-    assert "segments dropped" in lattice("store", "sweep", str(tmp_path / "list")).out
-    assert "clean" in lattice("store", "check").out
+    assert "segments dropped" in lattice("disk", "sweep", str(tmp_path / "list")).out
+    assert "clean" in lattice("disk", "check").out
     assert "a record" in lattice("queue", "range", "log").out
-    again = lattice("store", "sweep", str(tmp_path / "list"))
+    again = lattice("disk", "sweep", str(tmp_path / "list"))
     assert again.code == 2
     assert "the list is stale: cells were removed" in again.line()
 
@@ -129,10 +129,10 @@ def test_sweep_refuses_what_is_no_list_of_this_store(tmp_path: Path, lattice: An
     with CellStore.open(tmp_path / "other") as store:
         store.commit(Map.of({"a": 1}))
     make_sweep_list(tmp_path / "other", tmp_path / "foreign")
-    ran = lattice("store", "sweep", str(tmp_path / "foreign"))
+    ran = lattice("disk", "sweep", str(tmp_path / "foreign"))
     assert ran.code == 2
     assert "the list of another store" in ran.line()
-    assert lattice("store", "sweep", str(tmp_path / "none"), "--json").error["error"] == "usage"
+    assert lattice("disk", "sweep", str(tmp_path / "none"), "--json").error["error"] == "usage"
 
 
 def test_sweep_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
@@ -140,17 +140,17 @@ def test_sweep_through_the_running_node(tmp_path: Path, lattice: Any) -> None:
     make_sweep_list(home / "store", tmp_path / "list")
     with running(home):
         assert lattice("queue", "offer", "log", "since the mark").code == 0
-        done = lattice("store", "sweep", str(tmp_path / "list"), "--json").document
+        done = lattice("disk", "sweep", str(tmp_path / "list"), "--json").document
         assert done["dropped"] == 1
         assert "since the mark" in lattice("queue", "range", "log").out
-        assert lattice("store", "sweep", str(tmp_path / "list")).code == 2
+        assert lattice("disk", "sweep", str(tmp_path / "list")).code == 2
         client = connect(home)
         assert client is not None
         with client, pytest.raises(UsageError, match="list is the path of a sweep list, got 5"):
             client.call("store.gc", list=5)
         os.mkfifo(tmp_path / "pipe")  # the node must not wait for somebody who writes to it
-        assert "a sweep list is a file" in lattice("store", "sweep", str(tmp_path / "pipe")).line()
-        assert "clean" in lattice("store", "check").out
+        assert "a sweep list is a file" in lattice("disk", "sweep", str(tmp_path / "pipe")).line()
+        assert "clean" in lattice("disk", "check").out
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def filled(lattice: Any, owner: str) -> str:
 
 
 def test_log_tells_when_what_changed_and_who_signed(lattice: Any, filled: str) -> None:
-    rows = lattice("log", "--json").document
+    rows = lattice("history", "--json").document
     assert len(rows) == 3
     assert rows[0]["names"] == ["HEAD"]
     assert [one["signer"] for row in rows for one in row["changed"]] == [filled] * 3
@@ -28,18 +28,18 @@ def test_log_tells_when_what_changed_and_who_signed(lattice: Any, filled: str) -
     assert rows[0]["changed"][0]["path"] == ["queue", f"0x{filled}"]
     times = [row["time_ms"] for row in rows]
     assert times == sorted(times, reverse=True)
-    ran = lattice("log", "-n", 1)
+    ran = lattice("history", "-n", 1)
     assert ran.out.count("\n") == 1
     assert f"(HEAD)  :queue 0x{filled[:16]}" in ran.out
     assert "2 older roots" in ran.err
-    assert len(lattice("log", "-n", 0, "--since", rows[1]["time"], "--json").document) == 2
-    assert lattice("log", "--since", "2100-01-01", "--json").document == []
-    assert lattice("log", "--since", "soon").code == 2
+    assert len(lattice("history", "-n", 0, "--since", rows[1]["time"], "--json").document) == 2
+    assert lattice("history", "--since", "2100-01-01", "--json").document == []
+    assert lattice("history", "--since", "soon").code == 2
 
 
 @pytest.mark.usefixtures("filled")
 def test_show_and_as_of_read_former_roots(lattice: Any) -> None:
-    rows = lattice("log", "--json").document
+    rows = lattice("history", "--json").document
     shown = lattice("show", "HEAD~1", "--json").document
     assert shown["root"] == rows[1]["hash"]
     assert shown["since"] == rows[1]["time"]
@@ -77,12 +77,12 @@ def test_diff_names_paths_and_is_bounded(lattice: Any, filled: str) -> None:
 def test_checkout_makes_a_fork_that_merges_back(lattice: Any, filled: str, tmp_path: Path) -> None:
     fork = tmp_path / "fork"
     made = lattice("checkout", "HEAD~1", "--into", fork, "--json").document
-    assert made["root"] == lattice("log", "--json").document[1]["hash"]
+    assert made["root"] == lattice("history", "--json").document[1]["hash"]
     assert lattice("queue", "range", "t", "--owner", filled, "-d", fork).out == "a0\na1\n"
-    assert lattice("store", "check", "-d", fork).code == 0
+    assert lattice("disk", "check", "-d", fork).code == 0
     assert lattice("key", "new", "-d", fork).code == 0
     assert lattice("queue", "offer", "forked", "x", "-d", fork).code == 0
-    done = lattice("store", "import", fork, "--merge", "--json").document
+    done = lattice("disk", "import", fork, "--merge", "--json").document
     assert done["dropped"] == 0
     assert lattice("queue", "range", "t").out == "a0\na1\na2\n"
     assert lattice("queue", "range", "forked").out == "x\n"
@@ -100,7 +100,7 @@ def test_checkout_with_the_key_writes_as_the_same_owner(lattice: Any, tmp_path: 
     ).read_text()
     assert (fork / "identity.key").read_text() != (fork / "keys" / "owner.key").read_text()
     assert lattice("queue", "offer", "t", "more", "-d", fork).code == 0
-    assert lattice("store", "import", fork, "--merge").code == 0
+    assert lattice("disk", "import", fork, "--merge").code == 0
     assert lattice("queue", "peek", "t", "--last").out == "more\n"
     other = tmp_path / "other"
     lattice("key", "new", "-d", other)
@@ -109,7 +109,7 @@ def test_checkout_with_the_key_writes_as_the_same_owner(lattice: Any, tmp_path: 
 
 
 def test_audit_tells_who_signed_what_when(lattice: Any, filled: str) -> None:
-    rows = lattice("log", "--json").document
+    rows = lattice("history", "--json").document
     document = lattice("audit", "--json").document
     (slot,) = document["slots"]
     assert (slot["signer"], slot["valid"], slot["changes"]) == (filled, True, 3)
@@ -131,12 +131,12 @@ def test_audit_fails_on_a_signature_that_is_not_valid(lattice: Any, tmp_path: Pa
     ran = lattice("audit")
     assert ran.code == 1
     assert "SIGNATURE NOT VALID" in ran.out
-    assert "SIGNATURE NOT VALID" in lattice("log").out
+    assert "SIGNATURE NOT VALID" in lattice("history").out
 
 
 @pytest.mark.usefixtures("filled")
 def test_a_root_whose_cells_are_gone_is_told_as_that(lattice: Any, tmp_path: Path) -> None:
-    rows = lattice("log", "--json").document
+    rows = lattice("history", "--json").document
     with CellStore.open(tmp_path / "home" / "store") as store:
         store.discard([bytes.fromhex(rows[1]["changed"][0]["hash"])])
     ran = lattice("show", "HEAD~1", "--full")

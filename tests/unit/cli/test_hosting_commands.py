@@ -69,7 +69,7 @@ def test_forgetting_names_who_still_keeps_the_data_and_gives_room_back(
     tmp_path: Path, lattice: Any, through: Any
 ) -> None:
     home = hosted(tmp_path, lattice)
-    lattice("store", "pin", "before")
+    lattice("pin", "add", "before")
     with through(home):
         assert lattice("queue", "range", "log", "--owner", OWNER).out.count("text") == 400
         done = lattice("forget", OWNER, "--json").document
@@ -77,14 +77,14 @@ def test_forgetting_names_who_still_keeps_the_data_and_gives_room_back(
         assert done["bytes"] > 120_000
         assert done["pins"] == ["before"]
         assert done["former_roots"] >= 1
-        lattice("store", "unpin", "before")
-        lattice("store", "forget", "0s")
+        lattice("pin", "remove", "before")
+        lattice("disk", "forget", "0s")
         again = lattice("forget", OWNER, "--now", "--json").document
         assert again["sections"] == []
         assert again["collected"]["bytes_after"] < again["collected"]["bytes_before"] / 2
         assert "mine" in lattice("queue", "range", "log").out
         assert "text" not in lattice("queue", "range", "log", "--owner", OWNER).out
-        assert "clean" in lattice("store", "check").out
+        assert "clean" in lattice("disk", "check").out
 
 
 @pytest.mark.parametrize("through", [alone, running])
@@ -126,7 +126,7 @@ def test_an_owner_over_its_quota_is_shown_with_the_cause_wherever_one_looks(
         assert peer["refusal"] == told[0]
         assert f"not taken: {told[0]}" in lattice("node", "peers").out
         assert lattice("hosting", "allow", BEN.public_key.hex()).code == 0
-        while BEN.public_key.hex() not in lattice("queue", "topics", "--json").out:
+        while BEN.public_key.hex() not in lattice("queue", "list", "--json").out:
             assert time.monotonic() < until, "what is allowed did not come"
         assert lattice("hosting", "--json").document["over_quota"] == []
 

@@ -1,4 +1,4 @@
-"""`store import --merge` and `etch import`: a stranger's file can do no more than a peer."""
+"""`disk import --merge` and `etch import`: a stranger's file can do no more than a peer."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_each_bad_part_of_a_file_costs_that_part_and_is_told(
     here, there = mixture(read_key(home / "identity.key"))
     fill(home, [here])
     source = written(tmp_path / "theirs", there, kind)
-    command = ("etch", "import") if kind == "etch" else ("store", "import", "--merge")
+    command = ("etch", "import") if kind == "etch" else ("disk", "import", "--merge")
     settings = {} if through is alone else {"hosting": HostingPolicy(owner_bytes=QUOTA)}
     with through(home, **settings):
         ran = lattice(*command, source, "--json")
@@ -103,7 +103,7 @@ def test_each_bad_part_of_a_file_costs_that_part_and_is_told(
         assert "not taken: 2 parts" in again.err
     mine = bytes.fromhex(owner)
     assert owners(home) == {ANN.public_key, BEN.public_key, mine}
-    assert lattice("store", "check").code == 0
+    assert lattice("disk", "check").code == 0
 
 
 def test_what_the_policy_refuses_is_named(tmp_path: Path, lattice: Any, owner: str) -> None:
@@ -113,7 +113,7 @@ def test_what_the_policy_refuses_is_named(tmp_path: Path, lattice: Any, owner: s
     fill(home, [here])
     source = written(tmp_path / "theirs", there, "archive")
     assert lattice("hosting", "refuse", BEN.public_key.hex()).code == 0
-    ran = lattice("store", "import", source, "--merge")
+    ran = lattice("disk", "import", source, "--merge")
     assert ran.code == 1
     assert f"not-hosted: :kv {BEN.public_key.hex()}: this node does not host it" in ran.out
     assert BEN.public_key not in owners(home)
@@ -122,7 +122,7 @@ def test_what_the_policy_refuses_is_named(tmp_path: Path, lattice: Any, owner: s
 def test_a_file_that_is_sound_has_exit_code_0(tmp_path: Path, lattice: Any, owner: str) -> None:
     assert owner
     source = written(tmp_path / "theirs", database(BEN, {"b": "honest"}), "archive")
-    ran = lattice("store", "import", source, "--merge", "--json")
+    ran = lattice("disk", "import", source, "--merge", "--json")
     assert (ran.code, ran.document["dropped"], ran.document["reports"]) == (0, 0, [])
     assert owners(tmp_path / "home") == {BEN.public_key}
 
@@ -131,8 +131,8 @@ def test_what_is_malformed_is_not_pinned(tmp_path: Path, lattice: Any, owner: st
     assert owner
     _, there = mixture(read_key(tmp_path / "home" / "identity.key"))
     source = written(tmp_path / "theirs", there, "archive")
-    ran = lattice("store", "import", source, "--merge", "--pin", "x")
+    ran = lattice("disk", "import", source, "--merge", "--pin", "x")
     assert ran.code == 1
     assert "is not sound" in ran.line()
-    assert lattice("store", "pins", "--json").document == []
-    assert lattice("log", "--json").document == []
+    assert lattice("pin", "list", "--json").document == []
+    assert lattice("history", "--json").document == []

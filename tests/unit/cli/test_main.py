@@ -29,7 +29,7 @@ COMMANDS = [
     ["queue", "range"],
     ["queue", "info"],
     ["queue", "truncate"],
-    ["queue", "topics"],
+    ["queue", "list"],
     ["get"],
     ["conformance"],
 ]
@@ -99,33 +99,33 @@ def test_errors_become_codes_and_one_line_each(
         monkeypatch.setattr("datalattice.store.CellStore.open", fails)
 
     fail_with(StoreFull("no\nroom"))
-    assert lattice("queue", "topics").line() == "no room"
-    assert lattice("queue", "topics", "--json").error == {
+    assert lattice("queue", "list").line() == "no room"
+    assert lattice("queue", "list", "--json").error == {
         "error": "store-full",
         "message": "no room",
     }
-    assert run(["queue", "topics"]) == 1
+    assert run(["queue", "list"]) == 1
     fail_with(OSError(5, "Input/output error", "/some/file"))
-    ran = lattice("queue", "topics")
+    ran = lattice("queue", "list")
     assert (ran.code, ran.line()) == (1, "/some/file: Input/output error")
     fail_with(ZeroDivisionError("oops"))
-    ran = lattice("queue", "topics")
+    ran = lattice("queue", "list")
     assert ran.code == 70
     assert "DATALATTICE_DEBUG=1" in ran.line()
     monkeypatch.setenv("DATALATTICE_DEBUG", "1")
-    assert "Traceback" in lattice("queue", "topics").err
+    assert "Traceback" in lattice("queue", "list").err
     monkeypatch.delenv("DATALATTICE_DEBUG")
     fail_with(KeyboardInterrupt())
-    ran = lattice("queue", "topics")
+    ran = lattice("queue", "list")
     assert (ran.code, ran.out, ran.err) == (130, "", "")
 
 
-@pytest.mark.parametrize("command", ["kv get --help", "kv get shop k", "kv set shop k 1"])
+@pytest.mark.parametrize("command", ["db get --help", "db get shop k", "db set shop k 1"])
 def test_a_command_imports_no_server_and_no_module_of_another_command(
     lattice: Any, tmp_path: Path, command: str
 ) -> None:
     lattice("key", "new")
-    lattice("kv", "set", "shop", "k", "2")
+    lattice("db", "set", "shop", "k", "2")
     heavy = (
         "asyncio cryptography pydantic ssl datalattice.node datalattice.sync "
         "datalattice.conformance datalattice.pipeline datalattice.cli.queue "
@@ -143,5 +143,5 @@ def test_a_command_imports_no_server_and_no_module_of_another_command(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True
     )
     assert ran.stderr.split() == []
-    written = lattice("kv", "get", "shop", "k").out.strip()
+    written = lattice("db", "get", "shop", "k").out.strip()
     assert written == ("1" if "set" in command else "2")

@@ -17,41 +17,41 @@ TABLE: list[tuple[str, str]] = [
     # a command and its arguments
     ("nothing", "No such command 'nothing'"),
     ("--bogus", "No such option: --bogus"),
-    ("kv gett d", "Did you mean 'get'"),
-    ("kv get d", "Missing argument 'key'"),
-    ("kv get d a b c", r"unexpected extra argument\(s\) \(b c\)"),
-    ("kv get d a --bogus", "No such option: --bogus"),
-    ("kv set d a", "Missing argument 'value'"),
-    ("kv expire d a -5", "No such option: -5; a value that begins with - comes last, after --"),
-    ("kv incr d c x", "'amount': Input should be a valid integer"),
+    ("db gett d", "Did you mean 'get'"),
+    ("db get d", "Missing argument 'key'"),
+    ("db get d a b c", r"unexpected extra argument\(s\) \(b c\)"),
+    ("db get d a --bogus", "No such option: --bogus"),
+    ("db set d a", "Missing argument 'value'"),
+    ("db expire d a -5", "No such option: -5; a value that begins with - comes last, after --"),
+    ("db incr d c x", "'amount': Input should be a valid integer"),
     ("checkout HEAD", "Missing option '--into'"),
     # folders
-    ("kv get d a --dir {none}", "none is not a node's folder: it has no store; name another"),
-    ("kv get d a --dir {file}", "file is not a folder; name a node's folder"),
-    ("kv get d a --dir {photos}", "photos is not a node's folder: it has no store"),
-    ("kv set d a 1 --dir {badkey}", "not a key file: expected ed25519-seed: and 64 hex digits"),
-    ("kv set d a 1 --dir {none}", "no key at .*identity.key; make one with `lattice key new`"),
+    ("db get d a --dir {none}", "none is not a node's folder: it has no store; name another"),
+    ("db get d a --dir {file}", "file is not a folder; name a node's folder"),
+    ("db get d a --dir {photos}", "photos is not a node's folder: it has no store"),
+    ("db set d a 1 --dir {badkey}", "not a key file: expected ed25519-seed: and 64 hex digits"),
+    ("db set d a 1 --dir {none}", "no key at .*identity.key; make one with `lattice key new`"),
     ("key new", "there is a key at .*identity.key already; it was not replaced"),
     ("key new a/b", "a key's name is up to 64 letters.*; got 'a/b'"),
     ("key show other", "no key at .*other.key"),
     ("init {file}", "file is not a folder"),
     # databases
-    ("kv get none a", "there is no database 'none' here; `lattice kv dbs` lists them"),
-    ("kv get d none", "database d has no key 'none'; `lattice kv keys d` lists them"),
-    ("kv get d a --owner zz", "an owner is a public key of 64 hex digits, got 'zz'"),
-    ("kv set d a 1 --ttl -5", "not a positive number of milliseconds or None: -5"),
-    ("kv set d a 1 --ttl soon", "'--ttl': Input should be a valid integer"),
-    ("kv set d a {{bad --as json", "not a JSON value"),
-    ("kv set d a 1 --as xml", "'xml' is not one of 'text', 'json', 'hex'"),
-    ("kv set d \udcff 1", r"a key is not Unicode text: '\\udcff'"),
-    ("kv set d {long} 1", "a key has 5000 bytes of UTF-8; at most 4096 bytes"),
-    ("kv incr d a", "WRONGTYPE Operation INCRBY against a key holding value"),
-    ("kv incr d c 99999999999999999999", "not an integer of at most 64 bits: 9999"),
-    ("kv zadd d z nan m", "`score` is nan, which has no order"),
-    ("kv hset d h field", "hset takes a value after each field"),
-    ("kv watch d --count 0", "--count is 1 or more"),
+    ("db get none a", "there is no database 'none' here; `lattice db list` lists them"),
+    ("db get d none", "database d has no key 'none'; `lattice db keys d` lists them"),
+    ("db get d a --owner zz", "an owner is a public key of 64 hex digits, got 'zz'"),
+    ("db set d a 1 --ttl -5", "not a positive number of milliseconds or None: -5"),
+    ("db set d a 1 --ttl soon", "'--ttl': Input should be a valid integer"),
+    ("db set d a {{bad --as json", "not a JSON value"),
+    ("db set d a 1 --as xml", "'xml' is not one of 'text', 'json', 'hex'"),
+    ("db set d \udcff 1", r"a key is not Unicode text: '\\udcff'"),
+    ("db set d {long} 1", "a key has 5000 bytes of UTF-8; at most 4096 bytes"),
+    ("db incr d a", "WRONGTYPE Operation INCRBY against a key holding value"),
+    ("db incr d c 99999999999999999999", "not an integer of at most 64 bits: 9999"),
+    ("db zadd d z nan m", "`score` is nan, which has no order"),
+    ("db hset d h field", "hset takes a value after each field"),
+    ("db watch d --count 0", "--count is 1 or more"),
     # queues
-    ("queue peek none", "there is no topic 'none' here; `lattice queue topics` lists them"),
+    ("queue peek none", "there is no topic 'none' here; `lattice queue list` lists them"),
     ("queue peek q 99", "there is no record at offset 99; offsets here: 0 to 0"),
     ("queue peek q seven", "'offset': Input should be a valid integer"),
     ("queue truncate q -- -1", "START is the offset of the first record to keep, got -1"),
@@ -70,13 +70,13 @@ TABLE: list[tuple[str, str]] = [
     ("get :kv --as yaml", "'yaml' is not one of 'json', 'plain', 'lines', 'text', 'cells'"),
     ("get :kv --output {none}/x", "none/x: No such file or directory"),
     ("put :data --value {{", "not JSON"),
-    ("log --since never", "a time is ISO 8601 such as .*, got 'never'"),
-    ("log --count -1", "'--count' / '-n': Input should be greater than or equal to 0"),
+    ("history --since never", "a time is ISO 8601 such as .*, got 'never'"),
+    ("history --count -1", "'--count' / '-n': Input should be greater than or equal to 0"),
     ("show zz", "there is no pin 'zz'; name one, HEAD, HEAD~1, @TIME, or a hash"),
-    ("store pin a~b", "a pin cannot have the name 'a~b'"),
-    ("store gc --grace -1", "a duration is a number and ms, s, m, h or d, such as 10m; got '-1'"),
-    ("store import {file} --merge", "file: byte 1: the archive ends in the middle of the head"),
-    ("store unpin none", "there is no pin 'none'"),
+    ("pin add a~b", "a pin cannot have the name 'a~b'"),
+    ("disk gc --grace -1", "a duration is a number and ms, s, m, h or d, such as 10m; got '-1'"),
+    ("disk import {file} --merge", "file: byte 1: the archive ends in the middle of the head"),
+    ("pin remove none", "there is no pin 'none'"),
     ("etch info {photos}", "photos: there is no such file"),
     ("etch info {file}", "file: not an Etch file"),
     ("forks show zz", "no fork 'zz' is open here; `lattice forks list` has those that are"),
@@ -99,7 +99,7 @@ TABLE: list[tuple[str, str]] = [
 @pytest.fixture
 def places(lattice: Lattice, tmp_path: Path) -> dict[str, str]:
     """Make a node's folder and all that the mistakes are about."""
-    for words in ("key new", "kv set d a 1", "queue offer q 1", "fs mkdir -p home:/x"):
+    for words in ("key new", "db set d a 1", "queue offer q 1", "fs mkdir -p home:/x"):
         assert lattice(*words.split()).code == 0
     assert lattice("key", "new", "--dir", tmp_path / "badkey").code == 0
     (tmp_path / "badkey" / "identity.key").write_bytes(b"short")
@@ -150,7 +150,7 @@ def test_a_store_that_another_process_writes_to_is_named(
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        ran = lattice("store", "gc")
+        ran = lattice("disk", "gc")
         assert ran.code == 75
         assert "another process writes to this store" in ran.line()
         holder.communicate(b"\n")

@@ -1,4 +1,4 @@
-"""Commands `lattice store pin`, `unpin`, `pins`, `export` and `import`, with and without a node."""
+"""Commands `lattice pin add`, `unpin`, `pins`, `export` and `import`, with and without a node."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def filled(lattice: Any, owner: str) -> str:
 
 @pytest.mark.usefixtures("filled")
 def test_pins_come_and_go(lattice: Any) -> None:
-    roots = [row["hash"] for row in lattice("log", "--json").document]
+    roots = [row["hash"] for row in lattice("history", "--json").document]
     made = lattice(
-        "store",
         "pin",
+        "add",
         "v1",
         "HEAD~1",
         "--owner",
@@ -45,63 +45,63 @@ def test_pins_come_and_go(lattice: Any) -> None:
     )
     span_ms = parse_time(made["expires"], 0) - parse_time(made["created"], 0)
     assert abs(span_ms - 30 * 86_400_000) < 60_000
-    assert lattice("store", "pin", "now", "--expires", "2100-01-01").code == 0
-    assert [one["name"] for one in lattice("store", "pins", "--json").document] == ["now", "v1"]
-    assert "first" in lattice("store", "pins").out
+    assert lattice("pin", "add", "now", "--expires", "2100-01-01").code == 0
+    assert [one["name"] for one in lattice("pin", "list", "--json").document] == ["now", "v1"]
+    assert "first" in lattice("pin", "list").out
     assert lattice("show", "v1", "--json").document["root"] == roots[1]
-    assert "(v1)" in lattice("log").out
-    assert "remove it first, or move it" in lattice("store", "pin", "v1").line()
-    assert lattice("store", "pin", "v1", "--move").code == 0
-    assert lattice("store", "unpin", "v1").code == 0
-    assert "there is no pin 'v1'; there are: now" in lattice("store", "unpin", "v1").line()
-    assert lattice("store", "unpin").code == lattice("store", "unpin", "x", "--all").code == 2
+    assert "(v1)" in lattice("history").out
+    assert "remove it first, or move it" in lattice("pin", "add", "v1").line()
+    assert lattice("pin", "add", "v1", "--move").code == 0
+    assert lattice("pin", "remove", "v1").code == 0
+    assert "there is no pin 'v1'; there are: now" in lattice("pin", "remove", "v1").line()
+    assert lattice("pin", "remove").code == lattice("pin", "remove", "x", "--all").code == 2
     for wrong in (["a b"], ["HEAD"], ["x", "nope"], ["x", "--expires", "1999-01-01"]):
-        assert lattice("store", "pin", *wrong).code == 2
-    assert lattice("store", "unpin", "--all").code == 0
-    assert lattice("store", "pins", "--json").document == []
+        assert lattice("pin", "add", *wrong).code == 2
+    assert lattice("pin", "remove", "--all").code == 0
+    assert lattice("pin", "list", "--json").document == []
 
 
 @pytest.mark.usefixtures("filled")
 def test_former_roots_are_forgotten_on_demand(lattice: Any) -> None:
-    rows = lattice("log", "--json").document
-    assert lattice("store", "forget", "1d", "--json").document["forgotten"] == 0
-    assert lattice("store", "forget", rows[1]["time"], "--json").document["forgotten"] == 1
-    assert lattice("log", "--json").document == rows[:2]
-    assert lattice("store", "forget", "soon").code == 2
-    assert lattice("store", "forget", "0s", "--json").document["forgotten"] == 1
+    rows = lattice("history", "--json").document
+    assert lattice("disk", "forget", "1d", "--json").document["forgotten"] == 0
+    assert lattice("disk", "forget", rows[1]["time"], "--json").document["forgotten"] == 1
+    assert lattice("history", "--json").document == rows[:2]
+    assert lattice("disk", "forget", "soon").code == 2
+    assert lattice("disk", "forget", "0s", "--json").document["forgotten"] == 1
 
 
 @pytest.mark.usefixtures("filled")
 def test_a_damaged_file_of_pins_is_named_and_can_be_given_up(lattice: Any, tmp_path: Path) -> None:
-    lattice("store", "pin", "v1")
+    lattice("pin", "add", "v1")
     file = tmp_path / "home" / "store" / "pins"
     file.write_bytes(file.read_bytes().replace(b"v1", b"v2"))
-    assert str(file) in lattice("store", "pins").line()
-    assert lattice("store", "pins").code == 1
+    assert str(file) in lattice("pin", "list").line()
+    assert lattice("pin", "list").code == 1
     assert lattice("queue", "offer", "t", "goes on").code == 0
-    assert lattice("store", "unpin", "--all").code == 0
-    assert lattice("store", "pins").code == 0
+    assert lattice("pin", "remove", "--all").code == 0
+    assert lattice("pin", "list").code == 0
 
 
 def test_export_and_import(lattice: Any, filled: str, tmp_path: Path) -> None:
     file, other = tmp_path / "x.archive", tmp_path / "other"
-    out = lattice("store", "export", "HEAD~1", file, "--json").document
+    out = lattice("disk", "export", "HEAD~1", file, "--json").document
     assert (out["root"], out["bytes"]) == (
-        lattice("log", "--json").document[1]["hash"],
+        lattice("history", "--json").document[1]["hash"],
         file.stat().st_size,
     )
-    assert "--force replaces it" in lattice("store", "export", "HEAD", file).line()
-    assert lattice("store", "export", "HEAD", file, "--force").code == 0
-    assert "--pin NAME, --merge, or both" in lattice("store", "import", file).line()
-    assert lattice("store", "import", file, "--pin", "").code == 2
-    done = lattice("store", "import", file, "--pin", "got", "-d", other, "--json").document
+    assert "--force replaces it" in lattice("disk", "export", "HEAD", file).line()
+    assert lattice("disk", "export", "HEAD", file, "--force").code == 0
+    assert "--pin NAME, --merge, or both" in lattice("disk", "import", file).line()
+    assert lattice("disk", "import", file, "--pin", "").code == 2
+    done = lattice("disk", "import", file, "--pin", "got", "-d", other, "--json").document
     assert (done["pin"], done["root"]) == ("got", "")
     assert done["cells"] > out["cells"]
     assert lattice("show", "got", "-d", other).code == 0
-    done = lattice("store", "import", file, "--merge", "-d", other, "--json").document
+    done = lattice("disk", "import", file, "--merge", "-d", other, "--json").document
     assert done["root"] == done["imported"]
     assert len(lattice("queue", "range", "t", "--owner", filled, "-d", other).out.split()) == 6
-    assert lattice("store", "check", "-d", other).code == 0
+    assert lattice("disk", "check", "-d", other).code == 0
 
 
 def with_local(home: Path) -> bytes:
@@ -123,19 +123,19 @@ def test_a_root_with_a_local_section_is_merged_without_it(
     lattice("key", "new", "-d", other)
     lattice("queue", "offer", "theirs", "one", "-d", other)
     if is_archive:
-        assert lattice("store", "export", "HEAD", file, "--with-local").code == 0
+        assert lattice("disk", "export", "HEAD", file, "--with-local").code == 0
     source = file if is_archive else home
-    ran = lattice("store", "import", source, "--merge", "-d", other, "--json")
+    ran = lattice("disk", "import", source, "--merge", "-d", other, "--json")
     assert ran.code == 0, ran.err
     assert ran.document["dropped"] == 0
     assert len(lattice("queue", "range", "t", "--owner", filled, "-d", other).out.split()) == 6
-    assert lattice("store", "check", "-d", other).code == 0
+    assert lattice("disk", "check", "-d", other).code == 0
     with CellStore.open(other / "store", read_only=True) as store:
         assert get_in(store.root(), [LOCAL_KEY]) is None
 
 
 @pytest.mark.usefixtures("filled")
-@pytest.mark.parametrize("command", ["store", "etch"])
+@pytest.mark.parametrize("command", ["disk", "etch"])
 def test_what_is_exported_has_no_local_section_unless_it_is_asked_for(
     lattice: Any, tmp_path: Path, command: str
 ) -> None:
@@ -143,30 +143,30 @@ def test_what_is_exported_has_no_local_section_unless_it_is_asked_for(
     secret = with_local(home)
     with CellStore.open(home / "store", read_only=True) as store:
         whole, without = value_hash(store.root()), value_hash(replicable(store.root()))
-    ref = ["HEAD"] if command == "store" else []
+    ref = ["HEAD"] if command == "disk" else []
     for options, root in (([], without), (["--with-local"], whole)):
         file = tmp_path / f"file{len(options)}"
         ran = lattice(command, "export", *ref, file, *options, "--json")
         assert ran.code == 0, ran.err
-        assert bytes.fromhex(ran.document["root" if command == "store" else "hash"]) == root
+        assert bytes.fromhex(ran.document["root" if command == "disk" else "hash"]) == root
         assert (secret in file.read_bytes()) is bool(options)
-    if command == "store":
-        done = lattice("store", "import", tmp_path / "file0", "--pin", "x", "-d", tmp_path / "o")
+    if command == "disk":
+        done = lattice("disk", "import", tmp_path / "file0", "--pin", "x", "-d", tmp_path / "o")
         assert done.code == 0, done.err
 
 
 @pytest.mark.usefixtures("filled")
 def test_nothing_of_a_bad_file_is_visible(lattice: Any, tmp_path: Path) -> None:
     file, other = tmp_path / "x.archive", tmp_path / "other"
-    lattice("store", "export", "HEAD", file)
+    lattice("disk", "export", "HEAD", file)
     data = file.read_bytes()
     file.write_bytes(data[:-1])
-    ran = lattice("store", "import", file, "--pin", "x", "--merge", "-d", other)
+    ran = lattice("disk", "import", file, "--pin", "x", "--merge", "-d", other)
     assert ran.code == 1
     assert "ends in the middle" in ran.line()
-    assert lattice("store", "pins", "--json", "-d", other).document == []
-    assert lattice("log", "--json", "-d", other).document == []
-    assert lattice("store", "import", tmp_path / "none", "--merge").code == 2
+    assert lattice("pin", "list", "--json", "-d", other).document == []
+    assert lattice("history", "--json", "-d", other).document == []
+    assert lattice("disk", "import", tmp_path / "none", "--merge").code == 2
     assert list(tmp_path.glob("*.part")) == []
 
 
@@ -175,25 +175,25 @@ def test_beside_a_running_node(lattice: Any, filled: str, tmp_path: Path) -> Non
     home, other, file = tmp_path / "home", tmp_path / "other", tmp_path / "x.archive"
     lattice("key", "new", "-d", other)
     lattice("queue", "offer", "theirs", "one", "-d", other)
-    lattice("store", "export", "HEAD", file, "-d", other)
+    lattice("disk", "export", "HEAD", file, "-d", other)
     with running(home, has_key=False):
-        before = lattice("log", "--json").document
-        assert lattice("store", "pin", "mine", "HEAD~1").code == 0
-        done = lattice("store", "import", file, "--merge", "--pin", "got", "--json").document
+        before = lattice("history", "--json").document
+        assert lattice("pin", "add", "mine", "HEAD~1").code == 0
+        done = lattice("disk", "import", file, "--merge", "--pin", "got", "--json").document
         assert done["dropped"] == 0
         assert lattice("queue", "range", "theirs").out == "one\n"
-        assert [one["name"] for one in lattice("store", "pins", "--json").document] == [
+        assert [one["name"] for one in lattice("pin", "list", "--json").document] == [
             "got",
             "mine",
         ]
-        assert lattice("log", "--json").document[1:] == [
+        assert lattice("history", "--json").document[1:] == [
             {**row, "names": [n for n in row["names"] if n != "HEAD"] + extra}
             for row, extra in zip(before, ([], ["mine"], []), strict=True)
         ]
-        assert lattice("store", "export", "HEAD", file, "--force").code == 0
-        assert "no archive" in lattice("store", "import", tmp_path / "none", "--merge").line()
-        assert lattice("store", "unpin", "mine").code == 0
-        assert lattice("store", "forget", "0s", "--json").document["forgotten"] == 3
-        assert len(lattice("log", "--json").document) == 1
-    assert lattice("store", "check").code == 0
-    assert filled in lattice("queue", "topics", "--json").out
+        assert lattice("disk", "export", "HEAD", file, "--force").code == 0
+        assert "no archive" in lattice("disk", "import", tmp_path / "none", "--merge").line()
+        assert lattice("pin", "remove", "mine").code == 0
+        assert lattice("disk", "forget", "0s", "--json").document["forgotten"] == 3
+        assert len(lattice("history", "--json").document) == 1
+    assert lattice("disk", "check").code == 0
+    assert filled in lattice("queue", "list", "--json").out

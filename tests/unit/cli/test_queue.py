@@ -43,10 +43,10 @@ def test_info_and_topics_say_what_is_there(lattice: Any, owner: str) -> None:
     (one,) = info["partitions"]
     assert (one["partition"], one["start"], one["end"], one["records"]) == (0, 0, 2, 2)
     assert owner in lattice("queue", "info", "t").out
-    listed = lattice("queue", "topics", "--json").document
+    listed = lattice("queue", "list", "--json").document
     assert sorted(one["topic"] for one in listed) == ["other", "t"]
-    assert "other" in lattice("queue", "topics", "-o", owner).out
-    assert lattice("queue", "topics", "-o", "00" * 32, "--json").document == []
+    assert "other" in lattice("queue", "list", "-o", owner).out
+    assert lattice("queue", "list", "-o", "00" * 32, "--json").document == []
 
 
 @pytest.mark.usefixtures("owner")
@@ -71,7 +71,7 @@ def test_truncating_never_makes_a_topic(lattice: Any) -> None:
         ran = lattice("queue", "truncate", *arguments)
         assert ran.code == 2
         assert words in ran.line()
-    assert [one["topic"] for one in lattice("queue", "topics", "--json").document] == ["t"]
+    assert [one["topic"] for one in lattice("queue", "list", "--json").document] == ["t"]
 
 
 @pytest.mark.usefixtures("owner")
@@ -145,7 +145,7 @@ def test_an_offer_that_is_wrong_writes_nothing(
     ran = lattice("queue", "offer", "t", *options)
     assert (ran.code, ran.out) == (2, "")
     assert words in ran.line()
-    after = lattice("queue", "topics", "--json")
+    after = lattice("queue", "list", "--json")
     assert after.code == 2 or after.document == []  # without a store, or with an empty one
 
 

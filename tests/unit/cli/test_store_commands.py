@@ -1,4 +1,4 @@
-"""Commands `lattice store ...`: what is damaged is named, and comes back from a store or a node."""
+"""Commands `lattice disk ...`: what is damaged is named, and comes back from a store or a node."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def flip(home: Path, offset: int = 20_000) -> Path:
 
 def test_a_whole_store_is_clean(lattice: Any, tmp_path: Path) -> None:
     filled(lattice, tmp_path)
-    ran = lattice("store", "check")
+    ran = lattice("disk", "check")
     assert (ran.code, ran.err) == (0, "")
     assert ran.out.splitlines()[-1] == "clean"
-    document = lattice("store", "check", "--json").document
+    document = lattice("disk", "check", "--json").document
     assert document["clean"]
     assert document["packs"] == 2
     assert document["cells"] > 50
     assert document["damaged"] == document["missing"] == document["scars"] == []
-    assert lattice("store", "heal").code == 0
+    assert lattice("disk", "heal").code == 0
 
 
 def test_a_store_without_the_record_of_its_end_may_have_lost_commits(
@@ -57,36 +57,36 @@ def test_a_store_without_the_record_of_its_end_may_have_lost_commits(
 ) -> None:
     (filled(lattice, tmp_path) / "store" / "end").unlink()
     for _ in range(2):  # whatever was opened meanwhile
-        ran = lattice("store", "check")
+        ran = lattice("disk", "check")
         assert ran.code == 1
         assert ran.out.splitlines()[-1] == "lost"
         assert "the record of the log's end is gone" in ran.err
         assert "that cannot be excluded" in ran.err
-        assert "lattice store heal --accept-loss" in lattice("queue", "offer", "log", "more").err
-    assert lattice("store", "heal", "--accept-loss", "--offline").code == 0
-    assert lattice("store", "check").code == 0
+        assert "lattice disk heal --accept-loss" in lattice("queue", "offer", "log", "more").err
+    assert lattice("disk", "heal", "--accept-loss", "--offline").code == 0
+    assert lattice("disk", "check").code == 0
 
 
 def test_damage_is_named_and_healed_from_another_store(lattice: Any, tmp_path: Path) -> None:
     home = filled(lattice, tmp_path)
     whole = root_of(home)
     file = flip(home)
-    ran = lattice("store", "check")
+    ran = lattice("disk", "check")
     assert ran.code == 1
     assert f"damaged: {file} at byte " in ran.out
     assert "does not fit its hash (cell 0x" in ran.out
     assert ran.out.splitlines()[-1] == "damaged"
-    assert ran.line().startswith("the store is damaged; `lattice store heal`")
-    damaged = lattice("store", "check", "--json")
+    assert ran.line().startswith("the store is damaged; `lattice disk heal`")
+    damaged = lattice("disk", "check", "--json")
     assert damaged.code == 1
     assert [one for one in damaged.document["damaged"] if one["hash"]]
-    alone = lattice("store", "heal", "--json")
+    alone = lattice("disk", "heal", "--json")
     assert alone.code == 1
     assert alone.document["rescued"] > 0, "what is whole in the damaged pack"
-    healed = lattice("store", "heal", "--from-store", tmp_path / "whole", "--json")
+    healed = lattice("disk", "heal", "--from-store", tmp_path / "whole", "--json")
     assert healed.code == 0
     assert healed.document["fetched"] >= 1
-    assert lattice("store", "check").code == 0
+    assert lattice("disk", "check").code == 0
     assert root_of(home) == whole
     assert len(lattice("queue", "range", "log").out.splitlines()) == 201
 
@@ -95,13 +95,13 @@ def test_a_lost_file_is_healed_from_a_node(lattice: Any, tmp_path: Path) -> None
     home = filled(lattice, tmp_path)
     whole = root_of(home)
     (home / "store" / "segments" / "00000001.seg").unlink()
-    assert lattice("store", "check").code == 1
+    assert lattice("disk", "check").code == 1
     with running(tmp_path / "whole", has_key=False) as node:
-        ran = lattice("store", "heal", "--from", "127.0.0.1:1", "--from", node.address)
+        ran = lattice("disk", "heal", "--from", "127.0.0.1:1", "--from", node.address)
         assert ran.code == 0, ran.err
         assert "not asked: 127.0.0.1:1: " in ran.out
         assert root_of(home) == whole
-        assert lattice("store", "check").code == 0
+        assert lattice("disk", "check").code == 0
 
 
 def test_lost_commits_are_told_and_nothing_is_written_until_that_is_accepted(
@@ -114,18 +114,18 @@ def test_lost_commits_are_told_and_nothing_is_written_until_that_is_accepted(
         handle.truncate(size - 10)
     lost = f"{file} at byte "
 
-    assert lattice("store", "check").code == 1
+    assert lattice("disk", "check").code == 1
     offered = lattice("queue", "offer", "log", "instead")
     assert offered.code != 0
     assert offered.line().startswith(lost)
     assert "pack 2 was acknowledged and cannot be read any more" in offered.line()
 
-    alone = lattice("store", "heal")
+    alone = lattice("disk", "heal")
     assert alone.code == 1
     assert "--accept-loss" in alone.err
     assert lattice("queue", "offer", "log", "instead").code != 0
 
-    healed = lattice("store", "heal", "--from-store", tmp_path / "whole")
+    healed = lattice("disk", "heal", "--from-store", tmp_path / "whole")
     assert healed.code == 0, healed.err
     assert len(lattice("queue", "range", "log").out.splitlines()) == 201
 
@@ -134,10 +134,10 @@ def test_lost_commits_are_told_and_nothing_is_written_until_that_is_accepted(
     segments = sorted(file.parent.iterdir())
     for segment in segments[1:]:
         segment.unlink()
-    accepted = lattice("store", "heal", "--accept-loss", "--json")
+    accepted = lattice("disk", "heal", "--accept-loss", "--json")
     assert accepted.code == 0, accepted.err
     assert "acknowledged" in accepted.document["lost"]
-    assert lattice("store", "check").code == 0
+    assert lattice("disk", "check").code == 0
     assert len(lattice("queue", "range", "log").out.splitlines()) == 200
     assert lattice("queue", "offer", "log", "instead").code == 0
 
@@ -150,14 +150,14 @@ def test_commits_that_were_given_up_are_accepted_before_anything_is_written(
     with file.open("r+b") as handle:
         handle.truncate(file.stat().st_size - 10)
     shutil.copytree(home, tmp_path / "copy")  # its index has to be made again first
-    checked = lattice("store", "check", "--dir", tmp_path / "copy")
+    checked = lattice("disk", "check", "--dir", tmp_path / "copy")
     assert "was acknowledged and cannot be read any more" in checked.err
-    assert "`lattice store heal --from-store DIR`" in checked.err
+    assert "`lattice disk heal --from-store DIR`" in checked.err
     CellStore.open(home / "store", repair=True).close()
     offered = lattice("queue", "offer", "log", "instead")
     assert offered.code != 0
-    assert offered.line().endswith("lattice store heal --accept-loss")
-    assert lattice("store", "heal", "--accept-loss").code == 0
+    assert offered.line().endswith("lattice disk heal --accept-loss")
+    assert lattice("disk", "heal", "--accept-loss").code == 0
     assert lattice("queue", "offer", "log", "instead").code == 0
 
 
@@ -172,7 +172,7 @@ def test_a_node_that_lets_only_some_keys_in_serves_tools_that_have_one(
         asked = lattice("node", "status", node.address)
         assert asked.code == 75
         assert asked.line().endswith("; does it let only some keys in (`allow`)?")
-        ran = lattice("store", "heal", "--from", node.address)
+        ran = lattice("disk", "heal", "--from", node.address)
         assert ran.code == 0, ran.err
         pulled = lattice("node", "pull", node.address, "--json").document
         assert bytes.fromhex(pulled["root_hash"]) == whole
@@ -183,33 +183,33 @@ def test_a_running_node_is_checked_and_heals_itself(lattice: Any, tmp_path: Path
     home = filled(lattice, tmp_path)
     flip(home)
     with running(home, has_key=False):
-        assert lattice("store", "check").code == 1
-        alone = lattice("store", "heal", "--json")
+        assert lattice("disk", "check").code == 1
+        alone = lattice("disk", "heal", "--json")
         assert alone.code == 1
         assert alone.document["damaged"]
         assert lattice("node", "status", "--json").document["health"].startswith("degraded")
-        ran = lattice("store", "heal", "--from-store", tmp_path / "whole")
+        ran = lattice("disk", "heal", "--from-store", tmp_path / "whole")
         assert ran.code == 0, ran.err
         assert lattice("node", "status", "--json").document["health"] == "ok"
-        assert lattice("store", "check").code == 0
-    assert lattice("store", "check").code == 0
+        assert lattice("disk", "check").code == 0
+    assert lattice("disk", "check").code == 0
     flip(home, 30_000)
     with running(tmp_path / "whole", has_key=False) as other, running(home, has_key=False):
-        assert lattice("store", "heal", "--from", other.address).code == 0
-        assert lattice("store", "check").code == 0
+        assert lattice("disk", "heal", "--from", other.address).code == 0
+        assert lattice("disk", "check").code == 0
 
 
 def test_wrong_calls(lattice: Any, tmp_path: Path) -> None:
-    assert lattice("store", "check").code == 2
+    assert lattice("disk", "check").code == 2
     filled(lattice, tmp_path)
-    ran = lattice("store", "heal", "--from-store", tmp_path)
+    ran = lattice("disk", "heal", "--from-store", tmp_path)
     assert (ran.code, ran.line()) == (
         2,
         f"{tmp_path}: no store here; name a node's folder or a store's",
     )
-    assert lattice("store", "heal", "--from", "nowhere").code == 2
+    assert lattice("disk", "heal", "--from", "nowhere").code == 2
     (tmp_path / "home" / "store" / "STORE").write_text("datalattice")
-    assert lattice("store", "check").code == 1
+    assert lattice("disk", "check").code == 1
 
 
 def malformed_map() -> Value:
@@ -238,11 +238,11 @@ def poisoned(lattice: Any, tmp_path: Path) -> tuple[Path, bytes, Value]:
 
 def test_check_names_malformed_data_by_its_owner(lattice: Any, tmp_path: Path) -> None:
     _, owner, bad = poisoned(lattice, tmp_path)
-    found = lattice("store", "check")
+    found = lattice("disk", "check")
     assert found.code == 1
     assert f"malformed: :kv 0x{owner.hex()}" in found.out
     assert value_hash(bad).hex() in found.out
-    assert "`lattice store repair` leaves these parts out" in found.err
+    assert "`lattice disk repair` leaves these parts out" in found.err
 
 
 def test_a_repair_leaves_malformed_parts_out_and_pins_the_root_as_it_was(
@@ -250,10 +250,10 @@ def test_a_repair_leaves_malformed_parts_out_and_pins_the_root_as_it_was(
 ) -> None:
     home, owner, _ = poisoned(lattice, tmp_path)
     before = root_of(home)
-    shown = lattice("store", "repair")
+    shown = lattice("disk", "repair")
     assert (shown.code, root_of(home)) == (1, before)
     assert f"left out: :kv 0x{owner.hex()}: " in shown.out
-    done = lattice("store", "repair", "--apply", "--json").document
+    done = lattice("disk", "repair", "--apply", "--json").document
     assert [one["part"] for one in done["left_out"]] == [f":kv 0x{owner.hex()}"]
     with CellStore.open(home / "store") as store:
         root = store.root()
@@ -263,8 +263,8 @@ def test_a_repair_leaves_malformed_parts_out_and_pins_the_root_as_it_was(
         assert pin is not None
         assert pin.root_hash == before
     assert "record 0 " in lattice("queue", "range", "log").out
-    assert "only earlier or pinned roots have it" in lattice("store", "check").err
-    again = lattice("store", "repair", "--apply")
+    assert "only earlier or pinned roots have it" in lattice("disk", "check").err
+    again = lattice("disk", "repair", "--apply")
     assert (again.code, again.out.strip()) == (0, "nothing malformed below the root")
 
 
@@ -277,7 +277,7 @@ def test_a_repair_keeps_the_sound_entries_of_a_content_store(lattice: Any, tmp_p
         root = store.root()
         assert isinstance(root, Index)
         store.commit(root.put(Keyword("data"), data))
-    done = lattice("store", "repair", "--apply", "--json").document
+    done = lattice("disk", "repair", "--apply", "--json").document
     assert f":data 0x{value_hash(bad).hex()}" in [one["part"] for one in done["left_out"]]
     with CellStore.open(home / "store") as store:
         kept = get_in(store.root(), [Keyword("data")])
@@ -290,10 +290,10 @@ def test_a_repair_waits_for_the_node_to_stop_and_for_a_damaged_store_to_be_heale
 ) -> None:
     home = filled(lattice, tmp_path)
     with running(home, has_key=False):
-        ran = lattice("store", "repair", "--apply")
+        ran = lattice("disk", "repair", "--apply")
         assert ran.code == 2
         assert "stop it before the root is repaired" in ran.line()
     flip(home)
-    ran = lattice("store", "repair")
+    ran = lattice("disk", "repair")
     assert ran.code == 1
-    assert "`lattice store heal` comes before a repair" in ran.line()
+    assert "`lattice disk heal` comes before a repair" in ran.line()

@@ -336,7 +336,7 @@ def test_malformed_cells_of_an_earlier_version_are_told_until_they_are_gone() ->
             await until(node, lambda: health in node.observer.health)
 
     with of_an_earlier_version(disk) as old:
-        run(lambda: work(old, "1 cells are malformed; `lattice store check` says where"))
+        run(lambda: work(old, "1 cells are malformed; `lattice disk check` says where"))
         assert not is_checked(old)
         old.commit(Set.of(elements(0, 50)), contains=False)
         old.discard([value_hash(bad)])

@@ -58,7 +58,7 @@ def test_a_malformed_part_of_the_own_root_degrades_and_names_the_cure() -> None:
     observer.note(Note("section-dropped", "a peer", "its part"))
     assert observer.health == "ok"
     observer.note(Note(OWN_MALFORMED, "a peer", "OwnMalformed(path=(:kv,))"))
-    assert "OwnMalformed(path=(:kv,)); stop it and run `lattice store repair`" in observer.health
+    assert "OwnMalformed(path=(:kv,)); stop it and run `lattice disk repair`" in observer.health
 
 
 def test_a_store_that_failed_for_good_and_a_fault_of_ours_stay() -> None:

@@ -62,7 +62,7 @@ def test_a_reader_of_a_damaged_index_says_who_must_act(tmp_path: Path) -> None:
     file = tmp_path / "store" / "index" / "data.mdb"
     with file.open("r+b") as handle:
         handle.write(b"\xff" * 64)
-    with pytest.raises(StoreFailed, match="`lattice store heal` for example"):
+    with pytest.raises(StoreFailed, match="`lattice disk heal` for example"):
         CellStore.open(tmp_path / "store", read_only=True)
 
 
@@ -76,7 +76,7 @@ try:
     CellStore.open(path, read_only=True).close()
     print("read", end=" ")
 except StoreFailed as error:
-    print("writer wanted" if "`lattice store heal` for example" in str(error) else error, end=" ")
+    print("writer wanted" if "`lattice disk heal` for example" in str(error) else error, end=" ")
 with CellStore.open(path) as store:
     assert store.damage == () and store.loss is None
     assert store.check().is_clean
@@ -147,7 +147,7 @@ def test_an_index_that_is_found_damaged_when_a_store_is_opened_is_made_again(
     path = tmp_path / "store"
     large = large_store(path)
     damage_pages(path, of_the_root=True)
-    with pytest.raises(StoreError, match="lattice store heal"):
+    with pytest.raises(StoreError, match="lattice disk heal"):
         CellStore.open(path, read_only=True).check()
     with CellStore.open(path) as store:
         assert store.check().is_clean
@@ -162,9 +162,9 @@ def test_a_page_that_is_found_damaged_later_is_named_and_the_next_writer_makes_t
     damage_pages(path, of_the_root=False)
     for read_only in (True, False):
         with CellStore.open(path, read_only=read_only) as store:
-            with pytest.raises(Corruption, match=r"index: .*`lattice store heal`"):
+            with pytest.raises(Corruption, match=r"index: .*`lattice disk heal`"):
                 store.check()
-            with pytest.raises(Corruption, match=r"index: .*`lattice store heal`"):
+            with pytest.raises(Corruption, match=r"index: .*`lattice disk heal`"):
                 deque(store._index.entries())
     with CellStore.open(path) as store:
         assert store.check().is_clean

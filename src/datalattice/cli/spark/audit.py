@@ -53,7 +53,7 @@ def audit(
         document = {**report.as_json(), "seconds": job.seconds}
     show(json, document, lambda: _print(document))
     if not document["clean"]:
-        print_notice("the store has faults; `lattice store heal` repairs it from peers")
+        print_notice("the store has faults; `lattice disk heal` repairs it from peers")
         raise Exit(EXIT_FAILED)
 
 

@@ -36,7 +36,7 @@ def gc(
 ) -> None:
     """Mark what a store needs, and write the list of what may go; removes nothing.
 
-    `lattice store sweep LIST` applies it. Works beside a running node.
+    `lattice disk sweep LIST` applies it. Works beside a running node.
     """
     from datalattice.pipeline.jobs import gc as run_gc
 
@@ -54,4 +54,4 @@ def gc(
         document = {**report.as_json(), "seconds": job.seconds}
     print_report(document, as_json=json)
     if not json:
-        print_notice(f"nothing was removed yet; `lattice store sweep {to}` does so")
+        print_notice(f"nothing was removed yet; `lattice disk sweep {to}` does so")

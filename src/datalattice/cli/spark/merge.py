@@ -34,7 +34,7 @@ def merge(
     ] = None,
     store: Annotated[Path | None, typer.Option("--store", help="Make a new store.")] = None,
     archive: Annotated[
-        Path | None, typer.Option("--archive", help="Write one file, as `store export` does.")
+        Path | None, typer.Option("--archive", help="Write one file, as `disk export` does.")
     ] = None,
     key: Annotated[
         Path | None,

@@ -29,7 +29,7 @@ TWIN_TEXT: Final = (
 )
 LOST: Final = (
     "{loss}; what owners write next would take the offsets of what is lost, so a peer has to be "
-    "reached first; without one: lattice store heal --accept-loss --offline"
+    "reached first; without one: lattice disk heal --accept-loss --offline"
 )
 
 PATHS_MAX: Final = 32

@@ -91,6 +91,6 @@ def cells(
 
 def _damaged(path: str, offset: int, reason: str) -> Corruption:
     return Corruption(
-        f"{path} at byte {offset}: {reason}; `lattice store check` lists all damage, and "
-        "`lattice store heal` fetches lost cells"
+        f"{path} at byte {offset}: {reason}; `lattice disk check` lists all damage, and "
+        "`lattice disk heal` fetches lost cells"
     )

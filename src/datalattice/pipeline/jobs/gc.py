@@ -1,6 +1,6 @@
 """Mark a store that is too large for one process, and write the list of cells that may go.
 
-    report = gc(spark, "data/store", "data/sweep.list")      # then: lattice store sweep
+    report = gc(spark, "data/store", "data/sweep.list")      # then: lattice disk sweep
 
 The driver marks the top of the trees and stops when many cells wait. The store is divided into
 stretches of segments, one part each. In a round, every part follows the *leads* that other parts
@@ -112,7 +112,7 @@ def gc(
 ) -> GcReport:
     """Mark the cells of a store that stay, and write the sweep list of those that may go.
 
-    `CellStore.collect` with the same grace keeps the same cells. `lattice store sweep` applies the
+    `CellStore.collect` with the same grace keeps the same cells. `lattice disk sweep` applies the
     list, also beside a writer.
 
     store: the folder of a store or of a node, at the same path on every worker.

@@ -2,7 +2,7 @@
 
     data/node            the current root of a node's folder
     data/store@release   a pin of a store; any reference of `lattice show` may follow the @
-    backup.archive       a file of `lattice store export`
+    backup.archive       a file of `lattice disk export`
 
 A resolved input names its root by hash, so the driver and all tasks read the same root, whatever is
 committed meanwhile.

@@ -111,7 +111,7 @@ class TestReading:
         at = data.find(b"b" * 4_000)
         data[at] ^= 1
         segment.write_bytes(data)
-        with pytest.raises(Corruption, match=r"at byte \d+: .*lattice store check"):
+        with pytest.raises(Corruption, match=r"at byte \d+: .*lattice disk check"):
             read(tmp_path / "s")
 
     def test_cells_that_are_removed_meanwhile(self, store: CellStore) -> None:
