@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from datalattice.lattice import MapLattice, MaxLattice
 from datalattice.sync import Pace
 from datalattice.testing.sim import (
-    Checker,
     Dice,
     Faults,
-    Observed,
+    SimChecker,
+    SimHost,
     SimNode,
     Simulation,
     random_links,
@@ -48,7 +48,7 @@ class Point:
     seconds: float
 
 
-class Equality(Checker[Observed]):
+class Equality(SimChecker):
     """Knows at once when all nodes announce the same."""
 
     def __init__(self, nodes: int) -> None:
@@ -56,11 +56,11 @@ class Equality(Checker[Observed]):
         self._states: dict[str, bytes] = {}
         self._counts: Counter[bytes] = Counter()
 
-    def on_open(self, node: Observed) -> None:
+    def on_open(self, node: SimHost) -> None:
         """Take a node in."""
         self.on_commit(node)
 
-    def on_commit(self, node: Observed) -> None:
+    def on_commit(self, node: SimHost) -> None:
         """Follow a node's state."""
         before, now = self._states.get(node.name), node.state
         if before is not None:

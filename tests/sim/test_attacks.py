@@ -16,10 +16,10 @@ from datalattice.sync import Hosting
 from datalattice.sync.lattice import incomplete
 from datalattice.sync.lattice.evidence import Evidence
 from datalattice.testing.sim import (
-    Checker,
     Faults,
-    Observed,
-    Outcome,
+    SimChecker,
+    SimHost,
+    SimOutcome,
     Simulation,
     attacks,
     hostile,
@@ -37,7 +37,7 @@ APART = Faults(delay_ms=150, partitions=4)
 
 def attacked(
     monkeypatch: pytest.MonkeyPatch, attack: Attack, seed: int = 1, **given: Any
-) -> tuple[Simulation, Outcome]:
+) -> tuple[Simulation, SimOutcome]:
     """Run two nodes with a stranger that does one thing only, and serves the cells of it."""
     monkeypatch.setattr(hostile, "ATTACKS", (attack,))
     monkeypatch.setattr(hostile, "POISON", (attack,))
@@ -89,8 +89,8 @@ def test_who_signs_two_histories_is_taken_alike_everywhere_and_leaves_bounded_ev
 def test_a_peer_that_passes_on_what_is_unsound_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, str]] = []
 
-    class Noted(Checker[Observed]):
-        def on_note(self, node: Observed, kind: str, peer: str) -> None:
+    class Noted(SimChecker):
+        def on_note(self, node: SimHost, kind: str, peer: str) -> None:
             seen.append((kind, peer))
 
     _, outcome = attacked(monkeypatch, poison.malform, checkers=[*standard_checkers(), Noted()])
@@ -112,8 +112,8 @@ def test_the_health_of_honest_nodes_names_who_was_refused_and_why(
 ) -> None:
     said: list[str] = []
 
-    class Read(Checker[Observed]):
-        def at_rest(self, nodes: Sequence[Observed]) -> None:
+    class Read(SimChecker):
+        def at_rest(self, nodes: Sequence[SimHost]) -> None:
             said.extend(str(node.noticed.get("x0")) for node in nodes)
 
     checkers = [*standard_checkers(), Read()]
@@ -148,7 +148,7 @@ def test_what_a_node_and_its_copy_acknowledged_is_in_the_log_or_in_evidence(seed
 # --- each checker sees what it is for -------------------------------------------------------------
 
 
-def rule_of(outcome: Outcome) -> str:
+def rule_of(outcome: SimOutcome) -> str:
     return "nothing" if outcome.violation is None else outcome.violation.rule
 
 

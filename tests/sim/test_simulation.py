@@ -19,11 +19,11 @@ from datalattice.sync.partner import Partner
 from datalattice.testing.disk import SimFile
 from datalattice.testing.sim import (
     NO_FAULTS,
-    Checker,
     Dice,
     Faults,
-    LatticeView,
-    Observed,
+    LatticeHost,
+    SimChecker,
+    SimHost,
     SimNode,
     Simulation,
     attacks,
@@ -34,6 +34,7 @@ from datalattice.testing.sim import (
     replay,
     run_campaign,
     scenario,
+    timeline,
 )
 from datalattice.wire import FrameBuffer
 
@@ -125,7 +126,7 @@ def test_a_timer_by_the_wall_clock_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
     def by_the_wall(self: Partner, probe: Probe, now_ms: int, pace: Pace) -> None:
         told(self, probe, now_ms, pace)
-        self.compare_after_ms = node.EPOCH_MS
+        self.compare_after_ms = timeline.EPOCH_MS
 
     monkeypatch.setattr(Partner, "told", by_the_wall)
     assert first_violation(Faults(loss=0.6)) == "convergence"
@@ -157,13 +158,13 @@ def test_frames_without_a_limit_are_seen(monkeypatch: pytest.MonkeyPatch) -> Non
 # --- what users do with it ------------------------------------------------------------------------
 
 
-class Greatest(Checker[LatticeView]):
+class Greatest(SimChecker):
     """A user's own: a counter never steps back on a node."""
 
     def __init__(self) -> None:
         self.seen: dict[str, int] = {}
 
-    def on_commit(self, node: LatticeView) -> None:
+    def on_commit(self, node: LatticeHost) -> None:
         value = get_in(node.data.announced, [node.name])
         now = value if isinstance(value, int) else 0
         if now < self.seen.get(node.name, 0):
@@ -241,6 +242,6 @@ def test_a_campaign_tells_what_failed_and_how_to_see_it(monkeypatch: pytest.Monk
     assert "n0   opens" in told
 
 
-class Grumbling(Checker[Observed]):
-    def on_commit(self, node: Observed) -> None:
+class Grumbling(SimChecker):
+    def on_commit(self, node: SimHost) -> None:
         self.fail("no")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,12 +37,12 @@ from datalattice.testing.counters import (
     pack,
     part_of,
 )
-from datalattice.testing.sim import Checker, Faults, Observed, SimNode, Simulation
+from datalattice.testing.sim import Faults, SimChecker, SimHost, SimNode, Simulation
 from datalattice.testing.sim.counting import COUNTERS, counters_kind
 from datalattice.wire import encode_frame
 
 
-class Net(Checker[Observed]):
+class Net(SimChecker):
     """The steps of a simulation whose nodes have one letter each."""
 
     def __init__(self, names: str, seed: int, **faults: Any) -> None:
@@ -54,16 +53,16 @@ class Net(Checker[Observed]):
             seed,
             len(names),
             Faults(**{"delay_ms": 1, **faults}),
-            kinds=[replace(counters_kind(lambda: [self]), make=self._open)],
+            kinds=[counters_kind(lambda: [self], self._open)],
             links=[],
             disks=False,
         )
         self._simulation.begin()
 
-    def _open(self, node: SimNode) -> tuple[Counters, JsonProtocol]:
-        return self._replicas[self._names[int(node.name[1:])]], JsonProtocol()
+    def _open(self, node: SimNode) -> Counters:
+        return self._replicas[self._names[int(node.name[1:])]]
 
-    def on_send(self, node: Observed, peer: str, payload: bytes) -> None:
+    def on_send(self, node: SimHost, peer: str, payload: bytes) -> None:
         self.on_frame(self._names[int(node.name[1:])], payload)
 
     @property

@@ -7,29 +7,26 @@ See docs/simulation.md.
 """
 
 from datalattice.testing.sim.campaign import replay, run_campaign, scenario
-from datalattice.testing.sim.checkers import (
-    AdmittedOnly,
-    BoundedMemory,
-    Checker,
-    Convergence,
-    Durability,
-    Observed,
-    SentIsDurable,
-    Violation,
-    neutral_checkers,
-)
+from datalattice.testing.sim.checkers import SimChecker, Violation
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
-from datalattice.testing.sim.lattice import LatticeView
+from datalattice.testing.sim.lattice import LatticeHost
 from datalattice.testing.sim.lattice_checkers import (
     Authority,
     Completeness,
     ForkedDurability,
     LocalStays,
-    ObservedLattice,
 )
-from datalattice.testing.sim.node import Kind, SimHost, SimNode, View, Workload
-from datalattice.testing.sim.simulation import Outcome, Simulation, standard_kind
+from datalattice.testing.sim.neutral_checkers import (
+    AdmittedOnly,
+    BoundedMemory,
+    Convergence,
+    Durability,
+    SentIsDurable,
+    neutral_checkers,
+)
+from datalattice.testing.sim.node import ReplicaKind, SimHost, SimNode, Workload
+from datalattice.testing.sim.simulation import SimOutcome, Simulation, standard_kind
 from datalattice.testing.sim.topology import line, mesh, random_links, ring, star
 from datalattice.testing.sim.trust import (
     Blame,
@@ -52,27 +49,24 @@ __all__ = [
     "BoundedHosting",
     "BoundedMemory",
     "BoundedWork",
-    "Checker",
     "Completeness",
     "Convergence",
     "Dice",
     "Durability",
     "Faults",
     "ForkedDurability",
-    "Kind",
-    "LatticeView",
+    "LatticeHost",
     "LocalStays",
     "Named",
-    "Observed",
-    "ObservedLattice",
-    "Outcome",
     "Ranks",
+    "ReplicaKind",
     "SentIsDurable",
+    "SimChecker",
     "SimHost",
     "SimNode",
+    "SimOutcome",
     "Simulation",
     "Soundness",
-    "View",
     "Violation",
     "Workload",
     "line",

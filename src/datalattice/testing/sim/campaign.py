@@ -16,8 +16,8 @@ from datalattice.cells import Cell
 from datalattice.testing.sim.counting import counters_kind
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.faults import Faults
-from datalattice.testing.sim.node import Kind
-from datalattice.testing.sim.simulation import Outcome, Simulation, standard_kind
+from datalattice.testing.sim.node import ReplicaKind
+from datalattice.testing.sim.simulation import SimOutcome, Simulation, standard_kind
 
 NODES_MIN: Final = 3
 NODES_MAX: Final = 7
@@ -26,7 +26,7 @@ TWICE_EVERY: Final = 50
 
 LATTICE_KIND: Final = "lattice"
 
-OTHER_KINDS: Final[Mapping[str, Callable[[], Kind]]] = {"counters": counters_kind}
+OTHER_KINDS: Final[Mapping[str, Callable[[], ReplicaKind]]] = {"counters": counters_kind}
 """What nodes may host beside the lattice, or in its place."""
 
 KINDS: Final = (LATTICE_KIND, *OTHER_KINDS)
@@ -105,7 +105,7 @@ def judge_all(seeds: range, jobs: int, kinds: Sequence[str]) -> Iterator[Verdict
         yield from pool.imap_unordered(judge_one, seeds, chunksize=CHUNK_SEEDS)
 
 
-def replay(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> Outcome:
+def replay(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> SimOutcome:
     """Run a seed and keep the last of its events to be read."""
     return scenario(seed, keep=TRACE_LINES, kinds=kinds).run()
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, Final
 
 from datalattice.sync import Replica, WireProtocol
 from datalattice.testing.counters import Counters, CountFile, JsonProtocol, part_of
-from datalattice.testing.sim.checkers import neutral_checkers
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.network import HostName
-from datalattice.testing.sim.node import Kind, SimHost, SimNode, View
+from datalattice.testing.sim.neutral_checkers import neutral_checkers
+from datalattice.testing.sim.node import KindWatch, ReplicaKind, SimHost, SimNode
 
 COUNTERS: Final[HostName] = ("counters", b"toy")
 
@@ -32,10 +33,10 @@ def counters_of(node: SimNode) -> Counters:
     return replica
 
 
-def open_counters(node: SimNode) -> tuple[Replica, WireProtocol]:
+def open_counters(node: SimNode) -> Counters:
     """Return the counters that a node's disk has, for the members that its operator admits."""
     file = CountFile(node.disk, FOLDER) if node.world.disks else None
-    return Counters(file, node.admitted), JsonProtocol()
+    return Counters(file, node.admitted)
 
 
 def count_up(node: SimNode, dice: Dice) -> None:
@@ -44,16 +45,28 @@ def count_up(node: SimNode, dice: Dice) -> None:
     counters_of(node).add(name, dice.between(1, 3))
 
 
-class CountersView(View):
-    """What checkers see of counters. A part is a count of a name; a greater one replaces it.
+class CountersHost(SimHost):
+    """Counters on a node. A part is the count of a name; a greater count replaces it.
 
-    counts: (name, count) of every part that was held anywhere.
+    opened_by: makes the counters when the node starts.
+    counts:    (name, count) of every part that was held anywhere.
     """
 
-    def __init__(self, host: SimHost, counts: dict[bytes, tuple[str, int]]) -> None:
-        super().__init__(host)
+    def __init__(
+        self,
+        node: SimNode,
+        watch: KindWatch,
+        opened_by: Callable[[SimNode], Counters],
+        counts: dict[bytes, tuple[str, int]],
+    ) -> None:
+        super().__init__(node, watch)
+        self._opened_by = opened_by
         self._counts = counts
         self._read: tuple[bytes | None, dict[str, int]] = (None, {})
+
+    def make(self) -> tuple[Replica, WireProtocol]:
+        """Return the counters, and the toy protocol that speaks for them."""
+        return self._opened_by(self.node), JsonProtocol()
 
     @property
     def _replica(self) -> Counters:
@@ -108,9 +121,10 @@ class CountersView(View):
         return self.node.world.keys.get(peer) in self.node.admitted
 
 
-def counters_kind(checkers: Callable[[], list[Any]] = neutral_checkers) -> Kind:
+def counters_kind(
+    checkers: Callable[[], list[Any]] = neutral_checkers,
+    opened_by: Callable[[SimNode], Counters] = open_counters,
+) -> ReplicaKind:
     """Return counters as a kind of replica."""
-    counts: dict[bytes, tuple[str, int]] = {}
-    return Kind(
-        COUNTERS, open_counters, count_up, lambda host: CountersView(host, counts), checkers
-    )
+    host = partial(CountersHost, opened_by=opened_by, counts={})
+    return ReplicaKind(COUNTERS, host, count_up, checkers)

@@ -8,7 +8,7 @@ from typing import Final
 
 from datalattice.testing.disk import SimDisk
 from datalattice.testing.sim.dice import Dice
-from datalattice.testing.sim.node import SimNode, World
+from datalattice.testing.sim.node import SimNode, SimWorld
 
 RESTORES_MAX: Final = 2
 """Times that a disk is put back: each leaves a branch behind, and nodes keep four of a slot."""
@@ -22,7 +22,7 @@ class Doubles:
 
     def __init__(
         self,
-        world: World,
+        world: SimWorld,
         nodes: list[SimNode],
         dice: Dice,
         end: Callable[[SimNode], None],
@@ -56,7 +56,7 @@ class Doubles:
         self.owners.add(node.keys.public_key)
         for watch, host in zip(self._world.watches, node.hosts.values(), strict=True):
             for checker in watch.checkers:
-                checker.on_restore(host.view, watch.views)
+                checker.on_restore(host, watch.hosts)
 
     def clone(self, name: str) -> SimNode:
         """Return a node with the same key over a copy of the disk, or an empty one."""
@@ -68,7 +68,7 @@ class Doubles:
         self._world.timeline.record(name, f"is a copy of {original.name}")
         for watch, host in zip(self._world.watches, double.hosts.values(), strict=True):
             for checker in watch.checkers:
-                checker.on_clone(host.view)
+                checker.on_clone(host)
         return double
 
 

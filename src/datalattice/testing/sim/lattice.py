@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
-from datalattice.cells import Value, Work, value_hash
-from datalattice.crypto import KeyPair
-from datalattice.cursors import RootLattice
-from datalattice.lattice import EMPTY_CONTEXT, KeyedLattice, Lattice, MergeContext
+from datalattice.cells import Index, Map, Value, Work, same, value_hash
+from datalattice.lattice import (
+    EMPTY_CONTEXT,
+    KeyedLattice,
+    Lattice,
+    MergeContext,
+    MergeNotice,
+    OwnerForked,
+    OwnerLattice,
+)
 from datalattice.limits import CHARGE_LIMITS, WORK_LIMITS
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import (
@@ -25,15 +32,13 @@ from datalattice.sync import (
     UnsignedPolicy,
     WireProtocol,
 )
-from datalattice.testing.sim.lattice_checkers import ObservedLattice, honest_part
 from datalattice.testing.sim.network import LATTICE
 from datalattice.testing.sim.node import (
     MESSAGE_BYTES_MAX,
-    Kind,
-    Ledger,
+    KindWatch,
+    ReplicaKind,
     SimHost,
     SimNode,
-    View,
     Workload,
 )
 
@@ -56,7 +61,7 @@ CHARGES: Final = CHARGE_LIMITS._replace(per_s=62_500, credit=10_000, wanted_cred
 """A quarter of what a merge may cost in the product: whoever wants to exceed it, does so sooner."""
 
 
-class Metered(KeyedLattice):
+class MeteredLattice(KeyedLattice):
     """A root whose merges are counted: `ticks` is what all of them together have paid."""
 
     def __init__(self, lattice: KeyedLattice) -> None:
@@ -73,36 +78,46 @@ class Metered(KeyedLattice):
             self.ticks += work.spent - before
 
 
-class _Lattices(Ledger):
-    """What the lattices of all nodes of a simulation share.
+class SharedLattice:
+    """What the hosts of one lattice have in common in a simulation.
 
-    hosting: whether nodes limit what strangers may have on them.
-    values:  what the names stand for that were held somewhere.
+    hosting: whether nodes limit what strangers may store on them.
+    values:  the values that were held anywhere, by their names.
     """
 
     def __init__(self, lattice: Lattice, *, hosting: bool) -> None:
         self.lattice = lattice
         self.hosting = hosting
         self.values: dict[bytes, Value] = {}
-        self._memory: dict[str, Store] = {}
+        self.memory: dict[str, Store] = {}
 
-    def open(self, node: SimNode) -> tuple[Replica, WireProtocol]:
-        """Return a lattice over what a node has, and what speaks for it."""
-        host = node.hosts[LATTICE]
+
+class LatticeHost(SimHost):
+    """A lattice on a node. Its only part is the live value, named by its hash."""
+
+    def __init__(self, node: SimNode, watch: KindWatch, shared: SharedLattice) -> None:
+        super().__init__(node, watch)
+        self._shared = shared
+        self.lattice: Final = shared.lattice
+        self.keys: Final = node.keys
+
+    def make(self) -> tuple[Replica, WireProtocol]:
+        """Return a replica over the node's store."""
+        node = self.node
 
         def sync(value: Value) -> Value:
-            host.publish()
+            self.publish()
             return value
 
         lattice = self.lattice
         if isinstance(lattice, KeyedLattice):
-            lattice = Metered(lattice)
+            lattice = MeteredLattice(lattice)
         replica = LatticeReplica(
-            self._store(node),
+            self._store(),
             lattice,
             MergeContext(key_pair=node.keys),
             sync,
-            hosting=self.policy(node),
+            hosting=self.policy,
             clock=node.clock,
             evidence_limits=EVIDENCE_LIMITS,
             frame_max=MESSAGE_BYTES_MAX,
@@ -111,9 +126,10 @@ class _Lattices(Ledger):
         dialect, pace = Dialect(message_bytes_max=MESSAGE_BYTES_MAX), node.world.pace
         return replica, LatticeProtocol(node.clock, dialect, pace, node.keys, node.dice)
 
-    def _store(self, node: SimNode) -> Store:
+    def _store(self) -> Store:
+        node = self.node
         if not node.world.disks:
-            return self._memory.setdefault(node.name, MemoryStore())
+            return self._shared.memory.setdefault(node.name, MemoryStore())
         return CellStore.open(
             FOLDER,
             disk=node.disk,
@@ -122,60 +138,35 @@ class _Lattices(Ledger):
             recent_entries=RECENT_ENTRIES,
         )
 
-    def policy(self, node: SimNode) -> HostingPolicy | None:
-        """Return whose data a node takes; None: all."""
-        if not self.hosting:
+    @property
+    def policy(self) -> HostingPolicy | None:
+        """Whose data the node stores; None: everyone's."""
+        if not self._shared.hosting:
             return None
         return HostingPolicy(
-            allow=tuple(sorted(owner.hex() for owner in node.world.owners)),
+            allow=tuple(sorted(owner.hex() for owner in self.node.world.owners)),
             owner_bytes=OWNER_BYTES,
             strangers_bytes=STRANGERS_BYTES,
             reserve_bytes=0,
             unsigned={"data": UnsignedPolicy(strangers_bytes=STRANGERS_BYTES)},
         )
 
-    def introduce(self, node: SimNode, connection: str, peer: str) -> None:
+    def introduce(self, connection: str, peer: str) -> None:
         """Name nodes as wanted peers: operators name one another's nodes."""
-        known = peer in node.world.keys
-        node.data.intake.introduce(connection, peer, is_wanted=known, is_known=known)
+        known = peer in self.node.world.keys
+        self.data.intake.introduce(connection, peer, is_wanted=known, is_known=known)
 
-    def leave(self, node: SimNode, connection: str) -> None:
-        """Take note that a connection has ended."""
-        node.data.intake.leave(connection)
+    def leave(self, connection: str) -> None:
+        """Note that a connection has ended."""
+        self.data.intake.leave(connection)
 
-
-class LatticeView(View):
-    """What checkers see of a lattice. A part is a whole value, named by its hash."""
-
-    def __init__(self, host: SimHost, shared: _Lattices) -> None:
-        super().__init__(host)
-        self._shared = shared
-
-    @property
-    def keys(self) -> KeyPair:
-        """The key that the node signs with."""
-        return self.node.keys
-
-    @property
-    def signatures(self) -> Mapping[bytes, None]:
-        """All signatures that the node ever made, in order."""
-        return self.node.keys.signatures
-
-    @property
-    def lattice(self) -> Lattice:
-        """The lattice that is replicated."""
-        return self._shared.lattice
+    # --- what checkers see --------------------------------------------------------------------
 
     @property
     def data(self) -> LatticeReplica:
-        """What holds its value."""
+        """The replica."""
         assert isinstance(self.replica, LatticeReplica)
         return self.replica
-
-    @property
-    def cursor(self) -> RootLattice:
-        """The live value: what the node's user reads and writes."""
-        return self.data.cursor
 
     @property
     def state(self) -> bytes:
@@ -199,15 +190,10 @@ class LatticeView(View):
         return not (self._shared.hosting or self.node.world.counts["too-costly"])
 
     @property
-    def policy(self) -> HostingPolicy | None:
-        """Whose data it takes; None: all."""
-        return self._shared.policy(self.node)
-
-    @property
     def ticks(self) -> int:
         """What merges of foreign data have paid since the node was opened."""
         lattice = self.data.lattice
-        return lattice.ticks if isinstance(lattice, Metered) else 0
+        return lattice.ticks if isinstance(lattice, MeteredLattice) else 0
 
     @property
     def amounts(self) -> Iterable[tuple[str, int, int]]:
@@ -220,7 +206,7 @@ class LatticeView(View):
     @property
     def held(self) -> Collection[bytes]:
         """The name of the live value."""
-        value = self.cursor.get()
+        value = self.data.cursor.get()
         name = value_hash(value)
         self._shared.values[name] = value
         return (name,)
@@ -231,7 +217,7 @@ class LatticeView(View):
 
     def covers(self, name: bytes) -> bool:
         """Return whether merging a value in changes nothing."""
-        own = self.cursor.get()
+        own = self.data.cursor.get()
         return value_hash(self.lattice.merge(own, self.acknowledged(name))) == value_hash(own)
 
     def is_durable(self, name: bytes) -> bool:
@@ -250,23 +236,59 @@ def lattice_kind(
     checkers: Callable[[], list[Any]],
     *,
     hosting: bool = False,
-) -> Kind:
-    """Return lattices as a kind of replica.
+) -> ReplicaKind:
+    """Return a lattice as a kind of replica.
 
-    hosting: whether nodes limit what strangers may have on them.
+    hosting: whether nodes limit what strangers may store on them.
     """
-    shared = _Lattices(lattice, hosting=hosting)
-    return Kind(
-        LATTICE,
-        shared.open,
-        write,
-        lambda host: LatticeView(host, shared),
-        checkers,
-        ledger=shared,
-        is_plain=True,
-    )
+    host = partial(LatticeHost, shared=SharedLattice(lattice, hosting=hosting))
+    return ReplicaKind(LATTICE, host, write, checkers, is_plain=True)
 
 
-def _is_observed(view: LatticeView) -> ObservedLattice:
-    """Have the type checker see that a view is what checkers look at."""
-    return view
+Path = tuple[Value, ...]
+
+
+def owned_entries(lattice: Lattice, value: Value) -> Iterator[tuple[Value, Value]]:
+    """Yield (owner, entry) of every owner map that sections of `value` lead to."""
+    for path, entry in owned_slots(lattice, value):
+        yield path[-1], entry
+
+
+def owned_slots(lattice: Lattice, value: Value, path: Path = ()) -> Iterator[tuple[Path, Value]]:
+    """Yield (path, entry) of every owner's slot that sections of `value` lead to."""
+    if isinstance(lattice, OwnerLattice):
+        if isinstance(value, Map):
+            for owner, entry in value.items():
+                yield (*path, owner), entry
+    elif isinstance(lattice, KeyedLattice) and isinstance(value, Index):
+        for key, below in value.items():
+            child = lattice.child(key)
+            if child is not None:
+                yield from owned_slots(child, below, (*path, key))
+
+
+def honest_part(lattice: Lattice, value: Value, owners: Collection[Value]) -> Value:
+    """Return a root with the slots of these owners alone, and with all that nobody signs."""
+    if isinstance(lattice, OwnerLattice) and isinstance(value, Map):
+        kept = Map.of([(owner, entry) for owner, entry in value.items() if owner in owners])
+        return kept if len(kept) else None
+    if isinstance(lattice, KeyedLattice) and isinstance(value, Index):
+        parts = []
+        for key, below in value.items():
+            child = lattice.child(key)
+            part = below if child is None else honest_part(child, below, owners)
+            if part is not None:
+                parts.append((key, part))
+        return Index.of(parts) if parts else None
+    return value
+
+
+def contains(lattice: Lattice, path: Path, slot: Value, entry: Value) -> bool:
+    """Return whether an owner's slot has all that another state of it has, log records included."""
+    below = lattice.path(*path)
+    if below is None or slot is None:
+        return False
+    reports: list[MergeNotice] = []
+    context = MergeContext(path=path, owner=path[-1], report=reports.append)
+    is_kept = same(below.merge(slot, entry, context), slot)
+    return is_kept and not any(isinstance(one, OwnerForked) for one in reports)

@@ -6,84 +6,34 @@ owner is found.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
-from datalattice.cells import (
-    Index,
-    Map,
-    Signed,
-    Value,
-    Vector,
-    encode,
-    references,
-    same,
-    value_hash,
-)
-from datalattice.crypto import KeyPair, verify
+from datalattice.cells import Signed, Value, Vector, encode, references, same, value_hash
+from datalattice.crypto import verify
 from datalattice.lattice import (
     LOCAL_KEY,
     KeyedLattice,
     Lattice,
-    MergeContext,
-    MergeNotice,
-    OwnerForked,
-    OwnerLattice,
     assoc_in,
     get_in,
     local_slot,
     replicable,
 )
-from datalattice.sync import HostingPolicy, LatticeReplica
-from datalattice.testing.sim.checkers import Checker, Durability, Observed
+from datalattice.testing.sim.checkers import SimChecker
+from datalattice.testing.sim.lattice import (
+    LatticeHost,
+    contains,
+    honest_part,
+    owned_entries,
+    owned_slots,
+)
+from datalattice.testing.sim.neutral_checkers import Durability
 
 LOCAL_MARK = b"datalattice-sim-private"
 """In every text that a simulation keeps in `:local`."""
 
 
-class ObservedLattice(Observed, Protocol):
-    """What these checkers see of a lattice on an honest node."""
-
-    @property
-    def keys(self) -> KeyPair:
-        """The key that the node signs with."""
-        ...
-
-    @property
-    def signatures(self) -> Mapping[bytes, None]:
-        """All signatures that the node ever made, in order."""
-        ...
-
-    @property
-    def lattice(self) -> Lattice:
-        """The lattice that is replicated."""
-        ...
-
-    @property
-    def data(self) -> LatticeReplica:
-        """What holds its value."""
-        ...
-
-    def promised(self, root: Value) -> Value:
-        """Return what every honest node has of a root in the end."""
-        ...
-
-    def acknowledged(self, name: bytes) -> Value:
-        """Return the value that a name among `held` stood for, on any node."""
-        ...
-
-    @property
-    def ticks(self) -> int:
-        """What merges of foreign data have paid since the node was opened."""
-        ...
-
-    @property
-    def policy(self) -> HostingPolicy | None:
-        """Whose data it takes; None: all."""
-        ...
-
-
-class ForkedDurability(Durability[ObservedLattice]):
+class ForkedDurability(Durability):
     """What was acknowledged is never lost, though an owner may have two histories.
 
     A value is contained in another one when merging it in changes nothing: that holds in every
@@ -95,15 +45,15 @@ class ForkedDurability(Durability[ObservedLattice]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._nodes: Sequence[ObservedLattice] = ()
+        self._nodes: Sequence[LatticeHost] = ()
         self._doubled: set[bytes] = set()  # owners with two histories
         self._witnessed: list[Value] = []  # slots of restored nodes that others had, as roots
 
-    def on_begin(self, nodes: Sequence[ObservedLattice]) -> None:
+    def on_begin(self, nodes: Sequence[LatticeHost]) -> None:
         """Know where evidence may be."""
         self._nodes = nodes
 
-    def on_restore(self, node: ObservedLattice, nodes: Sequence[ObservedLattice]) -> None:
+    def on_restore(self, node: LatticeHost, nodes: Sequence[LatticeHost]) -> None:
         """Expect of what it acknowledged what others have seen; the rest was on its disk alone."""
         super().on_restore(node, nodes)
         owner = node.keys.public_key
@@ -113,11 +63,11 @@ class ForkedDurability(Durability[ObservedLattice]):
                 seen = honest_part(node.lattice, other.data.announced, {owner})
                 self._witnessed.append(seen)
 
-    def on_clone(self, node: ObservedLattice) -> None:
+    def on_clone(self, node: LatticeHost) -> None:
         """Expect two histories."""
         self._doubled.add(node.keys.public_key)
 
-    def at_end(self, nodes: Sequence[ObservedLattice], *, settled: bool) -> None:
+    def at_end(self, nodes: Sequence[LatticeHost], *, settled: bool) -> None:
         """Look for what was acknowledged, and for what others had of a restored node."""
         super().at_end(nodes, settled=settled)
         for node in nodes if settled else ():
@@ -126,14 +76,14 @@ class ForkedDurability(Durability[ObservedLattice]):
                 if not self._holds(node, own, seen):
                     self.fail(f"{node.name} does not have what others had of a restored node")
 
-    def covers(self, node: ObservedLattice, name: bytes, writer: str) -> bool:
+    def covers(self, node: LatticeHost, name: bytes, writer: str) -> bool:
         """Return whether a node has what another one acknowledged, or evidence of it."""
         known = node.acknowledged(name)
         if node.name != writer:
             known = node.promised(_public(known, node.lattice))
         return self._holds(node, node.data.cursor.get(), known)
 
-    def _holds(self, node: ObservedLattice, value: Value, known: Value) -> bool:
+    def _holds(self, node: LatticeHost, value: Value, known: Value) -> bool:
         """Return whether a root has what another one has, slots with two histories in evidence."""
         lattice = node.lattice
         # A join of two logs looks as if it had both, so slots with two histories come first.
@@ -161,7 +111,7 @@ def _public(value: Value, lattice: Lattice) -> Value:
     return replicable(value) if isinstance(lattice, KeyedLattice) else value
 
 
-class Authority(Checker[ObservedLattice]):
+class Authority(SimChecker):
     """Nothing in an honest root stands under an owner who did not sign it.
 
     For the owners that the simulation runs it is known what they signed, so a signature check that
@@ -172,11 +122,11 @@ class Authority(Checker[ObservedLattice]):
         self._signed: dict[bytes, Mapping[bytes, None]] = {}
         self._good: set[bytes] = set()
 
-    def on_begin(self, nodes: Sequence[ObservedLattice]) -> None:
+    def on_begin(self, nodes: Sequence[LatticeHost]) -> None:
         """Know whom to expect."""
-        self._signed = {node.keys.public_key: node.signatures for node in nodes}
+        self._signed = {node.keys.public_key: node.keys.signatures for node in nodes}
 
-    def on_commit(self, node: ObservedLattice) -> None:
+    def on_commit(self, node: LatticeHost) -> None:
         """Check all owners' entries."""
         for owner, entry in owned_entries(node.lattice, node.data.announced):
             hash = value_hash(entry)
@@ -194,67 +144,18 @@ class Authority(Checker[ObservedLattice]):
             self._good.add(hash)
 
 
-Path = tuple[Value, ...]
-
-
-def owned_entries(lattice: Lattice, value: Value) -> Iterator[tuple[Value, Value]]:
-    """Yield (owner, entry) of every owner map that sections of `value` lead to."""
-    for path, entry in owned_slots(lattice, value):
-        yield path[-1], entry
-
-
-def owned_slots(lattice: Lattice, value: Value, path: Path = ()) -> Iterator[tuple[Path, Value]]:
-    """Yield (path, entry) of every owner's slot that sections of `value` lead to."""
-    if isinstance(lattice, OwnerLattice):
-        if isinstance(value, Map):
-            for owner, entry in value.items():
-                yield (*path, owner), entry
-    elif isinstance(lattice, KeyedLattice) and isinstance(value, Index):
-        for key, below in value.items():
-            child = lattice.child(key)
-            if child is not None:
-                yield from owned_slots(child, below, (*path, key))
-
-
-def honest_part(lattice: Lattice, value: Value, owners: Collection[Value]) -> Value:
-    """Return a root with the slots of these owners alone, and with all that nobody signs."""
-    if isinstance(lattice, OwnerLattice) and isinstance(value, Map):
-        kept = Map.of([(owner, entry) for owner, entry in value.items() if owner in owners])
-        return kept if len(kept) else None
-    if isinstance(lattice, KeyedLattice) and isinstance(value, Index):
-        parts = []
-        for key, below in value.items():
-            child = lattice.child(key)
-            part = below if child is None else honest_part(child, below, owners)
-            if part is not None:
-                parts.append((key, part))
-        return Index.of(parts) if parts else None
-    return value
-
-
-def contains(lattice: Lattice, path: Path, slot: Value, entry: Value) -> bool:
-    """Return whether an owner's slot has all that another state of it has, log records included."""
-    below = lattice.path(*path)
-    if below is None or slot is None:
-        return False
-    reports: list[MergeNotice] = []
-    context = MergeContext(path=path, owner=path[-1], report=reports.append)
-    is_kept = same(below.merge(slot, entry, context), slot)
-    return is_kept and not any(isinstance(one, OwnerForked) for one in reports)
-
-
-class Completeness(Checker[ObservedLattice]):
+class Completeness(SimChecker):
     """A node can serve every cell below what it announces."""
 
     def __init__(self) -> None:
         self._served: dict[str, set[bytes]] = {}
 
-    def on_open(self, node: ObservedLattice) -> None:
+    def on_open(self, node: LatticeHost) -> None:
         """Believe nothing of what was served before a crash."""
         self._served[node.name] = set()
         self.on_commit(node)
 
-    def on_commit(self, node: ObservedLattice) -> None:
+    def on_commit(self, node: LatticeHost) -> None:
         """Ask for every cell that was not asked for before."""
         served = self._served[node.name]
         top = node.data.begin("checker").parts
@@ -272,7 +173,7 @@ class Completeness(Checker[ObservedLattice]):
             names = below
 
 
-class LocalStays(Checker[ObservedLattice]):
+class LocalStays(SimChecker):
     """No message carries anything of `:local`, and nobody is given its cells by their hashes.
 
     That holds for all that `:local` ever had, in any process of a node.
@@ -282,13 +183,13 @@ class LocalStays(Checker[ObservedLattice]):
         self._asked: dict[str, Value] = {}
         self._held: dict[str, dict[bytes, bytes]] = {}  # by node: all that it ever had, by hash
 
-    def on_open(self, node: ObservedLattice) -> None:
+    def on_open(self, node: LatticeHost) -> None:
         """Ask a new process for what the earlier ones had."""
         self._asked.pop(node.name, None)
         self._expect_none(node, list(self._held.setdefault(node.name, {})))
         self.on_commit(node)
 
-    def on_commit(self, node: ObservedLattice) -> None:
+    def on_commit(self, node: LatticeHost) -> None:
         """Ask for the cells of a new `:local`, as who has learnt their hashes would."""
         slot = local_slot(node.data.root, node.keys.public_key)
         if slot is self._asked.get(node.name):
@@ -305,17 +206,17 @@ class LocalStays(Checker[ObservedLattice]):
                 front += [(ref, node.data.views.load(ref) or b"\0") for ref in references(data)]
         self._expect_none(node, fresh)
 
-    def at_end(self, nodes: Sequence[ObservedLattice], *, settled: bool) -> None:
+    def at_end(self, nodes: Sequence[LatticeHost], *, settled: bool) -> None:
         """Ask once more for all that `:local` ever had."""
         for node in nodes:
             self._expect_none(node, list(self._held[node.name]))
 
-    def _expect_none(self, node: ObservedLattice, names: list[bytes]) -> None:
+    def _expect_none(self, node: LatticeHost, names: list[bytes]) -> None:
         for part in node.data.views.supply(names):
             if part is not None and LOCAL_MARK in part.data:
                 self.fail(f"{node.name} gives a cell of :local to whoever has its hash")
 
-    def on_send(self, node: ObservedLattice, peer: str, payload: bytes) -> None:
+    def on_send(self, node: LatticeHost, peer: str, payload: bytes) -> None:
         """Look for the mark."""
         if LOCAL_MARK in payload:
             self.fail(f"{node.name} sends what it keeps in :local")

@@ -1,10 +1,10 @@
-"""Node: an honest node of a simulation - a disk, a key, two clocks, and the replicas that it hosts.
+"""Node: an honest node of a simulation, with a disk, a key, two clocks and the replicas it hosts.
 
-It lives through what happens to it: it may end at any write, pause, find its disk full, and come
-back over what the disk kept. For each kind of replica of the simulation it has a host: the replica,
-and the replicator and the timer that drive it. What a kind is, `Kind` says.
+A node may end at any write, pause, find its disk full, and start again on what the disk kept. For
+each kind of replica it has a `SimHost`: the replica with its replicator and timer. Checkers see
+hosts.
 
-Length: nodes and their hosts know each other.
+Length: a node and its hosts call each other.
 """
 
 from __future__ import annotations
@@ -32,108 +32,158 @@ from datalattice.sync import (
     WireProtocol,
 )
 from datalattice.testing.disk import SimDisk, SimulatedCrash
-from datalattice.testing.sim.checkers import Checker, Observed, Violation
+from datalattice.testing.sim.checkers import SimChecker, Violation
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.network import LATTICE, HostName, SimNetwork
-from datalattice.testing.sim.timeline import Timeline
+from datalattice.testing.sim.timeline import SimClock, Timeline
 from datalattice.wire import FrameBuffer, encode_frame
 
 MESSAGE_BYTES_MAX: Final = 1_000_000
-"""Longest message: enough for honest data here, and a bound that hostile data meets."""
-
-MakeReplica = Callable[["SimNode"], tuple[Replica, WireProtocol]]
-"""Makes a replica over what the node's disk has, and what speaks for it."""
+"""Longest message. Honest data fits; hostile data meets the limit."""
 
 Workload = Callable[["SimNode", Dice], None]
-"""What a user of a node writes, now and then."""
-
-
-class Ledger:
-    """What the replicas of a kind note of connections. By itself: nothing."""
-
-    def introduce(self, node: SimNode, connection: str, peer: str) -> None:
-        """Take note of who is at the other end, before anything else of the connection."""
-
-    def leave(self, node: SimNode, connection: str) -> None:
-        """Take note that a connection has ended."""
-
-
-_NOTHING_NOTED: Final = Ledger()
+"""What a node's user writes at one time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of replica, of which each node of a simulation has one.
+class ReplicaKind:
+    """A kind of replica. Every node of a simulation has one replica of each kind.
 
-    make:     opens it when a node starts, and after each end. It may raise StoreError.
+    name:     protocol and store id under which peers find the replica.
+    host:     makes the host of a node.
     write:    what a user writes; the simulation publishes it.
-    view:     makes what checkers see of one.
     checkers: makes the checkers of a run.
-    ledger:   what it notes of connections.
-    is_plain: it speaks to whoever connects, and nothing proves who that is. Any other speaks to
-              nodes alone, whose keys the transport has proved.
+    is_plain: connections carry no proof of the peer's key. Other kinds speak to nodes only, whose
+              keys the transport has proved.
     """
 
     name: HostName
-    make: MakeReplica
+    host: Callable[[SimNode, KindWatch], SimHost]
     write: Workload
-    view: Callable[[SimHost], View]
     checkers: Callable[[], list[Any]]
-    ledger: Ledger = _NOTHING_NOTED
     is_plain: bool = False
 
 
-class Watch:
-    """The replicas of one kind in a simulation, and the checkers that look at them."""
+class KindWatch:
+    """The hosts of one kind in a simulation, and the checkers that watch them."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: ReplicaKind) -> None:
         self.kind: Final = kind
-        self.views: Final[list[Any]] = []
-        self.checkers: Final[list[Checker[Any]]] = kind.checkers()
-        # Most checkers leave most hooks as they are.
-        self.on_ack = [c.on_ack for c in self.checkers if _listens(c, "on_ack")]
-        self.on_commit = [c.on_commit for c in self.checkers if _listens(c, "on_commit")]
-        self.on_send = [c.on_send for c in self.checkers if _listens(c, "on_send")]
-        self.on_note = [c.on_note for c in self.checkers if _listens(c, "on_note")]
-        self.on_close = [c.on_close for c in self.checkers if _listens(c, "on_close")]
-        self.on_turn = [c.on_turn for c in self.checkers if _listens(c, "on_turn")]
+        self.hosts: Final[list[Any]] = []
+        self.checkers: Final[list[SimChecker]] = kind.checkers()
+        # Frequent events go only to the checkers that override the hook: most leave most alone.
+        self.on_ack = [c.on_ack for c in self.checkers if _overrides(c, "on_ack")]
+        self.on_commit = [c.on_commit for c in self.checkers if _overrides(c, "on_commit")]
+        self.on_send = [c.on_send for c in self.checkers if _overrides(c, "on_send")]
+        self.on_note = [c.on_note for c in self.checkers if _overrides(c, "on_note")]
+        self.on_close = [c.on_close for c in self.checkers if _overrides(c, "on_close")]
+        self.on_turn = [c.on_turn for c in self.checkers if _overrides(c, "on_turn")]
+
+    def up(self) -> list[Any]:
+        """Return the hosts whose nodes run."""
+        return [host for host in self.hosts if host.is_up]
 
 
-def _listens(checker: Checker[Any], hook: str) -> bool:
-    return getattr(type(checker), hook) is not getattr(Checker, hook)
+def _overrides(checker: SimChecker, hook: str) -> bool:
+    return getattr(type(checker), hook) is not getattr(SimChecker, hook)
 
 
-class SimHost:
-    """One replica on one node, while the node is up and while it is not."""
+class SimHost(ABC):
+    """One replica on one node, whether the node runs or not.
+
+    A subclass for each kind makes the replica and names its parts for the checkers: a name stands
+    for the same part on every node.
+    """
 
     replica: Replica
     replicator: Replicator
 
-    def __init__(self, node: SimNode, watch: Watch) -> None:
+    def __init__(self, node: SimNode, watch: KindWatch) -> None:
         self.node: Final = node
+        self.name: Final = node.name
         self.kind: Final = watch.kind
-        self.view: Final = watch.kind.view(self)
         self._watch = watch
         self._world = node.world
         self._buffers: dict[str, FrameBuffer] = {}
         self._alarm_ms: int | None = None
         self._suffix = "" if watch.kind.is_plain else f" for {watch.kind.name[0]}"
 
-    # --- what others see ----------------------------------------------------------------------
+    # --- what each kind defines ---------------------------------------------------------------
+
+    @abstractmethod
+    def make(self) -> tuple[Replica, WireProtocol]:
+        """Return a replica over what the node's disk has, and the protocol that speaks for it.
+
+        Raises: StoreError: the replica cannot be opened.
+        """
+
+    @property
+    @abstractmethod
+    def held(self) -> Collection[bytes]:
+        """Names of the parts that the node's user sees, published or not."""
+
+    @abstractmethod
+    def covers(self, name: bytes) -> bool:
+        """Return whether the user sees a part that some node held, or what replaced it."""
+
+    @abstractmethod
+    def is_durable(self, name: bytes) -> bool:
+        """Return whether a part, or what replaced it, would survive a power failure now."""
+
+    @abstractmethod
+    def told(self, payload: bytes) -> Collection[bytes] | None:
+        """Return the names of the parts that a message from here says this node has.
+
+        None: the message says nothing about them.
+        """
+
+    def admits(self, peer: str) -> bool:
+        """Return whether the operator lets the replica speak to a peer, by its name."""
+        return True
+
+    @property
+    def amounts(self) -> Iterable[tuple[str, int, int]]:
+        """What the replica holds on behalf of peers: (what, how much, the most expected)."""
+        return ()
+
+    def introduce(self, connection: str, peer: str) -> object:
+        """Note who is at the other end, before anything else of the connection."""
+        return None
+
+    def leave(self, connection: str) -> object:
+        """Note that a connection has ended."""
+        return None
+
+    # --- what checkers and others see ---------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the node runs."""
+        return self.node.is_up
+
+    @property
+    def state(self) -> bytes:
+        """A hash that is equal on two nodes once they have converged."""
+        return self.replica.probe.key
+
+    @property
+    def noticed(self) -> Mapping[str, Mapping[str, object]]:
+        """What the node's health says of peers, by their names."""
+        return self.node.noticed
 
     @property
     def buffered_bytes(self) -> int:
-        """Most bytes that it holds of a frame that is not whole."""
+        """Most bytes held of one incomplete frame."""
         return max((buffer.buffered_bytes for buffer in self._buffers.values()), default=0)
 
     @property
-    def connections_count(self) -> int:
-        """Connections that it has."""
+    def peers_count(self) -> int:
+        """Open connections."""
         return len(self._buffers)
 
     @property
     def is_calm(self) -> bool:
-        """Whether it has greeted every node that is linked, and asks nothing of any."""
+        """Whether it has greeted every linked node and waits for no answer."""
         partners = self.replicator._partners
         linked = (partners.get(id) for id in self._buffers if self.node.knows(id))
         return all(not one or (one.met and not one.conversation.pending_count) for one in linked)
@@ -143,45 +193,45 @@ class SimHost:
     def open(self) -> None:
         """Open the replica over what the disk has.
 
-        Raises: StoreError: it cannot be opened. SimulatedCrash: the process ended in the attempt.
+        Raises: StoreError: as `make`. SimulatedCrash: the process ended in the attempt.
         """
-        self.replica, protocol = self.kind.make(self.node)
+        self.replica, protocol = self.make()
         self.replicator = Replicator(self.replica, protocol, self._world.pace)
         self._alarm_ms = None
 
     def end(self) -> None:
-        """Forget all that a process knew."""
+        """Forget what the process knew."""
         self._buffers.clear()
 
     def opened(self) -> None:
         """Have checkers look at what was opened."""
         for checker in self._watch.checkers:
-            checker.on_open(self.view)
+            checker.on_open(self)
 
     def publish(self) -> bool:
         """Make durable what was written; return whether it was acknowledged."""
-        names = self.view.held if self._watch.on_ack else ()
+        names = self.held if self._watch.on_ack else ()
         publish = partial(self.replicator.publish, self.node.steady_ms())
         if not self.do("publishes", publish):
             return False
         for ack_hook in self._watch.on_ack:
-            ack_hook(self.view, names)
+            ack_hook(self, names)
         return True
 
-    def look_anew(self) -> None:
-        """Have it look at whom it admits, since that has changed."""
+    def readmit(self) -> None:
+        """Apply a changed list of admitted peers to the open connections."""
         now_ms = self.node.steady_ms()
         self.do("looks at its members", partial(self.replicator.readmit, now_ms))
 
     # --- an end of the network ----------------------------------------------------------------
 
     def connected(self, connection: str, peer: str, *, outbound: bool) -> None:
-        """Take up a connection, if its peer can be spoken to."""
+        """Begin to speak on a connection."""
         key = self._world.keys.get(peer)
         if not self.kind.is_plain and key is None:
-            return
+            return  # "Any other kind speaks to nodes only, whose keys the transport has proved."
         self._buffers[connection] = FrameBuffer(MESSAGE_BYTES_MAX)
-        self.kind.ledger.introduce(self.node, connection, peer)
+        self.introduce(connection, peer)
         opens = partial(
             self.replicator.open,
             connection,
@@ -192,7 +242,7 @@ class SimHost:
         self.do(f"opens {connection}", opens)
 
     def arrived(self, connection: str, data: bytes) -> None:
-        """Take in bytes of the stream."""
+        """Receive bytes of the stream."""
         buffer = self._buffers.get(connection)
         if buffer is None:
             return
@@ -208,7 +258,7 @@ class SimHost:
             self._world.counts["illegal frames"] += 1
             self.node.observer.note(Note("closed-framing", connection, str(error)))
             for close_hook in self._watch.on_close:
-                close_hook(self.view, self.node.peer_of(connection), str(error))
+                close_hook(self, self.node.peer_of(connection), str(error))
             self._world.network.close(connection, self.node.name)
 
     def written(self, connection: str) -> None:
@@ -220,7 +270,7 @@ class SimHost:
     def disconnected(self, connection: str) -> None:
         """Forget a connection."""
         if self._buffers.pop(connection, None) is not None:
-            self.kind.ledger.leave(self.node, connection)
+            self.leave(connection)
             self.do(
                 f"forgets {connection}",
                 partial(self.replicator.closed, connection, self.node.steady_ms()),
@@ -229,7 +279,7 @@ class SimHost:
     # --- inside -------------------------------------------------------------------------------
 
     def do(self, what: str, action: Callable[[], object], data: bytes = b"") -> bool:
-        """Have the replicator do something, and carry out what follows from it."""
+        """Run an action and carry out its effects; return whether it raised nothing."""
         world, node = self._world, self.node
         world.timeline.record(node.name, what + self._suffix, data)
         done = False
@@ -241,7 +291,7 @@ class SimHost:
             world.on_end(node)
             return False
         except StoreError as error:
-            # As a real node does, it goes on and serves what it has, until somebody looks at it.
+            # As a real node, it keeps serving what it has until an operator restarts it.
             world.counts["disk errors"] += 1
             world.timeline.record(node.name, f"cannot write: {error.code}")
             world.on_failing(node)
@@ -254,11 +304,11 @@ class SimHost:
         effects = self.replicator.take_effects()
         if effects.changed:
             for commit_hook in self._watch.on_commit:
-                commit_hook(self.view)
+                commit_hook(self)
         if effects.sends or effects.closes or effects.notes:
             self._carry_out(effects)
         for turn_hook in self._watch.on_turn:
-            turn_hook(self.view)
+            turn_hook(self)
         deadline_ms = self.replicator.deadline_ms
         if deadline_ms is not None:
             self._set_alarm(self.node.due_ms(deadline_ms))
@@ -269,17 +319,17 @@ class SimHost:
             world.counts[note.kind] += 1
             node.observer.note(note)
             for note_hook in watch.on_note:
-                note_hook(self.view, note.kind, node.peer_of(note.peer))
+                note_hook(self, note.kind, node.peer_of(note.peer))
         for connection, payload in effects.sends:
             for send_hook in watch.on_send:
-                send_hook(self.view, node.peer_of(connection), payload)
+                send_hook(self, node.peer_of(connection), payload)
             world.network.send(connection, node.name, encode_frame(payload), self.kind.name)
         for connection, _reason in effects.suspects:
             for note_hook in watch.on_note:
-                note_hook(self.view, UNSOUND, node.peer_of(connection))
+                note_hook(self, UNSOUND, node.peer_of(connection))
         for connection, reason in effects.closes:
             for close_hook in watch.on_close:
-                close_hook(self.view, node.peer_of(connection), reason)
+                close_hook(self, node.peer_of(connection), reason)
             world.network.close(connection, node.name)
 
     def _set_alarm(self, due_ms: int) -> None:
@@ -289,8 +339,9 @@ class SimHost:
             self._world.timeline.at(due_ms, partial(self._ring, due_ms, self.replicator))
 
     def _ring(self, due_ms: int, whose: Replicator) -> None:
-        """Do what is due, unless another alarm was set since or the process is another one."""
+        """Do what is due."""
         node = self.node
+        # An earlier alarm, or one of a process that has ended, does nothing.
         if not node.is_up or whose is not self.replicator or due_ms != self._alarm_ms:
             return
         self._alarm_ms = None
@@ -304,100 +355,6 @@ class SimHost:
             self.do("ticks", partial(self.replicator.tick, node.steady_ms()))
             return
         self._set_alarm(node.due_ms(deadline_ms))
-
-
-class View(ABC):
-    """What checkers see of a host, but for what its kind alone knows. It is an `Observed`."""
-
-    def __init__(self, host: SimHost) -> None:
-        self.host: Final = host
-        self.name: Final = host.node.name
-
-    @property
-    def node(self) -> SimNode:
-        """The node that it is on."""
-        return self.host.node
-
-    @property
-    def replica(self) -> Replica:
-        """What replicates."""
-        return self.host.replica
-
-    @property
-    def replicator(self) -> Replicator:
-        """What moves its messages."""
-        return self.host.replicator
-
-    @property
-    def is_up(self) -> bool:
-        """Whether the node runs."""
-        return self.node.is_up
-
-    @property
-    def noticed(self) -> Mapping[str, Mapping[str, object]]:
-        """What the node's health says of peers, by their names."""
-        return self.node.noticed
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Most bytes that it holds of a frame that is not whole."""
-        return self.host.buffered_bytes
-
-    @property
-    def peers_count(self) -> int:
-        """Connections that it has."""
-        return self.host.connections_count
-
-    @property
-    def state(self) -> bytes:
-        """What two nodes have in common when they have converged."""
-        return self.replica.probe.key
-
-    def admits(self, peer: str) -> bool:
-        """Return whether its operator lets it speak to a peer: to anybody by itself."""
-        return True
-
-    @property
-    def amounts(self) -> Iterable[tuple[str, int, int]]:
-        """What the replica itself holds on behalf of peers: nothing by itself."""
-        return ()
-
-    @property
-    @abstractmethod
-    def held(self) -> Collection[bytes]:
-        """Names of the parts that its user sees, published or not."""
-
-    @abstractmethod
-    def covers(self, name: bytes) -> bool:
-        """Return whether its user sees a part that some node held, or what has replaced it."""
-
-    @abstractmethod
-    def is_durable(self, name: bytes) -> bool:
-        """Return whether a part, or what has replaced it, were there if the power failed now."""
-
-    @abstractmethod
-    def told(self, payload: bytes) -> Collection[bytes] | None:
-        """Return the names of the parts that rest here by what a message of it says."""
-
-
-def _is_observed(view: View) -> Observed:
-    """Have the type checker see that a view is what checkers look at."""
-    return view
-
-
-EPOCH_MS: Final = 1_800_000_000_000
-
-
-class SimClock:
-    """A wall clock that may be wrong, and may be set anew."""
-
-    def __init__(self, timeline: Timeline, skew_ms: int) -> None:
-        self._timeline = timeline
-        self.skew_ms = skew_ms
-
-    def now_ms(self) -> int:
-        """Return Unix time in milliseconds, as this node believes."""
-        return EPOCH_MS + self._timeline.now_ms + self.skew_ms
 
 
 class RecordingKeyPair(KeyPair):
@@ -416,14 +373,14 @@ class RecordingKeyPair(KeyPair):
         return signature
 
 
-class World:
+class SimWorld:
     """What all nodes of one simulation share, and who is told what they do."""
 
     def __init__(
         self,
         timeline: Timeline,
         network: SimNetwork,
-        kinds: Iterable[Kind],
+        kinds: Iterable[ReplicaKind],
         *,
         pace: Pace,
         disks: bool,
@@ -432,7 +389,7 @@ class World:
         self.network = network
         self.pace = pace
         self.disks = disks
-        self.watches: Final = [Watch(kind) for kind in kinds]
+        self.watches: Final = [KindWatch(kind) for kind in kinds]
         self.keys: dict[str, bytes] = {}
         """Public keys of the nodes, by what they are called: those whom each of them knows."""
         self.owners: set[bytes] = set()
@@ -445,7 +402,7 @@ class World:
         """Take a node in: it admits all others, and checkers look at its replicas."""
         node.admitted.update(self.owners)
         for watch, host in zip(self.watches, node.hosts.values(), strict=True):
-            watch.views.append(host.view)
+            watch.hosts.append(host)
 
 
 class SimNode:
@@ -454,7 +411,7 @@ class SimNode:
     def __init__(
         self,
         name: str,
-        world: World,
+        world: SimWorld,
         dice: Dice,
         skew_ms: int,
         keys: RecordingKeyPair | None = None,
@@ -475,7 +432,7 @@ class SimNode:
         self._origin_ms = 0
         self._peers: dict[str, str] = {}  # connection -> who is at its other end
         self.hosts: Final[dict[HostName, SimHost]] = {
-            watch.kind.name: SimHost(self, watch) for watch in world.watches
+            watch.kind.name: watch.kind.host(self, watch) for watch in world.watches
         }
         """Its replicas, by protocol and store id."""
 
@@ -520,7 +477,7 @@ class SimNode:
     @property
     def state(self) -> bytes:
         """What two nodes have in common when they have converged."""
-        return b"".join(host.view.state for host in self.hosts.values())
+        return b"".join(host.state for host in self.hosts.values())
 
     @property
     def noticed(self) -> dict[str, dict[str, object]]:
@@ -599,7 +556,7 @@ class SimNode:
         self.admitted.symmetric_difference_update((public_key,))
         for host in self.hosts.values():
             if self.is_up:
-                host.look_anew()
+                host.readmit()
 
     def steady_ms(self) -> int:
         """Return the time of the clock that nobody sets."""

@@ -33,7 +33,7 @@ from datalattice.testing.bombs import database_bomb, drive_bomb, pair_bomb, queu
 from datalattice.testing.malformed import Below, cells_of, mutated, value_of, with_cell
 from datalattice.testing.sim.attacks import DATA, QUEUE, Attack, Knowledge
 from datalattice.testing.sim.dice import Dice
-from datalattice.testing.sim.node import SimClock
+from datalattice.testing.sim.timeline import SimClock
 from datalattice.wire import encode_announcement, encode_frame
 
 KV: Final = Keyword("kv")

@@ -19,23 +19,14 @@ from datalattice.sync import LatticeReplica
 from datalattice.testing.reference import ReferencePeer
 from datalattice.testing.sim.checkers import Violation
 from datalattice.testing.sim.dice import Dice
-from datalattice.testing.sim.lattice_checkers import honest_part
+from datalattice.testing.sim.lattice import honest_part
 from datalattice.testing.sim.network import HostName, SimNetwork
-from datalattice.testing.sim.timeline import Timeline
+from datalattice.testing.sim.timeline import SimClock, Timeline
 from datalattice.wire import FrameBuffer, encode_frame
 
-EPOCH_MS: Final = 1_800_000_000_000
 ROOT_SYNC_MS: Final = 30_000
 FRAME_BYTES_MAX: Final = 50_000_000
 DATA: Final = Keyword("data")
-
-
-class _Clock:
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-
-    def now_ms(self) -> int:
-        return EPOCH_MS + self._timeline.now_ms
 
 
 class SimReference:
@@ -44,7 +35,7 @@ class SimReference:
     def __init__(self, name: str, timeline: Timeline, network: SimNetwork, dice: Dice) -> None:
         self.name: Final = name
         self.idle_until_ms: Final = 0
-        self.clock: Final = _Clock(timeline)
+        self.clock: Final = SimClock(timeline)
         self.peer: Final = ReferencePeer(KeyPair(dice.bytes(32)), self.clock.now_ms)
         self._timeline = timeline
         self._network = network

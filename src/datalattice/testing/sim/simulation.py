@@ -4,7 +4,7 @@
     assert outcome.violation is None, outcome
 
 It owns the time and calls the nodes directly: no event loop, no thread, no clock of this machine.
-The same arguments give the same events, to the byte; `Outcome.trace` is their hash.
+The same arguments give the same events, to the byte; `SimOutcome.trace` is their hash.
 
 Length: one run, from what it is made of to its end; its parts have modules of their own.
 """
@@ -16,18 +16,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from datalattice.lattice import Lattice, root_lattice
 from datalattice.sync import BROADCAST_DELAY_MS, Pace
-from datalattice.testing.sim.checkers import Checker, Violation
+from datalattice.testing.sim.checkers import SimChecker, Violation
 from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.doubles import Doubles
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.hostile import HostilePeer
 from datalattice.testing.sim.lattice import EVIDENCE_LIMITS, lattice_kind
 from datalattice.testing.sim.network import End, SimNetwork
-from datalattice.testing.sim.node import Kind, SimNode, Workload, World
+from datalattice.testing.sim.node import ReplicaKind, SimNode, SimWorld, Workload
 from datalattice.testing.sim.reference import SimReference, are_like, judge
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.testing.sim.topology import Topology, diameter, draw_links
@@ -74,7 +74,7 @@ _Fault = Callable[[Dice], None]
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimOutcome:
     """What became of a run. `lines` are its last events when they were kept."""
 
     seed: int
@@ -121,7 +121,7 @@ class Simulation:
         nodes: int = 5,
         faults: Faults = NO_FAULTS,
         *,
-        kinds: Sequence[Kind] | None = None,
+        kinds: Sequence[ReplicaKind] | None = None,
         lattice: Lattice | None = None,
         workload: Workload | None = None,
         links: Topology | None = None,
@@ -135,7 +135,7 @@ class Simulation:
         duration_ms: int = 8_000,
         events_min: int = 1_001,
         pace: Pace | None = None,
-        checkers: Sequence[Checker[Any]] | None = None,
+        checkers: Sequence[SimChecker] | None = None,
         events_max: int = EVENTS_MAX,
         keep: int = 0,
     ) -> None:
@@ -148,7 +148,7 @@ class Simulation:
             kinds = [standard_kind(lattice, workload, checkers, hosting=hosting)]
         elif hosting or (lattice, workload, checkers) != (None, None, None):
             raise ValueError("kinds bring their lattices, workloads and checkers along")
-        self._world = World(self.timeline, self.network, kinds, pace=pace or Pace(), disks=disks)
+        self._world = SimWorld(self.timeline, self.network, kinds, pace=pace or Pace(), disks=disks)
         self._world.on_end = self._ended
         self._world.on_failing = self._failing
         self.network.on_gone = self._dial_later
@@ -187,9 +187,9 @@ class Simulation:
 
     # --- the run ------------------------------------------------------------------------------
 
-    def run(self) -> Outcome:
+    def run(self) -> SimOutcome:
         """Run to the end, or to the first violation."""
-        outcome = Outcome(self.seed)
+        outcome = SimOutcome(self.seed)
         try:
             self.begin()
             self._plan()
@@ -222,7 +222,7 @@ class Simulation:
         self.network.faults = self.faults
         for watch in self._world.watches:
             for checker in watch.checkers:
-                checker.on_begin(watch.views)
+                checker.on_begin(watch.hosts)
         if self.faults.exclusions:
             self._begin_without_one()
         for node in self.nodes:
@@ -580,24 +580,22 @@ class Simulation:
 
     def _rest(self) -> None:
         for watch in self._world.watches:
-            up = [view for view in watch.views if view.is_up]
             for checker in watch.checkers:
-                checker.at_rest(up)
+                checker.at_rest(watch.up())
 
     def _finish(self) -> None:
         for watch in self._world.watches:
-            up = [view for view in watch.views if view.is_up]
             for checker in watch.checkers:
-                checker.at_end(up, settled=self._settle)
+                checker.at_end(watch.up(), settled=self._settle)
 
 
 def standard_kind(
     lattice: Lattice | None = None,
     workload: Workload | None = None,
-    checkers: Sequence[Checker[Any]] | None = None,
+    checkers: Sequence[SimChecker] | None = None,
     *,
     hosting: bool = False,
-) -> Kind:
+) -> ReplicaKind:
     """Return a lattice as the kind of replica of a simulation; what is not given is standard."""
     return lattice_kind(
         root_lattice() if lattice is None else lattice,

@@ -1,4 +1,4 @@
-"""Timeline: the time of a simulation, and what happens when. Nothing else moves it."""
+"""Timeline: the simulated time and its queue of events. Only `run` moves the time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import hashlib
 import heapq
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from datalattice.testing.sim.checkers import Violation
 
 Action = Callable[[], None]
 
+EPOCH_MS: Final = 1_800_000_000_000
+"""Unix time at which every simulation begins."""
+
 
 class Timeline:
-    """Events in order of time, and of their making where the time is the same.
+    """Runs actions in order of time, and of their making where the time is equal.
 
-    `events` counts what happened, `trace` is a hash of all of it. With `keep` the last so many
-    events can be read in `lines`.
+    events: how many were recorded. trace: their hash.
+    lines:  the last `keep` of them as text.
     """
 
     def __init__(self, events_max: int, keep: int = 0) -> None:
@@ -30,16 +34,16 @@ class Timeline:
         self._hash = hashlib.blake2b(digest_size=32)
 
     def at(self, due_ms: int, action: Action) -> None:
-        """Have `action` done at a time; at once, after what is due already, when it is past."""
+        """Run `action` at a time; a past time counts as now, behind what is due already."""
         self._order += 1
         heapq.heappush(self._due, (max(due_ms, self.now_ms), self._order, action))
 
     def after(self, delay_ms: int, action: Action) -> None:
-        """Have `action` done so much later."""
+        """Run `action` after a delay."""
         self.at(self.now_ms + delay_ms, action)
 
     def run(self, until_ms: int) -> None:
-        """Do everything that is due up to a time."""
+        """Run everything that is due up to a time."""
         due = self._due
         while due and due[0][0] <= until_ms:
             self.now_ms, _, action = heapq.heappop(due)
@@ -49,7 +53,7 @@ class Timeline:
     def record(self, who: str, what: str, data: bytes = b"") -> None:
         """Note an event: it counts, and it goes into the trace.
 
-        Raises: Violation: there were so many that something must be running idle.
+        Raises: Violation: more than `events_max` were recorded, so something loops.
         """
         self.events += 1
         self._hash.update(f"{self.now_ms} {who} {what} {len(data)} ".encode())
@@ -64,3 +68,15 @@ class Timeline:
     def trace(self) -> str:
         """A hash of everything that happened."""
         return self._hash.hexdigest()
+
+
+class SimClock:
+    """A wall clock that differs from the true time by `skew_ms`."""
+
+    def __init__(self, timeline: Timeline, skew_ms: int = 0) -> None:
+        self._timeline = timeline
+        self.skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        """Return Unix time in milliseconds."""
+        return EPOCH_MS + self._timeline.now_ms + self.skew_ms

@@ -37,20 +37,19 @@ from datalattice.sync import (
     EvidenceLimits,
     ForkRecord,
 )
-from datalattice.testing.sim.checkers import (
-    AdmittedOnly,
-    BoundedMemory,
-    Checker,
-    Convergence,
-    SentIsDurable,
-)
+from datalattice.testing.sim.checkers import SimChecker
+from datalattice.testing.sim.lattice import LatticeHost, owned_slots
 from datalattice.testing.sim.lattice_checkers import (
     Authority,
     Completeness,
     ForkedDurability,
     LocalStays,
-    ObservedLattice,
-    owned_slots,
+)
+from datalattice.testing.sim.neutral_checkers import (
+    AdmittedOnly,
+    BoundedMemory,
+    Convergence,
+    SentIsDurable,
 )
 
 REFUSALS: Final = frozenset(
@@ -77,13 +76,13 @@ TICKS_TURN_MAX: Final = 200_000
 60,000 for each value here, and several values may complete at once."""
 
 
-class Soundness(Checker[ObservedLattice]):
+class Soundness(SimChecker):
     """Whatever a node announces is well formed across its cells."""
 
     def __init__(self) -> None:
         self._facts = _KnownSound()
 
-    def on_commit(self, node: ObservedLattice) -> None:
+    def on_commit(self, node: LatticeHost) -> None:
         """Check every cell that no node had before: soundness belongs to the hash."""
         known = self._facts
         load = node.data.views.load
@@ -120,18 +119,18 @@ class _KnownSound(Facts):
         return self.facts[hash]
 
 
-class Ranks(Checker[ObservedLattice]):
+class Ranks(SimChecker):
     """The rank of an owner's slot never falls on a node, unless an old disk was put back."""
 
     def __init__(self) -> None:
         self._slots: dict[str, dict[bytes, Signed]] = {}
         self._greater: dict[tuple[bytes, bytes], bool] = {}
 
-    def on_restore(self, node: ObservedLattice, nodes: Sequence[ObservedLattice]) -> None:
+    def on_restore(self, node: LatticeHost, nodes: Sequence[LatticeHost]) -> None:
         """Begin anew with what the disk has."""
         self._slots.pop(node.name, None)
 
-    def on_commit(self, node: ObservedLattice) -> None:
+    def on_commit(self, node: LatticeHost) -> None:
         """Compare each slot with the one before it."""
         held = self._slots.setdefault(node.name, {})
         for path, entry in owned_slots(node.lattice, node.data.announced):
@@ -148,9 +147,7 @@ class Ranks(Checker[ObservedLattice]):
             if not self._greater[pair]:
                 self.fail(f"{node.name} took a lesser value at {path}")
 
-    def _rises(
-        self, node: ObservedLattice, path: tuple[Value, ...], old: Signed, new: Signed
-    ) -> bool:
+    def _rises(self, node: LatticeHost, path: tuple[Value, ...], old: Signed, new: Signed) -> bool:
         lattice = node.lattice.path(*path)
         if not isinstance(lattice, SignedLattice) or not lattice.inner.has_order():
             return True
@@ -158,7 +155,7 @@ class Ranks(Checker[ObservedLattice]):
         return is_greater(lattice.inner, new.value, hashes[0], old.value, hashes[1], Walk())
 
 
-class BoundedWork(Checker[ObservedLattice]):
+class BoundedWork(SimChecker):
     """One turn of a node, whatever arrived, costs a bounded number of ticks, not of seconds."""
 
     def __init__(self, ticks_max: int = TICKS_TURN_MAX) -> None:
@@ -167,11 +164,11 @@ class BoundedWork(Checker[ObservedLattice]):
         self.most = 0
         """The dearest turn so far."""
 
-    def on_open(self, node: ObservedLattice) -> None:
+    def on_open(self, node: LatticeHost) -> None:
         """Count from here on."""
         self._before[node.name] = node.ticks
 
-    def on_turn(self, node: ObservedLattice) -> None:
+    def on_turn(self, node: LatticeHost) -> None:
         """Look what the turn cost."""
         paid = node.ticks - self._before.get(node.name, 0)
         self._before[node.name] = node.ticks
@@ -182,14 +179,14 @@ class BoundedWork(Checker[ObservedLattice]):
             )
 
 
-class BoundedEvidence(Checker[ObservedLattice]):
+class BoundedEvidence(SimChecker):
     """Evidence of forks stays within its bounds, but for that of a node's own owners."""
 
     def __init__(self, limits: EvidenceLimits) -> None:
         self._limits = limits
         self._seen: dict[str, Sequence[ForkRecord]] = {}
 
-    def on_commit(self, node: ObservedLattice) -> None:
+    def on_commit(self, node: LatticeHost) -> None:
         """Count what is kept: by slot, by owner, in all."""
         evidence, limits = node.data.evidence, self._limits
         records = evidence.open
@@ -215,62 +212,62 @@ class BoundedEvidence(Checker[ObservedLattice]):
             total = sum(max(one.bytes, 0) for one in records)
             self._bound(node, "bytes of branches", [total], limits.bytes)
 
-    def _bound(self, node: ObservedLattice, what: str, amounts: Collection[int], most: int) -> None:
+    def _bound(self, node: LatticeHost, what: str, amounts: Collection[int], most: int) -> None:
         worst = max(amounts, default=0)
         if worst > most:
             self.fail(f"{node.name} keeps {worst} {what}, at most {most} are allowed")
 
 
-class Blame(Checker[ObservedLattice]):
+class Blame(SimChecker):
     """No honest node is blamed for what is unsound: none of them ever has any of it."""
 
     def __init__(self) -> None:
-        self._nodes: Sequence[ObservedLattice] = ()
+        self._nodes: Sequence[LatticeHost] = ()
 
-    def on_begin(self, nodes: Sequence[ObservedLattice]) -> None:
+    def on_begin(self, nodes: Sequence[LatticeHost]) -> None:
         """Know who is honest."""
         self._nodes = nodes
 
-    def on_note(self, node: ObservedLattice, kind: str, peer: str) -> None:
+    def on_note(self, node: LatticeHost, kind: str, peer: str) -> None:
         """Look whom a node names."""
         if kind in (UNSOUND, MALFORMED) and any(one.name == peer for one in self._nodes):
             self.fail(f"{node.name} blames {peer} for {kind}")
 
 
-class Named(Checker[ObservedLattice]):
+class Named(SimChecker):
     """The health of a node names every stranger that it refused something, and says why."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._refused: dict[str, dict[str, set[str]]] = {}  # by node: peers, for what
 
-    def on_begin(self, nodes: Sequence[ObservedLattice]) -> None:
+    def on_begin(self, nodes: Sequence[LatticeHost]) -> None:
         """Know who is honest."""
         self._known.update(node.name for node in nodes)
 
-    def on_clone(self, node: ObservedLattice) -> None:
+    def on_clone(self, node: LatticeHost) -> None:
         """Know of one more."""
         self._known.add(node.name)
 
-    def on_open(self, node: ObservedLattice) -> None:
+    def on_open(self, node: LatticeHost) -> None:
         """Begin anew: health is of a process."""
         self._refused[node.name] = {}
 
-    def on_note(self, node: ObservedLattice, kind: str, peer: str) -> None:
+    def on_note(self, node: LatticeHost, kind: str, peer: str) -> None:
         """Remember what was refused to whom."""
         if kind in REFUSALS:
             self._remember(node, peer, kind)
 
-    def on_close(self, node: ObservedLattice, peer: str, reason: str) -> None:
+    def on_close(self, node: LatticeHost, peer: str, reason: str) -> None:
         """Remember whom it parted with: it must say for what, whatever the word."""
         if not reason.startswith(LEAVES):
             self._remember(node, peer, "")
 
-    def _remember(self, node: ObservedLattice, peer: str, kind: str) -> None:
+    def _remember(self, node: LatticeHost, peer: str, kind: str) -> None:
         if peer and peer not in self._known:
             self._refused[node.name].setdefault(peer, set()).add(kind)
 
-    def at_rest(self, nodes: Sequence[ObservedLattice]) -> None:
+    def at_rest(self, nodes: Sequence[LatticeHost]) -> None:
         """Read the health of all nodes."""
         for node in nodes:
             noticed = node.noticed
@@ -284,13 +281,13 @@ class Named(Checker[ObservedLattice]):
                     self.fail(f"{node.name} refused {peer} {sorted(kinds)} and says {said}")
 
 
-class BoundedHosting(Checker[ObservedLattice]):
+class BoundedHosting(SimChecker):
     """Under a policy no stranger has more on a node than the policy gives."""
 
     def __init__(self) -> None:
         self._sizes: dict[bytes, int] = {}
 
-    def on_commit(self, node: ObservedLattice) -> None:
+    def on_commit(self, node: LatticeHost) -> None:
         """Add up the distinct cells below each slot."""
         policy = node.policy
         if policy is None:
@@ -314,7 +311,7 @@ class BoundedHosting(Checker[ObservedLattice]):
         return size
 
 
-def standard_checkers(limits: EvidenceLimits | None = None) -> list[Checker[ObservedLattice]]:
+def standard_checkers(limits: EvidenceLimits | None = None) -> list[SimChecker]:
     """Return new checkers of all that holds for lattices.
 
     limits: of the evidence that the nodes keep.

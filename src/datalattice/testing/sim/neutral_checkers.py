@@ -1,0 +1,121 @@
+"""Neutral checkers: rules for every kind of replica.
+
+They see the parts of a replica as names: which ones it holds, which are durable, and which ones a
+message mentions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from datalattice.sync import UNSENT_MAX
+from datalattice.testing.sim.checkers import SimChecker
+from datalattice.testing.sim.node import SimHost
+
+TURNS_PER_LOOK = 7
+"""Memory is measured after one in so many steps of a host."""
+
+
+class Convergence(SimChecker):
+    """When faults have stopped, all nodes announce the same."""
+
+    def at_end(self, nodes: Sequence[SimHost], *, settled: bool) -> None:
+        """Compare what is announced."""
+        if settled and len({node.state for node in nodes}) > 1:
+            told = ", ".join(f"{node.name} {node.state.hex()[:8]}" for node in nodes)
+            self.fail(f"different states at the end: {told}")
+
+
+class Durability(SimChecker):
+    """What was acknowledged is there after every crash, and at the end on every node."""
+
+    def __init__(self) -> None:
+        self._acknowledged: dict[str, Collection[bytes]] = {}
+
+    def covers(self, node: Any, name: bytes, writer: str) -> bool:
+        """Return whether a node has what a writer acknowledged."""
+        return bool(node.covers(name))
+
+    def on_restore(self, node: Any, nodes: Sequence[Any]) -> None:
+        """Expect nothing any more that was on its disk alone."""
+        self._acknowledged.pop(node.name, None)
+
+    def on_ack(self, node: Any, names: Collection[bytes]) -> None:
+        """Remember what was acknowledged last: what was so before must be contained in it."""
+        self._check(node, node.name)
+        self._acknowledged[node.name] = names
+
+    def on_open(self, node: Any) -> None:
+        """Look for what this node acknowledged in what it has read from its disk."""
+        self._check(node, node.name)
+
+    def at_end(self, nodes: Sequence[Any], *, settled: bool) -> None:
+        """Look for what every node acknowledged on every node."""
+        for node in nodes:
+            for writer in self._acknowledged if settled else (node.name,):
+                self._check(node, writer)
+
+    def _check(self, node: Any, writer: str) -> None:
+        for name in self._acknowledged.get(writer, ()):
+            if not self.covers(node, name, writer):
+                self.fail(f"{node.name} does not have what {writer} acknowledged")
+
+
+class SentIsDurable(SimChecker):
+    """What a message says of the state here would be here after a power failure, too."""
+
+    def on_send(self, node: SimHost, peer: str, payload: bytes) -> None:
+        """Look for each part on the disk."""
+        for name in node.told(payload) or ():
+            if not node.is_durable(name):
+                self.fail(f"{node.name} tells {peer} of {name.hex()[:8]} before it is durable")
+
+
+class AdmittedOnly(SimChecker):
+    """A peer that is not admitted is told nothing of what is here."""
+
+    def on_send(self, node: SimHost, peer: str, payload: bytes) -> None:
+        """Look what goes to whom."""
+        if not node.admits(peer) and node.told(payload) is not None:
+            self.fail(f"{node.name} tells {peer} of its state and does not admit it")
+
+
+class BoundedMemory(SimChecker):
+    """What peers make a node hold stays under named bounds.
+
+    Per peer: parts wanted, requests, frames not yet written, bytes of unfinished frames. Together:
+    what the replica keeps on behalf of peers.
+    """
+
+    def __init__(
+        self, *, wants: int = 20_000, requests: int = 64, frame_bytes: int = 1_300_000
+    ) -> None:
+        self._wants = wants
+        self._requests = requests
+        self._frame_bytes = frame_bytes
+        self._turns = 0
+
+    def on_turn(self, node: SimHost) -> None:
+        """Measure, now and then."""
+        self._turns += 1
+        if self._turns % TURNS_PER_LOOK:
+            return
+        replicator, peers = node.replicator, max(1, node.peers_count)
+        for what, amount, most in node.amounts:
+            self._bound(node, what, amount, most)
+        self._bound(node, "wanted parts", replicator.missing_count, self._wants * peers)
+        self._bound(node, "bytes of a frame", node.buffered_bytes, self._frame_bytes)
+        self._bound(node, "partners", len(replicator._partners), peers)
+        for partner in replicator._partners.values():
+            self._bound(node, "open requests", partner.conversation.pending_count, self._requests)
+            self._bound(node, "unwritten frames", partner.unsent_count, 4 * UNSENT_MAX)
+
+    def _bound(self, node: SimHost, what: str, amount: int, most: int) -> None:
+        if amount > most:
+            self.fail(f"{node.name} holds {amount} {what}, at most {most} are expected")
+
+
+def neutral_checkers() -> list[SimChecker]:
+    """Return new checkers of what holds for every kind of replica."""
+    return [Convergence(), Durability(), SentIsDurable(), AdmittedOnly(), BoundedMemory()]
