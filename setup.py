@@ -33,10 +33,10 @@ COMPILED_MODULES: tuple[str, ...] = (
     "store/base.py",
     "store/cache.py",
     "store/cellstore.py",
-    "store/hashindex.py",
-    "store/packing.py",
-    "store/reading.py",
-    "store/segments.py",
+    "store/log/hashindex.py",
+    "store/log/packing.py",
+    "store/reader.py",
+    "store/log/segments.py",
 )
 """Further hot modules, as paths below the package, for example "wire/framing.py"."""
 

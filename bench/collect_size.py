@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 
 from datalattice.cells import Value, Vector
-from datalattice.store import NOTHING, CellStore
+from datalattice.store import CellStore
+from datalattice.store.kept import NOTHING
 
 BATCH = 50_000
 """Cells that are written at a time; half of them are garbage at once."""

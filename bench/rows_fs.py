@@ -94,9 +94,9 @@ class _Drive:
 
     def write(self, count: int) -> None:
         from datalattice.cells import Blob, blob_from
-        from datalattice.store import Staging
+        from datalattice.store import WriteBuffer
 
-        with Staging(self._store.put) as staging:
+        with WriteBuffer(self._store.put) as staging:
             content = blob_from(pieces(count), staging)
         assert isinstance(content, (bytes, Blob))
         self._drive.write(PATH, content)

@@ -28,7 +28,8 @@ from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.jobs import audit, gc, load
 from datalattice.pipeline.jobs.audit import FACTS, AuditPlan, examine, read_facts
 from datalattice.pipeline.jobs.stores import for_tasks, parts_of
-from datalattice.store import CellStore, extent_of
+from datalattice.store import CellStore
+from datalattice.store.gc import extent_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

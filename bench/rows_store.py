@@ -22,7 +22,8 @@ from pathlib import Path
 import lmdb
 
 from datalattice.cells import Vector, cell
-from datalattice.store import NOTHING, CellStore
+from datalattice.store import CellStore
+from datalattice.store.kept import NOTHING
 
 Row = dict[str, object]
 BATCH = 1_000

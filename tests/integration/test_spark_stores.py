@@ -11,7 +11,9 @@ import pytest
 
 from datalattice.cells import Map, missing
 from datalattice.errors import StoreFailed, UsageError
-from datalattice.store import NOTHING, CellStore, RealDisk, SweepList, collecting, stretches
+from datalattice.store import CellStore, RealDisk
+from datalattice.store.gc import SweepList, collection, partitions
+from datalattice.store.kept import NOTHING
 from datalattice.testing.planting import plant, text
 
 pytest.importorskip("pyspark")
@@ -68,7 +70,7 @@ def test_gc_marks_as_the_store_does_and_the_store_sweeps(
     from datalattice.pipeline.jobs import gc
 
     job = importlib.import_module("datalattice.pipeline.jobs.gc")  # not its namesake
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
     out = tmp_path / "list"
     with CellStore.open(folder, segment_bytes=8_192, retention=NOTHING) as store:
         report = gc(spark, str(folder), str(out), grace_ms=0, parts=3)
@@ -77,7 +79,7 @@ def test_gc_marks_as_the_store_does_and_the_store_sweeps(
         assert report.as_json()["parts"] == report.parts == 3
         assert report.rounds == 1  # so small a store the driver marks
         for most in (0, 65_536):  # by tasks, which shuffle what leads on, or leave it to the driver
-            monkeypatch.setattr(stretches, "WAITING_MIN", 0)
+            monkeypatch.setattr(partitions, "WAITING_MIN", 0)
             monkeypatch.setattr(job, "HANDED_MAX", most)
             monkeypatch.setattr(job, "SEGMENTS_COLLECTED", 0)
             other = gc(spark, str(folder), str(tmp_path / "other"), grace_ms=0, parts=3)

@@ -30,7 +30,7 @@ from typing import IO, Any
 from datalattice.cells import Map, Value, Vector, missing, same, value_hash
 from datalattice.errors import DataLatticeError, MissingData
 from datalattice.store import CellStore
-from datalattice.store.history import Retention
+from datalattice.store.kept.history import Retention
 
 SEGMENT_BYTES = 65_536
 KEYS = 97

@@ -116,14 +116,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "the reserve has no room for the index",
-        "store/room.py",
+        "store/log/freespace.py",
         "self._entries * ENTRY_BYTES",
         "0",
         ("tests/sim/test_full_disk.py::test_the_reserve_has_room_for_the_index_of_one_segment",),
     ),
     Mutation(
         "a start on a full disk keeps the reserve",
-        "store/room.py",
+        "store/log/freespace.py",
         "        if self.ask() < SPARE_BYTES_MIN:\n",
         "        if self.ask() < 0:\n",
         (
@@ -132,7 +132,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a record of the end that is gone proves that nothing is lost",
-        "store/opening.py",
+        "store/log/opening.py",
         "unknown_loss(disk, folder) if loss is None else None",
         "None",
         (
@@ -152,7 +152,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "acknowledge before the file is synced",
-        "store/committer.py",
+        "store/log/committer.py",
         "            if file is not None:\n                file.sync()\n",
         "            pass\n",
         ("tests/sim/test_store_crash.py::test_a_crash_at_any_step_loses_nothing_acknowledged",),
@@ -160,7 +160,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "take a failed sync for a good one",
-        "store/committer.py",
+        "store/log/committer.py",
         "            if failure is not None:\n",
         "            if failure is not None and self.epoch < 0:\n",
         (UNIT + "store/test_resume.py::test_each_operation_that_fails_is_survived",),
@@ -244,7 +244,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "write on after a write that failed",
-        "store/committer.py",
+        "store/log/committer.py",
         "        self._failure = error\n        return error\n",
         "        return error\n",
         ("tests/sim/test_store_crash.py::test_after_a_failed_sync_every_write_is_refused",),
@@ -1131,14 +1131,14 @@ MUTATIONS: Final = (
     # --- garbage ----------------------------------------------------------------------------------
     Mutation(
         "collect what pins keep",
-        "store/caretaker.py",
+        "store/gc/collector.py",
         "        pinned = [pin.root_hash for pin in self._pins.all()]\n",
         "        pinned: list[bytes] = []\n",
         (UNIT + "store/test_collecting.py::test_what_nothing_reaches_goes_and_the_rest_stays",),
     ),
     Mutation(
         "do not look again at what was committed while cells were copied",
-        "store/collecting.py",
+        "store/gc/collection.py",
         "        self._marker.follow_tops()\n        self._marker.follow_packs()\n",
         "        self._marker.follow_tops()\n",
         (UNIT + "store/test_collecting.py::test_what_is_staged_right_before_the_lock_is_followed",),

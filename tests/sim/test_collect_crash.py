@@ -11,8 +11,10 @@ import pytest
 from datalattice.cells import Map, Value, Vector, missing, same, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import MissingData, StoreError, StoreFailed, StoreFull
-from datalattice.store import CellStore, collecting, committer
-from datalattice.store.history import NOTHING
+from datalattice.store import CellStore
+from datalattice.store.gc import collection
+from datalattice.store.kept.history import NOTHING
+from datalattice.store.log import committer
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
@@ -102,9 +104,9 @@ class CollectingStore:
 def steps(monkeypatch: pytest.MonkeyPatch) -> int:
     """Make everything tiny, so that each kind of step happens; return the steps of a life."""
     monkeypatch.setattr(committer, "PACK_BYTES_MAX", 1_500)
-    monkeypatch.setattr(collecting, "COPY_BYTES", 600)
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
-    monkeypatch.setattr(collecting, "SWEEP_ENTRIES", 7)
+    monkeypatch.setattr(collection, "COPY_BYTES", 600)
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(collection, "SWEEP_ENTRIES", 7)
     disk = SimDisk(0)
     life = CollectingStore(disk)
     life.go()

@@ -13,15 +13,10 @@ import pytest
 from datalattice.cells import Map, Value, missing, same, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import DataLatticeError, StoreError
-from datalattice.store import (
-    NOTHING,
-    CellStore,
-    Fetching,
-    collecting,
-    heal_store,
-    open_damaged,
-)
-from datalattice.store.history import SLOT_BYTES
+from datalattice.store import CellFetcher, CellStore, heal_store, open_damaged
+from datalattice.store.gc import collection
+from datalattice.store.kept import NOTHING
+from datalattice.store.kept.history import SLOT_BYTES
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
 
@@ -101,7 +96,7 @@ def same_file(disk: SimDisk, path: str) -> str:
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few hundred bytes be worth a collection."""
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
 
 
 def outcome(disk: SimDisk, path: str, root: Value, pinned: Value, supply: CellSupply) -> str:
@@ -115,7 +110,7 @@ def outcome(disk: SimDisk, path: str, root: Value, pinned: Value, supply: CellSu
         report = store.check()
         if not report.is_clean or report.scars or store.damage or store.history.damage:
             seen = "reported"
-        healed = heal_store(store, Fetching(store, supply))
+        healed = heal_store(store, CellFetcher(store, supply))
         assert healed.report.is_clean, healed.report
         assert same(store.root(), root), "an older root, or another one"
         assert missing(store.root()) == []

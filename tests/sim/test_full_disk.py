@@ -9,9 +9,11 @@ import pytest
 from datalattice.cells import Map, Value, missing, same
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import StoreFailed, StoreFull
-from datalattice.store import CellStore, collecting, committer
-from datalattice.store.history import NOTHING
-from datalattice.store.room import RESERVE_FILE, SPARE_BYTES_MIN
+from datalattice.store import CellStore
+from datalattice.store.gc import collection
+from datalattice.store.kept.history import NOTHING
+from datalattice.store.log import committer
+from datalattice.store.log.freespace import RESERVE_FILE, SPARE_BYTES_MIN
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
 
@@ -70,8 +72,8 @@ class FilledStore:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make everything tiny, so that each kind of step happens."""
     monkeypatch.setattr(committer, "PACK_BYTES_MAX", 1_500)
-    monkeypatch.setattr(collecting, "COPY_BYTES", 600)
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(collection, "COPY_BYTES", 600)
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
 
 
 @pytest.mark.parametrize("power_failure", [False, True])
@@ -107,7 +109,7 @@ def test_a_disk_that_fills_at_any_step_loses_nothing_and_the_store_starts_and_co
 
 
 def test_collections_make_room_for_commits_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datalattice.store.room.ASK_BYTES", 50_000)
+    monkeypatch.setattr("datalattice.store.log.freespace.ASK_BYTES", 50_000)
     disk = SimDisk(1)
     life = FilledStore(disk)
     store = life.open(spare_bytes=1_000_000)
@@ -162,7 +164,7 @@ def test_how_much_is_free_is_asked_after_8_mb_and_after_30_s(
             return super().free_bytes(path)
 
     life = FilledStore(Asked(1))
-    monkeypatch.setattr("datalattice.store.room.ASK_BYTES", 5_000)
+    monkeypatch.setattr("datalattice.store.log.freespace.ASK_BYTES", 5_000)
     store = life.open()
     asked = 0
     for number in range(10):
@@ -184,7 +186,7 @@ def test_how_much_is_free_is_asked_after_8_mb_and_after_30_s(
 def test_the_reserve_grows_with_the_store_up_to_its_bound(
     segments: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datalattice.store.room.SPARE_BYTES_MIN", 16_384)
+    monkeypatch.setattr("datalattice.store.log.freespace.SPARE_BYTES_MIN", 16_384)
     disk = SimDisk(1)
 
     def opened() -> CellStore:
@@ -206,7 +208,7 @@ def test_the_reserve_grows_with_the_store_up_to_its_bound(
 def test_the_reserve_has_room_for_the_index_of_one_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("datalattice.store.room.SPARE_BYTES_MIN", 3_000)
+    monkeypatch.setattr("datalattice.store.log.freespace.SPARE_BYTES_MIN", 3_000)
     disk = SimDisk(1)
     life = FilledStore(disk)
     for count, kept in ((20, 3_000), (21, 3_150), (22, 3_300)):

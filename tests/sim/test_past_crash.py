@@ -8,7 +8,8 @@ import pytest
 
 from datalattice.cells import Value, Vector, missing
 from datalattice.crypto import SeededEntropy
-from datalattice.store import CellStore, Retention
+from datalattice.store import CellStore
+from datalattice.store.kept import Retention
 from datalattice.testing.clocks import TickingClock
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 

@@ -10,7 +10,8 @@ import pytest
 from datalattice.cells import Value, Vector, missing, same, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import Corruption, StoreFailed, StoreFull
-from datalattice.store import CellStore, committer
+from datalattice.store import CellStore
+from datalattice.store.log import committer
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
 FOLDER = "store"

@@ -33,7 +33,8 @@ from datalattice.cli.values import listed_json
 from datalattice.client import begin_folder, root_named
 from datalattice.errors import MissingData, NoSuchPath, UsageError
 from datalattice.lattice import slot_changes
-from datalattice.store import Moment, parse_time, time_text
+from datalattice.store import parse_time, time_text
+from datalattice.store.kept import Moment
 
 if TYPE_CHECKING:
     from datalattice.store import CellStore

@@ -11,7 +11,8 @@ from datalattice.cli.folder import Folder
 from datalattice.cli.render import print_notice
 from datalattice.client import open_reader, root_named
 from datalattice.errors import Corruption, MissingData
-from datalattice.store import CellStore, Moment, time_text
+from datalattice.store import CellStore, time_text
+from datalattice.store.kept import Moment
 
 HOLD_SECONDS: Final = 24 * 60 * 60
 """A root that is copied is leased for so long; the lease is given back when it is done."""

@@ -36,7 +36,8 @@ from datalattice.client import Progress, connect, root_named
 from datalattice.client.replicas import import_into, taking
 from datalattice.clock import SystemClock
 from datalattice.errors import BadFormat, UsageError
-from datalattice.store import CellStore, Pin, parse_time, time_text
+from datalattice.store import CellStore, parse_time, time_text
+from datalattice.store.kept import Pin
 
 PIPE: Final = Path("-")
 

@@ -214,7 +214,7 @@ def _heal_alone(
     accept_loss: bool,
 ) -> dict[str, Any]:
     from datalattice.client.network import HealingSources, healing_document
-    from datalattice.store import Fetching, heal_store, open_damaged
+    from datalattice.store import CellFetcher, heal_store, open_damaged
 
     keys = read_keys_or_none(folder)
     identity = None if keys is None else keys.identity
@@ -222,7 +222,7 @@ def _heal_alone(
         HealingSources(addresses, other, identity) as sources,
         open_damaged(folder.store_path) as store,
     ):
-        healing = heal_store(store, Fetching(store, sources), progress)
+        healing = heal_store(store, CellFetcher(store, sources), progress)
         loss = store.loss
         store.close()
     if loss is not None and accept_loss:
@@ -230,7 +230,7 @@ def _heal_alone(
             HealingSources(addresses, other, identity) as sources,
             CellStore.open(folder.store_path, repair=not loss.is_given_up) as store,
         ):
-            healing = heal_store(store, Fetching(store, sources), progress)
+            healing = heal_store(store, CellFetcher(store, sources), progress)
             if keys is not None:
                 ask_first(folder, store, keys)
             store.accept_loss()

@@ -50,7 +50,8 @@ from datalattice.errors import (
     Timeout,
 )
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.store import CellStore, Lease, Lock, RealDisk, write_error
+from datalattice.store import CellStore, Lock, RealDisk, write_error
+from datalattice.store.kept import Lease
 
 T = TypeVar("T")
 

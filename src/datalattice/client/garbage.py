@@ -7,7 +7,8 @@ from pathlib import Path
 
 from datalattice.client.control import Progress
 from datalattice.errors import UsageError
-from datalattice.store import GRACE_MS, CellStore, Collected, RealDisk, SweepList
+from datalattice.store import CellStore, RealDisk
+from datalattice.store.gc import GRACE_MS, Collected, SweepList
 
 
 def collect(

@@ -27,7 +27,7 @@ from datalattice.errors import (
     StoreLocked,
     UsageError,
 )
-from datalattice.store import CellStore, RealDisk, parse_time, wait_in_line, write_error
+from datalattice.store import CellStore, RealDisk, parse_time, wait_for_lock, write_error
 
 if TYPE_CHECKING:
     from datalattice.client.settings import NodeConfig
@@ -92,7 +92,7 @@ def in_line(folder: Folder, attempt: Callable[[], T], wait_s: float) -> T:
         if not folder.store_path.is_dir():  # a line is a file in it
             with contextlib.suppress(StoreLocked):
                 return attempt()
-        return wait_in_line(RealDisk(), path, attempt, wait_s)
+        return wait_for_lock(RealDisk(), path, attempt, wait_s)
     except OSError as error:
         raise write_error(error, path) from error
 

@@ -24,7 +24,16 @@ from datalattice.client import Progress
 from datalattice.errors import Corruption, MissingData, StoreClosed, StoreError, UsageError
 from datalattice.node.lanes import Lane
 from datalattice.node.observe import WRITES, Observer
-from datalattice.store import CellStore, Damage, Fetch, Fetching, Healing, Report, Store, heal_store
+from datalattice.store import (
+    CellFetcher,
+    CellStore,
+    CheckReport,
+    Damage,
+    Fetch,
+    Healing,
+    Store,
+    heal_store,
+)
 from datalattice.sync import Effects, Replicator
 
 RETRY_S: Final = 2.0
@@ -58,7 +67,7 @@ class Healer:
         self._healed_count = 0
         self._doubted = False  # whether some of them may not be needed
         self._healing = threading.Lock()
-        self._others: Fetching | None = None
+        self._others: CellFetcher | None = None
         self._closed = threading.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -185,7 +194,7 @@ class Healer:
                 progress(done, total)
 
         with self._healing:
-            self._others = None if others is None else Fetching(store, others)
+            self._others = None if others is None else CellFetcher(store, others)
             try:
                 healing = heal_store(store, self, go_on)
             except (StoreError, OSError) as error:
@@ -205,7 +214,7 @@ class Healer:
             self._judge(store, report)
         return healing
 
-    def _judge(self, store: CellStore, report: Report) -> None:
+    def _judge(self, store: CellStore, report: CheckReport) -> None:
         """Take note of whether a store of an earlier version has malformed cells."""
         count = len(report.unsound)
         if count:

@@ -22,7 +22,8 @@ from datalattice.errors import BadFormat, DataLatticeError, StoreClosed, UsageEr
 from datalattice.node.host import Host
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
-from datalattice.store import GRACE_MS, CellStore, Collected, Store
+from datalattice.store import CellStore, Store
+from datalattice.store.gc import GRACE_MS, Collected
 from datalattice.sync import (
     BROUGHT,
     DISK_LOW,

@@ -85,7 +85,8 @@ from datalattice.lattice import is_public_key
 from datalattice.node import forks, hosting
 from datalattice.node.server import NodeServer
 from datalattice.node.tasks import Task, Tasks, Work
-from datalattice.store import GRACE_MS, CellStore, CheckedCells
+from datalattice.store import CellStore, CheckedCells
+from datalattice.store.gc import GRACE_MS
 from datalattice.sync import Absorbed, Offer
 from datalattice.version import VERSION
 

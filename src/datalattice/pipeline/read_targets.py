@@ -32,7 +32,8 @@ from datalattice.pipeline.options import (
     hash_of,
     text_option,
 )
-from datalattice.store import LEASE_SECONDS_MAX, STORE_FILE, CellStore, store_in
+from datalattice.store import STORE_FILE, CellStore, store_in
+from datalattice.store.kept import LEASE_SECONDS_MAX
 
 if TYPE_CHECKING:
     from datalattice.pipeline.remote import RemoteCells

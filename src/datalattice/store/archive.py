@@ -21,10 +21,10 @@ from datalattice.errors import BadFormat, DataLatticeError, MissingData, StoreVe
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.base import Store, announced_tops, check_hash
 from datalattice.store.cellstore import CellStore
-from datalattice.store.checking import Seen
-from datalattice.store.doors import CheckedCells
-from datalattice.store.hashindex import STAGED
-from datalattice.store.reading import Reading
+from datalattice.store.checkedcells import CheckedCells
+from datalattice.store.log.hashindex import STAGED
+from datalattice.store.log.removed import LocationSet
+from datalattice.store.reader import StoreReader
 
 ARCHIVE_VERSION: Final = 1
 
@@ -105,18 +105,18 @@ def _children_first(
     store: Store, top: bytes, receiver: Store | None, made: Mapping[bytes, bytes]
 ) -> Iterator[bytes]:
     """Yield the encodings of a cell and all below it, each once, after those it refers to."""
-    seen = Seen()
+    seen = LocationSet()
     loose: set[bytes] = set()
-    place_of = store.place_of if isinstance(store, Reading) else _nowhere
+    location_of = store.location_of if isinstance(store, StoreReader) else _nowhere
     stack: list[tuple[bytes, bytes]] = [(top, b"")]  # hash, encoding once all below it is done
     while stack:
         hash, encoding = stack.pop()
         if encoding:
             yield encoding
             continue
-        place = place_of(hash)
-        if place >= 0:
-            if not seen.add(place):
+        location = location_of(hash)
+        if location >= 0:
+            if not seen.add(location):
                 continue
         elif hash in loose:
             continue
@@ -133,17 +133,9 @@ def _children_first(
 
 def _is_in(store: Store, hash: bytes) -> bool:
     """Return whether a store has a cell; a reader does not look at the log for each of them."""
-    if isinstance(store, Reading) and store.read_only:
-        return place_at_opening(store, hash) >= 0
+    if isinstance(store, StoreReader) and store.read_only:
+        return store._index.find(hash) >= 0
     return store.has(hash)
-
-
-def place_at_opening(store: Reading, hash: bytes) -> int:
-    """Return a number for the place of a cell of a store that only reads, negative for none.
-
-    The store is not asked whether it got the cell since it was opened, which costs much.
-    """
-    return store._index.find(hash)
 
 
 def _nowhere(_hash: bytes) -> int:
@@ -271,8 +263,8 @@ def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
     stack = [(top, False) for root in roots for top in announced_tops(store.load(root), store)]
     while stack:
         hash, is_done = stack.pop()
-        place = store.place_of(hash)
-        if hash in batch or (place >= 0 and not place & STAGED):
+        location = store.location_of(hash)
+        if hash in batch or (location >= 0 and not location & STAGED):
             continue
         if not is_done:
             encoding = store.get_encoding(hash)

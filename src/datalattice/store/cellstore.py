@@ -39,46 +39,47 @@ from datalattice.store.base import (
     with_top,
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
-from datalattice.store.caretaker import Caretaker
-from datalattice.store.collecting import GRACE_MS, Collected, note_collection
-from datalattice.store.committer import GAVE_BACK, Cells, Committer, batches_of
 from datalattice.store.disk import Disk, LockFile, RealDisk, write_error
-from datalattice.store.folder import disown_index, mark_checked, mark_index
-from datalattice.store.hashindex import RECENT_ENTRIES_MAX, STAGED
-from datalattice.store.history import RETENTION, Retention
-from datalattice.store.line import wait_in_line
-from datalattice.store.logend import remove_loss, write_loss
-from datalattice.store.marking import Begin, Roots
-from datalattice.store.marking import Progress as CollectProgress
-from datalattice.store.opening import (
-    Opened,
+from datalattice.store.gc.collection import GRACE_MS, Collected
+from datalattice.store.gc.collector import GarbageCollector
+from datalattice.store.gc.marking import Begin, MarkRoots
+from datalattice.store.gc.marking import Progress as CollectProgress
+from datalattice.store.gc.sweeping import SweepList
+from datalattice.store.kept.history import RETENTION, Retention
+from datalattice.store.log.committer import GAVE_BACK, CellBatch, Committer, batches_of
+from datalattice.store.log.folder import disown_index, mark_checked, mark_index
+from datalattice.store.log.freespace import SPARE_BYTES, FreeSpace
+from datalattice.store.log.hashindex import RECENT_ENTRIES_MAX, STAGED
+from datalattice.store.log.locking import wait_for_lock
+from datalattice.store.log.logend import remove_loss, write_loss
+from datalattice.store.log.opening import (
+    OpenLog,
     made_of,
     open_reader,
     open_writer,
     with_readable_index,
 )
-from datalattice.store.packing import seed_of
-from datalattice.store.place import PlaceFile
-from datalattice.store.reading import Reading
-from datalattice.store.recovery import Pack
-from datalattice.store.retaking import is_as_left, leave, open_again
-from datalattice.store.room import SPARE_BYTES, Room
-from datalattice.store.segments import SEGMENT_BYTES, SegmentWriter
-from datalattice.store.sweeping import SweepList
+from datalattice.store.log.packing import seed_of
+from datalattice.store.log.recovery import Pack
+from datalattice.store.log.reopening import is_as_left, leave, open_again
+from datalattice.store.log.segments import SEGMENT_BYTES, SegmentWriter
+from datalattice.store.notes import write_collected
+from datalattice.store.placefile import PlaceFile
+from datalattice.store.reader import StoreReader
 
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Staged cells beyond this are written without waiting for a commit: one pack takes them all."""
 
 SEGMENT_BYTES_MIN: Final = 4_096
 
-OpenAgain = Callable[[Opened, LockFile], Opened]
+OpenAgain = Callable[[OpenLog, LockFile], OpenLog]
 """Opens a store for writing that was left; see `retaking`."""
 
 NIL: Final = b"\x00"
 """The encoding of nil, which refers to nothing."""
 
 
-class CellStore(Reading):
+class CellStore(StoreReader):
     """Cells by hash in a folder. Made by `CellStore.open`.
 
         with CellStore.open("data") as store:
@@ -92,13 +93,13 @@ class CellStore(Reading):
         self,
         disk: Disk,
         folder: str,
-        opened: Opened,
+        opened: OpenLog,
         *,
         read_only: bool,
         cache_bytes: int,
         pending_bytes: int,
         segment_bytes: int,
-        room: Room,
+        room: FreeSpace,
         clock: Clock,
         retention: Retention,
         open_again: OpenAgain | None = None,
@@ -116,7 +117,7 @@ class CellStore(Reading):
         self._pending_bytes = 0
         self.room = room
         """How much is free on the disk."""
-        self._caretaker = Caretaker(
+        self._caretaker = GarbageCollector(
             disk=disk,
             folder=folder,
             opened=opened,
@@ -141,7 +142,7 @@ class CellStore(Reading):
         if read_only:
             self.refresh()
 
-    def _begin_writing(self, opened: Opened, writer: SegmentWriter) -> Committer:
+    def _begin_writing(self, opened: OpenLog, writer: SegmentWriter) -> Committer:
         """Begin to write behind the last pack of a store that was opened for it."""
         assert opened.end is not None
         committer = self._committer = Committer(
@@ -205,7 +206,7 @@ class CellStore(Reading):
             raise UsageError(f"a store is opened at the path of a folder, got {folder!r}")
         disk = disk or RealDisk()
         clock = BoundedClock(clock or SystemClock())
-        room = Room(
+        room = FreeSpace(
             disk, folder, clock.now_ms, spare_bytes=spare_bytes, segment_bytes=segment_bytes
         )
         entropy = entropy or SystemEntropy()
@@ -306,7 +307,7 @@ class CellStore(Reading):
                 self._writer()
                 raise ReadOnly(f"{self._folder}: opened for reading only")
             try:
-                is_unshared = wait_in_line(self._disk, self._folder, lock.retake, wait_s)
+                is_unshared = wait_for_lock(self._disk, self._folder, lock.retake, wait_s)
             except OSError as error:
                 raise write_error(error, self._folder) from error
             try:
@@ -364,7 +365,7 @@ class CellStore(Reading):
     def _give_up(self, committer: Committer) -> None:
         """Go on without the commits that are lost: the present root is committed behind them."""
         with committer.lock:
-            sequence = committer.write(Cells([], []), Cells([], []), [], self._state.root)
+            sequence = committer.write(CellBatch([], []), CellBatch([], []), [], self._state.root)
             epoch = committer.epoch
         committer.make_durable(sequence, epoch)
         committer.record_end()
@@ -449,10 +450,10 @@ class CellStore(Reading):
             tops = [part for part in tops if part[0] in public]
         fresh, staged = self._index.sort_out(tops, self)
         if root in fresh:  # the one cell that is likely to come again
-            place = self._index.find(root)
-            if place >= 0:
+            location = self._index.find(root)
+            if location >= 0:
                 del fresh[root]
-                staged += [root] if place & STAGED else []
+                staged += [root] if location & STAGED else []
         promoted = dict.fromkeys(staged)
         if self._pending or self._writing or self._state.staged:
             reached = dict.fromkeys(reachable(shown, self._staged_encoding))
@@ -464,7 +465,7 @@ class CellStore(Reading):
             committer.check()
             return committer.sequence
         self._check_below(fresh | private)
-        cells = Cells(list(fresh), list(fresh.values()))
+        cells = CellBatch(list(fresh), list(fresh.values()))
         for hash in fresh.keys() & self._pending.keys():
             # Until they are durable nobody but this store has them.
             waiting = self._writing[hash] = self._pending.pop(hash)
@@ -482,13 +483,13 @@ class CellStore(Reading):
         waiting = self._find_pending(hash)
         if waiting is not None:
             return waiting if may_refer(waiting) else NIL
-        place = self._index.find(hash)
-        if place < 0 or not place & STAGED:
+        location = self._index.find(hash)
+        if location < 0 or not location & STAGED:
             return None
-        encoding = self._read(hash, place, verify=False)
+        encoding = self._read(hash, location, verify=False)
         if encoding is not None and not may_refer(encoding):
             return NIL
-        return self._read(hash, place, verify=True)
+        return self._read(hash, location, verify=True)
 
     def _check_below(self, cells: dict[bytes, bytes]) -> None:
         """Check that what new cells refer to is here, or among them; the caller holds the lock.
@@ -505,17 +506,17 @@ class CellStore(Reading):
             if ref not in cells and ref not in self._pending and ref not in self._writing
         }
         hashes = list(wanted)
-        places = self._index.find_many(hashes)
-        absent = [hash for hash, place in zip(hashes, places, strict=True) if place < 0]
+        locations = self._index.find_many(hashes)
+        absent = [hash for hash, location in zip(hashes, locations, strict=True) if location < 0]
         if absent:
             raise MissingData(absent)
 
     def _write(
-        self, committer: Committer, cells: Cells, promoted: list[bytes], root: bytes | None
+        self, committer: Committer, cells: CellBatch, promoted: list[bytes], root: bytes | None
     ) -> int:
         """Write a pack with all that is pending behind `cells`."""
         pending = self._pending
-        staged = Cells(list(pending), list(pending.values()))
+        staged = CellBatch(list(pending), list(pending.values()))
         sequence = committer.write(cells, staged, promoted, root)
         self._writing.update(pending)
         self._pending = {}
@@ -569,7 +570,7 @@ class CellStore(Reading):
                     self._pending_bytes += len(encoding)
                     count += 1
                     if self._pending_bytes > self._pending_max:
-                        sequence = self._write(committer, Cells([], []), [], None)
+                        sequence = self._write(committer, CellBatch([], []), [], None)
             epoch = committer.epoch
         if sequence:
             committer.make_durable(sequence, epoch)
@@ -588,7 +589,7 @@ class CellStore(Reading):
             committer.check()
             sequence = committer.sequence
             if self._pending:
-                sequence = self._write(committer, Cells([], []), [], None)
+                sequence = self._write(committer, CellBatch([], []), [], None)
             epoch = committer.epoch
         committer.make_durable(sequence, epoch)
         committer.record_end()
@@ -626,14 +627,14 @@ class CellStore(Reading):
         committer = self._writer()
         healed = check_cells(cells)
         for batch in batches_of(healed):
-            places = self._index.find_many(list(batch))
-            is_staged = [place >= 0 and place & STAGED != 0 for place in places]
+            locations = self._index.find_many(list(batch))
+            is_staged = [location >= 0 and location & STAGED != 0 for location in locations]
             with committer.lock:
                 self._check_open()
                 committer.check()
                 sequence = committer.write(
-                    Cells.chosen(batch, is_staged, False),
-                    Cells.chosen(batch, is_staged, True),
+                    CellBatch.chosen(batch, is_staged, False),
+                    CellBatch.chosen(batch, is_staged, True),
                     list(promoted),
                     # A lost root is committed when all of it is here again.
                     None if self._opened.was_cut else committer.head,
@@ -691,7 +692,7 @@ class CellStore(Reading):
         """
         return self._collect(lambda: self._caretaker.begin_sweep(plan), dry_run, progress)
 
-    def roots_kept(self, grace_ms: int) -> Roots:
+    def roots_kept(self, grace_ms: int) -> MarkRoots:
         """Return what a collection with this grace follows from."""
         self._caretaker.opened = self._opened
         return self._caretaker.roots(grace_ms)
@@ -711,13 +712,13 @@ class CellStore(Reading):
         )
         if not done.is_dry:
             self._changed()
-            note_collection(self.notes, done, self.clock.now_ms())
+            write_collected(self.notes, self.clock.now_ms(), done.cells_dead - done.cells_removed)
         return done
 
     def _write_pending(self) -> None:
         """Write what is staged; the caller holds the lock."""
         if self._pending:
-            self._write(self._writer(), Cells([], []), [], None)
+            self._write(self._writer(), CellBatch([], []), [], None)
 
     def place(self) -> PlaceFile:
         """Return what is noted of where this store lies."""

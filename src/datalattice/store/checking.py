@@ -23,11 +23,11 @@ from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store.base import Damage, announced_tops
 from datalattice.store.disk import Disk
-from datalattice.store.garbage import REMOVED_NOTHING, Removed, Sieve
-from datalattice.store.hashindex import BEGINNING, STAGED, HashIndex, Watermark
-from datalattice.store.packing import locate
-from datalattice.store.recovery import Gap, LogReader, Pack
-from datalattice.store.segments import ROOM_BYTES, SegmentReader, segment_numbers, segment_path
+from datalattice.store.log.hashindex import BEGINNING, STAGED, HashIndex, Watermark
+from datalattice.store.log.packing import locate
+from datalattice.store.log.recovery import Gap, LogReader, Pack
+from datalattice.store.log.removed import NOTHING_REMOVED, LocationSet, RemovedFilter, RemovedRecord
+from datalattice.store.log.segments import ROOM_BYTES, SegmentReader, segment_numbers, segment_path
 
 Progress = Callable[[int, int], None]
 """Called with the bytes checked so far and all there are."""
@@ -42,7 +42,7 @@ _sha3: Final = hashlib.sha3_256
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingCell:
     """A cell that others refer to and that is not here.
 
     `above` are the hashes of the cells that lead to it: from the root down when the root reaches
@@ -55,7 +55,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """What a check found."""
 
     segments: int
@@ -66,7 +66,7 @@ class Report:
     """Bytes that are not what was written, and held something."""
     scars: tuple[Damage, ...] = ()
     """Bytes that are not what was written, whose cells are stored elsewhere or needed no more."""
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingCell, ...] = ()
     endangered: tuple[tuple[bytes, int], ...] = ()
     """Cells that are whole, by hash and place, though their pack is damaged or the index lacks
     them."""
@@ -92,26 +92,7 @@ class Report:
         return tuple(hash for hash in found if hash not in useless)
 
 
-class Seen:
-    """A set of places: one bit for each byte of a store, where there are any."""
-
-    def __init__(self) -> None:
-        self._pages: dict[int, bytearray] = {}
-
-    def add(self, place: int) -> bool:
-        """Add a place; return whether it was new."""
-        position = place >> 15
-        page = self._pages.get(position >> 15)
-        if page is None:
-            page = self._pages[position >> 15] = bytearray(4_096)
-        at, bit = (position & 0x7FFF) >> 3, 1 << (position & 7)
-        if page[at] & bit:
-            return False
-        page[at] |= bit
-        return True
-
-
-class Checker:
+class StoreChecker:
     """One check of one store; see the module."""
 
     def __init__(
@@ -125,7 +106,7 @@ class Checker:
         state: Watermark,
         acknowledged: int,
         progress: Progress | None,
-        removed: Removed | Damage = REMOVED_NOTHING,
+        removed: RemovedRecord | Damage = NOTHING_REMOVED,
         pinned: Sequence[bytes] = (),
     ) -> None:
         self._disk = disk
@@ -138,8 +119,8 @@ class Checker:
         self._progress = progress
         # Without its record a store is whole all the same: what was removed is met as scars.
         self._record_scar = removed if isinstance(removed, Damage) else None
-        self._removed = removed if isinstance(removed, Removed) else REMOVED_NOTHING
-        self._sieve = Sieve(self._removed)
+        self._removed = removed if isinstance(removed, RemovedRecord) else NOTHING_REMOVED
+        self._sieve = RemovedFilter(self._removed)
         self._pinned = pinned
         self._packs = 0
         self._cells = 0
@@ -158,7 +139,7 @@ class Checker:
         self._room_scars = [] if self._record_scar is None else [self._record_scar]
         self._lost_end: Damage | None = None
 
-    def run(self) -> Report:
+    def run(self) -> CheckReport:
         """Check everything.
 
         Raises: StoreVersion: a newer version wrote a part. Corruption: a segment of another store.
@@ -177,7 +158,7 @@ class Checker:
         has_lost_pins = min(self._index.find_many(list(self._pinned)), default=0) < 0
         if not suspect and not has_lost_pins and verified >= self._cells and self._log_root == root:
             scars = tuple(self._room_scars)
-            return Report(
+            return CheckReport(
                 len(numbers),
                 self._packs,
                 self._cells,
@@ -274,25 +255,25 @@ class Checker:
         if pack.root is not None:
             self._log_root = pack.root
         count = 0
-        for hash, place, known in zip(
-            pack.hashes, pack.places, self._index.find_many(pack.hashes), strict=True
+        for hash, location, known in zip(
+            pack.hashes, pack.locations, self._index.find_many(pack.hashes), strict=True
         ):
-            if known >> 1 == place >> 1:
+            if known >> 1 == location >> 1:
                 count += 1
-                if not self._is_gone(place):  # about to be swept
-                    self._check_cell(hash, place)
-            elif known < 0 and len(self._unindexed) < UNINDEXED_MAX and not self._is_gone(place):
-                self._unindexed[hash] = place
+                if not self._is_gone(location):  # about to be swept
+                    self._check_cell(hash, location)
+            elif known < 0 and len(self._unindexed) < UNINDEXED_MAX and not self._is_gone(location):
+                self._unindexed[hash] = location
         return count
 
-    def _is_gone(self, place: int) -> bool:
+    def _is_gone(self, location: int) -> bool:
         """Return whether a collection has removed the cell at a place, or is about to."""
-        return self._sieve.condemns(place) or self._index.condemns(place)
+        return self._sieve.is_removed(location) or self._index.is_removed(location)
 
-    def _check_cell(self, hash: bytes, place: int) -> bool:
+    def _check_cell(self, hash: bytes, location: int) -> bool:
         """Check one cell and note what it misses; return whether it is whole."""
         try:
-            data = self._segments.read(place)
+            data = self._segments.read(location)
             reason = "" if _sha3(data).digest() == hash else "the cell does not fit its hash"
             if not reason:
                 decode(data)
@@ -301,7 +282,7 @@ class Checker:
         except BadFormat as error:
             reason = f"not a canonical encoding: {error}"
         if reason:
-            segment, offset, _ = locate(place)
+            segment, offset, _ = locate(location)
             path = segment_path(self._folder, segment)
             self._damaged[hash] = Damage(path, offset, reason, hash)
             return False
@@ -333,9 +314,9 @@ class Checker:
         return decode(encoding, self)
 
     def _load(self, hash: bytes) -> bytes | None:
-        place = self._index.find(hash)
+        location = self._index.find(hash)
         try:
-            return None if place < 0 else self._segments.read(place)
+            return None if location < 0 else self._segments.read(location)
         except Corruption:
             return None  # told when it is its turn
 
@@ -343,14 +324,14 @@ class Checker:
 
     def _check_entries(self) -> None:
         """Read every entry of the index, wherever it leads."""
-        for hash, place in self._index.entries():
-            if self._is_gone(place):
+        for hash, location in self._index.entries():
+            if self._is_gone(location):
                 continue
-            if self._check_cell(hash, place) and self._in_gap(place):
-                self._endangered[hash] = place
+            if self._check_cell(hash, location) and self._in_gap(location):
+                self._endangered[hash] = location
 
-    def _in_gap(self, place: int) -> bool:
-        segment, offset, _ = locate(place)
+    def _in_gap(self, location: int) -> bool:
+        segment, offset, _ = locate(location)
         if self._lost_end is not None:
             path = segment_path(self._folder, segment)
             if path == self._lost_end.file and offset >= self._lost_end.offset:
@@ -359,14 +340,14 @@ class Checker:
 
     # --- the root -----------------------------------------------------------------------------
 
-    def _walk(self, root: bytes | None) -> tuple[set[bytes], dict[bytes, Missing]]:
+    def _walk(self, root: bytes | None) -> tuple[set[bytes], dict[bytes, MissingCell]]:
         """Follow the root and the pins down; return the faulty cells met, and what is missing.
 
         A cell that is whole but not found by the index, or not served, is noted as endangered.
         """
         reached: set[bytes] = set()
-        missing: dict[bytes, Missing] = {}
-        seen = Seen()
+        missing: dict[bytes, MissingCell] = {}
+        seen = LocationSet()
         if root is not None:
             self._walk_from(root, seen, reached, missing, self._announced_by(root))
         for pinned in self._pinned:
@@ -384,33 +365,33 @@ class Checker:
     def _walk_from(
         self,
         root: bytes,
-        seen: Seen,
+        seen: LocationSet,
         reached: set[bytes],
-        missing: dict[bytes, Missing],
+        missing: dict[bytes, MissingCell],
         announced: set[bytes],
     ) -> None:
         stack: list[_Step] = [(root, None, root in announced)]
         while stack:
             step = stack.pop()
             hash, _, is_served = step
-            place = self._index.find(hash)
-            if place < 0 and hash in self._unindexed:
-                place = self._endangered[hash] = self._unindexed[hash]
-                self._check_cell(hash, place)
+            location = self._index.find(hash)
+            if location < 0 and hash in self._unindexed:
+                location = self._endangered[hash] = self._unindexed[hash]
+                self._check_cell(hash, location)
             if hash in self._damaged:
                 reached.add(hash)
                 continue
-            if place < 0:
-                missing[hash] = Missing(hash, tuple(_above(step)), below_root=True)
+            if location < 0:
+                missing[hash] = MissingCell(hash, tuple(_above(step)), below_root=True)
                 continue
-            if not seen.add(place):
+            if not seen.add(location):
                 continue
-            if place & STAGED and is_served:
+            if location & STAGED and is_served:
                 self._unserved.append(hash)
             try:
-                below = references(self._segments.read(place))
+                below = references(self._segments.read(location))
             except (Corruption, BadFormat) as error:  # it became so since it was checked
-                segment, offset, _ = locate(place)
+                segment, offset, _ = locate(location)
                 path = segment_path(self._folder, segment)
                 self._damaged[hash] = Damage(path, offset, str(error), hash)
                 reached.add(hash)
@@ -421,11 +402,13 @@ class Checker:
 
     # --- the report ---------------------------------------------------------------------------
 
-    def _report(self, segments: int, reached: set[bytes], missing: dict[bytes, Missing]) -> Report:
+    def _report(
+        self, segments: int, reached: set[bytes], missing: dict[bytes, MissingCell]
+    ) -> CheckReport:
         useless = [hash for hash in self._damaged if hash not in reached]
         for hash, parent in self._absent.items():
             if hash not in missing and hash not in self._damaged and hash not in self._endangered:
-                missing[hash] = Missing(hash, (parent,), below_root=False)
+                missing[hash] = MissingCell(hash, (parent,), below_root=False)
                 useless.append(parent)
         damage = list(self._damaged.values())
         scars = list(self._room_scars)
@@ -440,7 +423,7 @@ class Checker:
             damage.append(Damage(where.file, where.offset, reason))
         elif self._lost_end is not None:
             damage.append(self._lost_end)
-        return Report(
+        return CheckReport(
             segments,
             self._packs,
             self._cells,
@@ -458,11 +441,11 @@ class Checker:
         """Return the numbers of the gaps that hold cells which the index still leads to."""
         found: set[int] = set()
         damaged = [(one.file, one.offset) for one in self._damaged.values()]
-        whole = [locate(place)[:2] for place in self._endangered.values()]
-        places = damaged + [(segment_path(self._folder, s), offset) for s, offset in whole]
+        whole = [locate(location)[:2] for location in self._endangered.values()]
+        locations = damaged + [(segment_path(self._folder, s), offset) for s, offset in whole]
         for number, (gap, end) in enumerate(self._gaps):
             path = segment_path(self._folder, gap.segment)
-            if any(path == file and gap.offset <= offset < end for file, offset in places):
+            if any(path == file and gap.offset <= offset < end for file, offset in locations):
                 found.add(number)
         return found
 

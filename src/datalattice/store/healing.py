@@ -19,7 +19,7 @@ from datalattice.crypto import Entropy, sha3_256
 from datalattice.errors import Corruption
 from datalattice.store.base import Store
 from datalattice.store.cellstore import CellStore
-from datalattice.store.checking import Progress, Report
+from datalattice.store.checking import CheckReport, Progress
 from datalattice.store.disk import Disk
 
 FETCH_MAX: Final = 4_096
@@ -29,7 +29,7 @@ ROUNDS_MAX: Final = 64
 """Checks of one healing: each but the last one followed a change for the better."""
 
 
-class Source(Protocol):
+class CellSource(Protocol):
     """Somebody who may have cells."""
 
     def acquire(self, wanted: Sequence[bytes]) -> int:
@@ -45,7 +45,7 @@ Fetch = Callable[[Sequence[bytes]], Iterable[tuple[bytes, bytes]]]
 class Healing:
     """What a healing did."""
 
-    report: Report
+    report: CheckReport
     """Of the check at the end."""
     rescued: int
     """Cells written again from their own bytes."""
@@ -74,7 +74,7 @@ def open_damaged(
 
 
 def heal_store(
-    store: CellStore, source: Source | None = None, progress: Progress | None = None
+    store: CellStore, source: CellSource | None = None, progress: Progress | None = None
 ) -> Healing:
     """Check a store, repair what can be repaired, and check it again, until nothing gets better.
 
@@ -100,7 +100,7 @@ def heal_store(
     return Healing(report, rescued, fetched, forgotten)
 
 
-def _bring_back(store: CellStore, report: Report) -> bool:
+def _bring_back(store: CellStore, report: CheckReport) -> bool:
     """Commit a lost root again when all of it is here: then nothing is lost. Return whether so."""
     loss = store.loss
     if loss is None or loss.is_given_up or store.root_hash() != loss.root:
@@ -111,12 +111,12 @@ def _bring_back(store: CellStore, report: Report) -> bool:
     return True
 
 
-def _rescue(store: CellStore, report: Report) -> int:
+def _rescue(store: CellStore, report: CheckReport) -> int:
     """Write the endangered cells again, and the root with them; return how many."""
     whole: list[tuple[bytes, bytes]] = []
-    for hash, place in report.endangered:
+    for hash, location in report.endangered:
         try:
-            data = store.read_place(place)
+            data = store.read_location(location)
         except Corruption:
             continue  # since the check: the next one tells
         if sha3_256(data) == hash:
@@ -125,7 +125,7 @@ def _rescue(store: CellStore, report: Report) -> int:
     return len(whole) + len(report.unserved)
 
 
-class Fetching:
+class CellFetcher:
     """A source that fetches encodings from somewhere and stores those that are right."""
 
     def __init__(self, store: Store, fetch: Fetch) -> None:

@@ -6,15 +6,29 @@ counted again: they lie with the derived index, and may be lost with it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
-from datalattice.errors import Corruption, StoreFailed
+from datalattice.errors import Corruption, StoreError, StoreFailed
 from datalattice.store.disk import Disk, write_error
-from datalattice.store.hashindex import HashIndex
 
 NOTE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+COLLECTED_NOTE: Final = "collected"
+"""Name of the text about the last collection."""
+
+
+class RowTable(Protocol):
+    """A table of rows: the index of a store (`log.hashindex`)."""
+
+    def rows(self) -> dict[bytes, bytes]:
+        """Return all rows by key."""
+
+    def keep_rows(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Put rows, and remove those that are None."""
 
 
 class Notes:
@@ -57,7 +71,7 @@ class Notes:
 class FolderNotes(Notes):
     """The notes of a store in a folder: a file for each text, rows in the index."""
 
-    def __init__(self, disk: Disk, folder: str, index: Callable[[], HashIndex]) -> None:
+    def __init__(self, disk: Disk, folder: str, index: Callable[[], RowTable]) -> None:
         super().__init__()
         self._disk = disk
         self._folder = folder
@@ -120,3 +134,20 @@ class FolderNotes(Notes):
 
 def _digest(body: bytes) -> bytes:
     return hashlib.sha3_256(body).hexdigest().encode()
+
+
+def write_collected(notes: Notes, now_ms: int, dead_left: int) -> None:
+    """Record when a collection ended and how many dead cells it left, for `last_collection`."""
+    # The collection is complete, whether or not the disk takes this note.
+    with contextlib.suppress(StoreError):
+        notes.write(COLLECTED_NOTE, json.dumps({"time_ms": now_ms, "dead_left": dead_left}))
+
+
+def last_collection(notes: Notes) -> dict[str, int | None]:
+    """Return `time_ms` and `dead_left` of the last collection, None where that is not known."""
+    known: dict[str, int | None] = {"time_ms": None, "dead_left": None}
+    try:
+        text = notes.read(COLLECTED_NOTE)
+    except Corruption:
+        return known  # the next collection replaces the note
+    return known if text is None else known | json.loads(text)

@@ -21,9 +21,9 @@ from datalattice.cells import branch_hashes
 from datalattice.clock import Clock
 from datalattice.errors import MissingData, UsageError
 from datalattice.limits import HASH_BYTES
-from datalattice.store.checking import Seen
-from datalattice.store.history import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, History
-from datalattice.store.pins import Pins
+from datalattice.store.kept.history import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, History
+from datalattice.store.kept.pins import Pins
+from datalattice.store.log.removed import LocationSet
 
 PREFIX_DIGITS_MIN: Final = 4
 """Hex digits that at least are needed to name a hash by its beginning."""
@@ -166,22 +166,22 @@ def _complete(store: Remembering, digits: str) -> bytes:
 def check_whole(
     hashes: Iterable[bytes],
     encoding_of: Callable[[bytes], bytes | None],
-    place_of: Callable[[bytes], int],
+    location_of: Callable[[bytes], int],
 ) -> None:
     """Check that cells, and all below them, are here.
 
-    `place_of` returns a number that tells a cell from others, negative for one without.
+    `location_of` returns a number that tells a cell from others, negative for one without.
     Raises: MissingData: names one that is not. Corruption: one is damaged.
     Cost:   reads each cell; memory of a bit for each byte of the store.
     """
-    seen = Seen()
+    seen = LocationSet()
     loose: set[bytes] = set()
     stack = list(hashes)
     while stack:
         hash = stack.pop()
-        place = place_of(hash)
-        if place >= 0:
-            if not seen.add(place):
+        location = location_of(hash)
+        if location >= 0:
+            if not seen.add(location):
                 continue
         elif hash in loose:
             continue

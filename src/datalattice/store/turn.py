@@ -18,7 +18,7 @@ from typing import Final
 from datalattice.errors import StoreClosed, StoreError, StoreLocked
 from datalattice.store.cellstore import CellStore
 from datalattice.store.disk import Disk, LockFile, RealDisk
-from datalattice.store.folder import TURN_FILE
+from datalattice.store.log.folder import TURN_FILE
 
 KEEP_S: Final = 0.05
 """How long a writer keeps the lock after its last write."""

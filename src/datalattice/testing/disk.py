@@ -28,7 +28,7 @@ from typing import Final
 from datalattice.crypto import SeededEntropy
 from datalattice.engine import Engine, MemoryEngine, ReadTxn, Snapshot, WriteTxn
 from datalattice.errors import StoreFull, StoreLocked
-from datalattice.store import DiskFile, Lock, LockFile, View, lock_mark
+from datalattice.store import DiskFile, FileView, Lock, LockFile, lock_mark
 
 SECTOR_BYTES: Final = 512
 
@@ -238,7 +238,7 @@ class SimDisk:
             self._names[path] = content
         self._name_changes.append((path.rpartition("/")[0], path, content))
 
-    def view(self, path: str) -> View:
+    def view(self, path: str) -> FileView:
         """Open a file for many small reads."""
         self.check_alive()
         if path not in self._names:

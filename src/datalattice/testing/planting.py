@@ -9,7 +9,8 @@ from typing import Final
 
 from datalattice.cells import Map, Signed, Vector, encode
 from datalattice.crypto import KeyPair, SeededEntropy, sha3_256
-from datalattice.store import CellStore, locate
+from datalattice.store import CellStore
+from datalattice.store.log import locate
 
 KEYS: Final = KeyPair(bytes([7]) * 32)
 

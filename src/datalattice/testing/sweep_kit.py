@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 
 from datalattice.clock import SystemClock
-from datalattice.store import (
-    CellStore,
-    Hole,
-    Marks,
-    RealDisk,
-    StretchMarker,
-    StretchReader,
+from datalattice.store import CellStore, RealDisk
+from datalattice.store.gc import (
+    PartitionMarker,
+    PartitionReader,
     SweepHead,
     SweptSegment,
-    beginning_of,
     extent_of,
-    locate,
+    mark_start,
     sweep_head,
     write_sweep_list,
 )
+from datalattice.store.log import Gap, LocationSet, locate
 
 
 def make_sweep_list(
@@ -29,17 +26,17 @@ def make_sweep_list(
     with CellStore.open(folder, read_only=True) as store:
         extent = extent_of(store)
         (stretch,) = extent.stretches(1)
-        beginning = beginning_of(store, extent, store.roots_kept(grace_ms))
-        marker = StretchMarker(store, extent, stretch)
+        beginning = mark_start(store, extent, store.roots_kept(grace_ms))
+        marker = PartitionMarker(store, extent, stretch)
         for _ in marker.follow_young(beginning.start):
             pass
         marker.follow(beginning.roots)
-        reader = StretchReader(store, extent, stretch)
-        packs = [pack for pack in reader.packs() if not isinstance(pack, Hole)]
-        places = [place for pack in packs for _, place in reader.cells(pack)]
-        dead = Marks()
-        gone = [place for place in places if not marker.marks.has(place) and dead.add(place)]
-        numbers = sorted({place >> 42 for place in places})
+        reader = PartitionReader(store, extent, stretch)
+        packs = [pack for pack in reader.packs() if not isinstance(pack, Gap)]
+        locations = [place for pack in packs for _, place in reader.cells(pack)]
+        dead = LocationSet()
+        gone = [place for place in locations if not marker.marks.has(place) and dead.add(place)]
+        numbers = sorted({place >> 42 for place in locations})
         segments = [SweptSegment(n, marker.marks.pack(n), dead.pack(n)) for n in numbers]
         head = sweep_head(
             extent,

@@ -12,7 +12,8 @@ from datalattice.cells import Map, missing
 from datalattice.cli.garbage import duration_ms
 from datalattice.client import connect
 from datalattice.errors import UsageError
-from datalattice.store import NOTHING, CellStore
+from datalattice.store import CellStore
+from datalattice.store.kept import NOTHING
 from datalattice.testing.folders import running
 from datalattice.testing.sweep_kit import make_sweep_list
 

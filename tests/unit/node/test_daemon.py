@@ -32,7 +32,8 @@ from datalattice.errors import (
 from datalattice.lattice import root_lattice
 from datalattice.node import Daemon, NodeServer, control, operations
 from datalattice.node.daemon import SIGNAL_REST_S
-from datalattice.store import CellStore, Collected
+from datalattice.store import CellStore
+from datalattice.store.gc import Collected
 from datalattice.testing.folders import append, node_editor
 
 

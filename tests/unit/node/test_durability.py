@@ -34,7 +34,7 @@ from datalattice.node.lanes import Lane
 from datalattice.node.observe import Observer
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.store.disk import DiskFile
-from datalattice.store.packing import locate
+from datalattice.store.log.packing import locate
 from datalattice.sync import Effects, LatticeReplica, Part
 from datalattice.testing.disk import SimDisk
 from datalattice.testing.malformed import cells_of, value_of, with_cell

@@ -16,7 +16,8 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import get_in
 from datalattice.node import MemoryTransport, NodeServer, hosting, open_node
-from datalattice.store import NOTHING, CellStore, MemoryStore, Store
+from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.store.kept import NOTHING
 from datalattice.sync import HostingPolicy, LatticeReplica, UnsignedPolicy
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk

@@ -25,8 +25,10 @@ from datalattice.pipeline.read_targets import (
     open_target,
     read_target_option,
 )
-from datalattice.store import LEASE_SECONDS_MAX, NOTHING, CellStore, collecting
-from datalattice.store.pins import PINS_LOCK
+from datalattice.store import CellStore
+from datalattice.store.gc import collection
+from datalattice.store.kept import LEASE_SECONDS_MAX, NOTHING
+from datalattice.store.kept.pins import PINS_LOCK
 from datalattice.testing.background import BackgroundNode
 from datalattice.testing.clocks import LateClock
 
@@ -261,7 +263,7 @@ def test_cells_by_hash(tmp_path: Path) -> None:
 def test_a_snapshot_stays_when_garbage_is_collected(
     tmp_path: Path, lease_seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)  # a little is worth a collection
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)  # a little is worth a collection
     clock = LateClock()
     with CellStore.open(tmp_path, retention=NOTHING, clock=clock, segment_bytes=4_096) as writer:
         writer.commit(value(1))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datalattice.store import CellCache
-from datalattice.store.cache import CELL_OVERHEAD_BYTES, ENCODING_FACTOR
+from datalattice.store.cache import CELL_OVERHEAD_BYTES, ENCODING_FACTOR, CellCache
 
 CHARGE = CELL_OVERHEAD_BYTES + 100 * ENCODING_FACTOR
 

@@ -24,17 +24,10 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.limits import CELL_BYTES_MAX
-from datalattice.store import (
-    PRIVATE_KEY,
-    CellStore,
-    Disk,
-    DiskFile,
-    RealDisk,
-    announce_cells,
-)
+from datalattice.store import PRIVATE_KEY, CellStore, Disk, DiskFile, RealDisk, announce_cells
 from datalattice.store.cellstore import PENDING_BYTES_MAX
-from datalattice.store.committer import Cells
-from datalattice.store.history import NOTHING
+from datalattice.store.kept.history import NOTHING
+from datalattice.store.log.committer import CellBatch
 
 
 def value(number: int, count: int = 10) -> Vector:
@@ -233,9 +226,9 @@ def test_a_folder_that_cannot_be_written_gives_a_store_error(tmp_path: Path) -> 
 
 
 def test_a_cell_that_is_too_long_is_refused_before_anything_is_written() -> None:
-    Cells([bytes(32)], [bytes(CELL_BYTES_MAX)]).check()
+    CellBatch([bytes(32)], [bytes(CELL_BYTES_MAX)]).check()
     with pytest.raises(UsageError, match=str(CELL_BYTES_MAX)):
-        Cells([bytes(32)], [bytes(CELL_BYTES_MAX + 1)]).check()
+        CellBatch([bytes(32)], [bytes(CELL_BYTES_MAX + 1)]).check()
 
 
 class SlowFile:
@@ -302,7 +295,7 @@ def test_commits_that_wait_together_share_one_sync(tmp_path: Path) -> None:
 def test_large_commits_are_split_and_still_all_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datalattice.store.committer.PACK_BYTES_MAX", 5_000)
+    monkeypatch.setattr("datalattice.store.log.committer.PACK_BYTES_MAX", 5_000)
     with CellStore.open(tmp_path, segment_bytes=16_384) as store:
         done = store.commit(value(1, 300))
         assert done.sequence > 10
@@ -322,7 +315,7 @@ def private_and_open(private: Value, shared: Value) -> Index:
 def test_a_long_private_part_is_split_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datalattice.store.committer.PACK_BYTES_MAX", 5_000)
+    monkeypatch.setattr("datalattice.store.log.committer.PACK_BYTES_MAX", 5_000)
     root = private_and_open(value(1, 300), value(2, 300))
     own, shared = ([hash for hash, _, _ in novelty(value(n, 300))] for n in (1, 2))
     with CellStore.open(tmp_path, segment_bytes=16_384) as store:

@@ -26,15 +26,15 @@ from datalattice.crypto import SeededEntropy, sha3_256
 from datalattice.errors import BadFormat, Corruption, StoreError
 from datalattice.store import (
     PRIVATE_KEY,
+    CellFetcher,
     CellStore,
+    CheckReport,
     Damage,
-    Fetching,
     Healing,
-    Report,
     heal_store,
     open_damaged,
 )
-from datalattice.store.packing import locate
+from datalattice.store.log.packing import locate
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 
 FOLDER = "store"
@@ -100,7 +100,7 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
         file.write(bytes([byte ^ (1 << bit)]))
 
 
-def check(path: Path) -> Report:
+def check(path: Path) -> CheckReport:
     with CellStore.open(path, read_only=True) as store:
         return store.check()
 
@@ -109,7 +109,7 @@ def heal(path: Path, whole: Path | None = None) -> Healing:
     supply = None if whole is None else Supply(whole)
     try:
         with open_damaged(path) as store:
-            return heal_store(store, None if supply is None else Fetching(store, supply))
+            return heal_store(store, None if supply is None else CellFetcher(store, supply))
     finally:
         if supply is not None:
             supply.close()
@@ -226,7 +226,7 @@ def test_what_is_private_need_not_be_announced(tmp_path: Path) -> None:
     with CellStore.open(path) as store:
         unserved = {hash for hash, _, _ in novelty(shared)}
         store.commit(root, announced=[more])
-        segment, offset, _ = locate(store.place_of(novelty(own)[0][0]))
+        segment, offset, _ = locate(store.location_of(novelty(own)[0][0]))
     with (path / "segments" / f"{segment:08d}.seg").open("r+b") as file:
         file.seek(offset)
         file.write(b"\xff")  # so that the root is followed
@@ -295,7 +295,7 @@ def test_cells_of_old_values_that_nobody_has_are_forgotten(tmp_path: Path) -> No
         report = store.check()
         assert report.useless == (value_hash(LONG + "old"),)
         assert report.wanted == ()
-        done = heal_store(store, Fetching(store, lambda _: ()))
+        done = heal_store(store, CellFetcher(store, lambda _: ()))
         assert done.report.is_clean
         assert done.forgotten >= 1
         assert not store.has(value_hash(LONG + "old"))
@@ -324,10 +324,10 @@ def test_wrong_cells_change_nothing(pair: tuple[Path, Path, Value]) -> None:
         with pytest.raises(BadFormat):
             store.heal([(sha3_256(encode(5) + b"!"), encode(5) + b"!")])
         assert store.check() == before
-        liar = Fetching(store, lies)
+        liar = CellFetcher(store, lies)
         heal_store(store, liar)
         assert liar.refused > 0
-        assert heal_store(store, Fetching(store, supply)).report.is_clean
+        assert heal_store(store, CellFetcher(store, supply)).report.is_clean
         assert same(store.root(), root)
     supply.close()
 

@@ -31,27 +31,21 @@ from datalattice.errors import (
     StoreVersion,
     UsageError,
 )
-from datalattice.store import (
-    CellStore,
-    Fetching,
-    RealDisk,
-    collecting,
-    committer,
-    heal_store,
-    leases,
-    marking,
-    open_damaged,
-)
-from datalattice.store import reading as reading_module
-from datalattice.store.ages import SAMPLES_MAX, Ages
-from datalattice.store.garbage import Marks, Removed, Run, Sieve
-from datalattice.store.hashindex import BEGINNING, STAGED, TABLES, HashIndex, Position
-from datalattice.store.history import NOTHING
-from datalattice.store.leases import LEASE_SECONDS_MAX
-from datalattice.store.logstate import LogState
-from datalattice.store.packing import FLAG_PART, locate
-from datalattice.store.pins import PINS_LOCK
-from datalattice.store.recovery import LogReader, Pack
+from datalattice.store import CellFetcher, CellStore, RealDisk, heal_store, open_damaged
+from datalattice.store import reader as reader_module
+from datalattice.store.gc import collection, marking
+from datalattice.store.gc.progress import SAMPLES_MAX, ProgressSamples
+from datalattice.store.kept import leases
+from datalattice.store.kept.history import NOTHING
+from datalattice.store.kept.leases import LEASE_SECONDS_MAX
+from datalattice.store.kept.pins import PINS_LOCK
+from datalattice.store.log import committer
+from datalattice.store.log import removed as removed_module
+from datalattice.store.log.hashindex import BEGINNING, STAGED, TABLES, HashIndex, Position
+from datalattice.store.log.logstate import LogState
+from datalattice.store.log.packing import FLAG_PART, locate
+from datalattice.store.log.recovery import LogReader, Pack
+from datalattice.store.log.removed import DroppedRun, LocationSet, RemovedFilter, RemovedRecord
 from datalattice.testing.clocks import StoppedClock
 
 HOUR_MS = 3_600_000
@@ -65,7 +59,7 @@ def fixture_clock() -> StoppedClock:
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few hundred bytes be worth a collection."""
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
 
 
 def text(number: int) -> str:
@@ -248,8 +242,8 @@ def test_dead_cells_of_a_kept_segment_do_not_come_back(tmp_path: Path, clock: St
         store.commit(Vector.of([low, *[text(n) for n in range(30, 60)]]))
         store.commit(Map.of({"live": live, "high": high}))
         store.commit(Map.of({"live": live}))
-        segment = locate(store.place_of(value_hash(high)))[0]
-        assert locate(store.place_of(value_hash(low)))[0] != segment
+        segment = locate(store.location_of(value_hash(high)))[0]
+        assert locate(store.location_of(value_hash(low)))[0] != segment
         done = store.collect(grace_ms=0)
         assert 0 < done.dropped < done.segments
         assert (path / "segments" / f"{segment:08d}.seg").exists(), "most of it is alive"
@@ -378,7 +372,7 @@ def test_what_is_leased_or_pinned_is_leased_again_without_a_look_at_it(
         store.pins.pin(value_hash(pinned), "named")
         store.lease(value_hash(leased), 10)
         looked: list[object] = []
-        monkeypatch.setattr(reading_module, "check_whole", lambda *given: looked.append(given))
+        monkeypatch.setattr(reader_module, "check_whole", lambda *given: looked.append(given))
         for value in (leased, pinned):
             store.lease(value_hash(value), 10).release()
         assert looked == []
@@ -494,7 +488,7 @@ def test_parts_of_no_commit_do_not_stand_in_for_what_was_there() -> None:
         flags=FLAG_PART,
         root=bytes(32),
         hashes=[known, new],
-        places=places,
+        locations=places,
         staged=0,
         promoted=[],
     )
@@ -521,7 +515,7 @@ def test_a_pin_whose_root_is_lost_stops_it_until_that_is_had_again(
         assert [one.hash for one in store.check().missing] == [hash]
         with pytest.raises(StoreFailed, match="which a pin or lease keeps, is not here"):
             store.collect(grace_ms=0)
-        source = Fetching(store, lambda wanted: [(hash, cells[hash]) for hash in wanted])
+        source = CellFetcher(store, lambda wanted: [(hash, cells[hash]) for hash in wanted])
         assert heal_store(store, source).report.is_clean
         store.collect(grace_ms=0)
         assert is_whole(store, pinned)
@@ -547,7 +541,7 @@ def test_a_damaged_store_is_not_collected(tmp_path: Path, clock: StoppedClock) -
     with opened(path, clock) as store:
         store.commit(texts(0))
         store.commit(texts(100))
-        segment, offset, _ = locate(store.place_of(value_hash(text(105))))
+        segment, offset, _ = locate(store.location_of(value_hash(text(105))))
     file = path / "segments" / f"{segment:08d}.seg"
     data = bytearray(file.read_bytes())
     data[offset + 20] ^= 1
@@ -600,7 +594,7 @@ def test_where_nothing_is_to_be_had_nothing_is_written(tmp_path: Path, clock: St
 def test_small_segments_are_put_together(tmp_path: Path, clock: StoppedClock) -> None:
     root = Map.of({})
     with opened(tmp_path / "s", clock) as store:
-        for number in range(collecting.SMALL_MAX + 4):
+        for number in range(collection.SMALL_MAX + 4):
             root = root.put(number, text(number))
             store.commit(root)
             with store._writer().lock:
@@ -654,7 +648,6 @@ def test_without_its_record_a_store_opens_and_heals(
 
 
 def test_a_record_of_a_newer_version_is_refused(tmp_path: Path, clock: StoppedClock) -> None:
-    from datalattice.store import garbage
     from datalattice.store.disk import RealDisk
 
     path = tmp_path / "s"
@@ -662,15 +655,15 @@ def test_a_record_of_a_newer_version_is_refused(tmp_path: Path, clock: StoppedCl
         store.commit(1)
         store_id = store._opened.store_id
     patch = pytest.MonkeyPatch()
-    patch.setattr(garbage, "GARBAGE_VERSION", 2)
-    garbage.write_removed(RealDisk(), str(path), store_id, Removed(1))
+    patch.setattr(removed_module, "GARBAGE_VERSION", 2)
+    removed_module.write_removed(RealDisk(), str(path), store_id, RemovedRecord(1))
     patch.undo()
     with pytest.raises(StoreVersion, match="garbage"):
         opened(path, clock)
 
 
 def test_marks_tell_neighbours_apart() -> None:
-    marks = Marks()
+    marks = LocationSet()
     places = []
     offset = 44
     for length in [2, 3, 33, 2, 34, 200, 1, 32, 33, 16_000]:
@@ -681,33 +674,35 @@ def test_marks_tell_neighbours_apart() -> None:
         assert not marks.add(place)
     assert [marks.has(place) for place in places] == [True, False] * 5
     staged = [(place >> 15) & 0x7FFFFFF for place in places[2:5]]
-    sieve = Sieve(Removed(4, (Run(1, 2, 1, 9),), 0, {3: marks.pack(3, staged)}))
-    assert [sieve.condemns(place) for place in places] == [False, True] * 5
+    sieve = RemovedFilter(
+        RemovedRecord(4, (DroppedRun(1, 2, 1, 9),), 0, {3: marks.pack(3, staged)})
+    )
+    assert [sieve.is_removed(place) for place in places] == [False, True] * 5
     found = sieve.sift([bytes([n]) * 32 for n in range(10)], places)
     assert found is not None
     assert found[1] == [places[0], places[2] | 1, places[4] | 1, places[6], places[8]]
     assert found[2] == 2
-    assert sieve.condemns((1 << 42) | (44 << 15) | (200 << 1)), "its segment was dropped"
-    assert not sieve.condemns((4 << 42) | (44 << 15) | (200 << 1))
+    assert sieve.is_removed((1 << 42) | (44 << 15) | (200 << 1)), "its segment was dropped"
+    assert not sieve.is_removed((4 << 42) | (44 << 15) | (200 << 1))
 
 
 def test_runs_that_touch_are_one() -> None:
-    removed = Removed(9, (Run(2, 3, 5, 9),))
-    runs = removed.with_dropped([Run(4, 4, 9, 12), Run(6, 6, 20, 22)])
-    assert runs == (Run(2, 4, 5, 12), Run(6, 6, 20, 22))
-    removed = Removed(9, runs)
+    removed = RemovedRecord(9, (DroppedRun(2, 3, 5, 9),))
+    runs = removed.with_dropped([DroppedRun(4, 4, 9, 12), DroppedRun(6, 6, 20, 22)])
+    assert runs == (DroppedRun(2, 4, 5, 12), DroppedRun(6, 6, 20, 22))
+    removed = RemovedRecord(9, runs)
     assert [n for n in range(9) if removed.dropped(n)] == [2, 3, 4, 6]
-    assert removed.run_before(5) == Run(2, 4, 5, 12)
-    assert removed.run_before(7) == Run(6, 6, 20, 22)
+    assert removed.run_before(5) == DroppedRun(2, 4, 5, 12)
+    assert removed.run_before(7) == DroppedRun(6, 6, 20, 22)
     assert removed.run_before(4) is None
 
 
 def test_ages_are_thinned_and_a_clock_that_steps_back_begins_anew() -> None:
-    ages = Ages(None, BEGINNING.position)
+    ages = ProgressSamples(None, BEGINNING.position)
     assert ages.before(10**15) is None
     for second in range(10 * SAMPLES_MAX):
         ages.note(second * 1_000, Position(second, 1, 44 + second, 0), None)
-    kept = Ages(ages.pack(), Position(10**6, 1, 44, 0))
+    kept = ProgressSamples(ages.pack(), Position(10**6, 1, 44, 0))
     for back in (0, 5, 60, 1_000, 1_700):
         found = kept.before((10 * SAMPLES_MAX - 1 - back) * 1_000)
         assert found is not None
@@ -724,7 +719,7 @@ def test_ages_are_thinned_and_a_clock_that_steps_back_begins_anew() -> None:
 def test_what_is_staged_right_before_the_lock_is_followed(
     tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    catch_up = marking.Marker.catch_up
+    catch_up = marking.StoreMarker.catch_up
     calls: list[int] = []
     parts: list[EncodedCell] = []
     with opened(tmp_path / "s", clock) as store:
@@ -732,7 +727,7 @@ def test_what_is_staged_right_before_the_lock_is_followed(
         held = store.root()
         store.commit(texts(100, 40))
 
-        def and_commit(marker: marking.Marker) -> None:
+        def and_commit(marker: marking.StoreMarker) -> None:
             catch_up(marker)
             calls.append(1)
             if len(calls) == 3:  # the last one before the lock is taken
@@ -740,7 +735,7 @@ def test_what_is_staged_right_before_the_lock_is_followed(
                 parts.extend(novelty(staged, store))
                 store.put_encodings([(hash, encoding) for hash, encoding, _ in parts])
 
-        monkeypatch.setattr(marking.Marker, "catch_up", and_commit)
+        monkeypatch.setattr(marking.StoreMarker, "catch_up", and_commit)
         assert store.collect(grace_ms=0).dropped
         assert len(calls) == 3
         assert missing(store.load(parts[-1][0])) == []

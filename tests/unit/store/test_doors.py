@@ -24,7 +24,7 @@ from datalattice.store import (
     CheckedCells,
     MemoryStore,
     Store,
-    doors,
+    checkedcells,
     export_cells,
     import_cells,
 )
@@ -87,7 +87,7 @@ def test_unsound_cells_and_those_above_are_kept_apart_where_asked(
 def test_no_more_bytes_are_kept_apart_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(encode(BAD))
     for limit, is_taken in ((size + 1, True), (size, True), (size - 1, False)):
-        monkeypatch.setattr(doors, "APART_BYTES_MAX", limit)
+        monkeypatch.setattr(checkedcells, "APART_BYTES_MAX", limit)
         door = CheckedCells(MemoryStore(), scanned=True, apart={})
         top, below = cells_of(BAD)
         door.put((hash, cell) for hash, cell in below.items())

@@ -12,8 +12,8 @@ import pytest
 
 from datalattice.cells import Vector, value_hash
 from datalattice.store import CellStore, RealDisk, lockfile
-from datalattice.store.generation import GenerationReader
 from datalattice.store.lockfile import MARK_BYTES, is_lock_mark, lock_mark
+from datalattice.store.log.locking import GenerationReader
 
 
 class CountingDisk(RealDisk):
@@ -52,7 +52,7 @@ def looks(reader: CellStore) -> int:
 def test_a_reader_looks_once_for_each_commit(
     store: CellStore, reader: CellStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("datalattice.store.generation.LOOK_S", 1e9)
+    monkeypatch.setattr("datalattice.store.log.locking.RECHECK_S", 1e9)
     for number in range(1, 100):
         store.commit(value(number))
         before = looks(reader)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from datalattice.engine import open_engine
-from datalattice.store.hashindex import (
+from datalattice.store.log.hashindex import (
     FLUSH_ENTRIES,
     NOWHERE,
     TABLES,

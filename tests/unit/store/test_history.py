@@ -10,8 +10,9 @@ import pytest
 from datalattice.cells import Value, Vector, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import UsageError
-from datalattice.store import NOTHING, CellStore, Moment, Retention, history
-from datalattice.store.history import (
+from datalattice.store import CellStore
+from datalattice.store.kept import NOTHING, Moment, Retention, history
+from datalattice.store.kept.history import (
     DAY_MS,
     HOUR_MS,
     MINUTE_MS,

@@ -10,9 +10,10 @@ import pytest
 from datalattice.cells import Vector, missing, same, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import Corruption, StoreVersion
-from datalattice.store import CellStore, Fetching, heal_store, logend, open_damaged
-from datalattice.store.logend import SLOT_STRIDE, SYNC_PACKS
-from datalattice.store.packing import PACK_MAGIC
+from datalattice.store import CellFetcher, CellStore, heal_store, open_damaged
+from datalattice.store.log import logend
+from datalattice.store.log.logend import SLOT_STRIDE, SYNC_PACKS
+from datalattice.store.log.packing import PACK_MAGIC
 from datalattice.testing.disk import SimDisk
 
 FOLDER = "store"
@@ -218,7 +219,7 @@ def test_what_another_store_has_is_no_loss() -> None:
             disk = filled(how)
             disk.cut(FIRST, packs(disk)[keep] + 20)
             with open_damaged(FOLDER, disk=disk, entropy=SeededEntropy(2)) as store:
-                assert heal_store(store, Fetching(store, fetch)).report.is_clean
+                assert heal_store(store, CellFetcher(store, fetch)).report.is_clean
             with opened(disk) as store:
                 assert store.loss is None
                 assert same(store.root(), value(COMMITS - 1)), (how, keep)

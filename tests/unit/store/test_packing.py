@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datalattice.limits import CELL_BYTES_MAX
-from datalattice.store.packing import (
+from datalattice.store.log.packing import (
     FLAG_ROOT,
     FORMAT_VERSION,
     OFFSET_MAX,
@@ -18,8 +18,8 @@ from datalattice.store.packing import (
     body_is_whole,
     build_pack,
     locate,
+    locations_of,
     pack_length,
-    places_of,
     read_entries,
     read_pack_header,
     read_segment_header,
@@ -113,6 +113,6 @@ def test_a_segment_header_reads_back() -> None:
 
 def test_the_largest_place_fits_in_62_bits() -> None:
     offset = OFFSET_MAX - CELL_BYTES_MAX - PACK_HEADER_BYTES - 34 - 1
-    (place,) = places_of(SEGMENTS_MAX - 1, offset, [CELL_BYTES_MAX], 0, 1)
+    (place,) = locations_of(SEGMENTS_MAX - 1, offset, [CELL_BYTES_MAX], 0, 1)
     assert place < 1 << 62
     assert locate(place) == (SEGMENTS_MAX - 1, offset + PACK_HEADER_BYTES + 34, CELL_BYTES_MAX)

@@ -10,8 +10,9 @@ import pytest
 from datalattice.cells import Map, Value, Vector, novelty, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import Corruption, MissingData, StoreLocked, UsageError
-from datalattice.store import CellStore, Pin, pins
-from datalattice.store.pins import (
+from datalattice.store import CellStore
+from datalattice.store.kept import Pin, pins
+from datalattice.store.kept.pins import (
     EXPIRY_MS_MAX,
     LABEL_CHARS_MAX,
     NAME_CHARS_MAX,

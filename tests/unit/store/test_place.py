@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.store.birthtime import birth_time
-from datalattice.store.disk import RealDisk
-from datalattice.store.place import PlaceFile
+from datalattice.store.disk import RealDisk, birth_time
+from datalattice.store.placefile import PlaceFile
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from datalattice.cells import Map, missing
 from datalattice.engine import LmdbEngine
 from datalattice.errors import StoreFull
 from datalattice.store import CellStore
-from datalattice.store.room import RESERVE_FILE
+from datalattice.store.log.freespace import RESERVE_FILE
 
 DISK_BYTES = 48 << 20
 SPARE_BYTES = 8 << 20

@@ -17,7 +17,8 @@ from datalattice.errors import (
     StoreVersion,
     UsageError,
 )
-from datalattice.store import CellStore, packing, recovery, segments
+from datalattice.store import CellStore
+from datalattice.store.log import packing, recovery, segments
 from datalattice.testing.disk import SimDisk
 
 FOLDER = "store"
@@ -311,7 +312,7 @@ def test_staged_cells_stay_staged_when_the_store_is_opened_again() -> None:
 def test_parts_of_a_commit_that_never_ended_are_not_announced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("datalattice.store.committer.PACK_BYTES_MAX", 1_000)
+    monkeypatch.setattr("datalattice.store.log.committer.PACK_BYTES_MAX", 1_000)
     disk = SimDisk(1)
     store = open_store(disk)
     store.commit(value(1))

@@ -19,7 +19,8 @@ from datalattice.errors import (
     StoreLocked,
     UsageError,
 )
-from datalattice.store import NOTHING, CellStore
+from datalattice.store import CellStore
+from datalattice.store.kept import NOTHING
 from datalattice.testing.disk import SimDisk
 
 LONG = "a text that stands in a cell of its own " * 8

@@ -13,7 +13,7 @@ from datalattice.cells import Vector, missing, novelty, same, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import ReadOnly, StoreFailed, StoreFull
 from datalattice.store import CellStore
-from datalattice.store.segments import SEGMENT_BYTES
+from datalattice.store.log.segments import SEGMENT_BYTES
 from datalattice.testing.disk import SimDisk
 
 LONG = "a text that is too long to stand inside its parent " * 4

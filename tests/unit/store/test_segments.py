@@ -12,8 +12,8 @@ import pytest
 
 from datalattice.cells import Vector, novelty
 from datalattice.errors import Corruption
-from datalattice.store import CellStore, Damage, RealDisk, View
-from datalattice.store.segments import SegmentReader
+from datalattice.store import CellStore, Damage, FileView, RealDisk
+from datalattice.store.log.segments import SegmentReader
 
 READER = """
 import os, sys
@@ -62,7 +62,7 @@ class WornView:
 
 
 class WornDisk(RealDisk):
-    def view(self, path: str) -> View:
+    def view(self, path: str) -> FileView:
         return WornView()
 
 
@@ -84,7 +84,7 @@ class CountedView:
 
     alive = 0
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: FileView) -> None:
         self._view = view
         CountedView.alive += 1
 
@@ -99,7 +99,7 @@ class CountedView:
 
 
 class CountingDisk(RealDisk):
-    def view(self, path: str) -> View:
+    def view(self, path: str) -> FileView:
         return CountedView(super().view(path))
 
 

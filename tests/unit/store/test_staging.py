@@ -9,14 +9,14 @@ import pytest
 
 from datalattice.cells import Blob, Value, blob_from
 from datalattice.errors import StoreFailed
-from datalattice.store import CellStore, Staging
+from datalattice.store import CellStore, WriteBuffer
 
 MIB = 1 << 20
 
 
 def test_parts_are_staged_in_order_and_before_the_end() -> None:
     staged: list[tuple[Value, int]] = []
-    with Staging(lambda value: staged.append((value, threading.get_ident()))) as staging:
+    with WriteBuffer(lambda value: staged.append((value, threading.get_ident()))) as staging:
         for number in range(30):
             staging(number)
     assert [value for value, _ in staged] == list(range(30))
@@ -26,7 +26,7 @@ def test_parts_are_staged_in_order_and_before_the_end() -> None:
 def test_nothing_to_stage_takes_no_thread() -> None:
     before = threading.active_count()
     staged: list[Value] = []
-    with Staging(staged.append):
+    with WriteBuffer(staged.append):
         assert threading.active_count() == before
 
 
@@ -35,7 +35,7 @@ def fail(value: Value) -> None:
 
 
 def stage(count: int, error: type[Exception] | None = None) -> None:
-    with Staging(fail) as staging:
+    with WriteBuffer(fail) as staging:
         for number in range(count):
             staging(number)
         if error is not None:
@@ -58,7 +58,7 @@ def test_a_failure_of_the_maker_goes_first() -> None:
 def test_a_file_through_a_store_is_the_file(tmp_path: Path) -> None:
     data = [bytes([number]) * MIB for number in range(20)]
     with CellStore.open(tmp_path) as store:
-        with Staging(store.put) as staging:
+        with WriteBuffer(store.put) as staging:
             made = blob_from([*data, b"end"], staging)
         store.commit(made)
     with CellStore.open(tmp_path, read_only=True) as store:

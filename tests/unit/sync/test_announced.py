@@ -33,7 +33,7 @@ from datalattice.lattice import (
     set_local,
 )
 from datalattice.store import CellStore, MemoryStore, Store
-from datalattice.store.history import NOTHING
+from datalattice.store.kept.history import NOTHING
 from datalattice.sync import LatticeReplica, Offer, Part, Peer, Probe
 from datalattice.sync.lattice.incoming import Incoming
 from datalattice.wire import join_cells

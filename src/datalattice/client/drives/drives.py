@@ -28,7 +28,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import MergeContext, root_lattice, verify_did
-from datalattice.store import CellStore, Staging
+from datalattice.store import CellStore, WriteBuffer
 
 T = TypeVar("T")
 
@@ -238,7 +238,7 @@ def content_of(chunks: bytes | Iterable[bytes], stage: Stage | None) -> Content:
     if stage is None:
         made = blob_from(pieces)
     else:
-        with Staging(stage) as staging:
+        with WriteBuffer(stage) as staging:
             made = blob_from(pieces, staging)
     assert isinstance(made, (bytes, Blob))
     return made

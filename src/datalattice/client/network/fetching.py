@@ -13,7 +13,7 @@ from datalattice.client.network.probing import receive_result
 from datalattice.client.network.stream import open_stream
 from datalattice.crypto import KeyPair
 from datalattice.errors import Corruption, MissingData, PeerError
-from datalattice.store import CellStore, Damage, Healing, Report
+from datalattice.store import CellStore, CheckReport, Damage, Healing
 from datalattice.wire import (
     REQUEST_HASHES_MAX,
     FrameBuffer,
@@ -183,7 +183,7 @@ def healing_document(healing: Healing, sources: HealingSources) -> dict[str, obj
     }
 
 
-def report_document(report: Report) -> dict[str, object]:
+def report_document(report: CheckReport) -> dict[str, object]:
     """Return what a check found, for tools."""
     return {
         "clean": report.is_clean,

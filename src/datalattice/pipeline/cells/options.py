@@ -20,7 +20,8 @@ from datalattice.pipeline.options import (
     min_partitions_option,
     text_option,
 )
-from datalattice.store import STORE_FILE, check_pin_name, store_in
+from datalattice.store import STORE_FILE, store_in
+from datalattice.store.kept import check_name as check_pin_name
 
 TYPES: Final = {"hash": "BINARY", "encoding": "BINARY", "refs": "ARRAY<BINARY>"}
 """Every column, in order, with its type in Spark's DDL."""

@@ -12,16 +12,9 @@ from datalattice.errors import Corruption, DataLatticeError
 from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.cells.options import ReadOptions
-from datalattice.store import (
-    CellStore,
-    Extent,
-    Hole,
-    Stretch,
-    StretchReader,
-    check_extent,
-    extent_of,
-    locate,
-)
+from datalattice.store import CellStore
+from datalattice.store.gc import Extent, PartitionReader, StorePartition, check_extent, extent_of
+from datalattice.store.log import Gap, locate
 
 PART_BYTES: Final = 64 * 1024 * 1024
 """Approximate bytes of a store that one task reads; segments are not divided."""
@@ -32,7 +25,7 @@ class SegmentsTask:
     """The segments that one task reads of a store as it was at planning."""
 
     extent: Extent
-    stretch: Stretch
+    stretch: StorePartition
 
 
 def plan(options: ReadOptions) -> list[SegmentsTask]:
@@ -68,13 +61,13 @@ def rows(part: SegmentsTask, options: ReadOptions) -> Iterator[Row]:
 
 
 def cells(
-    store: CellStore, extent: Extent, stretch: Stretch, *, verify: bool
+    store: CellStore, extent: Extent, stretch: StorePartition, *, verify: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (hash, encoding) of a stretch's cells."""
-    reader = StretchReader(store, extent, stretch)
+    reader = PartitionReader(store, extent, stretch)
     try:
         for pack in reader.packs():
-            if isinstance(pack, Hole):
+            if isinstance(pack, Gap):
                 raise _damaged(reader.path(pack.segment), pack.offset, pack.reason)
             for hash, place in reader.cells(pack):
                 encoding = reader.read(place)

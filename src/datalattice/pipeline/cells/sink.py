@@ -29,15 +29,9 @@ from datalattice.pipeline.columns import check_type, listed, type_name
 from datalattice.pipeline.exactly_once import STAGE_BYTES_MAX, Job, Staged, WriteTarget
 from datalattice.pipeline.scratch_store import unsynced_store
 from datalattice.pipeline.staging_cleanup import remove, remove_stale
-from datalattice.store import (
-    STORE_FILE,
-    CellStore,
-    CheckedCells,
-    Seen,
-    export_cells,
-    extent_of,
-    place_at_opening,
-)
+from datalattice.store import STORE_FILE, CellStore, CheckedCells, export_cells
+from datalattice.store.gc import extent_of, location_when_opened
+from datalattice.store.log import LocationSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -220,14 +214,14 @@ def _below(
     Each once, children before parents: a copy that stops halfway leaves only complete values.
     Raises: MissingData: a cell is in no source.
     """
-    seen = [Seen() for _ in sources]
+    seen = [LocationSet() for _ in sources]
     stack = [(root, -1)]  # hash, number of its source once all below it is done
     while stack:
         hash, number = stack.pop()
         if number >= 0:
             yield number, hash
             continue
-        places = ((n, place_at_opening(source, hash)) for n, source in enumerate(sources))
+        places = ((n, location_when_opened(source, hash)) for n, source in enumerate(sources))
         number, place = next((found for found in places if found[1] >= 0), (-1, -1))
         if target.has(hash) or (place >= 0 and not seen[number].add(place)):
             continue

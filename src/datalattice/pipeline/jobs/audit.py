@@ -29,21 +29,20 @@ from datalattice.pipeline.failures import clear_errors
 from datalattice.pipeline.jobs.inspecting import CellFault, FoundFault, Inspector
 from datalattice.pipeline.jobs.stores import for_tasks, opened, parts_of, store_folder
 from datalattice.pipeline.progress import Progress, watching_tasks
-from datalattice.store import (
-    PLACE_SHIFT,
-    CellStore,
+from datalattice.store import CellStore
+from datalattice.store.gc import (
+    LOCATION_SHIFT,
     Extent,
-    Hole,
-    Stretch,
-    StretchReader,
+    PartitionReader,
+    StorePartition,
     check_extent,
     entry_count,
     extent_of,
-    locate,
     missing_before,
     record_damage,
     upper_bits,
 )
+from datalattice.store.log import Gap, locate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -227,7 +226,7 @@ class AuditPlan:
 
     folder: str
     extent: Extent
-    plan: tuple[Stretch, ...]
+    plan: tuple[StorePartition, ...]
 
 
 class Sums:
@@ -282,7 +281,7 @@ def _damaged(counts: TaskCounts, reader: CellStore, work: AuditPlan) -> list[_Da
     elif sequence < last:
         reason = f"the packs {sequence + 1} to {last} are missing"
         span = (behind, max(behind + 1, work.extent.end))
-        offset = locate(behind << PLACE_SHIFT)[1]
+        offset = locate(behind << LOCATION_SHIFT)[1]
         places.append(_Damaged(span, file, offset, reason, is_needed=True))
     return places
 
@@ -332,15 +331,15 @@ class PacksTask:
             for number in batch.column(0).to_pylist():
                 yield from _as_batches(self._inspect(self.work.plan[number]))
 
-    def _inspect(self, stretch: Stretch) -> Iterator[Row]:
+    def _inspect(self, stretch: StorePartition) -> Iterator[Row]:
         work = self.work
         with opened(work.folder, work.extent) as store:
-            reader = StretchReader(store, work.extent, stretch)
+            reader = PartitionReader(store, work.extent, stretch)
             inspector = Inspector(reader)
             packs = 0
             holes: list[tuple[int, int, str, int, str]] = []
             for pack in reader.packs():
-                if isinstance(pack, Hole):
+                if isinstance(pack, Gap):
                     path = reader.path(pack.segment)
                     holes.append((*pack.span, path, pack.offset, pack.reason))
                     continue
@@ -386,18 +385,18 @@ class IndexTask:
         def wanted(entries: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
             nonlocal outside
             for hash, place in entries:
-                at = bisect_right(begins, place >> PLACE_SHIFT) - 1
+                at = bisect_right(begins, place >> LOCATION_SHIFT) - 1
                 if self.spans is None:
                     yield hash, place
-                elif at >= 0 and place >> PLACE_SHIFT < self.spans[at][1]:
+                elif at >= 0 and place >> LOCATION_SHIFT < self.spans[at][1]:
                     inside.add(at)
                     yield hash, place
                 else:
                     outside += 1
 
         with opened(work.folder, work.extent) as store:
-            everything = Stretch(0, 1, 1, 1)  # the reader serves the index only
-            reader = StretchReader(store, work.extent, everything)
+            everything = StorePartition(0, 1, 1, 1)  # the reader serves the index only
+            reader = PartitionReader(store, work.extent, everything)
             inspector = Inspector(reader)
             entries = reader.entries(number * width, number * width + width - 1)
             yield from map(_row, inspector.inspect(wanted(entries)))

@@ -4,8 +4,8 @@
 
 The driver marks the top of the trees and stops when many cells wait. The store is divided into
 stretches of segments, one part each. In a round, every part follows the *leads* that other parts
-found (hashes of its cells that stay) as the store's own mark does (`datalattice.store.marking`), as
-long as they stay in the part; references to other parts are leads for the next round. When no leads
+found (hashes of its cells that stay) as the store's own mark does (`store.gc.marking`), as long as
+they stay in the part; references to other parts are leads for the next round. When no leads
 are left, the marks are complete. The number of rounds is the most often that a path from a root
 changes parts: about the depth of the trees, independent of the number of cells.
 
@@ -35,29 +35,25 @@ from datalattice.pipeline.jobs.stores import (
     telling_removal,
 )
 from datalattice.pipeline.progress import Progress, watching_tasks
-from datalattice.store import (
+from datalattice.store import CellStore, RealDisk
+from datalattice.store.gc import (
     GRACE_MS,
-    Beginning,
-    CellStore,
     Extent,
-    Hole,
-    Marks,
-    Plan,
-    Position,
-    RealDisk,
-    Stretch,
-    StretchMarker,
-    StretchReader,
+    MarkFrontier,
+    MarkStart,
+    PartitionMarker,
+    PartitionPlan,
+    PartitionReader,
+    StorePartition,
     SweptSegment,
-    Tops,
-    beginning_of,
     check_extent,
     extent_of,
-    locate,
-    mark_tops,
+    mark_frontier,
+    mark_start,
     sweep_head,
     write_sweep_list,
 )
+from datalattice.store.log import Gap, LocationSet, Position, locate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +124,7 @@ def gc(
         time_ms = clock.now_ms()
         extent = extent_of(reader)
         plan = parts_of(extent, parts)
-        beginning = beginning_of(reader, extent, reader.roots_kept(grace_ms))
+        beginning = mark_start(reader, extent, reader.roots_kept(grace_ms))
         with telling_removal(reader, extent):
             state, handed, rounds = _mark(spark, reader, extent, plan, beginning, progress)
         task = SortTask(folder, for_tasks(extent), plan, handed)
@@ -162,14 +158,14 @@ def _mark(
     spark: SparkSession,
     reader: CellStore,
     extent: Extent,
-    plan: tuple[Stretch, ...],
-    beginning: Beginning,
+    plan: tuple[StorePartition, ...],
+    beginning: MarkStart,
     progress: Progress | None,
 ) -> tuple[DataFrame, Handed | None, int]:
     """Return the marks of all parts as rows, those that the driver holds, and the rounds."""
     folder = reader.path
-    parts = Plan(folder, plan)
-    tops = mark_tops(reader, extent, beginning.roots)
+    parts = PartitionPlan(folder, plan)
+    tops = mark_frontier(reader, extent, beginning.roots)
     handed: Handed | None = Handed.of(tops, parts)
     state = spark.range(0, len(plan), 1, max(1, len(plan)))
     rounds = 1
@@ -190,7 +186,7 @@ def _mark(
             state = state.sortWithinPartitions("part", state["segment"].asc_nulls_last())
             handed = None
             continue
-        tops = mark_tops(reader, extent, (hash for row in leads for hash in hashes_in(row[0])))
+        tops = mark_frontier(reader, extent, (hash for row in leads for hash in hashes_in(row[0])))
         handed = Handed.of(tops, parts)
         if not tops.waiting:
             return state, handed, rounds
@@ -206,7 +202,7 @@ class Handed:
     """Marked places."""
 
     @staticmethod
-    def of(tops: Tops, parts: Plan) -> Handed:
+    def of(tops: MarkFrontier, parts: PartitionPlan) -> Handed:
         """Return what the driver found, divided by parts."""
         marked: dict[int, list[int]] = {}
         for place in tops.marked:
@@ -214,7 +210,7 @@ class Handed:
         return Handed(by_part(tops.waiting, parts), marked)
 
 
-def by_part(cells: Iterable[tuple[bytes, int]], parts: Plan) -> dict[int, bytes]:
+def by_part(cells: Iterable[tuple[bytes, int]], parts: PartitionPlan) -> dict[int, bytes]:
     """Return the concatenated hashes of cells, given as (hash, place), by part."""
     found: dict[int, list[bytes]] = {}
     for hash, place in cells:
@@ -237,9 +233,9 @@ class _MarkPart:
         self.marked = [] if handed is None else handed.marked.get(number, [])
         self.leads = [] if handed is None else hashes_in(handed.leads.get(number, b""))
 
-    def marks(self) -> Marks:
+    def marks(self) -> LocationSet:
         """Return the marks of all segments."""
-        marks = Marks()
+        marks = LocationSet()
         for segment, packed in self.packed.items():
             marks.unpack(segment, packed)
         for place in self.marked:
@@ -280,7 +276,7 @@ class MarkTask:
 
     folder: str
     extent: Extent
-    plan: tuple[Stretch, ...]
+    plan: tuple[StorePartition, ...]
     start: Position | None
     """Set in the first round: packs after this position are young, and stay."""
     handed: Handed | None = None
@@ -309,16 +305,16 @@ class _Marking:
         self.part = part
         self._task = task
         self._held = held
-        self._parts = Plan(task.folder, task.plan)
-        self._marker: StretchMarker | None = None
+        self._parts = PartitionPlan(task.folder, task.plan)
+        self._marker: PartitionMarker | None = None
         self._has_many = False
         """Whether leads have been yielded to be shuffled."""
 
-    def _open(self) -> StretchMarker:
+    def _open(self) -> PartitionMarker:
         if self._marker is None:
             task = self._task
             store = self._held.enter_context(opened(task.folder, task.extent))
-            self._marker = StretchMarker(store, task.extent, task.plan[self.part.number])
+            self._marker = PartitionMarker(store, task.extent, task.plan[self.part.number])
             self._marker.marks = self.part.marks()
         return self._marker
 
@@ -377,7 +373,7 @@ class SortTask:
 
     folder: str
     extent: Extent
-    plan: tuple[Stretch, ...]
+    plan: tuple[StorePartition, ...]
     handed: Handed | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -390,19 +386,19 @@ class SortTask:
 
     def _sort_out(self, part: _MarkPart) -> Iterator[pa.RecordBatch]:
         live = part.marks()
-        dead = Marks()
+        dead = LocationSet()
         counts: dict[int, list[int]] = {number: [0, 0, 0] for number in live.segments()}
         with opened(self.folder, self.extent) as store:
-            reader = StretchReader(store, self.extent, self.plan[part.number])
+            reader = PartitionReader(store, self.extent, self.plan[part.number])
             for pack in reader.packs():
-                if isinstance(pack, Hole):
+                if isinstance(pack, Gap):
                     continue  # entries of the index that lead there are on no list, so they stay
-                places = [place for _, place in reader.cells(pack)]
-                if not places:
+                locations = [place for _, place in reader.cells(pack)]
+                if not locations:
                     continue
-                gone = [place for place in places if not live.has(place)]
-                count = counts.setdefault(places[0] >> 42, [0, 0, 0])
-                count[0] += len(places) - len(gone)
+                gone = [place for place in locations if not live.has(place)]
+                count = counts.setdefault(locations[0] >> 42, [0, 0, 0])
+                count[0] += len(locations) - len(gone)
                 for place in gone:
                     dead.add(place)
                     count[2] += locate(place)[2]

@@ -24,7 +24,8 @@ from datalattice.cells import (
 )
 from datalattice.errors import BadFormat, Corruption
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.store import StretchReader, locate
+from datalattice.store.gc import PartitionReader
+from datalattice.store.log import locate
 
 INSPECTED_BYTES: Final = 4 * 1024 * 1024
 """References are looked up after this many bytes of cells."""
@@ -66,7 +67,7 @@ class FoundFault(NamedTuple):
 class Inspector:
     """Checks the cells of one stretch; faults come in the order of the cells, batch by batch."""
 
-    def __init__(self, reader: StretchReader) -> None:
+    def __init__(self, reader: PartitionReader) -> None:
         self._reader = reader
         self.cells = 0
         self.signed = 0
@@ -134,10 +135,10 @@ class Inspector:
         waiting, self._waiting = self._waiting, []
         self._waiting_bytes = 0
         wanted = sorted({ref for _, _, refs in waiting for ref in refs})
-        places = self._reader.places(wanted)
+        locations = self._reader.locations(wanted)
         wrong = {
             ref: at
-            for ref, at in zip(wanted, places, strict=True)
+            for ref, at in zip(wanted, locations, strict=True)
             if at < 0 or locate(at)[2] <= EMBEDDED_BYTES_MAX
         }
         if not wrong:

@@ -12,7 +12,8 @@ from typing import Final
 
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.pipeline.options import bad_option
-from datalattice.store import CellStore, Extent, Stretch, check_extent, store_in
+from datalattice.store import CellStore, store_in
+from datalattice.store.gc import Extent, StorePartition, check_extent
 
 PARTS_MIN: Final = 8
 """Least parts of a store with enough segments: tasks for a few cores."""
@@ -35,7 +36,7 @@ def store_folder(path: str) -> str:
     return str(folder.absolute())
 
 
-def parts_of(extent: Extent, parts: int | None) -> tuple[Stretch, ...]:
+def parts_of(extent: Extent, parts: int | None) -> tuple[StorePartition, ...]:
     """Return a store divided into `parts`, by default by its size.
 
     Raises: UsageError: `parts` is out of range.

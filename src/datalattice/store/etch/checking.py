@@ -35,7 +35,7 @@ from datalattice.store.etch.layout import (
     digit_of,
     slot_count,
 )
-from datalattice.store.etch.reader import EtchFile, Slot
+from datalattice.store.etch.reader import EtchFile, EtchSlot
 from datalattice.store.etch.writing import CELL_OVERHEAD
 
 FAULTS_MAX: Final = 1_000
@@ -156,7 +156,7 @@ class _Checker:
 
     # --- records ---
 
-    def _check_slot(self, slot: Slot) -> None:
+    def _check_slot(self, slot: EtchSlot) -> None:
         self._check_chain(slot)
         try:
             record = self.file.record(slot.target)
@@ -172,7 +172,7 @@ class _Checker:
         self._check_place(slot, record)
         self._check_record(record)
 
-    def _check_chain(self, slot: Slot) -> None:
+    def _check_chain(self, slot: EtchSlot) -> None:
         count = slot_count(slot.level)
         if slot.kind == NEXT:
             before = self.file._slot(slot.block, (slot.number - 1) % count) >> 62
@@ -183,7 +183,7 @@ class _Checker:
             if after != NEXT:
                 self.report.add(slot.offset, "a chain begins here and does not go on")
 
-    def _check_place(self, slot: Slot, record: EtchRecord) -> None:
+    def _check_place(self, slot: EtchSlot, record: EtchRecord) -> None:
         key = record.key
         if any(digit_of(key, level) != digit for level, digit in enumerate(slot.digits)):
             self.report.add(slot.offset, "the record's key does not belong in this block", key)
@@ -196,7 +196,7 @@ class _Checker:
         if self._head_of(slot) != digit:
             self.report.add(slot.offset, "the record's key does not belong in this chain", key)
 
-    def _head_of(self, slot: Slot) -> int:
+    def _head_of(self, slot: EtchSlot) -> int:
         """Return the slot in which the chain of a slot began, -1 when nowhere.
 
         A chain may go through a whole block, so all those of a block are followed at once.

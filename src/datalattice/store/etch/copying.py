@@ -9,8 +9,8 @@ from typing import Final
 from datalattice.cells import NIL_HASH, branch_hashes
 from datalattice.errors import MissingData, UsageError
 from datalattice.store.base import Store, check_hash
+from datalattice.store.checkedcells import CheckedCells
 from datalattice.store.disk import Disk, RealDisk, write_error
-from datalattice.store.doors import CheckedCells
 from datalattice.store.etch.etchstore import EtchStore
 from datalattice.store.etch.layout import PERSISTED
 from datalattice.store.etch.writer import EtchWriter, create_etch, folder_of

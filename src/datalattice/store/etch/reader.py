@@ -49,7 +49,7 @@ Complaint = Callable[[int, str], None]
 """Told of an offset and of what is wrong there."""
 
 
-class Slot(NamedTuple):
+class EtchSlot(NamedTuple):
     """A slot that is not empty, with the way to it."""
 
     block: int
@@ -236,7 +236,7 @@ class EtchFile:
             if slot.kind == BLOCK:
                 yield slot.target, slot.level + 1
 
-    def slots(self, complain: Complaint | None = None) -> Iterator[Slot]:
+    def slots(self, complain: Complaint | None = None) -> Iterator[EtchSlot]:
         """Yield every slot that is not empty, in the order of keys; chains are not resolved.
 
         Blocks that overlap are entered once. What is wrong is told to `complain` and left out.
@@ -265,12 +265,12 @@ class EtchFile:
                 stack.append(self._slots_of(block, slot.level + 1, (*slot.digits, slot.number)))
             yield slot
 
-    def _slots_of(self, block: int, level: int, digits: tuple[int, ...]) -> Iterator[Slot]:
+    def _slots_of(self, block: int, level: int, digits: tuple[int, ...]) -> Iterator[EtchSlot]:
         data = self._read(block, block_bytes(level))
         at = _next_used(data, 0)
         while at >= 0:
             slot = int.from_bytes(data[at : at + SLOT_BYTES], "big")
-            yield Slot(block, level, at // SLOT_BYTES, slot >> 62, slot & TARGET_MASK, digits)
+            yield EtchSlot(block, level, at // SLOT_BYTES, slot >> 62, slot & TARGET_MASK, digits)
             at = _next_used(data, at + SLOT_BYTES)
 
     def records(self) -> Iterator[EtchRecord]:

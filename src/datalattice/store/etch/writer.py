@@ -39,7 +39,7 @@ from datalattice.store.etch.layout import (
     pack_record,
     slot_count,
 )
-from datalattice.store.etch.reader import Complaint, EtchFile, Slot
+from datalattice.store.etch.reader import Complaint, EtchFile, EtchSlot
 
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
 """New bytes that are kept in memory; beyond that they are written."""
@@ -132,7 +132,7 @@ class EtchWriter(EtchFile):
         self.length += len(data)
         return position
 
-    def slots(self, complain: Complaint | None = None) -> Iterator[Slot]:
+    def slots(self, complain: Complaint | None = None) -> Iterator[EtchSlot]:
         """Yield every slot that is not empty, after what is waiting was written."""
         if self._tail or self._slots or self._labels:
             self.flush()

@@ -15,17 +15,10 @@ import pytest
 from datalattice.cells import Map, Signed, Vector, encode, value_hash
 from datalattice.crypto import KeyPair, SeededEntropy, sha3_256
 from datalattice.errors import StoreFailed, UsageError
-from datalattice.store import (
-    NOTHING,
-    CellStore,
-    Fetching,
-    check_extent,
-    collecting,
-    extent_of,
-    heal_store,
-    locate,
-    open_damaged,
-)
+from datalattice.store import CellFetcher, CellStore, heal_store, open_damaged
+from datalattice.store.gc import check_extent, collection, extent_of
+from datalattice.store.kept import NOTHING
+from datalattice.store.log import locate
 from datalattice.testing.planting import flip, plant, put_raw, segment_file, text
 
 pa = pytest.importorskip("pyarrow")
@@ -113,7 +106,7 @@ def fixture_whole(tmp_path: Path) -> Path:
 def place_of(folder: Path, value: Any) -> tuple[Path, int, int]:
     """Return (file, offset, length) of the cell of a value."""
     with CellStore.open(folder, read_only=True) as store:
-        segment, offset, length = locate(store.place_of(value_hash(value)))
+        segment, offset, length = locate(store.location_of(value_hash(value)))
     return segment_file(folder, segment), offset, length
 
 
@@ -143,7 +136,7 @@ def test_a_store_without_faults_has_none_however_it_is_cut(whole: Path, parts: i
 
 
 def test_no_faults_in_stores_that_lived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
     folder = tmp_path / "s"
     assert Audited(_empty(folder)).rows == set()
     filled(folder)
@@ -281,7 +274,7 @@ def test_a_healed_store_has_only_scars(whole: Path, tmp_path: Path) -> None:
                 if data is not None:
                     yield hash, data
 
-        assert heal_store(store, Fetching(store, fetch)).report.is_clean
+        assert heal_store(store, CellFetcher(store, fetch)).report.is_clean
     assert Audited(whole).kinds.keys() == {"scar"}
 
 
@@ -301,7 +294,7 @@ def test_more_damage_than_is_listed(whole: Path, monkeypatch: pytest.MonkeyPatch
 def test_entries_that_lead_nowhere_have_the_whole_index_gone_through(whole: Path) -> None:
     hash = sha3_256(b"nothing of the kind")
     with CellStore.open(whole) as store:
-        place = store.place_of(value_hash(text(30)))
+        place = store.location_of(value_hash(text(30)))
         store._index.add([hash], [place])
     found = Audited(whole)
     assert found.steps == ["audit", "index", "whole index"]
@@ -339,7 +332,7 @@ def test_a_damaged_file_of_pins_is_named(whole: Path) -> None:
 def test_without_the_record_of_removed_cells_a_store_is_whole(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
     with CellStore.open(whole, segment_bytes=8_192, retention=NOTHING) as store:
         assert store.collect(grace_ms=0).dropped
     flip(whole / "garbage", 20)
@@ -350,7 +343,7 @@ def test_without_the_record_of_removed_cells_a_store_is_whole(
 
 
 def test_a_collection_meanwhile_ends_the_job(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
     with CellStore.open(whole, read_only=True) as reader:
         extent = extent_of(reader)
         with CellStore.open(whole, segment_bytes=8_192, retention=NOTHING) as store:

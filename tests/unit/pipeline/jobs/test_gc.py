@@ -19,28 +19,26 @@ import pytest
 from datalattice.cells import Map, Value, Vector, branch_hashes, missing, same, value_hash
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import Corruption, ReadOnly, StoreFailed, StoreVersion, UsageError
-from datalattice.store import (
-    NOTHING,
-    CellStore,
+from datalattice.store import CellStore, RealDisk
+from datalattice.store.gc import (
     Collected,
-    Plan,
-    RealDisk,
-    Retention,
+    PartitionPlan,
     SweepHead,
     SweepList,
     SweptSegment,
-    beginning_of,
     check_extent,
-    collecting,
+    collection,
     extent_of,
-    locate,
-    mark_tops,
-    stretches,
+    mark_frontier,
+    mark_start,
+    partitions,
     sweep_head,
     write_sweep_list,
 )
-from datalattice.store.marking import Marker
-from datalattice.store.sweeping import CLOCK_SKEW_MS
+from datalattice.store.gc.marking import StoreMarker
+from datalattice.store.gc.sweeping import CLOCK_SKEW_MS
+from datalattice.store.kept import NOTHING, Retention
+from datalattice.store.log import locate
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.planting import flip, segment_file, text
 
@@ -61,7 +59,7 @@ def fixture_clock() -> StoppedClock:
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few hundred bytes be worth a collection."""
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)
 
 
 def opened(path: Path, clock: StoppedClock, **given: Any) -> CellStore:
@@ -94,9 +92,9 @@ class Marked:
             time_ms = clock.now_ms()
             extent = extent_of(reader)
             plan = parts_of(extent, parts)
-            begin = beginning_of(reader, extent, reader.roots_kept(grace_ms))
-            owners = Plan(str(path), plan)
-            places = zip(begin.roots, begin.places, strict=True)
+            begin = mark_start(reader, extent, reader.roots_kept(grace_ms))
+            owners = PartitionPlan(str(path), plan)
+            places = zip(begin.roots, begin.locations, strict=True)
             rows: list[tuple[Any, ...]] = [(one.number, None, None, None) for one in plan]
             rows += [(owners.number(place), None, None, hash) for hash, place in places]
             task = MarkTask(str(path), for_tasks(extent), plan, begin.start)
@@ -298,9 +296,9 @@ def test_a_mark_is_the_same_whoever_follows(
     rounds: int,
     collected: int,
 ) -> None:
-    monkeypatch.setattr(stretches, "WAITING_MIN", waiting)
-    monkeypatch.setattr(stretches, "TOPS_MAX", tops)
-    monkeypatch.setattr(stretches, "MARK_CELLS", 8)
+    monkeypatch.setattr(partitions, "WAITING_MIN", waiting)
+    monkeypatch.setattr(partitions, "FRONTIER_MAX", tops)
+    monkeypatch.setattr(partitions, "MARK_CELLS", 8)
     monkeypatch.setattr(job, "HANDED_MAX", handed)
     monkeypatch.setattr(job, "SEGMENTS_COLLECTED", collected)
     monkeypatch.setattr(job, "LEADS_MAX", 16)
@@ -455,13 +453,13 @@ def test_only_what_is_new_is_followed(
         store.commit(root.put("one more", text(5_555)))
         new = store.stats().cells - before
         read: list[bytes] = []
-        own = Marker.read
+        own = StoreMarker.read
 
-        def noting(self: Marker, hash: bytes, place: int) -> bytes:
+        def noting(self: StoreMarker, hash: bytes, place: int) -> bytes:
             read.append(hash)
             return own(self, hash, place)
 
-        monkeypatch.setattr(Marker, "read", noting)
+        monkeypatch.setattr(StoreMarker, "read", noting)
         sweep(store, path, dry_run=True)
         assert 0 < len(read) <= new
 
@@ -672,7 +670,7 @@ def test_a_reader_sweeps_dry_only(tmp_path: Path, clock: StoppedClock, listed: P
 def test_a_damaged_store_is_not_marked(tmp_path: Path, clock: StoppedClock) -> None:
     with opened(tmp_path / "s", clock) as store:
         root = history_of(store)
-        segment, offset, _ = locate(store.place_of(value_hash(root)))
+        segment, offset, _ = locate(store.location_of(value_hash(root)))
     flip(segment_file(tmp_path / "s", segment), offset + 40)
     with pytest.raises(StoreFailed, match="does not fit its hash; nothing was collected"):
         Marked(tmp_path / "s", clock)
@@ -682,7 +680,7 @@ def test_a_damaged_store_is_not_marked(tmp_path: Path, clock: StoppedClock) -> N
 def test_a_lost_cell_is_named_whoever_meets_it(
     tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> None:
-    monkeypatch.setattr(stretches, "WAITING_MIN", waiting)
+    monkeypatch.setattr(partitions, "WAITING_MIN", waiting)
     lost = value_hash(text(3))
     with opened(tmp_path / "s", clock) as store:
         store.commit(Vector.of([text(n) for n in range(9)]))
@@ -696,7 +694,7 @@ def test_a_lost_cell_is_named_whoever_meets_it(
 def test_what_is_younger_than_a_mark_is_handed_to_nobody(
     tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stretches, "WAITING_MIN", 0)
+    monkeypatch.setattr(partitions, "WAITING_MIN", 0)
     with opened(tmp_path / "s", clock) as store:
         history_of(store, 3)
         old = store.root_hash() or b""
@@ -704,7 +702,7 @@ def test_what_is_younger_than_a_mark_is_handed_to_nobody(
             extent = extent_of(reader)
             history_of(store, 9, start=30)  # in segments that no part has
             new = store.root_hash() or b""
-            found = mark_tops(reader, extent, [old, new])
+            found = mark_frontier(reader, extent, [old, new])
     assert found.marked == []
     assert [hash for hash, _ in found.waiting] == [old]
 
@@ -715,7 +713,7 @@ def test_a_damaged_young_pack_is_not_passed_over(tmp_path: Path, clock: StoppedC
         store.sync()
         clock.now += 2 * HOUR_MS
         history_of(store, 5)
-        segment, offset, _ = locate(store.place_of(value_hash(text(3))))
+        segment, offset, _ = locate(store.location_of(value_hash(text(3))))
         clock.now += HOUR_MS
     flip(segment_file(tmp_path / "s", segment), offset + 40)
     with pytest.raises(StoreFailed, match="does not fit its checksum; nothing was collected"):
@@ -752,12 +750,12 @@ def test_a_collection_while_the_driver_marks_is_reported_as_that(
         history_of(store)
 
         def collecting_first(data: bytes) -> list[bytes]:
-            monkeypatch.setattr(stretches, "branch_hashes", branch_hashes)
+            monkeypatch.setattr(partitions, "branch_hashes", branch_hashes)
             history_of(store, 20, start=60)
             store.collect(grace_ms=0)
             return branch_hashes(data)
 
-        monkeypatch.setattr(stretches, "branch_hashes", collecting_first)
+        monkeypatch.setattr(partitions, "branch_hashes", collecting_first)
         session: Any = Session()
         with pytest.raises(StoreFailed, match="cells were removed from it meanwhile; begin again"):
             job.gc(session, str(tmp_path / "s"), str(tmp_path / "l"), grace_ms=0, clock=clock)

@@ -43,7 +43,9 @@ from datalattice.pipeline.kv.source import KVSource, KVStreamReader
 from datalattice.pipeline.leasing import RootLease
 from datalattice.pipeline.read_targets import OpenTarget
 from datalattice.pipeline.values import ValueFormat, render
-from datalattice.store import NOTHING, CellStore, collecting
+from datalattice.store import CellStore
+from datalattice.store.gc import collection
+from datalattice.store.kept import NOTHING
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.spark_kit import rows_of, struct_of
 
@@ -604,7 +606,7 @@ def test_a_root_that_is_collected_before_it_is_held_gives_way_to_the_next(
     late = Late()
     stores.store.close()
     stores.store = CellStore.open(stores.folder, retention=NOTHING, clock=late, segment_bytes=4_096)
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)  # a little is worth a collection
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)  # a little is worth a collection
     lease, moves = OpenTarget.lease, iter(range(0))
 
     def planted(self: OpenTarget, hash: bytes, seconds: float) -> RootLease:

@@ -27,9 +27,11 @@ from datalattice.pipeline.read_targets import (
     encodings,
     open_target,
 )
-from datalattice.store import NOTHING, CellStore, collecting
-from datalattice.store.packing import locate
-from datalattice.store.segments import segment_path
+from datalattice.store import CellStore
+from datalattice.store.gc import collection
+from datalattice.store.kept import NOTHING
+from datalattice.store.log.packing import locate
+from datalattice.store.log.segments import segment_path
 from datalattice.testing.background import BackgroundNode
 
 pytest.importorskip("pyspark")
@@ -79,7 +81,7 @@ class Writer:
 
 @pytest.fixture
 def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Writer]:
-    monkeypatch.setattr(collecting, "FREED_BYTES_MIN", 1)  # a little is worth a collection
+    monkeypatch.setattr(collection, "FREED_BYTES_MIN", 1)  # a little is worth a collection
     made = Writer(tmp_path / "store")
     yield made
     made.store.close()
@@ -167,7 +169,7 @@ def test_a_leaf_that_is_damaged_is_reported_with_its_hash(writer: Writer) -> Non
 
     *_, run = runs(task.part.log.entries, 100, 101, fetch)
     leaf = asked[-1]
-    segment, offset, _ = locate(writer.store.place_of(leaf))
+    segment, offset, _ = locate(writer.store.location_of(leaf))
     flip(Path(segment_path(str(writer.folder), segment)), offset + len(run.data) - 10)
     trusting = batch(writer, verify="false")
     found = rows(trusting, trusting.partitions())

@@ -31,9 +31,9 @@ from typing import Final
 from datalattice.crypto import Entropy
 from datalattice.errors import Corruption, StoreVersion, UsageError
 from datalattice.store.disk import Disk
-from datalattice.store.packing import STORE_ID_BYTES
-from datalattice.store.pins import PINS_FILE, PINS_LOCK, write_pins
-from datalattice.store.segments import FOLDER as SEGMENTS
+from datalattice.store.kept.pins import PINS_FILE, PINS_LOCK, write_pins
+from datalattice.store.log.packing import STORE_ID_BYTES
+from datalattice.store.log.segments import FOLDER as SEGMENTS
 
 STORE_FILE: Final = "STORE"
 LOCK_FILE: Final = "lock"

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from datalattice.errors import StoreFull
 from datalattice.store.disk import Disk, write_error
-from datalattice.store.segments import segment_numbers
+from datalattice.store.log.segments import segment_numbers
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ ASK_MS: Final = 30_000
 """... or so much time has passed."""
 
 
-class Room:
+class FreeSpace:
     """The free room of the disk that a store is on. Any thread may use it."""
 
     def __init__(

@@ -26,7 +26,7 @@ from datalattice.store.base import check_hash
 from datalattice.store.disk import Disk, write_error
 
 if TYPE_CHECKING:
-    from datalattice.store.pins import Pins
+    from datalattice.store.kept.pins import Pins
 
 LEASES: Final = "leases"
 

@@ -21,9 +21,8 @@ from typing import Final
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk, DiskFile
-from datalattice.store.garbage import REMOVED_NOTHING, Removed
-from datalattice.store.hashindex import Position
-from datalattice.store.packing import (
+from datalattice.store.log.hashindex import Position
+from datalattice.store.log.packing import (
     FLAG_PART,
     FLAG_ROOT,
     FORMAT_VERSION,
@@ -40,7 +39,8 @@ from datalattice.store.packing import (
     sizes_fit,
     trailer_of,
 )
-from datalattice.store.segments import segment_numbers, segment_path
+from datalattice.store.log.removed import NOTHING_REMOVED, RemovedRecord
+from datalattice.store.log.segments import segment_numbers, segment_path
 
 SEARCH_BYTES: Final = 1 << 20
 """How much of a damaged segment is read at a time when looking for the next pack."""
@@ -49,7 +49,7 @@ SEARCH_BYTES: Final = 1 << 20
 class Pack:
     """A pack as the index needs it: where it ends, what it holds, what it commits."""
 
-    __slots__ = ("end", "flags", "hashes", "length", "places", "promoted", "root", "staged")
+    __slots__ = ("end", "flags", "hashes", "length", "locations", "promoted", "root", "staged")
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Pack:
         flags: int,
         root: bytes,
         hashes: list[bytes],
-        places: list[int],
+        locations: list[int],
         staged: int,
         promoted: list[bytes],
     ) -> None:
@@ -68,7 +68,7 @@ class Pack:
         self.flags = flags
         self.root = root if flags & FLAG_ROOT else None
         self.hashes = hashes
-        self.places = places
+        self.locations = locations
         self.staged = staged
         self.promoted = promoted
 
@@ -84,7 +84,7 @@ class Pack:
 
 
 def _read_pack(header: PackHeader, rest: bytes) -> Pack:
-    hashes, places, promoted = read_entries(header, rest)
+    hashes, locations, promoted = read_entries(header, rest)
     end = Position(header.sequence, header.segment, header.offset + header.length, trailer_of(rest))
     return Pack(
         end=end,
@@ -92,22 +92,25 @@ def _read_pack(header: PackHeader, rest: bytes) -> Pack:
         flags=header.flags,
         root=header.root,
         hashes=hashes,
-        places=places,
+        locations=locations,
         staged=header.staged,
         promoted=promoted,
     )
 
 
 class Gap:
-    """A place where the pack `sequence` should be and is not."""
+    """Bytes where the pack `sequence` should be and is not."""
 
-    __slots__ = ("offset", "reason", "segment", "sequence")
+    __slots__ = ("offset", "reason", "segment", "sequence", "span")
 
     def __init__(self, segment: int, offset: int, sequence: int, reason: str) -> None:
         self.segment = segment
         self.offset = offset
         self.sequence = sequence
         self.reason = reason
+        self.span = (0, 0)
+        """Begin and end, as the upper bits of a location. Set by `PartitionReader`: to the end of
+        the segment where no good pack follows, from before it where segments are gone."""
 
 
 class LogReader:
@@ -119,7 +122,7 @@ class LogReader:
         folder: str,
         store_id: bytes,
         start: Position,
-        removed: Removed = REMOVED_NOTHING,
+        removed: RemovedRecord = NOTHING_REMOVED,
         *,
         last_segment: int | None = None,
         acknowledged: int = 0,

@@ -21,10 +21,10 @@ from typing import Final
 from datalattice.errors import ReadOnly, StoreError, StoreFailed, StoreFull, UsageError
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.disk import write_error
-from datalattice.store.hashindex import HashIndex, Position
-from datalattice.store.logend import EndRecord, LogEnd
-from datalattice.store.logstate import LogState
-from datalattice.store.packing import (
+from datalattice.store.log.hashindex import HashIndex, Position
+from datalattice.store.log.logend import EndRecord, LogEnd
+from datalattice.store.log.logstate import LogState
+from datalattice.store.log.packing import (
     FLAG_PART,
     FLAG_ROOT,
     NO_ROOT,
@@ -35,13 +35,13 @@ from datalattice.store.packing import (
     pack_length,
     trailer_of,
 )
-from datalattice.store.recovery import Pack
-from datalattice.store.segments import PACK_BYTES_MAX, SegmentWriter
+from datalattice.store.log.recovery import Pack
+from datalattice.store.log.segments import PACK_BYTES_MAX, SegmentWriter
 
 GAVE_BACK: Final = "the store gave its lock back; acquire it again before you write"
 
 
-class Cells:
+class CellBatch:
     """Cells on their way into a pack, in two columns."""
 
     __slots__ = ("encodings", "hashes")
@@ -51,7 +51,7 @@ class Cells:
         self.encodings = encodings
 
     @classmethod
-    def chosen(cls, cells: Mapping[bytes, bytes], marks: list[bool], mark: bool) -> Cells:
+    def chosen(cls, cells: Mapping[bytes, bytes], marks: list[bool], mark: bool) -> CellBatch:
         """Return those of `cells`, encodings by hash, that bear this mark."""
         hashes = [hash for hash, own in zip(cells, marks, strict=True) if own is mark]
         return cls(hashes, [cells[hash] for hash in hashes])
@@ -167,7 +167,9 @@ class Committer:
 
     # --- writing; the caller holds the lock ---
 
-    def write(self, fresh: Cells, staged: Cells, promoted: list[bytes], root: bytes | None) -> int:
+    def write(
+        self, fresh: CellBatch, staged: CellBatch, promoted: list[bytes], root: bytes | None
+    ) -> int:
         """Write the packs of one commit, or of staged cells alone; return the number of the last.
 
         Raises: StoreFull, StoreFailed: the disk refused; from now on so does the committer.
@@ -175,7 +177,7 @@ class Committer:
         self.check()
         fresh.check()
         staged.check()
-        nothing = Cells([], [])
+        nothing = CellBatch([], [])
         parts = [(part, nothing) for part in _split(fresh)]
         first, *rest = _split(staged)
         parts[-1] = (parts[-1][0], first)
@@ -202,7 +204,7 @@ class Committer:
         return self._sequence
 
     def _append(
-        self, flags: int, fresh: Cells, staged: Cells, promoted: list[bytes], root: bytes
+        self, flags: int, fresh: CellBatch, staged: CellBatch, promoted: list[bytes], root: bytes
     ) -> None:
         hashes = fresh.hashes + staged.hashes
         encodings = fresh.encodings + staged.encodings
@@ -213,7 +215,7 @@ class Committer:
         writer.make_room(length, sequence)
         if writer.segment != segment:
             self._durable = self._sequence  # the old segment was synced
-        pack, places = build_pack(
+        pack, locations = build_pack(
             seed=self._seed,
             flags=flags,
             sequence=sequence,
@@ -239,7 +241,7 @@ class Committer:
                 flags=flags,
                 root=root,
                 hashes=hashes,
-                places=places,
+                locations=locations,
                 staged=len(staged.hashes),
                 promoted=promoted,
             )
@@ -397,16 +399,16 @@ def batches_of(cells: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes]]:
     yield batch
 
 
-def _split(cells: Cells) -> list[Cells]:
+def _split(cells: CellBatch) -> list[CellBatch]:
     """Return the cells in runs of at most PACK_BYTES_MAX, at least one run."""
     if pack_length(cells.encodings, 0) <= PACK_BYTES_MAX:
         return [cells]
-    runs: list[Cells] = []
+    runs: list[CellBatch] = []
     start = size = 0
     for position, encoding in enumerate(cells.encodings):
         size += len(encoding) + 34
         if size > PACK_BYTES_MAX:
-            runs.append(Cells(cells.hashes[start:position], cells.encodings[start:position]))
+            runs.append(CellBatch(cells.hashes[start:position], cells.encodings[start:position]))
             start, size = position, len(encoding) + 34
-    runs.append(Cells(cells.hashes[start:], cells.encodings[start:]))
+    runs.append(CellBatch(cells.hashes[start:], cells.encodings[start:]))
     return runs

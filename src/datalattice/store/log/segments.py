@@ -12,8 +12,8 @@ import threading
 from typing import Final
 
 from datalattice.errors import Corruption, StoreFull
-from datalattice.store.disk import Disk, DiskFile, View
-from datalattice.store.packing import (
+from datalattice.store.disk import Disk, DiskFile, FileView
+from datalattice.store.log.packing import (
     OFFSET_MAX,
     SEGMENT_HEADER_BYTES,
     SEGMENTS_MAX,
@@ -188,31 +188,31 @@ class SegmentReader:
         self._disk = disk
         self._folder = folder
         self._open_max = open_max
-        self._views: dict[int, View] = {}
+        self._views: dict[int, FileView] = {}
         self._lock = threading.Lock()
 
-    def read(self, place: int) -> bytes:
+    def read(self, location: int) -> bytes:
         """Return the bytes at a place; they are not verified.
 
         Raises: Corruption: the segment is gone, too short, or cannot be read there.
         """
-        length = (place >> 1) & 0x3FFF
-        offset = (place >> 15) & 0x7FFFFFF
-        view = self._views.get(place >> 42)
+        length = (location >> 1) & 0x3FFF
+        offset = (location >> 15) & 0x7FFFFFF
+        view = self._views.get(location >> 42)
         if view is None:
-            view = self._open(place >> 42)
+            view = self._open(location >> 42)
         try:
             data = view.read(length, offset)
         except OSError as error:
-            path = segment_path(self._folder, place >> 42)
+            path = segment_path(self._folder, location >> 42)
             raise Corruption(f"{path} at byte {offset}: {error.strerror or error}") from error
         if len(data) < length:
-            path = segment_path(self._folder, place >> 42)
+            path = segment_path(self._folder, location >> 42)
             end = offset + length
             raise Corruption(f"{path} at byte {end}: the file ends before, at {offset + len(data)}")
         return data
 
-    def _open(self, segment: int) -> View:
+    def _open(self, segment: int) -> FileView:
         path = segment_path(self._folder, segment)
         with self._lock:
             try:

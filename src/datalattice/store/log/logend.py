@@ -26,10 +26,10 @@ from typing import Final, NamedTuple
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk, DiskFile
-from datalattice.store.folder import END_FILE, LOSS_FILE, is_checked, read_text, write_text
-from datalattice.store.hashindex import Position
-from datalattice.store.packing import NO_ROOT, seed_of
-from datalattice.store.segments import segment_numbers, segment_path
+from datalattice.store.log.folder import END_FILE, LOSS_FILE, is_checked, read_text, write_text
+from datalattice.store.log.hashindex import Position
+from datalattice.store.log.packing import NO_ROOT, seed_of
+from datalattice.store.log.segments import segment_numbers, segment_path
 
 END_VERSION: Final = 1
 

@@ -16,23 +16,28 @@ from datalattice.clock import Clock
 from datalattice.errors import Corruption, StoreClosed
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import Damage, Store, check_hash
-from datalattice.store.checking import Checker, Progress, Report
-from datalattice.store.collecting import last_collection
+from datalattice.store.checking import CheckReport, Progress, StoreChecker
 from datalattice.store.disk import Disk, write_error
-from datalattice.store.folder import INDEX, LOCK_FILE, keeps_pins
-from datalattice.store.garbage import DAMAGED_RECORD, GARBAGE_FILE, Removed, Sieve, read_removed
-from datalattice.store.generation import GenerationReader
-from datalattice.store.hashindex import NOWHERE, STAGED, Position
-from datalattice.store.history import History, Retention
-from datalattice.store.leases import Lease, Leases
-from datalattice.store.logend import Loss, loss_of_reader, read_end
-from datalattice.store.notes import FolderNotes
-from datalattice.store.opening import Opened, open_reader, why_unreached
-from datalattice.store.packing import locate
-from datalattice.store.pins import Pins
-from datalattice.store.recovery import LogReader, Recovery
+from datalattice.store.kept.history import History, Retention
+from datalattice.store.kept.leases import Lease, Leases
+from datalattice.store.kept.pins import Pins
+from datalattice.store.log.folder import INDEX, LOCK_FILE, keeps_pins
+from datalattice.store.log.hashindex import NOWHERE, STAGED, Position
+from datalattice.store.log.locking import GenerationReader
+from datalattice.store.log.logend import Loss, loss_of_reader, read_end
+from datalattice.store.log.opening import OpenLog, open_reader, why_unreached
+from datalattice.store.log.packing import locate
+from datalattice.store.log.recovery import LogReader, Recovery
+from datalattice.store.log.removed import (
+    DAMAGED_RECORD,
+    GARBAGE_FILE,
+    RemovedFilter,
+    RemovedRecord,
+    read_removed,
+)
+from datalattice.store.log.segments import SegmentReader, segment_numbers, segment_path
+from datalattice.store.notes import FolderNotes, last_collection
 from datalattice.store.refs import check_whole, moment_at, resolve
-from datalattice.store.segments import SegmentReader, segment_numbers, segment_path
 
 REFRESH_TRIES: Final = 10
 """A refresh that meets a collection is made again so often."""
@@ -63,14 +68,14 @@ class Stats:
     """Cells that it found unreached and left, since their segments were not worth dropping."""
 
 
-class Reading(Store):
+class StoreReader(Store):
     """Cells by hash in a folder, to be read; what is written is told to it by `CellStore`."""
 
     def __init__(
         self,
         disk: Disk,
         folder: str,
-        opened: Opened,
+        opened: OpenLog,
         *,
         read_only: bool,
         cache_bytes: int,
@@ -94,7 +99,7 @@ class Reading(Store):
         self._pending: dict[bytes, bytes] = {}  # staged, not written
         self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
         self._refresh_lock = threading.Lock()
-        self._sieve: Sieve | None = None
+        self._sieve: RemovedFilter | None = None
         self._identity = disk.engine_identity(f"{folder}/{INDEX}")
         self.notes = FolderNotes(disk, folder, lambda: self._index)
         self.clock = clock
@@ -152,21 +157,21 @@ class Reading(Store):
         Raises: Corruption: the stored bytes are damaged. From then on the cell counts as missing,
                 so that it can be fetched again.
         """
-        place = self._find(hash)
-        if place < 0:
+        location = self._find(hash)
+        if location < 0:
             return self._find_pending(hash)
-        return self._read(hash, place, verify=verify)
+        return self._read(hash, location, verify=verify)
 
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
         self._check_open()
         wanted = [check_hash(hash) for hash in hashes]
-        places = self._index.find_many(wanted)
+        locations = self._index.find_many(wanted)
         return [
-            self._read(hash, place, verify=verify)
-            if place >= 0
+            self._read(hash, location, verify=verify)
+            if location >= 0
             else self.get_encoding(hash, verify=verify)
-            for hash, place in zip(wanted, places, strict=True)
+            for hash, location in zip(wanted, locations, strict=True)
         ]
 
     def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
@@ -174,10 +179,10 @@ class Reading(Store):
         self._check_open()
         wanted = list(hashes)
         found: dict[bytes, int] = {}
-        for hash, place in zip(wanted, self._index.find_many(wanted), strict=True):
-            waiting = self._find_pending(hash) if place < 0 else None
-            if place >= 0 or waiting is not None:
-                found[hash] = locate(place)[2] if waiting is None else len(waiting)
+        for hash, location in zip(wanted, self._index.find_many(wanted), strict=True):
+            waiting = self._find_pending(hash) if location < 0 else None
+            if location >= 0 or waiting is not None:
+                found[hash] = locate(location)[2] if waiting is None else len(waiting)
         return found
 
     def _find(self, hash: bytes) -> int:
@@ -185,14 +190,14 @@ class Reading(Store):
             self._check_open()
         if len(hash) != HASH_BYTES:
             check_hash(hash)
-        place = self._index.find(hash)
-        if place < 0 and (self._read_only or self._has_released):
+        location = self._index.find(hash)
+        if location < 0 and (self._read_only or self._has_released):
             self.refresh()
             # Also when it found nothing: another thread may have just read the log.
-            place = self._index.find(hash)
-        return place
+            location = self._index.find(hash)
+        return location
 
-    def place_of(self, hash: bytes) -> int:
+    def location_of(self, hash: bytes) -> int:
         """Return a number for the place of a cell, negative where it has none (yet)."""
         return self._find(hash)
 
@@ -201,31 +206,31 @@ class Reading(Store):
             return None
         return self._pending.get(hash) or self._writing.get(hash)
 
-    def _read(self, hash: bytes, place: int, *, verify: bool) -> bytes | None:
+    def _read(self, hash: bytes, location: int, *, verify: bool) -> bytes | None:
         """Return the bytes of a cell; None when a collection removed it just now."""
         while True:
             try:
-                data = self._segments.read(place)
+                data = self._segments.read(location)
                 break
             except Corruption as error:
                 # A collection may have dropped the segment since the index was asked.
                 if self._read_only:
                     self._look()
                 moved = self._index.find(hash)
-                if moved >> 1 == place >> 1:
-                    self._quarantine(hash, place, str(error))
+                if moved >> 1 == location >> 1:
+                    self._quarantine(hash, location, str(error))
                     raise
                 if moved < 0:
                     return self._find_pending(hash)
-                place = moved
+                location = moved
         if verify and _sha3(data).digest() != hash:
             raise Corruption(
-                str(self._quarantine(hash, place, f"cell 0x{hash.hex()} does not fit its hash"))
+                str(self._quarantine(hash, location, f"cell 0x{hash.hex()} does not fit its hash"))
             )
         return data
 
-    def _quarantine(self, hash: bytes, place: int, reason: str) -> Damage:
-        segment, offset, _ = locate(place)
+    def _quarantine(self, hash: bytes, location: int, reason: str) -> Damage:
+        segment, offset, _ = locate(location)
         damage = Damage(segment_path(self._folder, segment), offset, reason, hash)
         self._damage[damage.file, damage.offset] = damage
         self._index.forget(hash)
@@ -240,8 +245,8 @@ class Reading(Store):
 
     def announced(self, hash: bytes) -> bool:
         """Return whether the cell may be served to others: a committed root reached it."""
-        place = self._find(hash)
-        return place >= 0 and not place & STAGED
+        location = self._find(hash)
+        return location >= 0 and not location & STAGED
 
     def root_hash(self) -> bytes | None:
         """Return the hash of the last root that is durable, None when none was ever committed.
@@ -395,15 +400,21 @@ class Reading(Store):
         self._cache.clear()
         find = self._find
         if self._read_only:
-            self._sieve = Sieve(read_removed(self._disk, self._folder, self._opened.store_id))
+            self._sieve = RemovedFilter(
+                read_removed(self._disk, self._folder, self._opened.store_id)
+            )
             find = self._find_kept
         check_whole([hash], self.get_encoding, find)
 
     def _find_kept(self, hash: bytes) -> int:
         """Find a cell, but none that a process had begun to remove: the next writer removes it."""
-        place = self._find(hash)
+        location = self._find(hash)
         sieve = self._sieve
-        return NOWHERE if place >= 0 and sieve is not None and sieve.condemns(place) else place
+        return (
+            NOWHERE
+            if location >= 0 and sieve is not None and sieve.is_removed(location)
+            else location
+        )
 
     def _sync_segment(self, segment: int) -> None:
         try:
@@ -428,7 +439,7 @@ class Reading(Store):
             file = self._disk.open(segment_path(self._folder, number))
             size += file.size()
             file.close()
-        is_known = isinstance(removed, Removed) and removed.begin
+        is_known = isinstance(removed, RemovedRecord) and removed.begin
         last = last_collection(self.notes)
         return Stats(
             cells=self._index.count(),
@@ -439,13 +450,13 @@ class Reading(Store):
             pins=len(self.pins.all()),
             leases=len(self.leases.live()),
             collected_ms=last["time_ms"]
-            or (removed.time_ms if is_known and isinstance(removed, Removed) else None),
+            or (removed.time_ms if is_known and isinstance(removed, RemovedRecord) else None),
             dead_left=last["dead_left"] or 0,
         )
 
     # --- checking ---
 
-    def check(self, progress: Progress | None = None) -> Report:
+    def check(self, progress: Progress | None = None) -> CheckReport:
         """Check every byte, every cell and every reference; return what is damaged or missing.
 
         Nothing is written; `damage` is empty after a check that found none. Others go on meanwhile.
@@ -466,19 +477,21 @@ class Reading(Store):
             self._damage.clear()
         return report
 
-    def _removed(self) -> Removed | Damage:
+    def _removed(self) -> RemovedRecord | Damage:
         """Return the record of what was removed, or that it is damaged."""
         try:
             return read_removed(self._disk, self._folder, self._opened.store_id)
         except Corruption:
             return Damage(f"{self._folder}/{GARBAGE_FILE}", 0, DAMAGED_RECORD)
 
-    def _check(self, removed: Removed | Damage, progress: Progress | None) -> Report | None:
+    def _check(
+        self, removed: RemovedRecord | Damage, progress: Progress | None
+    ) -> CheckReport | None:
         end = read_end(self._disk, self._folder, self._opened.store_id)
         acknowledged = 0 if end is None else end.position.sequence
         self.refresh()  # a reader sees at least that much, unless it is gone
         try:
-            return Checker(
+            return StoreChecker(
                 disk=self._disk,
                 folder=self._folder,
                 store_id=self._opened.store_id,
@@ -502,13 +515,13 @@ class Reading(Store):
             return []  # whoever asks for them is told, and nothing is collected
         return list(dict.fromkeys([*pinned, *leased]))
 
-    def read_place(self, place: int) -> bytes:
+    def read_location(self, location: int) -> bytes:
         """Return the bytes at a place of a report; they are not verified.
 
         Raises: Corruption: there are none.
         """
         self._check_open()
-        return self._segments.read(place)
+        return self._segments.read(location)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from datalattice.cells import Cell
 from datalattice.engine import Engine
 from datalattice.errors import Corruption
-from datalattice.store.packing import FLAG_ROOT
+from datalattice.store.log.packing import FLAG_ROOT
 
 RECENT_ENTRIES_MAX: Final = 65_536
 """Entries kept in memory before they go to the table on disk: about 13 MB. A greater number makes
@@ -83,7 +83,7 @@ class HashIndex:
         self._recent_max = recent_max
         self._recent: dict[bytes, int] = {}
         self._forgotten: set[bytes] = set()
-        self._condemned: Callable[[int], bool] | None = None
+        self._is_removed: Callable[[int], bool] | None = None
         self.ages: Callable[[], bytes] | None = None
         """Returns what `kept_ages` is to return later; asked for when entries are flushed."""
         self._lock = threading.Lock()  # the snapshot serves one thread at a time
@@ -92,21 +92,21 @@ class HashIndex:
 
     def find(self, hash: bytes) -> int:
         """Return the place of a cell, or NOWHERE."""
-        place = self._recent.get(hash)
-        if place is None:
+        location = self._recent.get(hash)
+        if location is None:
             with self._lock:
                 found = self._get(hash)
             if found is None:
                 return NOWHERE
-            place = int.from_bytes(found, "big")
-        if self._condemned is not None and self.condemns(place):
+            location = int.from_bytes(found, "big")
+        if self._is_removed is not None and self.is_removed(location):
             return NOWHERE
-        return place
+        return location
 
-    def condemns(self, place: int) -> bool:
+    def is_removed(self, location: int) -> bool:
         """Return whether the cell at a place counts as not here."""
-        condemned = self._condemned
-        return condemned is not None and place >= 0 and condemned(place)
+        is_removed = self._is_removed
+        return is_removed is not None and location >= 0 and is_removed(location)
 
     def find_many(self, hashes: list[bytes]) -> list[int]:
         """Return the places of cells, NOWHERE for those that are not here."""
@@ -115,13 +115,13 @@ class HashIndex:
         with self._lock:
             get = self._get
             for hash in hashes:
-                place = recent.get(hash)
-                if place is None:
+                location = recent.get(hash)
+                if location is None:
                     found = get(hash)
-                    place = NOWHERE if found is None else int.from_bytes(found, "big")
-                out.append(place)
-        if self._condemned is not None:
-            return [NOWHERE if self.condemns(place) else place for place in out]
+                    location = NOWHERE if found is None else int.from_bytes(found, "big")
+                out.append(location)
+        if self._is_removed is not None:
+            return [NOWHERE if self.is_removed(location) else location for location in out]
         return out
 
     def sort_out(
@@ -140,7 +140,7 @@ class HashIndex:
             if found is None:
                 if isinstance(cell, Cell) and cell._loader is home:
                     found = self.find(hash)
-            elif self._condemned is not None and self.condemns(found):
+            elif self._is_removed is not None and self.is_removed(found):
                 found = NOWHERE
             if found is None or found < 0:
                 fresh[hash] = encoding
@@ -158,17 +158,17 @@ class HashIndex:
         recent = dict(self._recent)  # first: what is flushed meanwhile is met in both, not in none
         if first or behind is not None:
             recent = {
-                hash: place
-                for hash, place in recent.items()
+                hash: location
+                for hash, location in recent.items()
                 if hash >= first and (behind is None or hash < behind)
             }
         with self._engine.read() as view:
             for hash, packed in view.scan("places", first, behind):
-                place = recent.pop(hash, NOWHERE)
-                yield hash, int.from_bytes(packed, "big") if place < 0 else place
-        for hash, place in recent.items():
-            if place >= 0:
-                yield hash, place
+                location = recent.pop(hash, NOWHERE)
+                yield hash, int.from_bytes(packed, "big") if location < 0 else location
+        for hash, location in recent.items():
+            if location >= 0:
+                yield hash, location
 
     def count(self) -> int:
         """Return the number of entries, those of forgotten cells among them."""
@@ -196,13 +196,13 @@ class HashIndex:
 
     # --- the collection of garbage ---
 
-    def condemn(self, condemned: Callable[[int], bool] | None) -> None:
+    def hide_removed(self, is_removed: Callable[[int], bool] | None) -> None:
         """Let cells whose places are condemned count as not here, from this moment; None: no more.
 
         All at once, while `sweep` removes them one after another: a cell that is here must not be
         without what is below it at any time.
         """
-        self._condemned = condemned
+        self._is_removed = is_removed
 
     def batch(self, after: bytes, count: int) -> list[tuple[bytes, int]]:
         """Return (hash, place) of the next entries on disk behind a hash, in order."""
@@ -214,7 +214,7 @@ class HashIndex:
                     break
         return out
 
-    def sweep(self, hashes: list[bytes], condemned: Callable[[int], bool]) -> int:
+    def sweep(self, hashes: list[bytes], is_removed: Callable[[int], bool]) -> int:
         """Remove those entries, from memory and disk, whose places are condemned; return how many.
 
         Raises: StoreFull, StoreFailed: it cannot be written.
@@ -223,11 +223,11 @@ class HashIndex:
         recent = self._recent
         with self._engine.write() as txn:
             for hash in hashes:
-                place = recent.get(hash, NOWHERE)
-                if place >= 0 and condemned(place):
+                location = recent.get(hash, NOWHERE)
+                if location >= 0 and is_removed(location):
                     del recent[hash]
                 packed = txn.get("places", hash)
-                if packed is not None and condemned(int.from_bytes(packed, "big")):
+                if packed is not None and is_removed(int.from_bytes(packed, "big")):
                     txn.delete("places", hash)
                     count += 1
         return count
@@ -275,9 +275,9 @@ class HashIndex:
         """Whether the entries in memory should be written now."""
         return len(self._recent) >= self._recent_max
 
-    def add(self, hashes: list[bytes], places: list[int]) -> None:
+    def add(self, hashes: list[bytes], locations: list[int]) -> None:
         """Add entries; later ones replace earlier ones."""
-        self._recent.update(zip(hashes, places, strict=True))
+        self._recent.update(zip(hashes, locations, strict=True))
         if self._forgotten:
             self._forgotten.difference_update(hashes)
 
@@ -295,10 +295,10 @@ class HashIndex:
         hashes = sorted(recent)
         if self._forgotten:
             hashes = [hash for hash in hashes if recent[hash] >= 0]
-        if self._condemned is not None:
-            hashes = [hash for hash in hashes if not self.condemns(recent[hash])]
+        if self._is_removed is not None:
+            hashes = [hash for hash in hashes if not self.is_removed(recent[hash])]
         packed = struct.pack(f">{len(hashes)}Q", *[recent[hash] for hash in hashes])
-        places = [packed[i : i + 8] for i in range(0, len(packed), 8)]
+        locations = [packed[i : i + 8] for i in range(0, len(packed), 8)]
         flags = 0 if watermark.root is None else FLAG_ROOT
         sequence, segment, offset, trailer = watermark.position
         mark = _WATERMARK.pack(
@@ -315,7 +315,7 @@ class HashIndex:
         for first in range(0, len(hashes), FLUSH_ENTRIES):
             last = first + FLUSH_ENTRIES
             with self._engine.write() as txn:
-                txn.put_many("places", zip(hashes[first:last], places[first:last], strict=True))
+                txn.put_many("places", zip(hashes[first:last], locations[first:last], strict=True))
         with self._engine.write() as txn:
             txn.put("meta", _WATERMARK_KEY, mark)
             if self.ages is not None:

@@ -18,7 +18,7 @@ WAITING_MAX: Final = 8
 """Parts that wait to be staged; whoever makes more of them waits."""
 
 
-class Staging:
+class WriteBuffer:
     """Calls `stage` in order, in another thread.
 
         with Staging(store.put) as staging:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from datalattice.crypto import Entropy
 from datalattice.errors import Corruption
 from datalattice.store.disk import Disk, LockFile, write_error
-from datalattice.store.folder import (
+from datalattice.store.log.folder import (
     check_folder,
     index_is_believable,
     index_is_in_use,
@@ -26,28 +26,28 @@ from datalattice.store.folder import (
     mark_index,
     read_store_id,
 )
-from datalattice.store.garbage import read_removed_head
-from datalattice.store.logend import EndRecord, read_loss, unknown_loss
-from datalattice.store.opening import (
-    Left,
-    Opened,
+from datalattice.store.log.freespace import FreeSpace
+from datalattice.store.log.logend import EndRecord, read_loss, unknown_loss
+from datalattice.store.log.opening import (
+    OpenLog,
+    ReleasedLog,
     open_locked,
     place_of,
     recover,
     why_unreached,
     with_readable_index,
 )
-from datalattice.store.room import Room
-from datalattice.store.segments import SegmentWriter
+from datalattice.store.log.removed import read_removed_head
+from datalattice.store.log.segments import SegmentWriter
 
 
-def leave(disk: Disk, folder: str, opened: Opened) -> None:
+def leave(disk: Disk, folder: str, opened: OpenLog) -> None:
     """Note how a writer leaves a store; everything is durable, and it still has the lock."""
     opened.start = opened.index.watermark()
-    opened.left = Left(opened.state.position, read_removed_head(disk, folder))
+    opened.left = ReleasedLog(opened.state.position, read_removed_head(disk, folder))
 
 
-def is_as_left(disk: Disk, folder: str, opened: Opened) -> bool:
+def is_as_left(disk: Disk, folder: str, opened: OpenLog) -> bool:
     """Return whether a store that nobody else had for writing is as it was left.
 
     It is not where the folder was restored, moved or copied meanwhile, or its log was cut.
@@ -67,14 +67,14 @@ def is_as_left(disk: Disk, folder: str, opened: Opened) -> bool:
 def open_again(
     disk: Disk,
     folder: str,
-    known: Opened,
+    known: OpenLog,
     lock: LockFile,
     *,
     entropy: Entropy,
     segment_bytes: int,
     recent_max: int,
-    room: Room,
-) -> Opened:
+    room: FreeSpace,
+) -> OpenLog:
     """Open a store for writing that this process left; it has the lock again.
 
     The index and the state of `known` are used on where only packs were appended meanwhile: then
@@ -82,7 +82,7 @@ def open_again(
     Raises: as `open_writer`. UsageError: there is no store any more.
     """
 
-    def attempt() -> Opened:
+    def attempt() -> OpenLog:
         check_folder(disk, folder, must_exist=True)
         try:
             opened = _read_on(disk, folder, known, segment_bytes)
@@ -109,7 +109,7 @@ def open_again(
         raise write_error(error, folder) from error
 
 
-def _read_on(disk: Disk, folder: str, known: Opened, segment_bytes: int) -> Opened | None:
+def _read_on(disk: Disk, folder: str, known: OpenLog, segment_bytes: int) -> OpenLog | None:
     """Take in what was appended to a store that was left; None: it is not the one that was left."""
     left, index, state = known.left, known.index, known.state
     if (
@@ -138,7 +138,7 @@ def _read_on(disk: Disk, folder: str, known: Opened, segment_bytes: int) -> Open
             # As a reader it may have met packs that nobody acknowledged: the tables have none.
             index.drop_recent()
             state.restart(start)
-        opened = Opened(known.store_id, index, state, known.removed)
+        opened = OpenLog(known.store_id, index, state, known.removed)
         opened.start = start
         opened.place = known.place
         opened.is_checked = is_checked(disk, folder)

@@ -167,7 +167,7 @@ def build_pack(
     else:
         body = zlib.crc32(b"".join(encodings), body)
     pack = b"".join([head, _CRC.pack(checksum), front, *encodings, _CRC.pack(body)])
-    return pack, places_of(segment, offset, lengths, len(promoted), staged)
+    return pack, locations_of(segment, offset, lengths, len(promoted), staged)
 
 
 def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackHeader | None:
@@ -199,7 +199,7 @@ def body_is_whole(header: PackHeader, rest: bytes) -> bool:
     return checksum == zlib.crc32(body, header.checksum)
 
 
-def places_of(
+def locations_of(
     segment: int, offset: int, lengths: list[int], promoted: int, staged: int
 ) -> list[int]:
     """Return the places of the cells of the pack at `offset`."""
@@ -210,10 +210,10 @@ def places_of(
     out: list[int] = []
     for index in range(count):
         size: i64 = lengths[index]
-        place: i64 = base | (position << 15) | (size << 1)
+        location: i64 = base | (position << 15) | (size << 1)
         if index >= fresh:
-            place |= 1
-        out.append(place)
+            location |= 1
+        out.append(location)
         position += size
     return out
 
@@ -226,8 +226,8 @@ def read_entries(header: PackHeader, body: bytes) -> tuple[list[bytes], list[int
     hashes = [body[i : i + 32] for i in range(at, at + 32 * count, 32)]
     at += 32 * count
     promoted = [body[i : i + 32] for i in range(at, at + 32 * header.promoted, 32)]
-    places = places_of(header.segment, header.offset, lengths, header.promoted, header.staged)
-    return hashes, places, promoted
+    locations = locations_of(header.segment, header.offset, lengths, header.promoted, header.staged)
+    return hashes, locations, promoted
 
 
 def sizes_fit(header: PackHeader) -> bool:
@@ -240,7 +240,7 @@ def sizes_fit(header: PackHeader) -> bool:
     )
 
 
-def locate(place: int) -> tuple[int, int, int]:
+def locate(location: int) -> tuple[int, int, int]:
     """Return (segment, offset, length) of a place."""
-    where: i64 = place
+    where: i64 = location
     return where >> 42, (where >> 15) & 0x7FFFFFF, (where >> 1) & 0x3FFF

@@ -32,11 +32,11 @@ from typing import Final, NamedTuple
 
 from datalattice.errors import Corruption, StoreVersion, UsageError
 from datalattice.store.disk import Disk, DiskFile, write_error
-from datalattice.store.garbage import Marks
-from datalattice.store.hashindex import Position
-from datalattice.store.marking import Known
-from datalattice.store.opening import why_unreached
-from datalattice.store.stretches import Extent, removed_digest, upper_bits
+from datalattice.store.gc.marking import PriorMark
+from datalattice.store.gc.partitions import Extent, removed_digest, upper_bits
+from datalattice.store.log.hashindex import Position
+from datalattice.store.log.opening import why_unreached
+from datalattice.store.log.removed import LocationSet
 
 SWEEP_VERSION: Final = 1
 
@@ -60,7 +60,7 @@ class SweptSegment(NamedTuple):
 
     number: int
     live: bytes
-    """Marks of the cells that stay, as `Marks.pack` has them ..."""
+    """Marks of the cells that stay, as `LocationSet.pack` has them ..."""
     dead: bytes
     """... and of those that go."""
 
@@ -264,13 +264,15 @@ class SweepList:
             yield SweptSegment(number, data[:live], data[live:])
             at += live + dead
 
-    def known(self) -> Known:
+    def known(self) -> PriorMark:
         """Return what the list says of the cells. Memory: two bits for each 32 bytes.
 
         Raises: Corruption: its checksum fits, and what is below it makes no marks.
         """
         position = self.head.position
-        known = Known(upper_bits(position.segment, position.offset), Marks(), Marks())
+        known = PriorMark(
+            upper_bits(position.segment, position.offset), LocationSet(), LocationSet()
+        )
         try:
             for number, live, dead in self.segments():
                 known.live.unpack(number, live)

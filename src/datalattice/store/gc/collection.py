@@ -33,8 +33,6 @@ is damaged: behind a hole nobody can tell what is reached.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import time
 from array import array
 from collections.abc import Callable, Iterator
@@ -42,29 +40,24 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from datalattice.errors import Corruption, StoreError
-from datalattice.store.committer import Cells, Committer
 from datalattice.store.disk import Disk
-from datalattice.store.garbage import (
+from datalattice.store.gc.marking import MarkRoots, PriorMark, Progress, StoreMarker, damaged
+from datalattice.store.log.committer import CellBatch, Committer
+from datalattice.store.log.hashindex import STAGED, HashIndex
+from datalattice.store.log.logstate import LogState
+from datalattice.store.log.removed import (
     OFFSET_BITS,
     SWEEP_ENTRIES,
-    Removed,
-    Run,
+    DroppedRun,
+    RemovedRecord,
     first_pack,
     remove_dropped,
     write_removed,
 )
-from datalattice.store.hashindex import STAGED, HashIndex
-from datalattice.store.logstate import LogState
-from datalattice.store.marking import Known, Marker, Progress, Roots, damaged
-from datalattice.store.notes import Notes
-from datalattice.store.segments import segment_numbers, segment_path
+from datalattice.store.log.segments import segment_numbers, segment_path
 
 GRACE_MS: Final = 60 * 60 * 1_000
 """What is younger than this stays, if nothing else is said."""
-
-COLLECTED_NOTE: Final = "collected"
-"""The note of the last collection."""
 
 LIVE_SHARE: Final = 0.75
 """A segment is dropped when less than this part of it is alive."""
@@ -131,24 +124,6 @@ class Collected:
         )
 
 
-def note_collection(notes: Notes, done: Collected, now_ms: int) -> None:
-    """Write down when a collection ended and what it left, for `last_collection`."""
-    left = done.cells_dead - done.cells_removed
-    # It is done, whether or not the disk takes a note of that.
-    with contextlib.suppress(StoreError):
-        notes.write(COLLECTED_NOTE, json.dumps({"time_ms": now_ms, "dead_left": left}))
-
-
-def last_collection(notes: Notes) -> dict[str, int | None]:
-    """Return when the last collection ended and how many dead cells it left, as far as is known."""
-    known: dict[str, int | None] = {"time_ms": None, "dead_left": None}
-    try:
-        text = notes.read(COLLECTED_NOTE)
-    except Corruption:
-        return known  # the next collection writes it anew
-    return known if text is None else known | json.loads(text)
-
-
 @dataclass(slots=True)
 class _Work:
     """Where a collection stands."""
@@ -166,7 +141,7 @@ class _Work:
     bytes_live: int = 0
 
 
-class Collector:
+class CollectionRun:
     """One collection of one store; see the module."""
 
     def __init__(
@@ -177,12 +152,12 @@ class Collector:
         store_id: bytes,
         index: HashIndex,
         state: LogState,
-        roots: Roots,
-        removed: Removed,
+        roots: MarkRoots,
+        removed: RemovedRecord,
         segment_bytes: int,
         now_ms: int,
         progress: Progress | None = None,
-        known: Known | None = None,
+        known: PriorMark | None = None,
     ) -> None:
         self._disk = disk
         self._folder = folder
@@ -200,7 +175,7 @@ class Collector:
         self._now_ms = now_ms
         self._segment_bytes = segment_bytes
         self._progress = progress
-        self._marker = Marker(
+        self._marker = StoreMarker(
             disk=disk,
             folder=folder,
             store_id=store_id,
@@ -278,7 +253,7 @@ class Collector:
                 self._finish_marks(committer)
                 # Before the record: a failure may leave it on the disk, and nothing that is
                 # committed from here on may lean on what it says is gone.
-                self._index.condemn(self.condemns)
+                self._index.hide_removed(self.is_removed)
                 swept()
             self.sweep(committer)
         committer.trim()
@@ -288,9 +263,9 @@ class Collector:
     def _count_dead(self) -> None:
         self._work.dead = max(0, self._index.count() - self._marker.cells)
 
-    def condemns(self, place: int) -> bool:
+    def is_removed(self, location: int) -> bool:
         """Return whether the cell at a place is gone."""
-        return place >> 42 < self._work.begin and not self._marker.marks.has(place)
+        return location >> 42 < self._work.begin and not self._marker.marks.has(location)
 
     def sweep(self, committer: Committer) -> None:
         """Record what is gone, take it out of the index, and remove the files of dropped segments.
@@ -304,16 +279,16 @@ class Collector:
         done = 0
         while batch := self._index.batch(after, SWEEP_ENTRIES):
             after = batch[-1][0]
-            gone = [hash for hash, place in batch if self.condemns(place)]
+            gone = [hash for hash, location in batch if self.is_removed(location)]
             if gone:
                 with committer.lock:
-                    self._index.sweep(gone, self.condemns)
+                    self._index.sweep(gone, self.is_removed)
             done += len(batch)
             self._tell("sweep", done, max(done, self._total))
         with committer.lock:
             committer.check()
             self._index.flush(self._state.watermark())
-            self._index.condemn(None)
+            self._index.hide_removed(None)
         self.dropped = remove_dropped(self._disk, self._folder, self.removed)
 
     # --- copying --------------------------------------------------------------------------------
@@ -364,10 +339,10 @@ class Collector:
         order = sorted(work.chosen, key=lambda n: (live.get(n, 0) / work.sizes[n], n))
         self.is_partial = False
         size = 0
-        for place, number in enumerate(order):
+        for index, number in enumerate(order):
             size += live.get(number, 0)
-            if place and size > room_bytes:
-                work.chosen.difference_update(order[place:])
+            if index and size > room_bytes:
+                work.chosen.difference_update(order[index:])
                 self.is_partial = True
                 return
 
@@ -379,17 +354,19 @@ class Collector:
         size = done = 0
         while batch := self._index.batch(after, SWEEP_ENTRIES):
             after = batch[-1][0]
-            for hash, place in batch:
-                segment = place >> 42
+            for hash, location in batch:
+                segment = location >> 42
                 if segment >= work.begin:
                     continue
-                if place & STAGED and segment not in work.chosen:
-                    work.staged.setdefault(segment, array("I")).append((place >> 15) & OFFSET_BITS)
-                if not self._marker.marks.has(place):
+                if location & STAGED and segment not in work.chosen:
+                    work.staged.setdefault(segment, array("I")).append(
+                        (location >> 15) & OFFSET_BITS
+                    )
+                if not self._marker.marks.has(location):
                     work.dead += 1
                 elif segment in work.chosen:
                     wanted.append(hash)
-                    size += (place >> 1) & 0x3FFF
+                    size += (location >> 1) & 0x3FFF
                     if size >= COPY_BYTES:
                         yield wanted
                         wanted, size = [], 0
@@ -404,14 +381,14 @@ class Collector:
         work = self._work
         cells: dict[bytes, bytes] = {}
         marks: list[bool] = []
-        for hash, place in zip(hashes, self._index.find_many(hashes), strict=True):
-            if place >= 0 and place >> 42 in work.chosen and hash not in cells:
-                cells[hash] = self._marker.read(hash, place)
-                marks.append(place & STAGED != 0)
+        for hash, location in zip(hashes, self._index.find_many(hashes), strict=True):
+            if location >= 0 and location >> 42 in work.chosen and hash not in cells:
+                cells[hash] = self._marker.read(hash, location)
+                marks.append(location & STAGED != 0)
         if not cells:
             return
         committer.write(
-            Cells.chosen(cells, marks, False), Cells.chosen(cells, marks, True), [], None
+            CellBatch.chosen(cells, marks, False), CellBatch.chosen(cells, marks, True), [], None
         )
         committer.settle()
         self._state.staged -= sum(marks)  # they were counted where they were before
@@ -431,7 +408,7 @@ class Collector:
         for hashes in self._late():
             self._copy(committer, hashes)
         # The root once more: the pack that said so may go.
-        nothing = Cells([], [])
+        nothing = CellBatch([], [])
         committer.write(nothing, nothing, [], committer.head)
         committer.settle()
 
@@ -450,14 +427,14 @@ class Collector:
         self._pack_marks()
         work = self._work
         runs = [self._run_of(number) for number in sorted(work.chosen)]
-        removed = Removed(
+        removed = RemovedRecord(
             work.begin, self.removed.with_dropped(runs), self._now_ms, dict(work.packed)
         )
         write_removed(self._disk, self._folder, self._store_id, removed)
         self.removed = removed
         self._is_recorded = True
 
-    def _run_of(self, number: int) -> Run:
+    def _run_of(self, number: int) -> DroppedRun:
         first = first_pack(self._disk, self._folder, number)
         run = next((run for run in self.removed.runs if run.first == number + 1), None)
         if run is not None:
@@ -468,7 +445,7 @@ class Collector:
             )
         if first is None or behind is None:
             raise damaged(f"{segment_path(self._folder, number)}: a damaged segment header")
-        return Run(number, number, first, behind)
+        return DroppedRun(number, number, first, behind)
 
     # --- the report -----------------------------------------------------------------------------
 

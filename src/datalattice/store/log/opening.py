@@ -11,7 +11,7 @@ from datalattice.crypto import Entropy
 from datalattice.errors import Corruption, StoreFailed, StoreVersion, UsageError
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk, LockFile, write_error
-from datalattice.store.folder import (
+from datalattice.store.log.folder import (
     INDEX,
     LOCK_FILE,
     STORE_FILE,
@@ -24,18 +24,10 @@ from datalattice.store.folder import (
     read_store_id,
     renew_store,
 )
-from datalattice.store.garbage import (
-    DAMAGED_RECORD,
-    GARBAGE_FILE,
-    REMOVED_NOTHING,
-    Removed,
-    carry_out,
-    read_removed,
-    remove_dropped,
-)
-from datalattice.store.hashindex import BEGINNING, TABLES, HashIndex, Position
-from datalattice.store.line import wait_in_line
-from datalattice.store.logend import (
+from datalattice.store.log.freespace import FreeSpace
+from datalattice.store.log.hashindex import BEGINNING, TABLES, HashIndex, Position
+from datalattice.store.log.locking import wait_for_lock
+from datalattice.store.log.logend import (
     EndRecord,
     Loss,
     lost_packs,
@@ -43,16 +35,24 @@ from datalattice.store.logend import (
     unknown_loss,
     write_loss,
 )
-from datalattice.store.logstate import LogState
-from datalattice.store.packing import (
+from datalattice.store.log.logstate import LogState
+from datalattice.store.log.packing import (
     PACK_TRAILER_BYTES,
     SEGMENT_HEADER_BYTES,
     read_segment_header,
 )
-from datalattice.store.recovery import LogReader, Recovery
-from datalattice.store.room import Room
-from datalattice.store.segments import FOLDER as SEGMENTS
-from datalattice.store.segments import SegmentWriter, segment_numbers, segment_path
+from datalattice.store.log.recovery import LogReader, Recovery
+from datalattice.store.log.removed import (
+    DAMAGED_RECORD,
+    GARBAGE_FILE,
+    NOTHING_REMOVED,
+    RemovedRecord,
+    carry_out,
+    read_removed,
+    remove_dropped,
+)
+from datalattice.store.log.segments import FOLDER as SEGMENTS
+from datalattice.store.log.segments import SegmentWriter, segment_numbers, segment_path
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ _REMEDY: Final = (
 )
 
 
-class Left(NamedTuple):
+class ReleasedLog(NamedTuple):
     """How a writer left a store when it gave its lock back."""
 
     position: Position
@@ -74,7 +74,7 @@ class Left(NamedTuple):
     """The head of the record of what was removed."""
 
 
-class Opened:
+class OpenLog:
     """What an open store is made of."""
 
     __slots__ = (
@@ -96,7 +96,7 @@ class Opened:
     )
 
     def __init__(
-        self, store_id: bytes, index: HashIndex, state: LogState, removed: Removed
+        self, store_id: bytes, index: HashIndex, state: LogState, removed: RemovedRecord
     ) -> None:
         self.store_id = store_id
         self.index = index
@@ -118,11 +118,11 @@ class Opened:
         """Whether the root is the lost one, so that healing can bring it back."""
         self.place = ("", "")
         """Where the folder lay, and which file the tables were in, when a writer opened it."""
-        self.left: Left | None = None
+        self.left: ReleasedLog | None = None
         """How a writer left it that gave its lock back; None: it has to be opened anew."""
 
 
-def open_reader(disk: Disk, folder: str) -> Opened:
+def open_reader(disk: Disk, folder: str) -> OpenLog:
     """Open a store for reading beside its writer, or without one. Writes nothing.
 
     Raises: UsageError: there is no store. StoreVersion: a newer version made it.
@@ -149,7 +149,7 @@ def open_reader(disk: Disk, folder: str) -> Opened:
         index.close()
         raise
     # A reader begins behind everything that was ever removed.
-    return Opened(store_id, index, LogState(index, start), REMOVED_NOTHING)
+    return OpenLog(store_id, index, LogState(index, start), NOTHING_REMOVED)
 
 
 def open_writer(
@@ -161,9 +161,9 @@ def open_writer(
     recent_max: int,
     repair: bool,
     keep_root: bool = False,
-    room: Room,
+    room: FreeSpace,
     wait_s: float = 0.0,
-) -> Opened:
+) -> OpenLog:
     """Open a store for writing: make it if needed, lock it, read its tail, cut what was torn.
 
     Raises: UsageError: something else is in the folder. StoreLocked: another writer has it.
@@ -175,9 +175,9 @@ def open_writer(
         if not exists:
             disk.create_folder(folder)
         path = f"{folder}/{LOCK_FILE}"
-        lock = wait_in_line(disk, folder, lambda: disk.lock(path), wait_s)
+        lock = wait_for_lock(disk, folder, lambda: disk.lock(path), wait_s)
 
-        def attempt() -> Opened:
+        def attempt() -> OpenLog:
             return open_locked(
                 disk,
                 folder,
@@ -211,8 +211,8 @@ def open_locked(
     repair: bool,
     keep_root: bool,
     lock: LockFile,
-    room: Room,
-) -> Opened:
+    room: FreeSpace,
+) -> OpenLog:
     """Do the work of `open_writer`; the lock is held."""
     if not check_folder(disk, folder, must_exist=False):
         make_store(disk, folder, entropy)
@@ -236,7 +236,7 @@ def open_locked(
         index.close()
         raise
     try:
-        opened = Opened(store_id, index, LogState(index, index.watermark(), removed), removed)
+        opened = OpenLog(store_id, index, LogState(index, index.watermark(), removed), removed)
         opened.lock = lock
         opened.place = place_of(disk, folder)
         opened.is_checked = is_checked(disk, folder)
@@ -260,7 +260,7 @@ def place_of(disk: Disk, folder: str) -> tuple[str, str]:
     return disk.place(f"{folder}/{SEGMENTS}"), disk.engine_identity(f"{folder}/{INDEX}")
 
 
-def made_of(opened: Opened, disk: Disk, folder: str, make: Callable[[Opened], T]) -> T:
+def made_of(opened: OpenLog, disk: Disk, folder: str, make: Callable[[OpenLog], T]) -> T:
     """Return what is made of an open store; where that fails, the folder is given back."""
     try:
         return make(opened)
@@ -293,7 +293,7 @@ def _give_back_index(disk: Disk, folder: str, index: HashIndex) -> None:
     index.close()
 
 
-def _read_removed(disk: Disk, folder: str, store_id: bytes) -> tuple[Removed, list[Damage]]:
+def _read_removed(disk: Disk, folder: str, store_id: bytes) -> tuple[RemovedRecord, list[Damage]]:
     """Return the record of what was removed, and its damage.
 
     Without the record, cells that were removed may come back when the index is made again, some
@@ -302,7 +302,7 @@ def _read_removed(disk: Disk, folder: str, store_id: bytes) -> tuple[Removed, li
     try:
         return read_removed(disk, folder, store_id), []
     except Corruption:
-        return REMOVED_NOTHING, [Damage(f"{folder}/{GARBAGE_FILE}", 0, DAMAGED_RECORD)]
+        return NOTHING_REMOVED, [Damage(f"{folder}/{GARBAGE_FILE}", 0, DAMAGED_RECORD)]
 
 
 def _open_index(disk: Disk, folder: str, recent_max: int, *, believe: bool) -> HashIndex:
@@ -319,7 +319,7 @@ def _open_index(disk: Disk, folder: str, recent_max: int, *, believe: bool) -> H
 def recover(
     disk: Disk,
     folder: str,
-    opened: Opened,
+    opened: OpenLog,
     writer: SegmentWriter,
     *,
     repair: bool,
@@ -384,7 +384,9 @@ def recover(
         disk.sync_folder(f"{folder}/{SEGMENTS}")
 
 
-def _go_on_without(disk: Disk, folder: str, opened: Opened, loss: Loss, *, keep_root: bool) -> None:
+def _go_on_without(
+    disk: Disk, folder: str, opened: OpenLog, loss: Loss, *, keep_root: bool
+) -> None:
     """Let the next pack follow those that are lost, with a number and a segment of its own.
 
     No number, and so no place, is given twice: whoever has seen the lost packs cannot mistake

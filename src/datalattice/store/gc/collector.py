@@ -15,28 +15,28 @@ from typing import Final
 
 from datalattice.clock import Clock
 from datalattice.errors import StoreClosed, StoreFailed, UsageError
-from datalattice.store.ages import Ages, Sample
 from datalattice.store.base import Damage
 from datalattice.store.cache import CellCache
-from datalattice.store.collecting import Collected, Collector
-from datalattice.store.committer import Committer
 from datalattice.store.disk import Disk
-from datalattice.store.garbage import known_removed
-from datalattice.store.hashindex import BEGINNING
-from datalattice.store.history import History
-from datalattice.store.leases import Leases
-from datalattice.store.marking import Begin, Known, Progress, Roots
-from datalattice.store.opening import Opened
-from datalattice.store.pins import Pins
-from datalattice.store.room import Room
-from datalattice.store.segments import SegmentReader
-from datalattice.store.sweeping import CLOCK_SKEW_MS, SweepList
+from datalattice.store.gc.collection import Collected, CollectionRun
+from datalattice.store.gc.marking import Begin, MarkRoots, PriorMark, Progress
+from datalattice.store.gc.progress import ProgressSample, ProgressSamples
+from datalattice.store.gc.sweeping import CLOCK_SKEW_MS, SweepList
+from datalattice.store.kept.history import History
+from datalattice.store.kept.leases import Leases
+from datalattice.store.kept.pins import Pins
+from datalattice.store.log.committer import Committer
+from datalattice.store.log.freespace import FreeSpace
+from datalattice.store.log.hashindex import BEGINNING
+from datalattice.store.log.opening import OpenLog
+from datalattice.store.log.removed import known_removed
+from datalattice.store.log.segments import SegmentReader
 
 TOUCHED_MAX: Final = 65_536
 """Roots that were put and are remembered; with more, the first of them are as old as they are."""
 
 
-class Caretaker:
+class GarbageCollector:
     """The collections of one store."""
 
     def __init__(
@@ -44,12 +44,12 @@ class Caretaker:
         *,
         disk: Disk,
         folder: str,
-        opened: Opened,
+        opened: OpenLog,
         segments: SegmentReader,
         cache: CellCache,
         clock: Clock,
         segment_bytes: int,
-        room: Room,
+        room: FreeSpace,
         keepers: tuple[History, Pins, Leases],
     ) -> None:
         self._disk = disk
@@ -64,9 +64,9 @@ class Caretaker:
         self._history, self._pins, self._leases = keepers
         self._collecting = threading.Lock()
         self._stopped = False
-        self._unswept: Collector | None = None
+        self._unswept: CollectionRun | None = None
         self._touched: dict[bytes, int] = {}  # roots that were put, and when
-        self.ages = Ages(opened.index.kept_ages(), opened.state.position)
+        self.ages = ProgressSamples(opened.index.kept_ages(), opened.state.position)
         """How far the store had come when."""
         self.has_swept = False
         """Whether cells were removed since the store was opened. Until then, everything that it
@@ -155,7 +155,7 @@ class Caretaker:
             if known is not None or not (collector.is_partial and report.dropped):
                 return done
 
-    def begin_sweep(self, plan: SweepList) -> tuple[Roots, Known]:
+    def begin_sweep(self, plan: SweepList) -> tuple[MarkRoots, PriorMark]:
         """Return what a sweep by a list follows from, and what the list says.
 
         Raises: UsageError: the list does not fit the store.
@@ -179,10 +179,10 @@ class Caretaker:
         finally:
             self._collecting.release()
 
-    def begin_anew(self, opened: Opened) -> None:
+    def begin_anew(self, opened: OpenLog) -> None:
         """Take note of a store that was opened again: what was known to be here may be gone."""
         self.opened = opened
-        self.ages = Ages(opened.index.kept_ages(), opened.state.position)
+        self.ages = ProgressSamples(opened.index.kept_ages(), opened.state.position)
         self.has_swept = True
         self._unswept = None
 
@@ -196,19 +196,19 @@ class Caretaker:
         if self._stopped:
             raise StoreClosed(f"{self._folder}: the store is closing")
 
-    def _swept(self, collector: Collector) -> None:
+    def _swept(self, collector: CollectionRun) -> None:
         """Take note that what a collector did not mark is gone; the lock is held."""
         self.has_swept = True
         self._unswept = collector
         self._cache.clear()
 
-    def _finish(self, collector: Collector, committer: Committer) -> None:
+    def _finish(self, collector: CollectionRun, committer: Committer) -> None:
         """Finish a collection whose sweep failed."""
         collector.sweep(committer)
         self._segments.drop(collector.dropped)
         self._unswept = None
 
-    def roots(self, grace_ms: int, since_ms: int | None = None) -> Roots:
+    def roots(self, grace_ms: int, since_ms: int | None = None) -> MarkRoots:
         """Return what a mark follows from, when what is younger than a grace stays.
 
         Roots that were put count from `since_ms` on, from the beginning of the grace if not given.
@@ -218,15 +218,19 @@ class Caretaker:
             raise UsageError(f"a grace is 0 or more milliseconds, got {grace_ms}")
         now_ms = self._clock.now_ms()
         opened = self.opened
-        start: Sample | None = Sample(now_ms, opened.state.position, opened.state.root)
+        start: ProgressSample | None = ProgressSample(
+            now_ms, opened.state.position, opened.state.root
+        )
         if grace_ms:
             start = self.ages.before(now_ms - grace_ms)
         if start is None:
-            start = Sample(0, BEGINNING.position, None)  # all of it is young
+            start = ProgressSample(0, BEGINNING.position, None)  # all of it is young
         begin_ms = now_ms - grace_ms if since_ms is None else since_ms
-        return Roots(self._kept, lambda: self._tops(begin_ms), start.position, start.root)
+        return MarkRoots(self._kept, lambda: self._tops(begin_ms), start.position, start.root)
 
-    def _collector(self, roots: Roots, known: Known | None, progress: Progress | None) -> Collector:
+    def _collector(
+        self, roots: MarkRoots, known: PriorMark | None, progress: Progress | None
+    ) -> CollectionRun:
         opened = self.opened
 
         def tell(what: str, done: int, total: int) -> None:
@@ -234,7 +238,7 @@ class Caretaker:
             if progress is not None:
                 progress(what, done, total)
 
-        return Collector(
+        return CollectionRun(
             disk=self._disk,
             folder=self._folder,
             store_id=opened.store_id,

@@ -31,10 +31,10 @@ from typing import Final, NamedTuple
 
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.disk import Disk, write_error
-from datalattice.store.hashindex import STAGED, HashIndex
-from datalattice.store.packing import SEGMENT_HEADER_BYTES, read_segment_header, seed_of
-from datalattice.store.segments import FOLDER as SEGMENTS
-from datalattice.store.segments import segment_numbers, segment_path
+from datalattice.store.log.hashindex import STAGED, HashIndex
+from datalattice.store.log.packing import SEGMENT_HEADER_BYTES, read_segment_header, seed_of
+from datalattice.store.log.segments import FOLDER as SEGMENTS
+from datalattice.store.log.segments import segment_numbers, segment_path
 
 GARBAGE_FILE: Final = "garbage"
 GARBAGE_VERSION: Final = 1
@@ -57,7 +57,7 @@ _MAGIC: Final = b"DLGB"
 OFFSET_BITS: Final = 0x7FFFFFF
 
 
-class Run(NamedTuple):
+class DroppedRun(NamedTuple):
     """Segments that follow each other and were dropped."""
 
     first: int
@@ -68,17 +68,17 @@ class Run(NamedTuple):
     """Number of the first pack of the segment behind them."""
 
 
-class Marks:
+class LocationSet:
     """A set of places of cells: a bit for each 32 bytes of the segments where there are any."""
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}
         self._short: dict[int, set[int]] = {}
 
-    def add(self, place: int) -> bool:
+    def add(self, location: int) -> bool:
         """Add a place; return whether it was new."""
-        segment, offset = place >> 42, (place >> 15) & OFFSET_BITS
-        if (place >> 1) & 0x3FFF <= SHORT_MAX:
+        segment, offset = location >> 42, (location >> 15) & OFFSET_BITS
+        if (location >> 1) & 0x3FFF <= SHORT_MAX:
             short = self._short.setdefault(segment, set())
             if offset in short:
                 return False
@@ -95,10 +95,10 @@ class Marks:
         page[at] |= bit
         return True
 
-    def has(self, place: int) -> bool:
+    def has(self, location: int) -> bool:
         """Return whether a place was added."""
-        segment, offset = place >> 42, (place >> 15) & OFFSET_BITS
-        if (place >> 1) & 0x3FFF <= SHORT_MAX:
+        segment, offset = location >> 42, (location >> 15) & OFFSET_BITS
+        if (location >> 1) & 0x3FFF <= SHORT_MAX:
             return offset in self._short.get(segment, ())
         page = self._pages.get(segment)
         at = offset >> (GRANULE_BITS + 3)
@@ -132,49 +132,49 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Removed:
-    """What the record says. `REMOVED_NOTHING` is what a store has that was never collected."""
+class RemovedRecord:
+    """What the record says. `NOTHING_REMOVED` is what a store has that was never collected."""
 
     begin: int = 0
     """The first segment that was not looked at: what it has, and what is behind it, counts."""
-    runs: tuple[Run, ...] = ()
+    runs: tuple[DroppedRun, ...] = ()
     time_ms: int = 0
     kept: dict[int, bytes] | None = None
     """Deflated marks of each segment that was kept."""
 
     def dropped(self, segment: int) -> bool:
         """Return whether a segment was dropped on purpose."""
-        place = bisect_left(self.runs, segment, key=lambda run: run.last)
-        return place < len(self.runs) and self.runs[place].first <= segment
+        at = bisect_left(self.runs, segment, key=lambda run: run.last)
+        return at < len(self.runs) and self.runs[at].first <= segment
 
-    def run_before(self, segment: int) -> Run | None:
+    def run_before(self, segment: int) -> DroppedRun | None:
         """Return the dropped segments right before a segment, None when there are none."""
-        place = bisect_left(self.runs, segment - 1, key=lambda run: run.last)
-        if place < len(self.runs) and self.runs[place].last == segment - 1:
-            return self.runs[place]
+        at = bisect_left(self.runs, segment - 1, key=lambda run: run.last)
+        if at < len(self.runs) and self.runs[at].last == segment - 1:
+            return self.runs[at]
         return None
 
-    def with_dropped(self, dropped: Iterable[Run]) -> tuple[Run, ...]:
+    def with_dropped(self, dropped: Iterable[DroppedRun]) -> tuple[DroppedRun, ...]:
         """Return the runs together with further ones, those that touch as one."""
-        out: list[Run] = []
+        out: list[DroppedRun] = []
         for run in sorted([*self.runs, *dropped]):
             if out and out[-1].last + 1 == run.first:
                 last = out.pop()
-                out.append(Run(last.first, run.last, last.sequence, run.behind))
+                out.append(DroppedRun(last.first, run.last, last.sequence, run.behind))
             else:
                 out.append(run)
         return tuple(out)
 
 
-REMOVED_NOTHING: Final = Removed()
+NOTHING_REMOVED: Final = RemovedRecord()
 
 
-class Sieve:
+class RemovedFilter:
     """Tells by the record which cells count. The marks of a segment are unpacked when needed."""
 
-    def __init__(self, removed: Removed) -> None:
+    def __init__(self, removed: RemovedRecord) -> None:
         self.removed = removed
-        self._marks = Marks()
+        self._marks = LocationSet()
         self._staged: dict[int, array[int]] = {}
 
     def _knows(self, segment: int) -> bool:
@@ -187,40 +187,40 @@ class Sieve:
         self._staged[segment] = self._marks.unpack(segment, data)
         return True
 
-    def condemns(self, place: int) -> bool:
+    def is_removed(self, location: int) -> bool:
         """Return whether the cell at a place was removed."""
-        segment = place >> 42
+        segment = location >> 42
         if segment >= self.removed.begin:
             return False
         if self._knows(segment):
-            return not self._marks.has(place)
+            return not self._marks.has(location)
         return self.removed.dropped(segment)
 
     def sift(
-        self, hashes: list[bytes], places: list[int]
+        self, hashes: list[bytes], locations: list[int]
     ) -> tuple[list[bytes], list[int], int] | None:
         """Return (hashes, places, staged cells) of those cells of a pack that count.
 
         None: the record says nothing about them.
         """
-        if not places or not self._knows(places[0] >> 42):
+        if not locations or not self._knows(locations[0] >> 42):
             return None
         out_hashes: list[bytes] = []
         out_places: list[int] = []
         staged_count = 0
-        staged = self._staged[places[0] >> 42]
-        for hash, place in zip(hashes, places, strict=True):
-            if self._marks.has(place):
-                offset = (place >> 15) & OFFSET_BITS
+        staged = self._staged[locations[0] >> 42]
+        for hash, location in zip(hashes, locations, strict=True):
+            if self._marks.has(location):
+                offset = (location >> 15) & OFFSET_BITS
                 at = bisect_left(staged, offset)
                 is_staged = at < len(staged) and staged[at] == offset
                 staged_count += is_staged
                 out_hashes.append(hash)
-                out_places.append(place & ~STAGED | is_staged)
+                out_places.append(location & ~STAGED | is_staged)
         return out_hashes, out_places, staged_count
 
 
-def write_removed(disk: Disk, folder: str, store_id: bytes, removed: Removed) -> None:
+def write_removed(disk: Disk, folder: str, store_id: bytes, removed: RemovedRecord) -> None:
     """Replace the record in one durable step.
 
     Raises: StoreFull, StoreFailed: it cannot be written.
@@ -250,7 +250,7 @@ def write_removed(disk: Disk, folder: str, store_id: bytes, removed: Removed) ->
         raise write_error(error, path) from error
 
 
-def read_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
+def read_removed(disk: Disk, folder: str, store_id: bytes) -> RemovedRecord:
     """Return what the record says.
 
     Raises: Corruption: it is damaged. StoreVersion: a newer version wrote it.
@@ -259,7 +259,7 @@ def read_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
     try:
         file = disk.open(path)
     except FileNotFoundError:
-        return REMOVED_NOTHING
+        return NOTHING_REMOVED
     try:
         data = file.read(0, file.size())
     finally:
@@ -274,7 +274,7 @@ def read_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
             f"{path}: format version {version}; this package reads up to {GARBAGE_VERSION}"
         )
     at = _HEAD.size
-    runs = tuple(Run(*_RUN.unpack_from(body, at + i * _RUN.size)) for i in range(run_count))
+    runs = tuple(DroppedRun(*_RUN.unpack_from(body, at + i * _RUN.size)) for i in range(run_count))
     at += run_count * _RUN.size
     kept: dict[int, bytes] = {}
     for _ in range(kept_count):
@@ -282,7 +282,7 @@ def read_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
         at += _SEGMENT.size
         kept[segment] = body[at : at + length]
         at += length
-    return Removed(begin, runs, time_ms, kept)
+    return RemovedRecord(begin, runs, time_ms, kept)
 
 
 def read_removed_head(disk: Disk, folder: str) -> bytes:
@@ -297,7 +297,7 @@ def read_removed_head(disk: Disk, folder: str) -> bytes:
         file.close()
 
 
-def known_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
+def known_removed(disk: Disk, folder: str, store_id: bytes) -> RemovedRecord:
     """Return the record; segments that are gone without one count as dropped.
 
     For a collection, which goes on only when all that is needed is somewhere else: so a record that
@@ -306,15 +306,15 @@ def known_removed(disk: Disk, folder: str, store_id: bytes) -> Removed:
     try:
         removed = read_removed(disk, folder, store_id)
     except Corruption:
-        removed = REMOVED_NOTHING
+        removed = NOTHING_REMOVED
     numbers = [n for n in segment_numbers(disk, folder) if not removed.dropped(n)]
-    gone: list[Run] = []
+    gone: list[DroppedRun] = []
     for before, number in zip([0, *numbers], numbers, strict=False):
         absent = [n for n in range(before + 1, number) if not removed.dropped(n)]
         behind = first_pack(disk, folder, number)
         if absent and behind is not None:
             sequence = first_pack(disk, folder, before) if before else 1
-            gone.append(Run(absent[0], absent[-1], sequence or 1, behind))
+            gone.append(DroppedRun(absent[0], absent[-1], sequence or 1, behind))
     return replace(removed, runs=removed.with_dropped(gone)) if gone else removed
 
 
@@ -328,7 +328,7 @@ def first_pack(disk: Disk, folder: str, number: int) -> int | None:
     return None if header is None else header[3]
 
 
-def remove_dropped(disk: Disk, folder: str, removed: Removed) -> list[int]:
+def remove_dropped(disk: Disk, folder: str, removed: RemovedRecord) -> list[int]:
     """Remove the files of dropped segments that are still there; return their numbers.
 
     Raises: StoreFailed: one cannot be removed.
@@ -344,7 +344,7 @@ def remove_dropped(disk: Disk, folder: str, removed: Removed) -> list[int]:
     return numbers
 
 
-def carry_out(disk: Disk, folder: str, index: HashIndex, removed: Removed) -> bool:
+def carry_out(disk: Disk, folder: str, index: HashIndex, removed: RemovedRecord) -> bool:
     """Take what was removed out of an index, when a process ended before it had done so.
 
     Return whether there was anything to do; then the index has to be flushed before
@@ -352,11 +352,11 @@ def carry_out(disk: Disk, folder: str, index: HashIndex, removed: Removed) -> bo
     """
     if not any(removed.dropped(number) for number in segment_numbers(disk, folder)):
         return False
-    sieve = Sieve(removed)
+    sieve = RemovedFilter(removed)
     after = b""
     while batch := index.batch(after, SWEEP_ENTRIES):
         after = batch[-1][0]
-        gone = [hash for hash, place in batch if sieve.condemns(place)]
+        gone = [hash for hash, location in batch if sieve.is_removed(location)]
         if gone:
-            index.sweep(gone, sieve.condemns)
+            index.sweep(gone, sieve.is_removed)
     return True

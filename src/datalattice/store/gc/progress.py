@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from datalattice.store.hashindex import Position
+from datalattice.store.log.hashindex import Position
 
 SAMPLE_MS: Final = 1_000
 """Least time between two samples."""
@@ -25,7 +25,7 @@ AGE_PARTS: Final = 8
 _SAMPLE: Final = struct.Struct(">QQIIIB32s")
 
 
-class Sample(NamedTuple):
+class ProgressSample(NamedTuple):
     """How far a store had come at a time."""
 
     time_ms: int
@@ -33,24 +33,26 @@ class Sample(NamedTuple):
     root: bytes | None
 
 
-class Ages:
+class ProgressSamples:
     """The samples of one store, the oldest first."""
 
     def __init__(self, data: bytes | None, behind: Position) -> None:
         """Take what `pack` returned; samples beyond the position `behind` are left out."""
-        self._samples: list[Sample] = []
-        self._latest: Sample | None = None
+        self._samples: list[ProgressSample] = []
+        self._latest: ProgressSample | None = None
         if data is not None and len(data) % _SAMPLE.size == 0:
             for fields in _SAMPLE.iter_unpack(data):
                 time_ms, sequence, segment, offset, trailer, has_root, root = fields
                 if sequence <= behind.sequence:
                     position = Position(sequence, segment, offset, trailer)
-                    self._samples.append(Sample(time_ms, position, root if has_root else None))
+                    self._samples.append(
+                        ProgressSample(time_ms, position, root if has_root else None)
+                    )
 
     def note(self, now_ms: int, position: Position, root: bytes | None) -> None:
         """Take note of how far the store has come."""
         samples = self._samples
-        now = Sample(now_ms, position, root)
+        now = ProgressSample(now_ms, position, root)
         latest, self._latest = self._latest, now
         last_ms = max(one.time_ms for one in (*samples[-1:], latest or now))
         if now_ms < last_ms:
@@ -74,11 +76,11 @@ class Ages:
                 kept.append(sample)
         self._samples = kept[::-1]
 
-    def _all(self) -> list[Sample]:
+    def _all(self) -> list[ProgressSample]:
         latest = self._latest
         return [*self._samples, *([] if latest is None else [latest])]
 
-    def before(self, time_ms: int) -> Sample | None:
+    def before(self, time_ms: int) -> ProgressSample | None:
         """Return the last sample that was taken at or before a time, None when there is none."""
         found = [sample for sample in self._all() if sample.time_ms <= time_ms]
         return found[-1] if found else None

@@ -12,8 +12,8 @@ from typing import Final
 
 from datalattice.crypto import sha3_256
 from datalattice.store.disk import Disk, write_error
-from datalattice.store.folder import read_text, write_text
-from datalattice.store.segments import FOLDER as SEGMENTS
+from datalattice.store.log.folder import read_text, write_text
+from datalattice.store.log.segments import FOLDER as SEGMENTS
 
 PLACE_FILE: Final = "place.json"
 START_BYTES: Final = 6

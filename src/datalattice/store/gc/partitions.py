@@ -2,7 +2,7 @@
 
 Whoever plans takes an *extent*: what the store holds at one moment. It is cut into stretches of
 consecutive segments, and a process opens the store for itself and reads one of them with a
-`StretchReader`. What is written after that moment is left out by all of them. A collection that
+`PartitionReader`. What is written after that moment is left out by all of them. A collection that
 removes cells meanwhile is noticed (`check_extent`): the extent is void then.
 """
 
@@ -18,13 +18,26 @@ from datalattice.cells import branch_hashes
 from datalattice.errors import StoreFailed, UsageError
 from datalattice.store.base import Damage
 from datalattice.store.disk import Disk
-from datalattice.store.garbage import GARBAGE_FILE, REMOVED_NOTHING, Removed, Sieve, first_pack
-from datalattice.store.hashindex import Position
-from datalattice.store.marking import MARK_CELLS, PLACE_SHIFT, Follower, Roots, absent, damaged
-from datalattice.store.packing import SEGMENTS_MAX
-from datalattice.store.reading import Reading
-from datalattice.store.recovery import Gap, LogReader, Pack
-from datalattice.store.segments import SegmentReader, segment_numbers, segment_path
+from datalattice.store.gc.marking import (
+    LOCATION_SHIFT,
+    MARK_CELLS,
+    CellMarker,
+    MarkRoots,
+    absent,
+    damaged,
+)
+from datalattice.store.log.hashindex import Position
+from datalattice.store.log.packing import SEGMENTS_MAX
+from datalattice.store.log.recovery import Gap, LogReader, Pack
+from datalattice.store.log.removed import (
+    GARBAGE_FILE,
+    NOTHING_REMOVED,
+    RemovedFilter,
+    RemovedRecord,
+    first_pack,
+)
+from datalattice.store.log.segments import SegmentReader, segment_numbers, segment_path
+from datalattice.store.reader import StoreReader
 
 OFFSET_BITS: Final = 27
 """Bits of the byte in a place, below those of the segment."""
@@ -33,7 +46,7 @@ _WHOLE_HASH: Final = 256
 """First bytes of a hash."""
 
 
-class Segment(NamedTuple):
+class ExtentSegment(NamedTuple):
     """A segment of an extent."""
 
     number: int
@@ -42,7 +55,7 @@ class Segment(NamedTuple):
     """Number of its first pack; where its header is damaged, the one of a segment before it."""
 
 
-class Stretch(NamedTuple):
+class StorePartition(NamedTuple):
     """Consecutive segments of a store, for one process."""
 
     number: int
@@ -62,50 +75,52 @@ class Extent:
     root: bytes | None
     removed: bytes
     """Digest of the record of removed cells, empty when there is none."""
-    segments: tuple[Segment, ...]
+    segments: tuple[ExtentSegment, ...]
 
     @property
     def end(self) -> int:
         """Segment and byte behind the last pack, as the upper bits of a place have them."""
         return upper_bits(self.position.segment, self.position.offset)
 
-    def stretches(self, count: int) -> list[Stretch]:
+    def stretches(self, count: int) -> list[StorePartition]:
         """Return the segments in `count` stretches of about the same length, or in fewer.
 
         Raises: UsageError: count is less than 1.
         """
         if count < 1:
             raise UsageError(f"a store is read in 1 or more parts, got {count}")
-        found: list[Stretch] = []
+        found: list[StorePartition] = []
         left = sum(segment.size_bytes for segment in self.segments)
-        run: list[Segment] = []
+        run: list[ExtentSegment] = []
         size = 0
-        for place, segment in enumerate(self.segments, 1):
+        for index, segment in enumerate(self.segments, 1):
             run.append(segment)
             size += segment.size_bytes
             parts_left = count - len(found)
-            is_last = place == len(self.segments)
+            is_last = index == len(self.segments)
             if is_last or (parts_left > 1 and size * parts_left >= left):
-                found.append(Stretch(len(found), run[0].number, run[-1].number, run[0].sequence))
+                found.append(
+                    StorePartition(len(found), run[0].number, run[-1].number, run[0].sequence)
+                )
                 left -= size
                 run, size = [], 0
         return found
 
 
-class Plan:
+class PartitionPlan:
     """Tells in which stretch of a store a cell lies."""
 
-    def __init__(self, folder: str, stretches: Sequence[Stretch]) -> None:
+    def __init__(self, folder: str, stretches: Sequence[StorePartition]) -> None:
         self._folder = folder
         self._firsts = [stretch.first for stretch in stretches]
         self._lasts = [stretch.last for stretch in stretches]
 
-    def number(self, place: int) -> int:
+    def number(self, location: int) -> int:
         """Return the number of the stretch that a place lies in.
 
         Raises: StoreFailed: the segment is gone.
         """
-        segment = place >> 42
+        segment = location >> 42
         at = bisect_right(self._firsts, segment) - 1
         if at < 0 or segment > self._lasts[at]:
             raise damaged(f"{segment_path(self._folder, segment)}: the segment is gone")
@@ -117,7 +132,7 @@ def upper_bits(segment: int, offset: int) -> int:
     return (segment << OFFSET_BITS) + offset
 
 
-def extent_of(store: Reading) -> Extent:
+def extent_of(store: StoreReader) -> Extent:
     """Return what a store holds at this moment.
 
     Cost: reads the header of each segment.
@@ -127,7 +142,7 @@ def extent_of(store: Reading) -> Extent:
     disk, folder = store._disk, store._folder
     mark = store._state.watermark()
     removed = _removed(store)
-    segments: list[Segment] = []
+    segments: list[ExtentSegment] = []
     sequence = 1
     for number in segment_numbers(disk, folder):
         if number > mark.position.segment or removed.dropped(number):
@@ -137,7 +152,7 @@ def extent_of(store: Reading) -> Extent:
         try:
             # Behind the last pack is room that nobody reads.
             size = mark.position.offset if number == mark.position.segment else file.size()
-            segments.append(Segment(number, size, sequence))
+            segments.append(ExtentSegment(number, size, sequence))
         finally:
             file.close()
     return Extent(
@@ -149,21 +164,29 @@ def extent_of(store: Reading) -> Extent:
     )
 
 
-def _removed(store: Reading) -> Removed:
+def _removed(store: StoreReader) -> RemovedRecord:
     """Return the record of removed cells; without it a store is whole all the same."""
     found = store._removed()
-    return REMOVED_NOTHING if isinstance(found, Damage) else found
+    return NOTHING_REMOVED if isinstance(found, Damage) else found
 
 
-def record_damage(store: Reading) -> Damage | None:
+def record_damage(store: StoreReader) -> Damage | None:
     """Return what is wrong with the record of removed cells, None when nothing is."""
     found = store._removed()
     return found if isinstance(found, Damage) else None
 
 
-def entry_count(store: Reading) -> int:
+def entry_count(store: StoreReader) -> int:
     """Return the number of cells that the index of a store leads to."""
     return store._index.count()
+
+
+def location_when_opened(store: StoreReader, hash: bytes) -> int:
+    """Return a number for the place of a cell of a store that only reads, negative for none.
+
+    The store is not asked whether it got the cell since it was opened, which costs much.
+    """
+    return store._index.find(hash)
 
 
 def removed_digest(disk: Disk, folder: str) -> bytes:
@@ -178,7 +201,7 @@ def removed_digest(disk: Disk, folder: str) -> bytes:
         file.close()
 
 
-def check_extent(store: Reading, extent: Extent) -> None:
+def check_extent(store: StoreReader, extent: Extent) -> None:
     """Check that an extent is of this store, and that nothing was removed from it since.
 
     Raises: UsageError: it is another store's. StoreFailed: cells were removed.
@@ -190,7 +213,7 @@ def check_extent(store: Reading, extent: Extent) -> None:
         raise StoreFailed(f"{folder}: cells were removed from it meanwhile; begin again")
 
 
-def missing_before(store: Reading, stretch: Stretch, sequence: int) -> str:
+def missing_before(store: StoreReader, stretch: StorePartition, sequence: int) -> str:
     """Return which packs are missing between the pack `sequence` and a stretch; "" for none.
 
     Those that were removed on purpose are not missing.
@@ -205,28 +228,17 @@ def missing_before(store: Reading, stretch: Stretch, sequence: int) -> str:
     return f"the packs {expected} to {stretch.sequence - 1} are missing"
 
 
-class Hole(NamedTuple):
-    """Bytes where packs should be and are not."""
-
-    segment: int
-    offset: int
-    reason: str
-    span: tuple[int, int]
-    """Where it begins and ends, as the upper bits of a place have it. It goes on to the end of the
-    segment where no good pack follows, and begins before the segment where others are gone."""
-
-
-class StretchReader:
+class PartitionReader:
     """Reads one stretch of a store."""
 
-    def __init__(self, store: Reading, extent: Extent, stretch: Stretch) -> None:
+    def __init__(self, store: StoreReader, extent: Extent, stretch: StorePartition) -> None:
         check_extent(store, extent)
         self._store = store
         self._extent = extent
         self._stretch = stretch
         disk, folder = store._disk, store._folder
         removed = _removed(store)
-        self._sieve = Sieve(removed)
+        self._sieve = RemovedFilter(removed)
         self._log = LogReader(
             disk,
             folder,
@@ -249,7 +261,7 @@ class StretchReader:
         """Segment and byte behind the last pack that was read."""
         return self._log.end.segment, self._log.end.offset
 
-    def packs(self) -> Iterator[Pack | Hole]:
+    def packs(self) -> Iterator[Pack | Gap]:
         """Yield the packs of the stretch, and the holes between them, in order.
 
         Raises: StoreVersion: a newer version wrote a segment. Corruption: a segment of another
@@ -263,7 +275,7 @@ class StretchReader:
             if number > last:
                 break
             if gap is not None:
-                yield _hole(gap, behind, found)
+                yield _with_span(gap, behind, found)
             gap = found if isinstance(found, Gap) else None
             if isinstance(found, Pack):
                 behind = upper_bits(found.end.segment, found.end.offset)
@@ -274,16 +286,16 @@ class StretchReader:
                 behind = upper_bits(found.segment, found.offset)
         if gap is not None:
             self.is_open_ended = True
-            yield _hole(gap, behind, None)
+            yield _with_span(gap, behind, None)
 
     def cells(self, pack: Pack) -> list[tuple[bytes, int]]:
         """Return (hash, place) of the cells of a pack that count: the index leads to them here."""
         known = self._store._index.find_many(pack.hashes)
-        if known == pack.places and self._sieve.removed is REMOVED_NOTHING:
+        if known == pack.locations and self._sieve.removed is NOTHING_REMOVED:
             return list(zip(pack.hashes, known, strict=True))
         found = []
-        for hash, place, at in zip(pack.hashes, pack.places, known, strict=True):
-            if at >> 1 == place >> 1 and not self._sieve.condemns(place):
+        for hash, location, at in zip(pack.hashes, pack.locations, known, strict=True):
+            if at >> 1 == location >> 1 and not self._sieve.is_removed(location):
                 found.append((hash, at))
         return found
 
@@ -291,44 +303,44 @@ class StretchReader:
         """Yield (hash, place) from the index, of hashes whose first byte is `first` to `last`."""
         stop = bytes([last + 1]) if last + 1 < _WHOLE_HASH else None
         end = self._extent.end
-        for hash, place in self._store._index.entries(bytes([first]), stop):
-            if place >> PLACE_SHIFT < end and not self._sieve.condemns(place):
-                yield hash, place
+        for hash, location in self._store._index.entries(bytes([first]), stop):
+            if location >> LOCATION_SHIFT < end and not self._sieve.is_removed(location):
+                yield hash, location
 
-    def places(self, hashes: list[bytes]) -> list[int]:
+    def locations(self, hashes: list[bytes]) -> list[int]:
         """Return the places of cells, negative for those that are not here."""
-        places = self._store._index.find_many(hashes)
-        if min(places, default=0) < 0 and self._store.refresh():
-            places = self._store._index.find_many(hashes)
-        return places
+        locations = self._store._index.find_many(hashes)
+        if min(locations, default=0) < 0 and self._store.refresh():
+            locations = self._store._index.find_many(hashes)
+        return locations
 
-    def read(self, place: int) -> bytes:
+    def read(self, location: int) -> bytes:
         """Return the bytes at a place; they are not verified.
 
         Raises: Corruption: there are none.
         """
-        return self._segments.read(place)
+        return self._segments.read(location)
 
     def path(self, segment: int) -> str:
         """Return the path of a segment."""
         return segment_path(self._store._folder, segment)
 
 
-def _hole(gap: Gap, behind: int, follower: Pack | Gap | None) -> Hole:
-    """Return the hole that a gap is: from `behind` what is good, up to what follows."""
+def _with_span(gap: Gap, behind: int, follower: Pack | Gap | None) -> Gap:
+    """Set the span of a gap: from `behind`, the end of the last good pack, to what follows."""
     end = upper_bits(gap.segment + 1, 0)
     if isinstance(follower, Gap) and follower.segment == gap.segment:
         end = upper_bits(gap.segment, follower.offset)
     elif isinstance(follower, Pack) and follower.end.segment == gap.segment:
         end = upper_bits(gap.segment, follower.end.offset - follower.length)
-    begin = upper_bits(gap.segment, gap.offset) if gap.offset else behind
-    return Hole(gap.segment, gap.offset, gap.reason, (begin, end))
+    gap.span = upper_bits(gap.segment, gap.offset) if gap.offset else behind, end
+    return gap
 
 
-class StretchMarker(Follower):
+class PartitionMarker(CellMarker):
     """Marks what lies in one stretch; what leads out of it is handed on to others."""
 
-    def __init__(self, store: Reading, extent: Extent, stretch: Stretch) -> None:
+    def __init__(self, store: StoreReader, extent: Extent, stretch: StorePartition) -> None:
         check_extent(store, extent)
         super().__init__(store._disk, store._folder, store._index)
         self._store = store
@@ -348,9 +360,9 @@ class StretchMarker(Follower):
         """Follow the packs of the stretch that are behind a position; a step for each of them."""
         if start.segment > self._stretch.last or start.sequence >= self._extent.position.sequence:
             return
-        reader = StretchReader(self._store, self._extent, self._stretch)
+        reader = PartitionReader(self._store, self._extent, self._stretch)
         for found in reader.packs():
-            if isinstance(found, Hole):
+            if isinstance(found, Gap):
                 raise damaged(
                     f"{reader.path(found.segment)} at byte {found.offset}: {found.reason}"
                 )
@@ -362,22 +374,22 @@ class StretchMarker(Follower):
             yield
 
     def _find(self, hashes: list[bytes]) -> list[int]:
-        places = self._index.find_many(hashes)
-        if min(places, default=0) < 0 and self._store.refresh():
+        locations = self._index.find_many(hashes)
+        if min(locations, default=0) < 0 and self._store.refresh():
             self._index = self._store._index
-            places = self._index.find_many(hashes)
-        return places
+            locations = self._index.find_many(hashes)
+        return locations
 
-    def _is_ours(self, hash: bytes, place: int) -> bool:
-        if place >> PLACE_SHIFT >= self._end:
+    def _is_ours(self, hash: bytes, location: int) -> bool:
+        if location >> LOCATION_SHIFT >= self._end:
             return False  # written again since; a sweep follows all that is younger than the mark
-        if self._stretch.first <= place >> 42 <= self._stretch.last:
+        if self._stretch.first <= location >> 42 <= self._stretch.last:
             return True
         if hash not in self._sent:
             if len(self._sent) >= SENT_MAX:
                 self._sent.clear()
             self._sent.add(hash)
-            self.leads.append((hash, place))
+            self.leads.append((hash, location))
         return False
 
 
@@ -385,18 +397,18 @@ SENT_MAX: Final = 1 << 18
 """Leads remembered, so that most are handed on once; a second time does no harm."""
 
 
-class Beginning(NamedTuple):
+class MarkStart(NamedTuple):
     """Where a mark begins."""
 
     roots: list[bytes]
     """Hashes of the roots that are followed ..."""
-    places: list[int]
+    locations: list[int]
     """... and where they are."""
     start: Position
     """All packs behind this are young, and stay."""
 
 
-def beginning_of(store: Reading, extent: Extent, roots: Roots) -> Beginning:
+def mark_start(store: StoreReader, extent: Extent, roots: MarkRoots) -> MarkStart:
     """Return where the mark of a store begins; `CellStore.roots_kept` gives the roots.
 
     Raises: StoreFailed: a root that somebody keeps is not here, or the record of removed cells is
@@ -408,13 +420,13 @@ def beginning_of(store: Reading, extent: Extent, roots: Roots) -> Beginning:
     kept = [*([] if extent.root is None else [extent.root]), *roots.kept()]
     others = [*([] if roots.root is None else [roots.root]), *roots.tops()]
     wanted = list(dict.fromkeys([*kept, *others]))
-    places = store._index.find_many(wanted)
-    found = Beginning([], [], roots.start)
+    locations = store._index.find_many(wanted)
+    found = MarkStart([], [], roots.start)
     needed = set(kept)
-    for hash, place in zip(wanted, places, strict=True):
-        if place >= 0:
+    for hash, location in zip(wanted, locations, strict=True):
+        if location >= 0:
             found.roots.append(hash)
-            found.places.append(place)
+            found.locations.append(location)
         elif hash in needed:
             raise damaged(
                 f"the root 0x{hash.hex()}, which is the present one or is kept, is not here"
@@ -425,11 +437,11 @@ def beginning_of(store: Reading, extent: Extent, roots: Roots) -> Beginning:
 WAITING_MIN: Final = 4_096
 """With so many cells waiting there is enough for several processes to do."""
 
-TOPS_MAX: Final = 16_384
+FRONTIER_MAX: Final = 16_384
 """Cells that one process marks before it shares the work out, and a thousand more at most."""
 
 
-class Tops(NamedTuple):
+class MarkFrontier(NamedTuple):
     """How far one process came with a mark before it shares the rest out."""
 
     marked: list[int]
@@ -438,13 +450,13 @@ class Tops(NamedTuple):
     """(hash, place) of cells that are yet to be marked."""
 
 
-def mark_tops(store: Reading, extent: Extent, hashes: Iterable[bytes]) -> Tops:
+def mark_frontier(store: StoreReader, extent: Extent, hashes: Iterable[bytes]) -> MarkFrontier:
     """Follow cells with these hashes, level by level, to the end or until many wait.
 
     Raises: StoreFailed: the store is damaged.
     Memory: bounded, whatever the size of the store.
     """
-    marker = StretchMarker(store, extent, Stretch(0, 0, SEGMENTS_MAX, 0))
+    marker = PartitionMarker(store, extent, StorePartition(0, 0, SEGMENTS_MAX, 0))
     met: set[bytes] = set()
     waiting: list[tuple[bytes, int]] = []
     marked: list[int] = []
@@ -452,15 +464,15 @@ def mark_tops(store: Reading, extent: Extent, hashes: Iterable[bytes]) -> Tops:
     while True:
         new = sorted(below - met)
         met.update(new)
-        for hash, place in zip(new, marker._find(new), strict=True):
-            if place < 0:
+        for hash, location in zip(new, marker._find(new), strict=True):
+            if location < 0:
                 raise absent(hash)
-            if marker._is_ours(hash, place):
-                waiting.append((hash, place))
-        if not waiting or len(waiting) >= WAITING_MIN or len(marked) >= TOPS_MAX:
-            return Tops(marked, waiting)
+            if marker._is_ours(hash, location):
+                waiting.append((hash, location))
+        if not waiting or len(waiting) >= WAITING_MIN or len(marked) >= FRONTIER_MAX:
+            return MarkFrontier(marked, waiting)
         batch, waiting = waiting[:MARK_CELLS], waiting[MARK_CELLS:]
         below = set()
-        for hash, place in batch:
-            marked.append(place)
-            below.update(branch_hashes(marker.read(hash, place)))
+        for hash, location in batch:
+            marked.append(location)
+            below.update(branch_hashes(marker.read(hash, location)))

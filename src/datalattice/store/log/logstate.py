@@ -6,19 +6,19 @@ there. Parts that were never completed leave staged cells: stored, but not annou
 
 from __future__ import annotations
 
-from datalattice.store.garbage import REMOVED_NOTHING, Removed, Sieve
-from datalattice.store.hashindex import STAGED, HashIndex, Position, Watermark
-from datalattice.store.recovery import Pack
+from datalattice.store.log.hashindex import STAGED, HashIndex, Position, Watermark
+from datalattice.store.log.recovery import Pack
+from datalattice.store.log.removed import NOTHING_REMOVED, RemovedFilter, RemovedRecord
 
 
 class LogState:
     """Applies packs, in the order of the log, to an index."""
 
     def __init__(
-        self, index: HashIndex, start: Watermark, removed: Removed = REMOVED_NOTHING
+        self, index: HashIndex, start: Watermark, removed: RemovedRecord = NOTHING_REMOVED
     ) -> None:
         self._index = index
-        self._sieve = Sieve(removed)
+        self._sieve = RemovedFilter(removed)
         self._parts: list[Pack] = []
         self._whole = start.position  # behind the last pack that no later one has to complete
         self.position = start.position
@@ -47,7 +47,11 @@ class LogState:
         self._index_cells(pack)
         self._parts.clear()
         promoted = [(hash, self._index.find(hash)) for hash in pack.promoted]
-        moved = {hash: place & ~STAGED for hash, place in promoted if place >= 0 and place & STAGED}
+        moved = {
+            hash: location & ~STAGED
+            for hash, location in promoted
+            if location >= 0 and location & STAGED
+        }
         if moved:
             self._index.add(list(moved), list(moved.values()))
         self.staged = max(0, self.staged - len(pack.promoted))
@@ -57,9 +61,9 @@ class LogState:
 
     def _apply_sifted(self, pack: Pack) -> None:
         """Take in a pack that a collection has looked at: it knows what counts, and how."""
-        found = self._sieve.sift(pack.hashes, pack.places)
-        hashes, places, staged = (pack.hashes, pack.places, 0) if found is None else found
-        self._index.add(hashes, places)
+        found = self._sieve.sift(pack.hashes, pack.locations)
+        hashes, locations, staged = (pack.hashes, pack.locations, 0) if found is None else found
+        self._index.add(hashes, locations)
         self.staged += staged
         if pack.root is not None:
             self.root = pack.root
@@ -67,7 +71,7 @@ class LogState:
 
     def _index_cells(self, pack: Pack) -> None:
         self.staged += pack.staged
-        self._index.add(pack.hashes, pack.places)
+        self._index.add(pack.hashes, pack.locations)
 
     def _index_orphans(self, pack: Pack) -> list[bytes]:
         """Take in a part of no commit: cells that are here already stay where and what they are.
@@ -75,14 +79,14 @@ class LogState:
         Return the hashes of the others.
         """
         known = self._index.find_many(pack.hashes)
-        places = {
-            hash: place | STAGED
-            for hash, place, before in zip(pack.hashes, pack.places, known, strict=True)
+        locations = {
+            hash: location | STAGED
+            for hash, location, before in zip(pack.hashes, pack.locations, known, strict=True)
             if before < 0
         }
-        self.staged += len(places)
-        self._index.add(list(places), list(places.values()))
-        return list(places)
+        self.staged += len(locations)
+        self._index.add(list(locations), list(locations.values()))
+        return list(locations)
 
     def give_up_parts(self) -> list[bytes]:
         """Take in the packs of a commit that was never completed; return the hashes of its cells.

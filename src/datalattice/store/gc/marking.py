@@ -14,12 +14,12 @@ from typing import Final
 from datalattice.cells import branch_hashes
 from datalattice.errors import Corruption, StoreFailed
 from datalattice.store.disk import Disk
-from datalattice.store.garbage import Marks, Removed
-from datalattice.store.hashindex import HashIndex, Position
-from datalattice.store.logstate import LogState
-from datalattice.store.packing import locate
-from datalattice.store.recovery import Gap, LogReader
-from datalattice.store.segments import SegmentReader, segment_path
+from datalattice.store.log.hashindex import HashIndex, Position
+from datalattice.store.log.logstate import LogState
+from datalattice.store.log.packing import locate
+from datalattice.store.log.recovery import Gap, LogReader
+from datalattice.store.log.removed import LocationSet, RemovedRecord
+from datalattice.store.log.segments import SegmentReader, segment_path
 
 MARK_CELLS: Final = 1_024
 """Cells that are followed in one step."""
@@ -36,14 +36,14 @@ CELL_BYTES: Final = 34
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how much of it, and of how much: "mark", cells, cells here."""
 
-PLACE_SHIFT: Final = 15
+LOCATION_SHIFT: Final = 15
 """Segment and byte are the bits of a place from this one on."""
 
 _sha3: Final = hashlib.sha3_256
 
 
 @dataclass(slots=True)
-class Roots:
+class MarkRoots:
     """What is followed. Functions, since they are asked again at the end."""
 
     kept: Callable[[], Iterable[bytes]]
@@ -58,22 +58,22 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class PriorMark:
     """What an earlier mark found out about the cells before some place of a store."""
 
     end: int
     """Segment and byte of that place, as the upper bits of a place have them."""
-    live: Marks
+    live: LocationSet
     """Cells that stay: with each of them, all below it."""
-    dead: Marks
+    dead: LocationSet
     """Cells that nothing reached then. What is in neither of the two was not known."""
 
 
-Begin = Callable[[], tuple[Roots, Known | None]]
+Begin = Callable[[], tuple[MarkRoots, PriorMark | None]]
 """Returns what a collection follows from, and what is known already."""
 
 
-class Follower:
+class CellMarker:
     """Follows cells by hash down to the last one, and marks their places."""
 
     def __init__(self, disk: Disk, folder: str, index: HashIndex) -> None:
@@ -81,7 +81,7 @@ class Follower:
         self._folder = folder
         self._index = index
         self._segments = SegmentReader(disk, folder)
-        self.marks = Marks()
+        self.marks = LocationSet()
         """The places of cells that stay."""
         self.cells = 0
 
@@ -91,19 +91,19 @@ class Follower:
         if must_be_here:
             stack = tops
         else:
-            places = self._find(tops)
-            stack = [hash for hash, place in zip(tops, places, strict=True) if place >= 0]
+            locations = self._find(tops)
+            stack = [hash for hash, location in zip(tops, locations, strict=True) if location >= 0]
         told = self.cells
         while stack:
             batch = stack[-MARK_CELLS:]
             del stack[-MARK_CELLS:]
             batch.sort()  # neighbours in the index
-            for hash, place in zip(batch, self._find(batch), strict=True):
-                if place < 0:
+            for hash, location in zip(batch, self._find(batch), strict=True):
+                if location < 0:
                     raise absent(hash)
-                if self._is_ours(hash, place) and self.marks.add(place):
-                    self._count(hash, place)
-                    stack += branch_hashes(self.read(hash, place))
+                if self._is_ours(hash, location) and self.marks.add(location):
+                    self._count(hash, location)
+                    stack += branch_hashes(self.read(hash, location))
             if self.cells - told >= MARK_CELLS:
                 told = self.cells
                 self._tell_cells(told)
@@ -111,34 +111,34 @@ class Follower:
     def _find(self, hashes: list[bytes]) -> list[int]:
         return self._index.find_many(hashes)
 
-    def _is_ours(self, hash: bytes, place: int) -> bool:
+    def _is_ours(self, hash: bytes, location: int) -> bool:
         """Return whether a cell is to be followed here."""
         return True
 
-    def _count(self, hash: bytes, place: int) -> None:
+    def _count(self, hash: bytes, location: int) -> None:
         """Take note of a cell that was marked just now."""
         self.cells += 1
 
     def _tell_cells(self, cells: int) -> None:
         """Tell how many cells are marked."""
 
-    def read(self, hash: bytes, place: int) -> bytes:
+    def read(self, hash: bytes, location: int) -> bytes:
         """Return the bytes of a cell, compared with its hash.
 
         Raises: StoreFailed: they are damaged.
         """
         try:
-            data = self._segments.read(place)
+            data = self._segments.read(location)
         except Corruption as error:
             raise damaged(str(error)) from error
         if _sha3(data).digest() != hash:
-            segment, offset, _ = locate(place)
+            segment, offset, _ = locate(location)
             path = segment_path(self._folder, segment)
             raise damaged(f"{path} at byte {offset}: cell 0x{hash.hex()} does not fit its hash")
         return data
 
 
-class Marker(Follower):
+class StoreMarker(CellMarker):
     """Follows what stays in one store."""
 
     def __init__(
@@ -149,10 +149,10 @@ class Marker(Follower):
         store_id: bytes,
         index: HashIndex,
         state: LogState,
-        roots: Roots,
-        removed: Removed,
+        roots: MarkRoots,
+        removed: RemovedRecord,
         progress: Progress | None,
-        known: Known | None = None,
+        known: PriorMark | None = None,
     ) -> None:
         super().__init__(disk, folder, index)
         self._store_id = store_id
@@ -188,8 +188,8 @@ class Marker(Follower):
         Raises: StoreFailed: a root that somebody keeps is not here, or as `follow`.
         """
         kept = list(self._roots.kept())
-        for hash, place in zip(kept, self._index.find_many(kept), strict=True):
-            if place < 0:
+        for hash, location in zip(kept, self._index.find_many(kept), strict=True):
+            if location < 0:
                 raise damaged(f"the root 0x{hash.hex()}, which a pin or lease keeps, is not here")
         self.follow(kept)
         self.follow(self._roots.tops())
@@ -230,27 +230,27 @@ class Marker(Follower):
     def _tell_cells(self, cells: int) -> None:
         self._tell(cells, max(cells, self._total))
 
-    def _count(self, hash: bytes, place: int) -> None:
-        segment = place >> 42
+    def _count(self, hash: bytes, location: int) -> None:
+        segment = location >> 42
         self.cells += 1
-        self.live[segment] = self.live.get(segment, 0) + ((place >> 1) & 0x3FFF) + CELL_BYTES
+        self.live[segment] = self.live.get(segment, 0) + ((location >> 1) & 0x3FFF) + CELL_BYTES
         if segment in self.watched:
             self.late.append(hash)
         self.changed.add(segment)
 
-    def _adopt(self, known: Known) -> None:
+    def _adopt(self, known: PriorMark) -> None:
         """Take over what an earlier mark found; follow what it did not know of.
 
         A cell that was written, or moved, since then is met in the packs that came since.
         """
         unknown: list[bytes] = []
-        for hash, place in self._index.entries():
-            if place >> PLACE_SHIFT >= known.end:
+        for hash, location in self._index.entries():
+            if location >> LOCATION_SHIFT >= known.end:
                 continue
-            if known.live.has(place):
-                if self.marks.add(place):
-                    self._count(hash, place)
-            elif not known.dead.has(place):
+            if known.live.has(location):
+                if self.marks.add(location):
+                    self._count(hash, location)
+            elif not known.dead.has(location):
                 unknown.append(hash)
         self.follow(unknown)
 

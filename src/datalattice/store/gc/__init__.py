@@ -1,0 +1,62 @@
+"""GC: collection of garbage: mark what is reached, copy it out of sparse segments, drop those.
+
+A store too large for one process is marked by many, partition by partition (`partitions`), and
+swept by their list (`sweeping`).
+"""
+
+from __future__ import annotations
+
+from datalattice.store.gc.collection import GRACE_MS, Collected
+from datalattice.store.gc.marking import LOCATION_SHIFT
+from datalattice.store.gc.partitions import (
+    Extent,
+    MarkFrontier,
+    MarkStart,
+    PartitionMarker,
+    PartitionPlan,
+    PartitionReader,
+    StorePartition,
+    check_extent,
+    entry_count,
+    extent_of,
+    location_when_opened,
+    mark_frontier,
+    mark_start,
+    missing_before,
+    record_damage,
+    upper_bits,
+)
+from datalattice.store.gc.sweeping import (
+    SweepHead,
+    SweepList,
+    SweptSegment,
+    sweep_head,
+    write_sweep_list,
+)
+
+__all__ = [
+    "GRACE_MS",
+    "LOCATION_SHIFT",
+    "Collected",
+    "Extent",
+    "MarkFrontier",
+    "MarkStart",
+    "PartitionMarker",
+    "PartitionPlan",
+    "PartitionReader",
+    "StorePartition",
+    "SweepHead",
+    "SweepList",
+    "SweptSegment",
+    "check_extent",
+    "entry_count",
+    "extent_of",
+    "location_when_opened",
+    "mark_frontier",
+    "mark_start",
+    "missing_before",
+    "record_damage",
+    "sweep_head",
+    "upper_bits",
+    "write_sweep_list",
+]

@@ -1,0 +1,10 @@
+"""Log: packs of cells in segment files, a store's only truth, and the index derived from them."""
+
+from __future__ import annotations
+
+from datalattice.store.log.hashindex import Position
+from datalattice.store.log.packing import locate
+from datalattice.store.log.recovery import Gap
+from datalattice.store.log.removed import LocationSet
+
+__all__ = ["Gap", "LocationSet", "Position", "locate"]
