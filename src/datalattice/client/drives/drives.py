@@ -1,7 +1,7 @@
-"""Drives: the file systems in a folder, to be read beside whoever writes, and to be edited.
+"""Drives: the file systems of an owner in a folder, read beside the running node and edited.
 
-Reading sees what is durable at that moment. A file's content is made before the edit that places
-it, so that an edit is quick however large the file is, and may be made again at no cost.
+A read sees what is durable at that moment. A file's content is stored before the edit that names
+it, so an edit is short however large the file is, and can be repeated at no cost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 from datalattice.apps.dlfs import FS_SECTION, Content, Drive, drive_names
 from datalattice.cells import STAGED_BYTES, Blob, Index, Map, Stage, Vector, blob_from
@@ -36,23 +37,73 @@ THREAD_WAIT_S: Final = 600.0
 """How long a thread waits for another one of this process, which may be writing a large file."""
 
 KEPT_BYTES_MAX: Final = 4 << 20
-"""Contents of files too small to be staged one by one that are kept in memory until then."""
+"""Contents of files too small to be staged one by one that wait in memory to be staged together."""
 
 _turns: Final[dict[str, threading.Lock]] = {}  # by folder: threads of one process take turns
 
 
 class DriveOf(Protocol):
-    """Gives drives by name, the folder's own ones unless an owner is named."""
+    """Gives drives by name: those of the folder's own key unless an owner is named."""
 
     def __call__(self, name: str, owner: bytes | None = None) -> Drive:
         """Return a drive."""
         ...
 
 
+class DriveWriter:
+    """Stores contents of files, and edits drives so that they name them.
+
+    edit:  runs a change of drives and makes it durable.
+    stage: stores large parts as they come; None keeps contents in memory.
+    """
+
+    def __init__(
+        self, edit: Callable[[Callable[[DriveOf], Any]], Any], stage: Stage | None = None
+    ) -> None:
+        self._edit = edit
+        self._stage = stage
+        self._kept: list[Blob] = []
+        self._kept_bytes = 0
+
+    def content(self, chunks: bytes | Iterable[bytes]) -> Content:
+        """Return the content of a file, its parts stored as they come; no file has it yet."""
+        made = content_of(chunks, self._stage)
+        if self._stage is not None and isinstance(made, Blob):
+            # Staging stores parts of STAGED_BYTES and more; the rest of a blob is still in memory.
+            self._kept.append(made)
+            self._kept_bytes += min(len(made), STAGED_BYTES)
+            if self._kept_bytes >= KEPT_BYTES_MAX:
+                self._stage(Vector.of(self._kept))
+                self._kept, self._kept_bytes = [], 0
+        return made
+
+    def edit(self, change: Callable[[DriveOf], T]) -> T:
+        """Make one change of any of the drives; return its result once it is durable.
+
+        change: may run several times. The first write to a missing drive makes it. Drives of other
+                owners are for reading.
+        """
+        result: T = self._edit(change)
+        return result
+
+
+def edit_drives(editor: Editor, change: Callable[[DriveOf], T]) -> T:
+    """Make one change of drives by an editor of their folder."""
+
+    def run(cursor: RootLattice, keys: KeyPair) -> T:
+        def drive_of(name: str, owner: bytes | None = None) -> Drive:
+            whose = keys.public_key if owner is None else owner
+            return Drive.at(cursor, whose, name, stage=editor.stage)
+
+        return change(drive_of)
+
+    return editor.edit(run)
+
+
 class Drives:
     """The drives of one owner in a folder.
 
-    Threads may share one. It keeps the store open for reading until it is closed.
+    Threads may share one object. It keeps the store open for reading until `close`.
     """
 
     def __init__(
@@ -70,9 +121,9 @@ class Drives:
     # --- reading ---
 
     def owner(self) -> bytes:
-        """Return whose drives these are: the named owner, else the folder's own, else the only one.
+        """Return the named owner, else the folder's own key, else the only owner with drives.
 
-        Raises: UsageError: none is named, the folder has no key, and there is none or several.
+        Raises: NoSigningKey: there is no such owner. UsageError: there are several.
         """
         if self._owner is not None:
             return self._owner
@@ -98,9 +149,9 @@ class Drives:
         return drive_names(self._cursor(), self.owner())
 
     def drive(self, name: str) -> Drive:
-        """Return a drive as it is now, to read from; it stays as it is.
+        """Return a snapshot of a drive.
 
-        Raises: NoSuchPath: there is none of that name.
+        Raises: NoSuchPath: it does not exist.
         """
         cursor = self._cursor()
         owner = self.owner()
@@ -109,10 +160,10 @@ class Drives:
         return Drive.at(cursor, owner, name)
 
     def readable(self, name: str) -> Drive:
-        """Return a drive as `drive` does, or the only one of that name if we have none.
+        """Return a snapshot of our drive of a name, else of the only other owner's.
 
-        An owner that was named is the only one asked.
-        Raises: NoSuchPath: there is none of that name. UsageError: several others have one.
+        With a named owner only that one's drive counts.
+        Raises: NoSuchPath: it does not exist. UsageError: several other owners have one.
         """
         if self._owner is not None:
             return self.drive(name)
@@ -130,7 +181,7 @@ class Drives:
         return Drive.at(cursor, holders[0], name)
 
     def _cursor(self) -> RootLattice:
-        """Return a cursor on the present root, the same one while that does not change."""
+        """Return a cursor on the present root; it is reused while the root does not change."""
         with self._lock:
             reader = self._open()
             hash = None if reader is None else reader.root_hash()
@@ -141,18 +192,18 @@ class Drives:
             return self._seen[1]
 
     def _open(self) -> CellStore | None:
-        """Return the store, open for reading in this process; None when there is none yet."""
+        """Return the store, open for reading in this process; None before it exists."""
         if self._closed:
             raise StoreClosed(f"the drives of {self.folder.path} were closed")
         if self._pid != os.getpid():
-            # A child must not use what its parent opened, nor close it.
+            # After a fork: a child must neither use nor close what its parent opened.
             self._reader, self._seen, self._pid = None, None, os.getpid()
         if self._reader is None and self.folder.store_path.is_dir():
             self._reader = open_reader(self.folder)
         return self._reader
 
     def close(self) -> None:
-        """Give the store back. What was read from it can no longer load what it has not yet."""
+        """Close the store. Snapshots can no longer load cells that were not loaded yet."""
         with self._lock:
             self._closed = True
             if self._reader is not None and self._pid == os.getpid():
@@ -162,9 +213,10 @@ class Drives:
     # --- writing ---
 
     def check_writable(self) -> None:
-        """Raise what a write would raise whatever it writes.
+        """Check that writing is allowed.
 
-        Raises: ReadOnly: opened so, or another owner's. NoSigningKey: the folder has no key.
+        Raises: ReadOnly: they were opened read-only, or belong to another owner. NoSigningKey: the
+                folder has no key.
         """
         if self._read_only:
             raise ReadOnly("these drives were opened to be read only")
@@ -177,7 +229,7 @@ class Drives:
 
     @contextmanager
     def writing(self) -> Iterator[DriveWriter]:
-        """Give what writes to these drives; other processes wait meanwhile.
+        """Give a writer to these drives; other processes wait meanwhile.
 
         Raises: as `check_writable` and `editing`.
         """
@@ -190,50 +242,54 @@ class Drives:
             )
         try:
             with editing(self.folder) as editor:
-                yield DriveWriter(editor)
+                yield DriveWriter(partial(edit_drives, editor), editor.stage)
         finally:
             turn.release()
 
 
-class DriveWriter:
-    """Writes to the drives of a folder's own key."""
+class OneDrive:
+    """One drive of the caller's, with the interface of `Drives` that a file system needs."""
 
-    def __init__(self, editor: Editor) -> None:
-        self._editor = editor
-        self._kept: list[Blob] = []
-        self._kept_bytes = 0
+    def __init__(self, drive: Drive, *, read_only: bool) -> None:
+        self._drive = drive
+        self._read_only = read_only
 
-    def content(self, chunks: bytes | Iterable[bytes]) -> Content:
-        """Return the content of a file, its parts stored as they come; no file has it yet."""
-        made = content_of(chunks, self._editor.stage)
-        if isinstance(made, Blob):
-            # What was not large enough to be staged by itself is, together with others of its kind.
-            self._kept.append(made)
-            self._kept_bytes += min(len(made), STAGED_BYTES)
-            if self._kept_bytes >= KEPT_BYTES_MAX:
-                self._editor.stage(Vector.of(self._kept))
-                self._kept, self._kept_bytes = [], 0
-        return made
+    def drive(self, _name: str) -> Drive:
+        """Return a snapshot of the drive."""
+        return self._drive.clone()
 
-    def edit(self, change: Callable[[DriveOf], T]) -> T:
-        """Make one change of any of the drives; return what it returned, when it is durable.
+    def names(self) -> list[str]:
+        """Return no names: paths begin inside the drive."""
+        return []
 
-        It is given a function that gives drives by name, and may run several times. A drive that is
-        not there is made by the first write to it. Drives of others are there to be read.
+    def check_writable(self) -> None:
+        """Check that writing is allowed.
+
+        Raises: ReadOnly: the drive was opened read-only.
         """
+        if self._read_only:
+            raise ReadOnly("this drive was opened to be read only")
 
-        def run(cursor: RootLattice, keys: KeyPair) -> T:
-            def drive_of(name: str, owner: bytes | None = None) -> Drive:
-                whose = keys.public_key if owner is None else owner
-                return Drive.at(cursor, whose, name, stage=self._editor.stage)
+    @contextmanager
+    def writing(self) -> Iterator[DriveWriter]:
+        """Give a writer to the drive."""
+        self.check_writable()
+        yield DriveWriter(self._edit)
 
-            return change(drive_of)
+    def _edit(self, change: Callable[[DriveOf], Any]) -> Any:
+        # On a fork, so that an edit that raises changes nothing.
+        fork = self._drive.fork()
+        result = change(lambda _name, _owner=None: fork)
+        fork.sync()
+        self._drive.sync()
+        return result
 
-        return self._editor.edit(run)
+    def close(self) -> None:
+        """Leave the drive to the caller."""
 
 
 def content_of(chunks: bytes | Iterable[bytes], stage: Stage | None) -> Content:
-    """Return the content of a file."""
+    """Return the content of a file made of these bytes, its large parts staged."""
     pieces = [chunks] if isinstance(chunks, bytes) else chunks
     if stage is None:
         made = blob_from(pieces)

@@ -4,10 +4,9 @@
     with fsspec.open("dlfs://papers/2026/plan.txt", "w") as file:
         file.write("...")                    # durable when it is closed
 
-Paths begin with the name of a drive. Writing makes missing directories and drives, as object
-stores do. A file that is read keeps the content it had when it was opened; what is written is
-placed, whole, when the file is closed, or when the transaction ends: all files of one are one
-commit.
+Paths begin with the name of a drive. A write makes missing directories and drives, as in object
+stores. An open file keeps the content it had when it was opened. A written file appears when it is
+closed, or with all other files of its transaction in one commit.
 """
 
 from __future__ import annotations
@@ -28,21 +27,17 @@ from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
 from datalattice.apps.dlfs import Drive
+from datalattice.client.addresses import parse_key
+from datalattice.client.drives.drives import DriveOf, Drives, DriveWriter, OneDrive
 from datalattice.client.drives.openfiles import (
     DLFSFile,
+    DrivePath,
     OneCommit,
     Operation,
+    Resolve,
     directory_info,
     file_info,
-)
-from datalattice.client.drives.oserrors import os_errors
-from datalattice.client.drives.places import (
-    DrivePlaces,
-    FolderPlaces,
-    Place,
-    Places,
-    Resolve,
-    Writer,
+    os_errors,
 )
 from datalattice.client.drives.transfer import copy_tree, pieces
 from datalattice.client.folder import folder_of
@@ -51,15 +46,15 @@ from datalattice.errors import UsageError
 PROTOCOL: Final = "dlfs"
 
 READ_BYTES: Final = 1 << 18
-"""What is read ahead of a reader who asks for less."""
+"""Read-ahead of readers that ask for less."""
 
 
 class _Cached(type(AbstractFileSystem)):  # type: ignore[misc]
-    """Instances are shared by what they lead to, however that was written."""
+    """Shares instances by the folder they lead to, however its path was written."""
 
     def __call__(cls, **options: Any) -> Any:
         if options.get("drive") is not None:
-            # Two drives may look alike; each is itself.
+            # Equal drives are still different objects to sync.
             options["skip_instance_cache"] = True
         else:
             folder = options.get("folder")
@@ -94,16 +89,21 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         super().__init__(**options)
         self._auto_mkdir = auto_mkdir
         self._batch = threading.local()
-        self._places: Places
+        self._is_one_drive = drive is not None
+        self._drives: Drives | OneDrive
         if drive is not None:
-            self._places = DrivePlaces(drive, read_only=read_only)
+            self._drives = OneDrive(drive, read_only=read_only)
+            self._id = f"{id(drive):x}"
         else:
-            self._places = FolderPlaces(folder_of(folder), owner, read_only=read_only)
+            found = folder_of(folder)
+            whose = parse_key(owner.hex() if isinstance(owner, bytes) else owner) if owner else None
+            self._drives = Drives(found, whose, read_only=read_only)
+            self._id = str(found.path)
 
     @property
     def fsid(self) -> str:
-        """A word for where the drives are."""
-        return f"{PROTOCOL}_{self._places.name}"
+        """Name of the file system: the folder, or the identity of the one drive."""
+        return f"{PROTOCOL}_{self._id}"
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -115,8 +115,27 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         return "/".join(name for name in text.split("/") if name)
 
     def close(self) -> None:
-        """Give the store back; reading and writing open it again no more."""
-        self._places.close()
+        """Close the store; later reads and writes raise StoreClosed."""
+        self._drives.close()
+
+    def _locate(self, drive_of: Callable[[str], Drive], path: str) -> DrivePath | None:
+        """Return where a path leads; None for the directory of all drives."""
+        if self._is_one_drive:
+            return DrivePath("", drive_of(""), f"/{path}")
+        name, _, inside = path.partition("/")
+        if name in (".", ".."):
+            raise UsageError(f"a path begins with the name of a drive, and {name} is none")
+        return DrivePath(name, drive_of(name), f"/{inside}") if name else None
+
+    def _path_in_drive(self, path: str) -> DrivePath:
+        """Return where a path leads now.
+
+        Raises: IsADirectoryError: to the directory of all drives.
+        """
+        found = self._locate(self._drives.drive, path)
+        if found is None:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return found
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -124,34 +143,34 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         """Return name, size, type, mtime (Unix seconds) and hash of a file or directory."""
         path = self._strip_protocol(path)
         with os_errors(path):
-            place = self._places.find(path)
-            if place is None:
+            found = self._locate(self._drives.drive, path)
+            if found is None:
                 return directory_info(path)
-            return file_info(path, place.drive.stat(place.path))
+            return file_info(path, found.drive.stat(found.path))
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """List a directory, or name a file."""
         path = self._strip_protocol(path)
         with os_errors(path):
-            place = self._places.find(path)
-            if place is None:
-                found = [directory_info(name) for name in self._places.drives()]
+            found = self._locate(self._drives.drive, path)
+            if found is None:
+                listed = [directory_info(name) for name in self._drives.names()]
             else:
-                stat = place.drive.stat(place.path)
+                stat = found.drive.stat(found.path)
                 if stat.is_dir:
                     start = f"{path}/" if path else ""
-                    entries = place.drive.entries(place.path)
-                    found = [file_info(start + one.name, one) for one in entries]
+                    entries = found.drive.entries(found.path)
+                    listed = [file_info(start + one.name, one) for one in entries]
                 else:
-                    found = [file_info(path, stat)]
-        return found if detail else [one["name"] for one in found]
+                    listed = [file_info(path, stat)]
+        return listed if detail else [one["name"] for one in listed]
 
     def modified(self, path: str) -> datetime:
         """Return when a file or directory was last changed."""
         return datetime.fromtimestamp(self.info(path)["mtime"], UTC)
 
     def checksum(self, path: str) -> int:
-        """Return a number that is another one when content or time of a file is another."""
+        """Return a number that changes with the content or time of a file."""
         return int(self.info(path)["hash"], 16)
 
     def ukey(self, path: str) -> str:
@@ -164,16 +183,10 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         """Return the bytes of a file, or of a part of it; negative positions count from the end."""
         path = self._strip_protocol(path)
         with os_errors(path):
-            place = self._need_place(path)
-            size = len(place.drive.content(place.path))
+            found = self._path_in_drive(path)
+            size = len(found.drive.content(found.path))
             first, last, _ = slice(start, end).indices(size)
-            return place.drive.read(place.path, first, max(first, last))
-
-    def _need_place(self, path: str) -> Place:
-        place = self._places.find(path)
-        if place is None:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return place
+            return found.drive.read(found.path, first, max(first, last))
 
     def _open(
         self,
@@ -200,32 +213,40 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
     # --- writing ------------------------------------------------------------------------------
 
     @contextmanager
-    def _writing(self) -> Iterator[Writer]:
-        """Give a writer: the one that this thread has already, or a new one."""
-        writer: Writer | None = getattr(self._batch, "writer", None)
+    def _writing(self) -> Iterator[DriveWriter]:
+        """Give the writer of this thread's batch, or a new one."""
+        writer: DriveWriter | None = getattr(self._batch, "writer", None)
         if writer is not None:
             yield writer
             return
-        with self._places.writing() as writer:
+        with self._drives.writing() as writer:
             self._batch.writer = writer
             try:
                 yield writer
             finally:
                 self._batch.writer = None
 
+    def _commit(self, writer: DriveWriter, operations: Iterable[Operation]) -> None:
+        def change(drive_of: DriveOf) -> None:
+            resolve = partial(self._locate, drive_of)
+            for operation in operations:
+                operation(resolve)
+
+        writer.edit(change)
+
     def _apply(self, path: str, *operations: Operation) -> None:
-        """Do all of these in one commit, now or at the end of the batch this thread is in."""
+        """Do these in one commit, now or at the end of this thread's batch."""
         waiting: list[Operation] | None = getattr(self._batch, "waiting", None)
         with os_errors(path):
             if waiting is not None:
                 waiting.extend(operations)
                 return
             with self._writing() as writer:
-                writer.edit(partial(_all, operations))
+                self._commit(writer, operations)
 
     @contextmanager
     def _batched(self, path: str) -> Iterator[None]:
-        """Make what is written inside one commit."""
+        """Collect what is written inside into one commit."""
         batch = self._batch
         if getattr(batch, "waiting", None) is not None:
             yield
@@ -238,7 +259,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             finally:
                 batch.waiting = None
             if operations:
-                writer.edit(partial(_all, operations))
+                self._commit(writer, operations)
 
     def _parent_of(self, resolve: Resolve, path: str) -> None:
         """Make what is missing above a path."""
@@ -249,14 +270,14 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
                 above.drive.makedirs(above.path)
 
     def _write(self, path: str, value: Any, mode: str) -> Operation:
-        """Return the operation that gives a file its content, made already."""
+        """Return the operation that gives a file a content that is stored already."""
 
         def write(resolve: Resolve) -> None:
             self._parent_of(resolve, path)
-            place = _in_a_drive(resolve, path)
-            if mode in ("xb", "create") and place.drive.exists(place.path):
+            found = _in_a_drive(resolve, path)
+            if mode in ("xb", "create") and found.drive.exists(found.path):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            place.drive.write(place.path, value)
+            found.drive.write(found.path, value)
 
         return write
 
@@ -311,7 +332,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             super().put(lpath, rpath, recursive=recursive, **kwargs)
 
     def place(self, files: Sequence[DLFSFile]) -> None:
-        """Give files what was written to them, in one commit."""
+        """Write files that were written to, in one commit."""
         if not files:
             return
         with os_errors(files[0].path), self._writing() as writer:
@@ -322,11 +343,11 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
         def append(resolve: Resolve) -> None:
             self._parent_of(resolve, path)
-            place = _in_a_drive(resolve, path)
-            if not place.drive.exists(place.path):
-                place.drive.write(place.path, b"")
+            found = _in_a_drive(resolve, path)
+            if not found.drive.exists(found.path):
+                found.drive.write(found.path, b"")
             for chunk in chunks():
-                place.drive.append(place.path, chunk)
+                found.drive.append(found.path, chunk)
 
         return append
 
@@ -335,35 +356,32 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         path = self._strip_protocol(path)
 
         def make(resolve: Resolve) -> None:
-            place = resolve(path)
-            if place is None or (place.path == "/" and self._exists_drive(place)):
+            found = resolve(path)
+            if found is None or (found.path == "/" and _drive_exists(found)):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            if place.path == "/":
-                place.drive.ensure()
+            if found.path == "/":
+                found.drive.ensure()
             elif create_parents:
-                place.drive.ensure()
-                place.drive.makedirs(place.path, exist_ok=False)
+                found.drive.ensure()
+                found.drive.makedirs(found.path, exist_ok=False)
             else:
-                place.drive.mkdir(place.path)
+                found.drive.mkdir(found.path)
 
         self._apply(path, make)
-
-    def _exists_drive(self, place: Place) -> bool:
-        return place.drive.cursor.get() is not None
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Make a directory and those missing above it."""
         path = self._strip_protocol(path)
 
         def make(resolve: Resolve) -> None:
-            place = resolve(path)
-            there = place is None or (place.path == "/" and self._exists_drive(place))
+            found = resolve(path)
+            there = found is None or (found.path == "/" and _drive_exists(found))
             if there and not exist_ok:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-            if place is not None:
-                place.drive.ensure()
-                if place.path != "/":
-                    place.drive.makedirs(place.path, exist_ok=exist_ok)
+            if found is not None:
+                found.drive.ensure()
+                if found.path != "/":
+                    found.drive.makedirs(found.path, exist_ok=exist_ok)
 
         self._apply(path, make)
 
@@ -373,14 +391,14 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         if not self.isdir(path):
             code = errno.ENOTDIR if self.exists(path) else errno.ENOENT
             raise OSError(code, os.strerror(code), path)
-        self._apply(path, lambda resolve: _in_a_drive(resolve, path).delete())
+        self._apply(path, lambda resolve: _delete(resolve, path))
 
     def rm_file(self, path: str) -> None:
         """Delete a file."""
         path = self._strip_protocol(path)
         if self.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        self._apply(path, lambda resolve: _in_a_drive(resolve, path).delete())
+        self._apply(path, lambda resolve: _delete(resolve, path))
 
     _rm = rm_file
 
@@ -405,8 +423,8 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             return
 
         def copy(resolve: Resolve) -> None:
-            place = _in_a_drive(resolve, source)
-            self._write(target, place.drive.content(place.path), "wb")(resolve)
+            found = _in_a_drive(resolve, source)
+            self._write(target, found.drive.content(found.path), "wb")(resolve)
 
         self._apply(source, copy)
 
@@ -439,22 +457,26 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         self._apply(source, move)
 
 
-def _all(operations: Iterable[Operation], resolve: Resolve) -> None:
-    for operation in operations:
-        operation(resolve)
-
-
-def _in_a_drive(resolve: Resolve, path: str) -> Place:
-    place = resolve(path)
-    if place is None:
+def _in_a_drive(resolve: Resolve, path: str) -> DrivePath:
+    found = resolve(path)
+    if found is None:
         raise UsageError("a path begins with the name of a drive: dlfs://drive/path")
-    return place
+    return found
+
+
+def _drive_exists(found: DrivePath) -> bool:
+    return found.drive.cursor.get() is not None
+
+
+def _delete(resolve: Resolve, path: str) -> None:
+    found = _in_a_drive(resolve, path)
+    found.drive.delete(found.path)
 
 
 def _remove(path: str, resolve: Resolve) -> None:
-    place = _in_a_drive(resolve, path)
-    if place.path != "/":
-        place.drive.remove_tree(place.path)
+    found = _in_a_drive(resolve, path)
+    if found.path != "/":
+        found.drive.remove_tree(found.path)
         return
-    for name in place.drive.list("/"):
-        place.drive.remove_tree(f"/{name}")
+    for name in found.drive.list("/"):
+        found.drive.remove_tree(f"/{name}")

@@ -1,4 +1,4 @@
-"""Open files: what fsspec reads and writes of a drive, and what ends a transaction."""
+"""Open files: what fsspec reads and writes of a drive, and the errors and paths it expects."""
 
 from __future__ import annotations
 
@@ -6,27 +6,75 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Final
+from contextlib import contextmanager
+from typing import IO, Any, Final, NamedTuple
 
 from fsspec.spec import AbstractBufferedFile
 from fsspec.transaction import Transaction
 
-from datalattice.apps.dlfs import Stat
-from datalattice.client.drives.places import Resolve, Writer
+from datalattice.apps.dlfs import Drive, Stat
+from datalattice.client.drives.drives import DriveWriter
 from datalattice.client.drives.transfer import pieces
+from datalattice.errors import (
+    AlreadyExists,
+    DataLatticeError,
+    DirectoryNotEmpty,
+    IsADirectory,
+    NoSigningKey,
+    NoSuchPath,
+    NotADirectory,
+    ReadOnly,
+    StoreFull,
+)
+
+
+class DrivePath(NamedTuple):
+    """A path inside a drive."""
+
+    drive_name: str
+    drive: Drive
+    path: str
+
+
+Resolve = Callable[[str], DrivePath | None]
+"""From a path of the file system to one in a drive; None for the directory of all drives."""
 
 Operation = Callable[[Resolve], None]
-"""A part of an edit: it is given a function from paths to places."""
+"""A part of an edit."""
 
 SPOOL_BYTES: Final = 8 << 20
 """A file being written is kept in memory up to this size, then in a temporary file."""
 
+# A subclass stands before its base class: the first match decides.
+_CODES: Final[tuple[tuple[type[DataLatticeError], int], ...]] = (
+    (NotADirectory, errno.ENOTDIR),
+    (NoSuchPath, errno.ENOENT),
+    (AlreadyExists, errno.EEXIST),
+    (IsADirectory, errno.EISDIR),
+    (DirectoryNotEmpty, errno.ENOTEMPTY),
+    (ReadOnly, errno.EROFS),
+    (NoSigningKey, errno.EACCES),
+    (StoreFull, errno.ENOSPC),
+)
+
+
+@contextmanager
+def os_errors(path: str) -> Iterator[None]:
+    """Raise errors that have an errno as OSError of the matching class, others unchanged."""
+    try:
+        yield
+    except DataLatticeError as error:
+        for kind, code in _CODES:
+            if isinstance(error, kind):
+                raise OSError(code, str(error), path) from error
+        raise
+
 
 class OneCommit(Transaction):
-    """Files that are placed by one commit."""
+    """A transaction whose files are written by one commit."""
 
     def complete(self, commit: bool = True) -> None:
-        """Place all files, or forget them."""
+        """Write all files, or discard them."""
         fs, files = self.fs, list(self.files)
         self.files.clear()
         try:
@@ -43,14 +91,14 @@ class DLFSFile(AbstractBufferedFile):
 
     def __init__(self, fs: Any, path: str, mode: str, block_size: int, **kwargs: Any) -> None:
         self._spool: IO[bytes] | None = None
-        self._closed = True  # until all is well
+        self._closed = True  # until __init__ has succeeded
         if mode == "rb":
-            place = fs._need_place(path)
-            self._stat = file_info(path, place.drive.stat(place.path))
-            self._content = place.drive.content(place.path)
+            found = fs._path_in_drive(path)
+            self._stat = file_info(path, found.drive.stat(found.path))
+            self._content = found.drive.content(found.path)
             kwargs["size"] = len(self._content)
         else:
-            fs._places.check_writable()
+            fs._drives.check_writable()
             if fs.isdir(path):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             if mode == "xb" and fs.exists(path):
@@ -76,13 +124,14 @@ class DLFSFile(AbstractBufferedFile):
             self.commit()
         return True
 
-    def operation(self, writer: Writer) -> Operation:
-        """Return what places the file, its content stored already."""
+    def operation(self, writer: DriveWriter) -> Operation:
+        """Return the part of an edit that writes the file; its content is stored already."""
+        made: Operation
         if self.mode == "ab":
-            placed: Operation = self.fs.append_pieces(self.path, self._written)
+            made = self.fs.append_pieces(self.path, self._written)
         else:
-            placed = self.fs._write(self.path, writer.content(self._written()), self.mode)
-        return placed
+            made = self.fs._write(self.path, writer.content(self._written()), self.mode)
+        return made
 
     def _written(self) -> Iterator[bytes]:
         assert self._spool is not None
@@ -90,25 +139,25 @@ class DLFSFile(AbstractBufferedFile):
         return pieces(self._spool)
 
     def commit(self) -> None:
-        """Place what was written."""
+        """Give the drive the file."""
         try:
             self.fs.place([self])
         finally:
             self.discard()
 
     def discard(self) -> None:
-        """Forget what was written."""
+        """Drop what was written."""
         if self._spool is not None:
             self._spool.close()
 
 
 def directory_info(path: str) -> dict[str, Any]:
-    """Return what is told about a directory that is in no drive."""
+    """Return what fsspec expects of the directory of all drives, or of a drive in it."""
     return {"name": path, "size": 0, "type": "directory"}
 
 
 def file_info(path: str, stat: Stat) -> dict[str, Any]:
-    """Return what is told about a file or directory of a drive."""
+    """Return what fsspec expects of a file or directory of a drive."""
     return {
         "name": path,
         "size": stat.size,

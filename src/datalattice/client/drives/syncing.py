@@ -1,10 +1,10 @@
-"""Syncing: a local folder and a directory of a drive made alike, reading only what changed.
+"""Syncing: makes a local folder and a directory of a drive alike, reading only what changed.
 
-What both sides had when they were last made alike is kept beside the store, with size and time of
-the local files. A side has changed a path if it has something else there now. What only one side
-changed goes to the other one; a path that both changed, or that is a file here and a directory
-there, is a conflict: both are left as they are and the path is named, unless one side is preferred.
-Something deleted comes back from the other side, unless deletions are wanted, too.
+What both sides had when they were last alike is kept beside the store, with size and times of the
+local files. A side has changed a path if it has something else there now. A change of one side goes
+to the other. A path that both changed, or that is a file here and a directory there, is a conflict:
+both sides stay as they are and the path is named, unless one side is preferred. A deletion on one
+side is undone from the other side, unless deletions are wanted.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from datalattice.apps.dlfs import Content, Drive
 from datalattice.cells import value_hash
 from datalattice.client.drives.drives import DriveOf, Drives
 from datalattice.client.drives.transfer import (
+    LocalItem,
     Told,
     fetch,
     hash_file,
@@ -34,7 +36,7 @@ from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, Usag
 from datalattice.store import FOLDER_MODE
 
 DIRECTORY: Final = "directory"
-"""In the place of a file's hash."""
+"""Stands for the hash of a directory."""
 
 Names = tuple[str, ...]
 
@@ -48,7 +50,7 @@ class Direction(StrEnum):
 
 
 class Side(StrEnum):
-    """Whose word counts where both sides changed."""
+    """Which side wins where both changed."""
 
     NONE = "none"
     LOCAL = "local"
@@ -56,15 +58,15 @@ class Side(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What was at a path when both sides were alike; size and times of the local file.
+class FileState:
+    """A local file or directory as it was seen; a directory has the hash `DIRECTORY` alone.
 
-    The time of its last change of any kind is among them: the time of its content can be set.
+    The ctime is part of it because programs can set the mtime, and so hide a change.
     """
 
     hash: str
-    size: int
-    mtime_ns: int
+    size: int = 0
+    mtime_ns: int = 0
     ctime_ns: int = 0
 
 
@@ -83,17 +85,8 @@ class SyncResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the two sides are alike now, as far as was asked."""
+        """Whether the two sides are alike now, as far as the caller asked."""
         return not self.conflicts and not self.failed
-
-
-@dataclass(frozen=True, slots=True)
-class _Local:
-    path: Path
-    hash: str
-    size: int
-    mtime_ns: int
-    ctime_ns: int
 
 
 class Sync:
@@ -123,8 +116,10 @@ class Sync:
         self._prefer = prefer
         self._dry_run = dry_run
         self._told = told
-        self._outcome = SyncResult()
-        self._seen: dict[Names, Known] = {}
+        self._result = SyncResult()
+        self._before: dict[Names, FileState] = {}  # what both sides had when last alike
+        self._ours: dict[Names, FileState] = {}
+        self._theirs: dict[Names, str] = {}
         self._blocked: set[Names] = set()
         place = json.dumps([os.path.realpath(local), drives.owner().hex(), drive, path])
         name = sha3_256(place.encode("utf-8", "surrogateescape")).hex()[:32]
@@ -136,57 +131,49 @@ class Sync:
 
         Raises: UsageError: with deletions, and one of the sides has lost everything.
         """
-        known = self._remembered()
-        theirs = dict(self._in_drive())
-        ours = dict(self._in_folder(known))
-        self._seen = {
-            names: Known(one.hash, one.size, one.mtime_ns, one.ctime_ns)
-            for names, one in ours.items()
-        }
+        self._before = self._read_memory()
+        self._theirs = dict(self._in_drive())
+        self._ours = dict(self._in_folder())
         if self._delete:
-            self._check_both(known, ours, theirs)
-        up, down = self._plan(known, ours, theirs)
-        self._upload(up, ours, theirs)
-        self._download(down, ours, theirs)
+            self._check_both()
+        up, down = self._plan()
+        self._upload(up)
+        self._download(down)
         if not self._dry_run:
-            self._remember(known)
-        return self._outcome
+            self._save_memory()
+        return self._result
 
-    def _check_both(
-        self, known: dict[Names, Known], ours: dict[Names, _Local], theirs: dict[Names, str]
-    ) -> None:
-        """Refuse to empty one side because the other one is, as a disk is that is not mounted."""
-        for side, place in ((ours, str(self._local)), (theirs, f"{self._drive}:{self._path}")):
-            if known and not side and (ours or theirs):
+    def _check_both(self) -> None:
+        """Refuse to empty one side because the other one is empty."""
+        # An empty side is more often an unmounted disk or a wrong path than a wish.
+        sides = (self._ours, str(self._local)), (self._theirs, f"{self._drive}:{self._path}")
+        for side, place in sides:
+            if self._before and not side and (self._ours or self._theirs):
                 raise UsageError(
                     f"{place} is gone or empty, and --delete would delete all that was in it on "
                     "the other side; leave out --delete to have it back, or empty the other side "
                     "yourself if that is meant"
                 )
 
-    def _in_the_way(
-        self, known: dict[Names, Known], ours: dict[Names, _Local], theirs: dict[Names, str]
-    ) -> set[Names]:
-        """Return the paths where a local thing is that cannot be in a drive, and those below."""
+    def _find_blocked(self) -> set[Names]:
+        """Return the paths of local things that a drive cannot hold, and all paths below them."""
         found: set[Names] = set()
-        for names in sorted({*known, *theirs} - ours.keys()):  # what is above comes before
+        for names in sorted({*self._before, *self._theirs} - self._ours.keys()):  # parents first
             if names[:-1] in found or os.path.lexists(Path(self._local, *names)):
                 found.add(names)
         return found
 
-    def _plan(
-        self, known: dict[Names, Known], ours: dict[Names, _Local], theirs: dict[Names, str]
-    ) -> tuple[list[Names], list[Names]]:
+    def _plan(self) -> tuple[list[Names], list[Names]]:
         """Return the paths that go to the drive, and those that go to the folder."""
         up: list[Names] = []
         down: list[Names] = []
-        needed: set[Names] = set()  # directories of what is to stay
-        self._blocked = self._in_the_way(known, ours, theirs)
-        # What is in a directory comes before it.
-        for names in sorted({*known, *theirs, *ours}, reverse=True):
-            mine = None if names not in ours else ours[names].hash
-            other = theirs.get(names)
-            way = None if names in self._blocked else self._way(known.get(names), mine, other)
+        needed: set[Names] = set()  # directories of files that stay
+        self._blocked = self._find_blocked()
+        # Contents come before their directory, so that it is known whether it is still needed.
+        for names in sorted({*self._before, *self._theirs, *self._ours}, reverse=True):
+            mine = self._hash_here(names)
+            other = self._theirs.get(names)
+            way = None if names in self._blocked else self._way(names, mine, other)
             if names in needed and way == Side.DRIVE and other is None:
                 way = Side.LOCAL if self._direction != Direction.TO_LOCAL else None
             elif names in needed and way == Side.LOCAL and mine is None:
@@ -199,19 +186,23 @@ class Sync:
             elif way == Side.DRIVE:
                 down.append(names)
             elif way == Side.NONE:
-                self._outcome.conflicts.append("/".join(names))
+                self._result.conflicts.append("/".join(names))
         return up[::-1], down[::-1]
 
-    def _way(self, known: Known | None, mine: str | None, theirs: str | None) -> Side | None:
-        """Return whose state a path shall have; NONE: a conflict; None: nothing to do."""
+    def _hash_here(self, names: Names) -> str | None:
+        return None if names not in self._ours else self._ours[names].hash
+
+    def _way(self, names: Names, mine: str | None, theirs: str | None) -> Side | None:
+        """Return the side whose state a path gets; NONE for a conflict, None for no change."""
         if mine == theirs:
             return None
-        was = None if known is None else known.hash
-        kinds_differ = mine is not None and theirs is not None and DIRECTORY in (mine, theirs)
-        if kinds_differ:
-            return Side.NONE
+        was = None if names not in self._before else self._before[names].hash
+        if mine is not None and theirs is not None and DIRECTORY in (mine, theirs):
+            return Side.NONE  # "A path that is a file here and a directory there is a conflict."
         if mine is None or theirs is None:
-            side = self._with_one_side_empty(was, mine, theirs)
+            side = Side.DRIVE if mine is None else Side.LOCAL
+            if self._delete and was is not None and (mine or theirs) == was:
+                side = Side.LOCAL if mine is None else Side.DRIVE  # the other side deleted it
         elif was == theirs:
             side = Side.LOCAL
         elif was == mine:
@@ -224,16 +215,8 @@ class Sync:
         if side == only:
             return only
         if mine is None or theirs is None:
-            return None  # there is more on the side that is not to follow, or less
+            return None  # the side that must not change has more than the other one, or less
         return only if self._prefer == only else Side.NONE
-
-    def _with_one_side_empty(
-        self, was: str | None, mine: str | None, theirs: str | None
-    ) -> Side | None:
-        present, side = (theirs, Side.DRIVE) if mine is None else (mine, Side.LOCAL)
-        if self._delete and was is not None and present == was:
-            return Side.LOCAL if side == Side.DRIVE else Side.DRIVE  # it was deleted there
-        return side
 
     # --- what there is ------------------------------------------------------------------------
 
@@ -250,37 +233,32 @@ class Sync:
             for one in drive.entries(path):
                 below = (*names, one.name)
                 if "\0" in one.name:
-                    self._outcome.passed_over.append(f"{one.path}: no local file has such a name")
+                    self._result.passed_over.append(f"{one.path}: no local file has such a name")
                 elif one.is_dir:
                     yield below, DIRECTORY
                     waiting.append((below, one.path))
                 else:
                     yield below, value_hash(drive.content(one.path)).hex()
 
-    def _in_folder(self, known: dict[Names, Known]) -> Iterator[tuple[Names, _Local]]:
+    def _in_folder(self) -> Iterator[tuple[Names, FileState]]:
         if not self._local.is_dir():
             return
-        for item in walk_local(self._local, self._outcome.passed_over.append):
-            was = known.get(item.names)
+        for item in walk_local(self._local, self._result.passed_over.append):
+            was = self._before.get(item.names)
             if item.is_dir:
-                hash = DIRECTORY
-            elif was is not None and was == Known(
-                was.hash, item.size, item.mtime_ns, item.ctime_ns
-            ):
-                hash = was.hash
+                yield item.names, _DIRECTORY
+            elif was is not None and was == _state_of(item, was.hash):
+                yield item.names, was  # an unchanged size and time means an unread file
             else:
-                hash = hash_file(item.path, self._told).hex()
-                self._outcome.read_bytes.append(item.size)
-            yield item.names, _Local(item.path, hash, item.size, item.mtime_ns, item.ctime_ns)
+                yield item.names, _state_of(item, hash_file(item.path, self._told).hex())
+                self._result.read_bytes.append(item.size)
 
     # --- to the drive -------------------------------------------------------------------------
 
-    def _upload(
-        self, paths: list[Names], ours: dict[Names, _Local], theirs: dict[Names, str]
-    ) -> None:
-        new = [names for names in paths if names in ours]
-        gone = [names for names in paths if names not in ours]
-        done, deleted = self._outcome.to_drive, self._outcome.deleted_in_drive
+    def _upload(self, paths: list[Names]) -> None:
+        new = [names for names in paths if names in self._ours]
+        gone = [names for names in paths if names not in self._ours]
+        done, deleted = self._result.to_drive, self._result.deleted_in_drive
         if self._dry_run or not paths:
             done.extend(map("/".join, new))
             deleted.extend(map("/".join, gone))
@@ -288,70 +266,63 @@ class Sync:
         contents: dict[Names, Content] = {}
         with self._drives.writing() as writer:
             for names in new:
-                if ours[names].hash != DIRECTORY:
-                    with ours[names].path.open("rb") as file:
+                if self._ours[names].hash != DIRECTORY:
+                    with Path(self._local, *names).open("rb") as file:
                         content = writer.content(pieces(file, self._told))
-                    if value_hash(content).hex() == ours[names].hash:
+                    if value_hash(content).hex() == self._ours[names].hash:
                         contents[names] = content
                     else:
                         self._fail(names, "it changed while it was read")
+            new = [n for n in new if n in contents or self._ours[n].hash == DIRECTORY]
 
             def change(drive_of: DriveOf) -> tuple[list[Names], list[Names], dict[Names, str]]:
-                return self._place_all(drive_of(self._drive), new, gone, ours, contents, theirs)
+                return self._write_all(drive_of(self._drive), new, gone, contents)
 
-            placed, removed, faults = writer.edit(change)
-        done.extend(map("/".join, placed))
+            written, removed, faults = writer.edit(change)
+        done.extend(map("/".join, written))
         deleted.extend(map("/".join, removed))
         for names, why in faults.items():
             self._fail(names, why)
 
-    def _place_all(
-        self,
-        drive: Drive,
-        new: list[Names],
-        gone: list[Names],
-        ours: dict[Names, _Local],
-        contents: dict[Names, Content],
-        theirs: dict[Names, str],
+    def _write_all(
+        self, drive: Drive, new: list[Names], gone: list[Names], contents: dict[Names, Content]
     ) -> tuple[list[Names], list[Names], dict[Names, str]]:
-        placed: list[Names] = []
+        written: list[Names] = []
         removed: list[Names] = []
         faults: dict[Names, str] = {}
         drive.ensure()
         drive.makedirs(self._path)
         for names in new:
             path = inside(self._path, *names)
-            if ours[names].hash != DIRECTORY and names not in contents:
-                continue
             try:
-                if _hash_at(drive, path) != theirs.get(names):
+                # The drive may have changed since it was compared: its newer state is kept.
+                if _hash_at(drive, path) != self._theirs.get(names):
                     faults[names] = "the drive changed meanwhile; run it again"
-                elif names in contents:
+                    continue
+                if names in contents:
                     drive.write(path, contents[names])
-                    placed.append(names)
                 else:
                     drive.makedirs(path)
-                    placed.append(names)
+                written.append(names)
             except (AlreadyExists, UsageError) as error:
                 faults[names] = str(error)
         for names in sorted(gone, key=len, reverse=True):
             path = inside(self._path, *names)
-            if _hash_at(drive, path) == theirs.get(names):
+            if _hash_at(drive, path) == self._theirs.get(names):
                 try:
                     drive.delete(path)
                     removed.append(names)
                 except UsageError as error:
                     faults[names] = str(error)
-        return placed, removed, faults
+        return written, removed, faults
 
     # --- to the folder ------------------------------------------------------------------------
 
-    def _download(
-        self, paths: list[Names], ours: dict[Names, _Local], theirs: dict[Names, str]
-    ) -> None:
-        new = [names for names in paths if names in theirs]
-        gone = sorted((names for names in paths if names not in theirs), key=len, reverse=True)
-        done, deleted = self._outcome.to_local, self._outcome.deleted_locally
+    def _download(self, paths: list[Names]) -> None:
+        new = [names for names in paths if names in self._theirs]
+        gone = [names for names in paths if names not in self._theirs]
+        gone.sort(key=len, reverse=True)  # a directory after its contents
+        done, deleted = self._result.to_local, self._result.deleted_locally
         if self._dry_run:
             done.extend(map("/".join, new))
             deleted.extend(map("/".join, gone))
@@ -359,55 +330,54 @@ class Sync:
         if new:
             self._local.mkdir(parents=True, exist_ok=True)
         for names in [*new, *gone]:
+            target = Path(self._local, *names)
             try:
-                if names in theirs:
-                    if self._fetch(names, ours.get(names), theirs[names]):
-                        done.append("/".join(names))
-                elif self._remove(ours[names]):
-                    deleted.append("/".join(names))
-                else:
+                if not (
+                    self._fetch(names, target) if names in self._theirs else self._remove(names)
+                ):
                     self._fail(names, "the local file changed meanwhile; run it again")
+                elif names in self._theirs:
+                    done.append("/".join(names))
+                else:
+                    deleted.append("/".join(names))
             except (DataLatticeError, OSError) as error:
                 self._fail(names, str(error))
 
-    def _fetch(self, names: Names, mine: _Local | None, hash: str) -> bool:
-        target = Path(self._local, *names)
-        if hash == DIRECTORY:
+    def _fetch(self, names: Names, target: Path) -> bool:
+        """Write a local file or directory; return False if the user changed it meanwhile."""
+        if self._theirs[names] == DIRECTORY:
             target.mkdir(exist_ok=True)
             return True
         drive, path = self._drives.drive(self._drive), inside(self._path, *names)
         content = drive.content(path)
-
-        def still() -> bool:
-            return _is_as_seen(target, mine)
-
-        modified_ms = drive.stat(path).modified_ms
-        if not fetch(content, target, modified_ms, self._told, still):
-            self._fail(names, "the local file changed meanwhile; run it again")
+        still = partial(_is_as_seen, target, self._ours.get(names))
+        if not fetch(content, target, drive.stat(path).modified_ms, self._told, still):
             return False
         facts = target.stat()
-        fetched = value_hash(content).hex()
-        self._seen[names] = Known(fetched, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+        times = facts.st_mtime_ns, facts.st_ctime_ns
+        self._ours[names] = FileState(value_hash(content).hex(), facts.st_size, *times)
         return True
 
-    def _remove(self, mine: _Local) -> bool:
-        if mine.hash == DIRECTORY:
-            mine.path.rmdir()
-        elif not _is_as_seen(mine.path, mine):
+    def _remove(self, names: Names) -> bool:
+        """Delete a local file or directory; return False if the user changed it meanwhile."""
+        target, mine = Path(self._local, *names), self._ours[names]
+        if mine == _DIRECTORY:
+            target.rmdir()
+        elif not _is_as_seen(target, mine):
             return False
         else:
-            mine.path.unlink()
+            target.unlink()
         return True
 
     def _fail(self, names: Names, why: str) -> None:
-        self._outcome.failed.append(f"{'/'.join(names)}: {why}")
+        self._result.failed.append(f"{'/'.join(names)}: {why}")
 
     # --- memory -------------------------------------------------------------------------------
 
-    def _remembered(self) -> dict[Names, Known]:
+    def _read_memory(self) -> dict[Names, FileState]:
         try:
             held = json.loads(self._memory.read_text("utf-8"))
-            return {tuple(one[0]): Known(*one[1:]) for one in held["known"]}
+            return {tuple(one[0]): FileState(*one[1:]) for one in held["known"]}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -416,23 +386,21 @@ class Sync:
                 "everything"
             ) from error
 
-    def _remember(self, known: dict[Names, Known]) -> None:
+    def _save_memory(self) -> None:
         """Keep what both sides have now; where they differ, what they had before."""
         theirs = dict(self._in_drive())
-        kept: dict[Names, Known] = {}
-        sizes = self._sizes()
-        for names in {*known, *theirs}:
-            here, seen = sizes.get(names), self._seen.get(names)
-            if theirs.get(names) == DIRECTORY and here == Known(DIRECTORY, 0, 0):
-                kept[names] = here
-            elif (
-                seen is not None
-                and theirs.get(names) == seen.hash
-                and here == replace(seen, hash="")
-            ):
+        here: dict[Names, LocalItem] = {}
+        if self._local.is_dir():
+            here = {item.names: item for item in walk_local(self._local, len)}
+        kept: dict[Names, FileState] = {}
+        for names in {*self._before, *theirs}:
+            item, seen, hash = here.get(names), self._ours.get(names), theirs.get(names)
+            if hash == DIRECTORY and item is not None and item.is_dir:
+                kept[names] = _DIRECTORY
+            elif seen and item and hash == seen.hash and seen == _state_of(item, seen.hash):
                 kept[names] = seen
-            elif names in known and (names in theirs or here or names in self._blocked):
-                kept[names] = known[names]
+            elif names in self._before and (hash or item or names in self._blocked):
+                kept[names] = self._before[names]
         self._memory.parent.mkdir(mode=FOLDER_MODE, exist_ok=True)
         rows = [
             [list(names), one.hash, one.size, one.mtime_ns, one.ctime_ns]
@@ -441,21 +409,19 @@ class Sync:
         handle, fresh = tempfile.mkstemp(prefix=self._memory.name, dir=self._memory.parent)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump({"place": self._place, "known": rows}, file)
+            # Synced before it replaces the old file, so that a crash leaves one of the two.
             file.flush()
             os.fsync(file.fileno())
         Path(fresh).replace(self._memory)
 
-    def _sizes(self) -> dict[Names, Known]:
-        """Return what is in the folder now, hashes unknown."""
-        ignore: Callable[[str], object] = len
-        if not self._local.is_dir():
-            return {}
-        return {
-            item.names: Known(DIRECTORY, 0, 0)
-            if item.is_dir
-            else Known("", item.size, item.mtime_ns, item.ctime_ns)
-            for item in walk_local(self._local, ignore)
-        }
+
+_DIRECTORY: Final = FileState(DIRECTORY)
+
+
+def _state_of(item: LocalItem, hash: str) -> FileState:
+    if item.is_dir:
+        return _DIRECTORY
+    return FileState(hash, item.size, item.mtime_ns, item.ctime_ns)
 
 
 def _hash_at(drive: Drive, path: str) -> str | None:
@@ -464,7 +430,7 @@ def _hash_at(drive: Drive, path: str) -> str | None:
     return DIRECTORY if drive.is_dir(path) else value_hash(drive.content(path)).hex()
 
 
-def _is_as_seen(path: Path, mine: _Local | None) -> bool:
+def _is_as_seen(path: Path, mine: FileState | None) -> bool:
     try:
         facts = path.stat(follow_symlinks=False)
     except FileNotFoundError:
