@@ -8,7 +8,10 @@ that knows the peer fills it in.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Final
+
+STEP_LENGTH_MAX: Final = 60
+"""Characters shown of one subscript in an error's text."""
 
 
 class DataLatticeError(Exception):
@@ -69,9 +72,36 @@ class DirectoryNotEmpty(UsageError):
 
 
 class TypeMismatch(UsageError, TypeError):
-    """A value of another type is required."""
+    """A value of another type is required.
+
+    `path` has the subscripts that lead from the given value to the part that does not fit; it is
+    empty for the value itself.
+    """
 
     code = "type-mismatch"
+
+    def __init__(self, text: str = "", path: tuple[object, ...] | None = None) -> None:
+        super().__init__(text if path is None else f"value{_subscripts(path)}: {text}")
+        self.path: tuple[object, ...] = path or ()
+        self._reason: str | None = None if path is None else text
+
+    def below(self, *steps: object) -> TypeMismatch:
+        """Return this error for a value that holds the refused one at `steps`.
+
+        An error that is not about a part of a value is returned unchanged.
+        """
+        if self._reason is None:
+            return self
+        return TypeMismatch(self._reason, (*steps, *self.path))
+
+
+def _subscripts(path: tuple[object, ...]) -> str:
+    return "".join([f"[{_step(step)}]" for step in path])
+
+
+def _step(step: object) -> str:
+    text = f'"{step}"' if type(step) is str else repr(step)
+    return text if len(text) <= STEP_LENGTH_MAX else f"{text[:STEP_LENGTH_MAX]}..."
 
 
 class WrongType(UsageError):

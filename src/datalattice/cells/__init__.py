@@ -34,7 +34,7 @@ from datalattice.cells.cell import (
 )
 from datalattice.cells.columnar import columns
 from datalattice.cells.comparing import PathChange, arrivals, arriving_names, changes
-from datalattice.cells.convert import to_cell, to_python
+from datalattice.cells.convert import refusal, to_cell, to_cells, to_python
 from datalattice.cells.facts import FACTS_MAX, Fact, Facts, KnownFacts
 from datalattice.cells.holes import NO_HOLES, Hole, Holes
 from datalattice.cells.html import html_table, html_words, to_html
@@ -54,6 +54,7 @@ from datalattice.cells.message import (
     encode_message,
     references,
 )
+from datalattice.cells.rendering import render
 from datalattice.cells.scalars import (
     Address,
     Char,
@@ -216,11 +217,14 @@ __all__ = [
     "read_json",
     "read_vlq",
     "references",
+    "refusal",
+    "render",
     "same",
     "shape_of",
     "skip_kid",
     "text_bytes",
     "to_cell",
+    "to_cells",
     "to_html",
     "to_json",
     "to_python",

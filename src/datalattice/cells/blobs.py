@@ -143,9 +143,6 @@ class Blob(Chunked):
     def __hash__(self) -> int:
         return hash(bytes(self))
 
-    def __repr__(self) -> str:
-        return f"<Blob of {self._length} bytes>"
-
 
 class Text(Chunked):
     """A string of more than 4,096 UTF-8 bytes."""
@@ -176,9 +173,6 @@ class Text(Chunked):
 
     def __hash__(self) -> int:
         return hash(str(self))
-
-    def __repr__(self) -> str:
-        return f"<Text of {self._length} bytes>"
 
 
 def make_blob(data: bytes) -> Value:

@@ -34,7 +34,7 @@ from typing import Final, Protocol
 from librt.strings import BytesWriter
 from mypy_extensions import i64, mypyc_attr, u8
 
-from datalattice.cells.scalars import NAN_BITS, NanBits, Scalar, html_hook
+from datalattice.cells.scalars import NAN_BITS, NanBits, Scalar, html_hook, repr_hook
 from datalattice.errors import BadFormat, MissingData, TypeMismatch, UsageError
 from datalattice.limits import (
     CHUNK_BYTES,
@@ -210,6 +210,9 @@ class Cell:
     def __reduce__(self) -> tuple[Callable[[bytes], Value], tuple[bytes]]:
         return restore_hook[0], (pickle_hook[0](self),)
 
+    def __repr__(self) -> str:
+        return repr_hook[0](self)
+
     def _repr_html_(self) -> str:
         return html_hook[0](self)
 
@@ -222,8 +225,8 @@ def _pickle_unset(_value: Value) -> bytes:
     raise UsageError("the message codec is not loaded")
 
 
-def _admit_unset(value: object) -> Value:
-    raise TypeMismatch(not_a_value(value))
+def _admit_unset(_value: object) -> Value:
+    raise UsageError("the conversions of Python objects are not loaded")
 
 
 # Set by the modules above this one, which know every type of cell.
@@ -231,15 +234,6 @@ restore_hook: Final[list[Callable[[bytes], Value]]] = [_restore_unset]
 pickle_hook: Final[list[Callable[[Value], bytes]]] = [_pickle_unset]
 admit_hook: Final[list[Callable[[object], Value]]] = [_admit_unset]
 long_hook: Final[list[Callable[[Value], Cell]]] = []
-
-
-def not_a_value(value: object) -> str:
-    """Return the error text for something that is not a lattice value."""
-    return (
-        f"not a lattice value: {type(value).__module__}.{type(value).__qualname__}; accepted are "
-        "None, bool, int, float, str, bytes, "
-        "list, tuple, dict, set and the cell classes"
-    )
 
 
 def admit(value: object) -> Value:
@@ -263,6 +257,17 @@ def admit(value: object) -> Value:
     ):
         return value
     return admit_hook[0](value)
+
+
+def admit_all(items: Iterable[object]) -> list[object]:
+    """Return `items` as values of a cell; an error has the position of the item in its path."""
+    made: list[object] = []
+    try:
+        for item in items:
+            made.append(admit(item))
+    except TypeMismatch as error:
+        raise error.below(len(made)) from None
+    return made
 
 
 def check_integer(number: int) -> int:
@@ -512,6 +517,10 @@ def same(a: Value, b: Value) -> bool:
 
 def _equals(cell: Cell, other: object) -> bool:
     """Return the result of `==`; False for an object that is not a value."""
+    # "Equal things must hash alike" (docs/cells.md "Python values"): lists, dicts and sets have no
+    # hash, but tuples and frozensets have another one than cells.
+    if isinstance(other, (tuple, frozenset)):
+        return False
     try:
         return same(cell, other)
     except UsageError:  # the other object cannot be encoded, so it is not a value

@@ -1,21 +1,68 @@
 """Convert: Python objects to values and back.
 
+An object is converted only if reading gives back something equal. Everything else is refused, with
+its place inside the given value and the call that converts it.
+
 Source: CAD002; docs/cells.md "Python values".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from datetime import datetime
+from typing import Final
 
 from datalattice.cells.blobs import Blob, Text
-from datalattice.cells.cell import Cell, Value, admit, admit_hook, not_a_value
+from datalattice.cells.cell import Cell, Value, admit, admit_all, admit_hook
 from datalattice.cells.index import Index
 from datalattice.cells.maps import Map, Set
 from datalattice.cells.tagged import Record, Signed
 from datalattice.cells.vectors import List, Vector
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.limits import TEXT_DEPTH_MAX
+
+ACCEPTED: Final = (
+    "None, bool, int, float, str, bytes, list, tuple, dict, set, numpy scalars and the cell classes"
+)
+
+_ADVICE: Final[dict[str, str]] = {
+    "enum.Enum": ".value",
+    "decimal.Decimal": "str(value)",
+    "uuid.UUID": ".bytes",
+    "datetime.datetime": ".isoformat()",
+    "datetime.date": ".isoformat()",
+    "datetime.time": ".isoformat()",
+    "datetime.timedelta": ".total_seconds()",
+    "numpy.ndarray": ".tolist()",
+    "numpy.generic": "str(value)",
+    "numpy.floating": "float(value)",
+    "array.array": ".tolist()",
+    "pandas.core.series.Series": ".tolist()",
+    "pandas.core.indexes.base.Index": ".tolist()",
+    "pandas.core.frame.DataFrame": '.to_dict("records")',
+    "pandas._libs.missing.NAType": "None",
+    "pandas._libs.tslibs.nattype.NaTType": "None",
+    "builtins.range": "list(value)",
+    "collections.deque": "list(value)",
+    "builtins.complex": "[value.real, value.imag]",
+    "fractions.Fraction": "str(value)",
+    "pathlib.PurePath": "str(value)",
+}
+"""What to store instead of an object that is refused, by its class or a base of it."""
+
+_NAMED_TYPES: Final = frozenset(
+    {
+        "enum.Enum",
+        "decimal.Decimal",
+        "uuid.UUID",
+        "datetime.datetime",
+        "datetime.date",
+        "datetime.timedelta",
+    }
+)
+"""Refused classes that a handle with `of=` converts."""
 
 
 class _Made:
@@ -41,12 +88,21 @@ class _Made:
             return Map.of(zip(self.made[::2], self.made[1::2], strict=True))
         return Set.of(self.made)
 
+    def step(self) -> list[object]:
+        """Return the subscript of the part that comes next; none inside a key or a set."""
+        count = len(self.made)
+        if isinstance(self.source, (list, tuple)):
+            return [count]
+        return [self.made[-1]] if count % 2 and isinstance(self.source, Mapping) else []
+
 
 def _is_container(value: object) -> bool:
     kind = type(value)
     if kind is str or kind is int or value is None or kind is float or kind is bytes:
         return False  # common types first: isinstance of an abstract class is slow
-    return isinstance(value, (list, tuple, Mapping, AbstractSet)) and not isinstance(value, Cell)
+    if isinstance(value, tuple):
+        return not hasattr(kind, "_fields")  # "NamedTuple: refused", since its names would be lost
+    return isinstance(value, (list, Mapping, AbstractSet)) and not isinstance(value, Cell)
 
 
 def _convert(value: object) -> Value:
@@ -57,28 +113,34 @@ def _convert(value: object) -> Value:
     if not _is_container(value):
         return _plain(value)
     opened = [_Made(value)]
-    while True:
-        top = opened[-1]
-        for item in top.items:
-            if _is_container(item):
-                # "Down to 500 levels" (docs/cells.md "Python values"); this also ends a list that
-                # contains itself.
-                if len(opened) >= TEXT_DEPTH_MAX:
-                    raise UsageError(
-                        f"Python containers are converted down to {TEXT_DEPTH_MAX} levels"
-                    )
-                opened.append(_Made(item))
-                break
-            top.made.append(admit(item))
-        else:
-            done = opened.pop().value()
-            if not opened:
-                return done
-            opened[-1].made.append(done)
+    try:
+        while True:
+            top = opened[-1]
+            for item in top.items:
+                if _is_container(item):
+                    # "Down to 500 levels" (docs/cells.md "Python values"); this also ends a list
+                    # that contains itself.
+                    if len(opened) >= TEXT_DEPTH_MAX:
+                        raise UsageError(
+                            f"Python containers are converted down to {TEXT_DEPTH_MAX} levels"
+                        )
+                    opened.append(_Made(item))
+                    break
+                top.made.append(admit(item))
+            else:
+                done = opened.pop().value()
+                if not opened:
+                    return done
+                opened[-1].made.append(done)
+    except TypeMismatch as error:
+        steps: list[object] = []
+        for part in opened:
+            steps += part.step()
+        raise error.below(*steps) from None
 
 
 def _plain(value: object) -> Value:
-    """Return the plain value of a subclass instance (an IntEnum, a numpy float64)."""
+    """Return the plain value of a subclass instance (an IntEnum) or of a numpy scalar."""
     if isinstance(value, int):
         return admit(int(value))
     if isinstance(value, str):
@@ -87,17 +149,53 @@ def _plain(value: object) -> Value:
         return float(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    raise TypeMismatch(not_a_value(value))
+    # numpy is not imported for this: a program that passes its scalars has imported it.
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, (numpy.integer, numpy.floating, numpy.bool_)):
+        item: object = value.item()
+        if isinstance(item, (bool, int, float)):  # a longdouble would lose digits
+            return item
+    raise TypeMismatch(refusal(value), ())
+
+
+def refusal(value: object) -> str:
+    """Return the reason why an object is not converted, and what to store instead."""
+    kind = type(value)
+    reason = f"{kind.__module__}.{kind.__qualname__} has no cell kind; "
+    typed = f', or name a type: queue("orders", of={kind.__name__})'
+    if hasattr(kind, "__dataclass_fields__"):
+        return f"{reason}store dataclasses.asdict(value){typed}"
+    if isinstance(value, tuple):
+        return f"{reason}store ._asdict(){typed}"
+    for base in kind.__mro__:
+        name = f"{base.__module__}.{base.__qualname__}"
+        advice = _ADVICE.get(name)
+        if advice is None:
+            continue
+        if name not in _NAMED_TYPES:
+            return f"{reason}store {advice}"
+        if isinstance(value, datetime) and value.utcoffset() is None:
+            return f"{reason}store .isoformat(), or give it a time zone and name a type with of="
+        return f'{reason}store {advice}, or name a type: queue("orders", of=Order)'
+    if isinstance(value, Iterator):
+        return f"{reason}store list(value)"
+    return f"{reason}accepted are {ACCEPTED}"
 
 
 def to_cell(value: object) -> Value:
     """Return `value` as a lattice value: dict to Map, list and tuple to Vector, set to Set.
 
-    Values are returned as they are.
-    Raises: TypeMismatch: it, or a part of it, has no counterpart. UsageError: containers nested
-            more than 500 levels.
+    Values are returned as they are. Instances of subclasses of int, float, str and bytes, numpy
+    scalars, bytearray and memoryview become the plain value.
+    Raises: TypeMismatch: it, or the part of it at the error's `path`, has no counterpart.
+            UsageError: containers nested more than 500 levels.
     """
     return admit(value)
+
+
+def to_cells(values: Iterable[object]) -> list[Value]:
+    """Return `to_cell` of each; the position is the first step of an error's path."""
+    return admit_all(values)
 
 
 class _Plain:
@@ -130,7 +228,8 @@ def to_python(value: Value) -> object:
 
     Map and Index become dict; Vector, List and Record list; Set set; long texts and blobs str and
     bytes; a signed value its content. Keywords, symbols and other scalars stay. So does a container
-    whose keys a dict or set cannot distinguish.
+    whose keys a dict or set cannot distinguish. `json.dumps(value, default=to_python)` writes
+    containers of JSON's types; `to_json` writes every value.
 
     Raises: MissingData: a part of it is missing.
     """

@@ -34,9 +34,6 @@ class Hole(Cell):
     def _build(self, depth: int) -> bytes:
         raise BadFormat(self._reason)
 
-    def __repr__(self) -> str:
-        return f"<Hole: {self._reason}>"
-
 
 class Holes:
     """The unsound parts of one foreign value.

@@ -394,9 +394,6 @@ class Index(Cell):
         found = differing_nodes(self, other, work=work)
         return iter([_shown(mine, theirs) for _raw, mine, theirs in found])
 
-    def __repr__(self) -> str:
-        return f"<Index of {self._count}>"
-
 
 def _met(own: object, value: object, work: Work | None) -> tuple[Value, Value]:
     """Return the two values of an entry, earning their bytes for `work`."""
@@ -678,10 +675,14 @@ def _remove(node: Index, raw: bytes) -> Index:
 
 def _index_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Index:
     found: dict[bytes, tuple[object, object]] = {}
-    for pair in pairs_of(entries):
-        key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
-        held = admit(key)
-        found[key_bytes(held)] = (held, admit(value))
+    key: object = None
+    try:
+        for pair in pairs_of(entries):
+            key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
+            held = admit(key)
+            found[key_bytes(held)] = (held, admit(value))
+    except TypeMismatch as error:
+        raise error.below(key) from None
     return _build_sorted(found)
 
 

@@ -28,6 +28,7 @@ from datalattice.cells.trie import (
 )
 from datalattice.cells.triejoin import Join, Joiner, differing
 from datalattice.cells.work import Work
+from datalattice.errors import TypeMismatch
 from datalattice.limits import EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
 
 NAMES_KNOWN_MAX: Final = 4_096
@@ -143,9 +144,6 @@ class Map(Trie):
         for _digest, key, has, mine, had, theirs in differing(self, other, work):
             yield deref(key), has, deref(mine), had, deref(theirs)
 
-    def __repr__(self) -> str:
-        return f"<Map of {self._count}>"
-
 
 class Set(Trie):
     """An immutable set, iterated in the order of its elements' hashes."""
@@ -228,9 +226,6 @@ class Set(Trie):
         theirs = other if isinstance(other, Set) else _set_of(other)
         return _set_of([item for item, _has, _had in self.differences(theirs)])
 
-    def __repr__(self) -> str:
-        return f"<Set of {self._count}>"
-
 
 def _copy_into(made: Trie, built: Trie) -> None:
     made._count, made._shift, made._mask = built._count, built._shift, built._mask
@@ -240,10 +235,14 @@ def _copy_into(made: Trie, built: Trie) -> None:
 
 def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
     rows = Rows(TAG_MAP)
-    for pair in pairs_of(entries):
-        key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
-        held = admit(key)
-        rows.add(_sha3(encode(held)).digest(), held, admit(value))
+    key: object = None
+    try:
+        for pair in pairs_of(entries):
+            key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
+            held = admit(key)
+            rows.add(_sha3(encode(held)).digest(), held, admit(value))
+    except TypeMismatch as error:
+        raise error.below(key) from None
     made = build(EMPTY_MAP, rows)
     assert isinstance(made, Map)
     return made

@@ -79,18 +79,21 @@ class Scalar:
         return hash(self._encoding)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.text()}>"
+        return repr_hook[0](self)
 
     def _repr_html_(self) -> str:
         return html_hook[0](self)
 
 
-def _html_unset(_value: object) -> str:
-    raise UsageError("the HTML of values is not loaded")
+def _unset(_value: object) -> str:
+    raise UsageError("the text of values is not loaded")
 
 
-html_hook: Final[list[Callable[[object], str]]] = [_html_unset]
+html_hook: Final[list[Callable[[object], str]]] = [_unset]
 """Renders a value in notebooks; set by a module that knows every type of cell."""
+
+repr_hook: Final[list[Callable[[object], str]]] = [_unset]
+"""Renders a value as a bounded text, likewise."""
 
 
 def _name_encoding(tag: int, kind: str, name: object) -> bytes:

@@ -82,9 +82,6 @@ class Record(Cell):
     def __iter__(self) -> Iterator[Value]:
         return iter(self._body)
 
-    def __repr__(self) -> str:
-        return f"<Record d{self._digit:x} of {len(self._body)}>"
-
 
 def closed_record(data: bytes, loader: Loader | None) -> Record:
     """Return the record with this encoding (tag d0 .. df)."""
@@ -135,9 +132,6 @@ class Coded(Cell):
     def _parse(self) -> list[object]:
         assert self._encoding is not None
         return read_kids(self._encoding, 1, 2, self._loader)[0]
-
-    def __repr__(self) -> str:
-        return f"<Coded c{self._digit:x}>"
 
 
 def closed_coded(data: bytes, loader: Loader | None) -> Coded:
@@ -194,9 +188,6 @@ class Syntax(Cell):
         if self._meta is not None:
             self._meta._encode(0)
             self._meta._close(loader)
-
-    def __repr__(self) -> str:
-        return "<Syntax>"
 
 
 def closed_syntax(data: bytes, loader: Loader | None) -> Syntax:
@@ -288,9 +279,6 @@ class Signed(Cell):
     def _parse(self) -> list[object]:
         assert self._encoding is not None
         return read_kids(self._encoding, 1 + len(self._key) + SIGNATURE_BYTES, 1, self._loader)[0]
-
-    def __repr__(self) -> str:
-        return f"<Signed by {self._key.hex()[:16]}>"
 
 
 def closed_signed(data: bytes, loader: Loader | None) -> Signed:

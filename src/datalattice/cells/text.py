@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Final
 
 from datalattice.cells.blobs import Blob, Chunked, Text
-from datalattice.cells.cell import Value, encode
+from datalattice.cells.cell import Value, admit, encode
 from datalattice.cells.index import Index
 from datalattice.cells.maps import Map, Set
 from datalattice.cells.scalars import Address, Char, Keyword, NanBits, Scalar, Symbol
@@ -263,14 +263,14 @@ def _print_leaf(value: Value) -> str:
 
 
 def to_json(value: Value, *, json5: bool = False) -> str:
-    """Return the JSON text of a value, without blanks.
+    """Return the JSON text of a value, or of a Python object that has one, without blanks.
 
     `json5` writes NaN and infinities, which plain JSON writes as null. Types without a counterpart
     are lost: keywords become strings, blobs "0x.." strings, sets arrays.
     Raises: UsageError: nested more than 500 levels. LimitExceeded: more than 100,000,000
-            characters. MissingData: a cell is missing.
+            characters. MissingData: a cell is missing. TypeMismatch: as `to_cell`.
     """
-    return _written(value, _write_json5 if json5 else _write_json)
+    return _written(admit(value), _write_json5 if json5 else _write_json)
 
 
 def _write_json(value: Value) -> Iterator[Piece]:

@@ -28,6 +28,7 @@ from datalattice.cells.cell import (
     Ref,
     Value,
     admit,
+    admit_all,
     broken,
     deref,
     put_kid,
@@ -72,7 +73,7 @@ class Vector(Cell):
         self._kids = NO_KIDS
         if items is not None:
             need(items, Iterable, _ITEMS)
-            built = _bulk([admit(item) for item in items])
+            built = _bulk(admit_all(items))
             self._count = built._count
             self._prefix = built._prefix
             self._kids = built._kids
@@ -81,7 +82,7 @@ class Vector(Cell):
     def of(cls, items: Iterable[object]) -> Vector:
         """Return the vector of `items`, built in bulk."""
         need(items, Iterable, _ITEMS)
-        return _bulk([admit(item) for item in items])
+        return _bulk(admit_all(items))
 
     # --- encoding ---
 
@@ -277,7 +278,7 @@ class Vector(Cell):
     def extend(self, items: Iterable[object]) -> Vector:
         """Return this vector with `items` added at the end, in bulk."""
         need(items, Iterable, _ITEMS)
-        return self._extend([admit(item) for item in items])
+        return self._extend(admit_all(items))
 
     def _extend(self, fresh: list[object]) -> Vector:
         if self._count == 0:
@@ -470,9 +471,6 @@ class Vector(Cell):
             made = made.set(i, result) if i < made._count else made.append(result)
             theirs_too = theirs_too and same(result, theirs)
         return other if theirs_too and made is not self else made
-
-    def __repr__(self) -> str:
-        return f"<Vector of {self._count}>"
 
 
 def _vector(count: i64, kids: list[object], prefix: object) -> Vector:
@@ -1005,7 +1003,7 @@ class List(Cell):
     def __init__(self, items: Iterable[object] | None = None) -> None:
         super().__init__()
         need(items, (Iterable, NoneType), _ITEMS)
-        self._body = EMPTY_VECTOR if items is None else _bulk([admit(item) for item in items][::-1])
+        self._body = EMPTY_VECTOR if items is None else _bulk(admit_all(items)[::-1])
         self._kids = NO_KIDS
 
     @classmethod
@@ -1058,9 +1056,6 @@ class List(Cell):
         made = List()
         made._body = self._body.append(value)
         return made
-
-    def __repr__(self) -> str:
-        return f"<List of {len(self)}>"
 
 
 def closed_list(data: bytes, loader: Loader | None) -> List:

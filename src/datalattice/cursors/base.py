@@ -17,15 +17,31 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from datalattice.cells import Value, same, to_cell, to_text
-from datalattice.errors import UnsupportedOperation
+from datalattice.cells import (
+    Index,
+    Keyword,
+    List,
+    Map,
+    Set,
+    Symbol,
+    Value,
+    Vector,
+    render,
+    same,
+    to_cell,
+)
+from datalattice.errors import DataLatticeError, UnsupportedOperation
 from datalattice.lattice import Lattice, assoc_in, get_in
+from datalattice.limits import HASH_BYTES
 
 ChangeFunction = Callable[[Value], Value]
 Update = Callable[[Value], object]
 Accumulate = Callable[[Value, Value], object]
 Wake = Callable[[], None]
 """Called after a value was replaced, by the thread that replaced it; quick, and does not raise."""
+
+
+_COUNTED: Final = (Map, Index, Set, Vector, List)
 
 
 class _Keep:
@@ -248,10 +264,25 @@ class Cursor(ABC):
         raise UnsupportedOperation(f"a {type(self).__name__} without a lattice cannot merge values")
 
     def __str__(self) -> str:
-        return to_text(self._read())
+        """Return the bounded text of the value; never raises."""
+        try:
+            return render(self._read())
+        except DataLatticeError as error:
+            return f"<{type(error).__name__}>"
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self}>"
+        """Return the cursor's path, and its value or the number of entries in it; never raises."""
+        try:
+            value = self._read()
+        except DataLatticeError as error:
+            shown = type(error).__name__
+        else:
+            shown = f"{len(value):,} entries" if isinstance(value, _COUNTED) else render(value)
+        return f"<{' '.join([type(self).__name__, *map(path_step, self._path_shown())])}: {shown}>"
+
+    def _path_shown(self) -> Sequence[object]:
+        """Return the keys that `repr` shows."""
+        return ()
 
 
 class Root(Cursor):
@@ -302,6 +333,9 @@ class PathCursor(Cursor):
         """Return a cursor on the value at `keys`; with no keys, this cursor."""
         return PathCursor(self._base, self._keys + cells(keys), self._lattice) if keys else self
 
+    def _path_shown(self) -> Sequence[object]:
+        return (*self._base._path_shown(), *self._keys)
+
     def _watched(self) -> Reference:
         return self._base._watched()
 
@@ -330,6 +364,13 @@ class PathCursor(Cursor):
 
     def _lattice_here(self) -> Lattice | None:
         return None if self._lattice is None else self._lattice.path(*self._keys)
+
+
+def path_step(key: object) -> str:
+    """Return the short text of one key of a path: an owner's public key by its first digits."""
+    if isinstance(key, bytes) and len(key) == HASH_BYTES:
+        return key.hex()[:8]
+    return key.text() if isinstance(key, (Keyword, Symbol)) else render(key)
 
 
 def cells(keys: Sequence[object]) -> tuple[Value, ...]:

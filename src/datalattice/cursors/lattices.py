@@ -74,6 +74,9 @@ class LatticeCursor(Cursor):
         """The context of merges and signatures made here; its path is this cursor's."""
         return self._context
 
+    def _path_shown(self) -> Sequence[object]:
+        return self._context.path
+
     def with_context(self, context: MergeContext) -> LatticeCursor:
         """Set the context of this cursor and return it; existing child cursors keep theirs."""
         self._context = context.at(self._context.path, self._context.owner)

@@ -334,7 +334,7 @@ def test_values_of_a_container_must_be_values() -> None:
         lambda: Set.of([3j]),
         lambda: EMPTY_INDEX.put("a", object()),
     ):
-        with pytest.raises(TypeMismatch, match="not a lattice value"):
+        with pytest.raises(TypeMismatch, match="has no cell kind"):
             build()
 
 

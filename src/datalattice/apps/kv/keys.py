@@ -5,8 +5,10 @@ Source: docs/kv.md "Limits".
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+from datalattice.cells import Value
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice import NAME_BYTES_MAX
 
@@ -39,3 +41,20 @@ def checked_key(key: object, what: str) -> str:
     if size > KEY_BYTES_MAX:
         raise UsageError(f"{what} has {size} bytes of UTF-8; at most {KEY_BYTES_MAX} bytes fit")
     return text
+
+
+def checked_values(
+    values: Mapping[str, object], what: str, convert: Callable[[Any], Value]
+) -> dict[str, Value]:
+    """Return values as cells by checked key; an error's path begins with the key.
+
+    Raises: TypeMismatch: as `convert`, or a key is not a str. UsageError: a key is too long.
+    """
+    made: dict[str, Value] = {}
+    for key, value in values.items():
+        name = checked_key(key, what)
+        try:
+            made[name] = convert(value)
+        except TypeMismatch as error:
+            raise error.below(key) from None
+    return made

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from datalattice.apps.kv.entries import VALUE, VALUE_TAG, Entry, register
 from datalattice.apps.kv.joining import ENTRIES
-from datalattice.apps.kv.keys import checked_key, checked_text
+from datalattice.apps.kv.keys import checked_key, checked_text, checked_values
 from datalattice.apps.kv.kinds import LONG_MAX
 from datalattice.apps.kv.writing import (
     KeyState,
@@ -165,7 +165,7 @@ class Operations(MutableMapping[str, Value]):
         Cost:   one signature, and fewer tree nodes than single writes.
         Raises: as `set`.
         """
-        cells = {checked_key(key, "a key"): to_cell(value) for key, value in values.items()}
+        cells = checked_values(values, "a key", to_cell)
         checked_ttl(ttl_ms)
         now_ms = self._clock.now_ms()
 

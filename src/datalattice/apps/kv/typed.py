@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from datalattice.apps.kv.keys import checked_key, checked_text
+from datalattice.apps.kv.keys import checked_text, checked_values
 from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, SET, ZSET, StructureKind
 from datalattice.apps.kv.operations import Operations
 from datalattice.apps.kv.writing import (
@@ -29,7 +29,7 @@ from datalattice.apps.kv.writing import (
     remove_members,
     total_of,
 )
-from datalattice.cells import Index, Map, Set, Value, Vector, to_cell, value_hash
+from datalattice.cells import Index, Map, Set, Value, Vector, to_cell, to_cells, value_hash
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice import is_long, is_short
 
@@ -48,7 +48,7 @@ class TypedOperations(Operations):
 
         Raises: WrongType: the key holds another type.
         """
-        cells = [to_cell(value) for value in reversed(values)]
+        cells = to_cells(values)[::-1]
         return self._push(key, "LPUSH", cells, [])
 
     def rpush(self, key: str, *values: object) -> int:
@@ -56,7 +56,7 @@ class TypedOperations(Operations):
 
         Raises: WrongType: the key holds another type.
         """
-        return self._push(key, "RPUSH", [], [to_cell(value) for value in values])
+        return self._push(key, "RPUSH", [], to_cells(values))
 
     def _push(self, key: str, operation: str, front: list[Value], back: list[Value]) -> int:
         def write(stored: Value, now_ms: int) -> tuple[Value, int]:
@@ -160,8 +160,7 @@ class TypedOperations(Operations):
 
         Raises: as `hset`.
         """
-        cells = [(checked_key(f, "a field"), to_cell(v)) for f, v in fields.items()]
-
+        cells = list(checked_values(fields, "a field", to_cell).items())
         if not cells:
             return 0
         return self._write(key, lambda stored, now: put_fields(stored, cells, now))
@@ -212,7 +211,7 @@ class TypedOperations(Operations):
 
         Raises: WrongType: the key holds another type.
         """
-        cells = [to_cell(member) for member in members]
+        cells = to_cells(members)
         return self._write(key, lambda stored, now: add_members(stored, cells, now))
 
     def srem(self, key: str, *members: object) -> int:
@@ -220,7 +219,7 @@ class TypedOperations(Operations):
 
         Raises: WrongType: the key holds another type.
         """
-        cells = [to_cell(member) for member in members]
+        cells = to_cells(members)
         return self._write(key, lambda stored, now: remove_members(stored, SET, "SREM", cells, now))
 
     def sismember(self, key: str, member: object) -> bool:
@@ -270,7 +269,7 @@ class TypedOperations(Operations):
 
         Raises: WrongType: the key holds another type.
         """
-        cells = [to_cell(member) for member in members]
+        cells = to_cells(members)
         return self._write(
             key, lambda stored, now: remove_members(stored, ZSET, "ZREM", cells, now)
         )
