@@ -7,8 +7,8 @@ that knows the peer fills it in.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import ClassVar, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Final
 
 STEP_LENGTH_MAX: Final = 60
 """Characters shown of one subscript in an error's text."""
@@ -242,9 +242,24 @@ class StoreVersion(StoreError):
 
 
 class DataLoss(DataLatticeError):
-    """Records that a reader still needs are gone; an operator decides whether to skip them."""
+    """Records that a reader still needs are gone; an operator decides whether to skip them.
+
+    Shapes: lost: the offsets of truncated records, a range for each partition. forked: the offsets
+            at which partitions no longer hold the log that was read before. Both are empty where
+            the loss is not of queue records.
+    """
 
     code = "data-loss"
+
+    def __init__(
+        self,
+        message: str,
+        lost: Mapping[Any, range] | None = None,
+        forked: Mapping[Any, int] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.lost: dict[Any, range] = dict(lost or {})
+        self.forked: dict[Any, int] = dict(forked or {})
 
 
 # --- time: retry later ----------------------------------------------------------------------
@@ -278,6 +293,12 @@ class Timeout(Unavailable):
     """No answer within the stated time."""
 
     code = "timeout"
+
+
+class ConsumerBusy(Unavailable):
+    """Another program on this machine reads with the same consumer name."""
+
+    code = "consumer-busy"
 
 
 class Backpressure(Unavailable):

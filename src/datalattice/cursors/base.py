@@ -65,7 +65,9 @@ class Reference:
     def __init__(self, value: Value) -> None:
         self.value = value
         self._lock: Final = threading.Lock()
-        self._listeners: tuple[Wake, ...] = ()
+        # Written in single steps, without the lock: a listener may end while garbage is collected,
+        # in a thread that holds the lock.
+        self._listeners: dict[object, Wake] = {}
 
     def swap(self, expected: Value, new: Value) -> bool:
         """Replace the very object `expected` by `new`; return whether it was still there."""
@@ -74,21 +76,19 @@ class Reference:
             if self.value is not expected:
                 return False
             self.value = new
-        for wake in self._listeners:
-            wake()
+        if self._listeners:
+            for wake in list(self._listeners.values()):
+                wake()
         return True
 
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after every swap from now on; return a function that ends this."""
-        with self._lock:
-            self._listeners = (*self._listeners, wake)
+        token = object()
+        self._listeners[token] = wake
+        return lambda: self._drop(token)
 
-        def end() -> None:
-            with self._lock:
-                # By identity, since two listeners may be equal.
-                self._listeners = tuple([held for held in self._listeners if held is not wake])
-
-        return end
+    def _drop(self, token: object) -> None:
+        self._listeners.pop(token, None)
 
     def apply(self, change: ChangeFunction) -> tuple[Value, Value]:
         """Replace the value by `change(value)`; return the value before and after."""

@@ -152,6 +152,29 @@ class QueueForked(MergeNotice):
         return QueueForked, (self.path, self.offset, self.lost, self.lost_end)
 
 
+class RecordsSkipped(MergeNotice):
+    """A reader of the queue at `path` went on at `offset`; it missed the records from `first` on.
+
+    The two are equal if the log forked: which records differ is then not known.
+    """
+
+    kind = "records-skipped"
+
+    def __init__(self, path: Path, first: int, offset: int) -> None:
+        super().__init__(path)
+        self.first: Final = first
+        self.offset: Final = offset
+
+    def _fields(self) -> Path:
+        return (*self.path, self.first, self.offset)
+
+    def __repr__(self) -> str:
+        return f"RecordsSkipped(path={brief(self.path)}, {self.first} to {self.offset})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RecordsSkipped, (self.path, self.first, self.offset)
+
+
 class OwnerForked(MergeNotice):
     """Two values signed for `owner` fork: `kept` stays, and does not contain all of `other`.
 

@@ -1,0 +1,335 @@
+"""Following: the entries of one or more partitions, in order, as they are appended.
+
+A follower keeps the offset of the next entry of each partition. Order holds within a partition;
+entries of several partitions come by their times, as far as they are there: a slow owner delays
+nobody else.
+
+Source: docs/queue.md "Following"; docs/design/front-door.md "Handles".
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
+
+from datalattice.apps.binding import Binding, Owner
+from datalattice.apps.queue.entries import entry_headers, entry_key, entry_stamp_ms, entry_value
+from datalattice.apps.queue.state import QueueState, checked_offset, read_state
+from datalattice.cells import Map, Value, brief, value_hash
+from datalattice.cursors import LatticeCursor, Stream
+from datalattice.errors import DataLoss, UsageError
+from datalattice.lattice import RecordsSkipped
+
+T = TypeVar("T")
+
+Start = Literal["start", "end"] | int | datetime | timedelta
+"""Where reading begins: an end of the log, an offset (a negative one counts from the end), the
+first entry at or after a time, or a time span back from now."""
+
+OnLoss = Literal["raise", "skip"]
+
+CHUNK: Final = 1_024
+"""Entries that are read from a partition at a time."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class PartitionId(NamedTuple):
+    """Which partition of which owner's topic; None for what a queue outside a root lacks."""
+
+    topic: Value
+    owner: Owner | None
+    partition: Value
+
+    def __str__(self) -> str:
+        owner = "" if self.owner is None else f" of {self.owner}"
+        return f"{brief(self.topic)}[{brief(self.partition)}]{owner}"
+
+
+class QueueEntry(NamedTuple, Generic[T]):
+    """One record of a queue.
+
+    Units:  time_ms: Unix milliseconds, as the writer's clock gave them.
+    Shapes: cell: the record as it is stored. An element that is not a record has key, value None,
+            time 0 and no headers.
+    """
+
+    topic: Value
+    owner: Owner | None
+    partition: Value
+    offset: int
+    key: Value
+    value: T
+    headers: Map
+    time_ms: int
+    cell: Value
+
+    @property
+    def time(self) -> datetime:
+        """The time as an aware datetime in UTC, at most that of the years 1 and 9999."""
+        try:
+            return _EPOCH + timedelta(milliseconds=self.time_ms)
+        except OverflowError:  # a writer may set any 64-bit number
+            return (datetime.max if self.time_ms > 0 else datetime.min).replace(tzinfo=UTC)
+
+
+def partition_id(cursor: LatticeCursor, binding: Binding | None) -> PartitionId:
+    """Return what the path of a partition's cursor says: `..., topic, :partitions, partition`."""
+    path, owner = cursor.context.path, cursor.context.owner
+    named = Owner(owner) if binding is None else binding.owner(owner)
+    return PartitionId(
+        path[-3] if len(path) >= 3 else None,
+        None if owner is None else named,
+        path[-1] if path else 0,
+    )
+
+
+def entry_at(id: PartitionId, offset: int, cell: Value) -> QueueEntry[Value]:
+    """Return the record `cell`, which stands at `offset` of a partition."""
+    return QueueEntry(
+        id.topic,
+        id.owner,
+        id.partition,
+        offset,
+        entry_key(cell),
+        entry_value(cell),
+        entry_headers(cell),
+        entry_stamp_ms(cell) or 0,
+        cell,
+    )
+
+
+def start_offset(state: QueueState, start: Start, now_ms: int) -> int:
+    """Return the offset that `start` means in a log.
+
+    A time is found by halving: it is exact where times do not decrease.
+    Raises: UsageError: `start` is none of the accepted kinds.
+    """
+    if start == "start":
+        return state.start
+    if start == "end":
+        return state.end
+    if isinstance(start, datetime | timedelta):
+        wanted_ms = time_ms(start, now_ms)
+        entries = range(len(state.entries))
+        found = bisect_left(
+            entries, wanted_ms, key=lambda at: entry_stamp_ms(state.entries[at]) or 0
+        )
+        return state.start + found
+    if isinstance(start, int) and not isinstance(start, bool):
+        checked_offset("start", start)
+        return start if start >= 0 else max(state.end + start, state.start)
+    raise UsageError(
+        f'a start is "start", "end", an offset, a datetime or a timedelta, got {start!r}'
+    )
+
+
+def time_ms(time: datetime | timedelta, now_ms: int) -> int:
+    """Return a time, or a span back from `now_ms`, in Unix milliseconds.
+
+    Raises: UsageError: the datetime has no time zone.
+    """
+    if isinstance(time, timedelta):
+        return now_ms - time // timedelta(milliseconds=1)
+    if time.tzinfo is None:
+        raise UsageError(f"`start` has no time zone: {time!r}; use datetime.now(UTC) or similar")
+    return (time - _EPOCH) // timedelta(milliseconds=1)
+
+
+class Mark(NamedTuple):
+    """A position in a log: the next offset, and the hash of the entry before it, if known."""
+
+    next: int
+    before: bytes | None = None
+
+
+def mark_at(state: QueueState, offset: int) -> Mark:
+    """Return the position `offset` in a log, which may not have the entry before it."""
+    is_held = state.start < offset <= state.end
+    return Mark(offset, value_hash(state.entries[offset - 1 - state.start]) if is_held else None)
+
+
+class PartitionReader:
+    """The position up to which one partition was read, and the entries read ahead of its user."""
+
+    def __init__(self, id: PartitionId, cursor: LatticeCursor) -> None:
+        self.id: Final = id
+        self.cursor: Final = cursor
+        self.ahead: Final[deque[QueueEntry[Value]]] = deque()
+        self.mark = Mark(0)
+        self.has_more = True
+
+    def state(self) -> QueueState:
+        """Return the partition as it is now."""
+        return read_state(self.cursor.get())
+
+    def move(self, mark: Mark) -> None:
+        """Go on at a position."""
+        self.ahead.clear()
+        self.mark, self.has_more = mark, True
+
+    def has_forked(self, state: QueueState) -> bool:
+        """Return whether the log has another entry before the position than was read."""
+        here = mark_at(state, self.mark.next).before
+        return self.mark.before is not None and here is not None and here != self.mark.before
+
+    def read(self, state: QueueState) -> None:
+        """Read entries ahead, as many as `CHUNK`."""
+        begin, stop = self.mark.next, min(self.mark.next + CHUNK, state.end)
+        if begin < stop:
+            cells = state.entries.iter_range(begin - state.start, stop - state.start)
+            self.ahead.extend(entry_at(self.id, at, cell) for at, cell in enumerate(cells, begin))
+            self.mark = mark_at(state, stop)
+        self.has_more = stop < state.end
+
+
+Found = Iterable[tuple[PartitionId, LatticeCursor]]
+
+
+class PartitionSet:
+    """The readers of the partitions that `find` gives.
+
+    Shapes: begins: the position at which each partition is or was begun. One that is not in it is
+            read from its start.
+    """
+
+    def __init__(
+        self,
+        root: LatticeCursor,
+        find: Callable[[], Found],
+        binding: Binding | None,
+        on_loss: OnLoss,
+    ) -> None:
+        if on_loss not in ("raise", "skip"):
+            raise UsageError(f'`on_loss` is "raise" or "skip", got {on_loss!r}')
+        self.root: Final = root
+        self._find: Final = find
+        self._binding: Final = binding
+        self._on_loss: Final = on_loss
+        self._seen: Value = None
+        self.readers: Final[dict[PartitionId, PartitionReader]] = {}
+        self.begins: Final[dict[PartitionId, Mark]] = {}
+
+    def refresh(self) -> None:
+        """Take up the partitions that are new."""
+        for id, cursor in self._find():
+            if id not in self.readers:
+                reader = self.readers[id] = PartitionReader(id, cursor)
+                if id not in self.begins:
+                    self.begins[id] = Mark(reader.state().start)
+                reader.move(self.begins[id])
+
+    def starts(self, start: Start, now_ms: int) -> dict[PartitionId, Mark]:
+        """Return the position that `start` means in each partition that is there now.
+
+        Raises: UsageError: `start` is an offset, and there is not one partition.
+        """
+        self.refresh()
+        if isinstance(start, int) and len(self.readers) != 1:
+            raise UsageError(
+                f"the offset {start!r} needs one partition, and there are {len(self.readers)}; "
+                'use "start", "end" or a time, or read one partition'
+            )
+        states = {id: reader.state() for id, reader in self.readers.items()}
+        return {id: mark_at(s, start_offset(s, start, now_ms)) for id, s in states.items()}
+
+    def move(self, marks: Mapping[PartitionId, Mark]) -> None:
+        """Go on at these positions."""
+        for id, mark in marks.items():
+            self.begins[id] = mark
+            if id in self.readers:
+                self.readers[id].move(mark)
+
+    def fetch(self) -> list[QueueEntry[Value]]:
+        """Return the next entries that are there, by time; none if there are none.
+
+        Raises: DataLoss: entries were truncated before they were read, or a log has forked.
+        """
+        value = self.root.get()
+        if value is self._seen and not any(r.has_more or r.ahead for r in self.readers.values()):
+            return []
+        self.refresh()
+        states = {r.id: r.state() for r in self.readers.values() if not r.ahead}
+        self._check(states)
+        for id, state in states.items():
+            self.readers[id].read(state)
+        self._seen = value
+        return list(self._by_time())
+
+    def _by_time(self) -> Iterator[QueueEntry[Value]]:
+        """Yield entries that were read ahead, until one reader has to read more."""
+        heads = [
+            (reader.ahead[0].time_ms, order, reader)
+            for order, reader in enumerate(self.readers.values())
+            if reader.ahead
+        ]
+        heapq.heapify(heads)
+        while heads:
+            _, order, reader = heads[0]
+            yield reader.ahead.popleft()
+            if reader.ahead:
+                heapq.heapreplace(heads, (reader.ahead[0].time_ms, order, reader))
+            elif reader.has_more:
+                return
+            else:
+                heapq.heappop(heads)
+
+    def _check(self, states: dict[PartitionId, QueueState]) -> None:
+        lost, forked = {}, {}
+        for id, state in states.items():
+            reader = self.readers[id]
+            if state.start > reader.mark.next:
+                lost[id] = range(reader.mark.next, state.start)
+            elif reader.has_forked(state):
+                forked[id] = reader.mark.next
+        if not lost and not forked:
+            return
+        if self._on_loss == "raise":
+            raise DataLoss(_loss_text(lost, forked), lost, forked)
+        for id in [*lost, *forked]:
+            reader = self.readers[id]
+            skipped = lost.get(id, range(reader.mark.next, reader.mark.next))
+            reader.move(Mark(skipped.stop))
+            context = reader.cursor.context
+            report = context.report if self._binding is None else self._binding.report
+            report(RecordsSkipped(context.path, skipped.start, skipped.stop))
+
+
+def _loss_text(lost: dict[PartitionId, range], forked: dict[PartitionId, int]) -> str:
+    texts = [
+        f"entries {gone.start} to {gone.stop - 1} of {id} were truncated before they were read"
+        for id, gone in lost.items()
+    ]
+    texts += [
+        f"the log of {id} has forked: its entry {offset - 1} is not the one that was read"
+        for id, offset in forked.items()
+    ]
+    return f"{'; '.join(texts)}; go on from another start, or use on_loss='skip'"
+
+
+class Follow(Stream[QueueEntry[Value]]):
+    """The entries of a queue, topic or feed from a start on, as they are appended.
+
+    Raises: DataLoss: when it is asked for entries that were truncated, or the log has forked; see
+            `on_loss` of `follow`.
+    """
+
+    def __init__(
+        self,
+        partitions: PartitionSet,
+        start: Start,
+        now_ms: int,
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        self._partitions: Final = partitions
+        partitions.move(partitions.starts(start, now_ms))
+        super().__init__(partitions.root, wait=wait, timeout=timeout)
+
+    def _fetch(self) -> list[QueueEntry[Value]]:
+        return self._partitions.fetch()

@@ -1,0 +1,171 @@
+"""Stream: items that arrive over time, taken with `for`, with `async for`, or by polling.
+
+A stream subscribes to changes of a cursor and looks for items when one happens. It owns no thread
+and no file. It clears its flag before it looks, and a change sets the flag after it was made, so
+the last change is never missed.
+
+Source: docs/cursors.md "Streams"; docs/design/front-door.md "Async and waiting".
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, Generic, Self, TypeVar
+
+from datalattice.cursors.base import Cursor, Wake
+from datalattice.errors import UsageError
+
+T = TypeVar("T")
+
+
+class _Bell:
+    """Wakes those who wait for a stream. It has no reference to the stream."""
+
+    def __init__(self) -> None:
+        self.flag: Final = threading.Event()
+        self.listeners: tuple[Wake, ...] = ()
+
+    def ring(self) -> None:
+        self.flag.set()
+        for wake in self.listeners:
+            wake()
+
+    def remove(self, wake: Wake) -> None:
+        self.listeners = tuple([held for held in self.listeners if held is not wake])
+
+
+class Stream(ABC, Generic[T]):
+    """Items that arrive over time. Use it in `with` or `async with`, or `close` it.
+
+    One thread or task takes the items; any thread may close. An iteration that was left, by `break`
+    or because its task was cancelled, can be taken up again.
+
+    wait:    False: iteration ends when nothing more is there.
+    timeout: iteration ends after so many seconds without a new item; None waits without limit.
+    """
+
+    def __init__(self, cursor: Cursor, *, wait: bool = True, timeout: float | None = None) -> None:
+        if timeout is not None and timeout < 0:
+            raise UsageError(f"`timeout` is not 0 or more seconds, or None: {timeout!r}")
+        self._waits: Final = wait
+        self._timeout: Final = timeout
+        self._ready: Final[deque[T]] = deque()
+        self._bell: Final = _Bell()
+        # The cursor refers to the bell alone, so a stream that is dropped without `close` is
+        # collected, and this ends its subscription.
+        self._end = weakref.finalize(self, cursor.subscribe(self._bell.ring))
+        self._end.atexit = False
+
+    @abstractmethod
+    def _fetch(self) -> Iterable[T]:
+        """Return items that are there now, none if there are no new ones; it does not wait."""
+
+    def _is_flush_due(self, *, idle: bool) -> bool:
+        """Return whether `_flush` is to be called before the next item, or before waiting."""
+        return False
+
+    def _flush(self) -> None:
+        """Do what may block: `__anext__` calls it in another thread."""
+
+    def poll(self) -> list[T]:
+        """Return the next items that are there, some thousand at most; never waits."""
+        self._refill()
+        items = list(self._ready)
+        self._ready.clear()
+        return items
+
+    def on_wake(self, wake: Wake) -> None:
+        """Also call `wake` when `poll` may have something new, and on `close`.
+
+        It runs in the writing thread, so it must be quick and not raise.
+        """
+        self._bell.listeners = (*self._bell.listeners, wake)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is closed."""
+        return not self._end.alive
+
+    def close(self) -> None:
+        """End the stream; a waiting thread or task leaves its loop. Closing twice is allowed."""
+        self._end()
+        self._bell.ring()
+
+    def _refill(self) -> bool:
+        if not self._ready and not self.closed:
+            self._ready.extend(self._fetch())
+        return bool(self._ready)
+
+    def _seconds_left(self, begun_s: float) -> float | None:
+        if self._timeout is None:
+            return None
+        return max(begun_s + self._timeout - time.monotonic(), 0.0)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> T:
+        begun_s = time.monotonic()
+        while not self.closed:
+            self._bell.flag.clear()
+            if self._is_flush_due(idle=False):
+                self._flush()
+            if self._refill():
+                return self._ready.popleft()
+            if self._is_flush_due(idle=True):
+                self._flush()
+            if not self._waits or self.closed:
+                break
+            if not self._bell.flag.wait(self._seconds_left(begun_s)):
+                break
+        raise StopIteration
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        import asyncio  # noqa: PLC0415 - programs without an event loop do not load it
+
+        loop, rung, begun_s = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
+
+        def wake() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(rung.set)
+
+        self.on_wake(wake)
+        try:
+            while not self.closed:
+                rung.clear()
+                if self._is_flush_due(idle=False):
+                    await asyncio.to_thread(self._flush)
+                if self._refill():
+                    return self._ready.popleft()
+                if self._is_flush_due(idle=True):
+                    await asyncio.to_thread(self._flush)
+                if not self._waits or self.closed:
+                    break
+                try:
+                    async with asyncio.timeout(self._seconds_left(begun_s)):
+                        await rung.wait()
+                except TimeoutError:
+                    break
+        finally:
+            self._bell.remove(wake)
+        raise StopAsyncIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.close()
