@@ -44,7 +44,7 @@ class Demo:
             topics = Topics.at(cursor, keys.owner.public_key)
             if site.name == HQ:
                 figures = [figure.to_json() for figure in self.figures.values()]
-                topics.partition(FIGURES_TOPIC, 0).offer_many(figures, list(self.figures))
+                topics.partition(FIGURES_TOPIC, 0).offer_many(figures, keys=list(self.figures))
             else:
                 topics.partition(FLIGHTS_TOPIC, 0).offer_many(self.lines[site.name])
             joined = root_lattice().merge(joined, cursor.get())

@@ -201,7 +201,7 @@ class QueueAgainstList(RuleBasedStateMachine):
     @rule(at=queues, value=st.integers(), key=st.none() | st.text(max_size=3))
     def offer(self, at: int, value: int, key: str | None) -> None:
         queue, rows, start = self.models[at]
-        assert queue.offer(value, key) == start[0] + len(rows)
+        assert queue.offer(value, key=key) == start[0] + len(rows)
         rows.append((key, value, self.clock.now))
 
     @rule(at=queues, values=st.lists(st.binary(max_size=5), max_size=40))

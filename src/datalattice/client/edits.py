@@ -186,7 +186,7 @@ class Editor:
 
         def append(cursor: RootLattice, own: KeyPair) -> range:
             queue = Topics.at(cursor, own.public_key).partition(topic, partition)
-            return queue.offer_many(values, keys, headers)
+            return queue.offer_many(values, keys=keys, headers=headers)
 
         return self.edit(append)
 

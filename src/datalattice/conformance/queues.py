@@ -93,7 +93,7 @@ class _QueueRun:
         key, value, headers = (
             read_cell(need(step, name), name) for name in ("key", "value", "headers")
         )
-        returned(step, self._queue(step).offer(value, key, headers))
+        returned(step, self._queue(step).offer(value, key=key, headers=headers))
 
     def peek(self, step: Fields) -> None:
         step_fields(step, "offset")

@@ -168,4 +168,10 @@ class Stream(ABC, Generic[T]):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self.close()
+        import asyncio  # noqa: PLC0415 - as above
+
+        try:
+            if not self.closed and self._is_flush_due(idle=True):
+                await asyncio.to_thread(self._flush)
+        finally:
+            self.close()

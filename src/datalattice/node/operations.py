@@ -213,12 +213,13 @@ class Operations:
 
         def offer() -> range:
             rows = list(values)
-            beside = [None if one is None else list(one) for one in (keys, headers)]
+            key_row, header_row = (None if one is None else list(one) for one in (keys, headers))
             # Whatever is no cell is sound as it was decoded, and all of it at hand.
-            cells = [one for row in (rows, *beside) for one in row or () if isinstance(one, Cell)]
+            columns = (rows, key_row, header_row)
+            cells = [one for row in columns for one in row or () if isinstance(one, Cell)]
             if cells:
                 CheckedCells(self._node.store, scanned=True).check_value(Vector.of(cells))
-            return self._durably(lambda: queue.offer_many(rows, *beside))
+            return self._durably(lambda: queue.offer_many(rows, keys=key_row, headers=header_row))
 
         offsets = await asyncio.to_thread(offer)
         return Vector.of((offsets.start, len(offsets)))

@@ -24,7 +24,7 @@ def test_everything_offered_is_there_after_a_flush() -> None:
     topic = Topic.create()
     with ConcurrentTopic(topic, 3) as concurrent:
         for i in range(500):
-            concurrent.offer(f"k{i % 11}", i)
+            concurrent.offer(i, key=f"k{i % 11}")
         concurrent.flush()
         assert sorted(records(topic)) == list(range(500))  # type: ignore[type-var]
         assert concurrent.total_records == 500
@@ -37,7 +37,7 @@ def test_a_key_stays_in_one_partition_and_in_order() -> None:
     topic = Topic.create()
     with ConcurrentTopic(topic, 4, inbox_capacity=8, batch_max=5) as concurrent:
         for i in range(300):
-            concurrent.offer(f"k{i % 7}", f"k{i % 7}:{i:03}")
+            concurrent.offer(f"k{i % 7}:{i:03}", key=f"k{i % 7}")
     for k in range(7):
         home = topic.partition(partition_of(f"k{k}", 4))
         mine = [v for v in home if isinstance(v, str) and v.startswith(f"k{k}:")]
@@ -50,7 +50,7 @@ def test_many_producers_lose_nothing() -> None:
 
         def produce(number: int) -> None:
             for i in range(100):
-                concurrent.offer(f"p{number}", number * 1_000 + i)
+                concurrent.offer(number * 1_000 + i, key=f"p{number}")
 
         threads = [threading.Thread(target=produce, args=(n,)) for n in range(4)]
         for thread in threads:
@@ -64,16 +64,16 @@ def test_many_producers_lose_nothing() -> None:
 def test_records_without_a_key_go_where_they_are_sent() -> None:
     topic = Topic.create()
     with ConcurrentTopic(topic, 2) as concurrent:
-        concurrent.offer_to(1, "x")
+        concurrent.offer("x", partition=1)
         with pytest.raises(UsageError, match="0 to 1"):
-            concurrent.offer_to(2, "y")
+            concurrent.offer("y", partition=2)
     assert list(topic.partition(1)) == ["x"]
 
 
 def test_what_was_offered_before_the_start_is_committed() -> None:
     started, never = Topic.create(), Topic.create()
     concurrent = ConcurrentTopic(started, 1)
-    concurrent.offer("k", "early")
+    concurrent.offer("early", key="k")
     concurrent.start().start()
     concurrent.flush()
     concurrent.flush()
@@ -81,7 +81,7 @@ def test_what_was_offered_before_the_start_is_committed() -> None:
     concurrent.close()
     concurrent.close()
     unstarted = ConcurrentTopic(never, 1)
-    unstarted.offer("k", "left over")
+    unstarted.offer("left over", key="k")
     unstarted.close()
     assert records(never) == ["left over"]
 
@@ -89,8 +89,8 @@ def test_what_was_offered_before_the_start_is_committed() -> None:
 def test_a_tombstone_is_offered_like_any_value() -> None:
     topic = Topic.create()
     with ConcurrentTopic(topic, 1) as concurrent:
-        concurrent.offer("k", "x")
-        concurrent.offer("k", None)
+        concurrent.offer("x", key="k")
+        concurrent.offer(None, key="k")
     assert records(topic) == ["x", None]
 
 
@@ -99,9 +99,9 @@ def test_use_out_of_order_is_refused() -> None:
     with pytest.raises(UsageError, match="start"):
         concurrent.flush()
     with pytest.raises(UsageError, match="`key` is None"):
-        concurrent.offer(None, "x")
+        concurrent.offer("x", key=None)
     concurrent.close()
-    for call in (concurrent.flush, concurrent.start, lambda: concurrent.offer("k", 1)):
+    for call in (concurrent.flush, concurrent.start, lambda: concurrent.offer(1, key="k")):
         with pytest.raises(UsageError, match="closed"):
             call()
 
@@ -117,7 +117,7 @@ def test_below_an_owner_each_batch_is_signed_once() -> None:
     topic = Topics.at(root, KEYS.public_key).topic("t")
     with ConcurrentTopic(topic, 2) as concurrent:
         for i in range(200):
-            concurrent.offer(i, i)
+            concurrent.offer(i, key=i)
     assert sorted(records(topic)) == list(range(200))  # type: ignore[type-var]
 
 
@@ -127,10 +127,10 @@ def test_a_failed_worker_tells_its_producers() -> None:
     topic.set_num_partitions(1)
     keyless = Topics.at(RootLattice(root_lattice(), root.get()), KEYS.public_key).topic("t")
     concurrent = ConcurrentTopic(keyless, 1).start()
-    concurrent.offer("k", "x")
+    concurrent.offer("x", key="k")
     with pytest.raises(NoSigningKey):
         concurrent.flush()
     with pytest.raises(NoSigningKey):
-        concurrent.offer("k", "y")
+        concurrent.offer("y", key="k")
     with pytest.raises(NoSigningKey):
         concurrent.close()

@@ -158,8 +158,8 @@ def test_offer_many_equals_single_offers(count: int) -> None:
     headers = [{"n": i} if i % 3 else None for i in range(count)]
     singly, bulk = queue_of("first"), queue_of("first")
     for value, key, header in zip(values, keys, headers, strict=True):
-        singly.offer(value, key, header)
-    assert bulk.offer_many(values, keys, headers) == range(1, count + 1)
+        singly.offer(value, key=key, headers=header)
+    assert bulk.offer_many(values, keys=keys, headers=headers) == range(1, count + 1)
     assert value_hash(bulk.cursor.get()) == value_hash(singly.cursor.get())
 
 

@@ -46,7 +46,7 @@ def test_a_keyed_record_goes_to_the_partition_of_its_key() -> None:
     topic = Topic.create(StoppedClock())
     topic.set_num_partitions(4)
     for i in range(40):
-        topic.offer(f"key{i % 8}", i)
+        topic.offer(i, key=f"key{i % 8}")
     assert sum(topic.partition(p).size() for p in range(4)) == 40
     for i in range(8):
         home = partition_of(f"key{i}", 4)
@@ -57,7 +57,7 @@ def test_a_keyed_record_goes_to_the_partition_of_its_key() -> None:
 def test_offers_count_offsets_within_the_partition() -> None:
     topic = Topic.create(StoppedClock())
     topic.set_num_partitions(1)
-    assert [topic.offer("k", v) for v in "abc"] == [0, 1, 2]
+    assert [topic.offer(v, key="k") for v in "abc"] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_routing_is_the_floor_modulus_of_the_signed_hash_tail(
 def test_routing_refuses_what_it_cannot_route() -> None:
     topic = Topic.create(StoppedClock())
     with pytest.raises(UsageError, match="set_num_partitions"):
-        topic.offer("k", "v")
+        topic.offer("v", key="k")
     with pytest.raises(UsageError, match="`key` is None"):
         partition_of(None, 3)
     for count in (0, -1, True, 2**31, "3"):
@@ -82,7 +82,7 @@ def test_routing_refuses_what_it_cannot_route() -> None:
             topic.set_num_partitions(count)  # type: ignore[arg-type]
     topic.set_num_partitions(2**31 - 1)
     with pytest.raises(UsageError, match="`key` is None"):
-        topic.offer(None, "v")
+        topic.offer("v")
 
 
 def test_topic_metadata_stamps_what_it_replaces() -> None:

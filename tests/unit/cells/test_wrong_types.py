@@ -87,7 +87,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "decode": decode,
     "decode_message": decode_message,
     "Queue.offer_many": Queue.create().offer_many,
-    "Queue.offer_many keys": lambda bad: Queue.create().offer_many([1], bad),
+    "Queue.offer_many keys": lambda bad: Queue.create().offer_many([1], keys=bad),
 }
 
 KERNEL = sys.modules[Map.__module__].__file__ or ""

@@ -9,6 +9,7 @@ package registers the root section `:queue`, with the path `:queue, owner, :valu
 from __future__ import annotations
 
 from datalattice.apps.queue.concurrent import ConcurrentTopic
+from datalattice.apps.queue.consumer import CONSUMERS, Consumer, Taken
 from datalattice.apps.queue.entries import (
     NewRecords,
     entry_headers,
@@ -18,6 +19,8 @@ from datalattice.apps.queue.entries import (
     is_entry,
     make_entry,
 )
+from datalattice.apps.queue.feed import Feed
+from datalattice.apps.queue.following import Follow, PartitionId, QueueEntry
 from datalattice.apps.queue.forks import LogBranch, append_branch, is_appended
 from datalattice.apps.queue.lattice import (
     QUEUE_SECTION,
@@ -39,16 +42,23 @@ from datalattice.apps.queue.topic import (
 LatticeMQ = Topics
 
 __all__ = [
+    "CONSUMERS",
     "PARTITIONS_MAX",
     "QUEUE_SECTION",
     "ZERO_STATE",
     "ConcurrentTopic",
+    "Consumer",
+    "Feed",
+    "Follow",
     "LatticeMQ",
     "LogBranch",
     "NewRecords",
+    "PartitionId",
     "Queue",
+    "QueueEntry",
     "QueueLattice",
     "QueueState",
+    "Taken",
     "Topic",
     "TopicLattice",
     "Topics",

@@ -114,8 +114,8 @@ class _Worker:
         try:
             self._fork.partition(self._partition).offer_many(
                 [item.value for item in items],
-                [item.key for item in items],
-                [item.headers for item in items],
+                keys=[item.key for item in items],
+                headers=[item.headers for item in items],
             )
             self._fork.sync()
         except DataLatticeError as error:
@@ -167,22 +167,27 @@ class ConcurrentTopic:
                 worker.start()
         return self
 
-    def offer(self, key: object, value: object, headers: object = None) -> None:
-        """Append a record to the partition of its key; wait while that partition's inbox is full.
+    def offer(
+        self,
+        value: object,
+        *,
+        key: object = None,
+        headers: object = None,
+        partition: int | None = None,
+    ) -> None:
+        """Append a record to the partition of its key, or to `partition`.
 
-        Raises: UsageError: the key is None, or the topic is closed.
+        Waits while the inbox of that partition is full.
+        Raises: UsageError: there is neither a key nor a partition, the partition does not exist,
+                or the topic is closed.
         """
+        count = len(self._workers)
         cell = to_cell(key)
-        self._put(partition_of(cell, len(self._workers)), cell, value, headers)
-
-    def offer_to(self, partition: int, value: object) -> None:
-        """Append a record without a key to one partition.
-
-        Raises: UsageError: the partition does not exist.
-        """
-        if type(partition) is not int or not 0 <= partition < len(self._workers):
-            raise UsageError(f"`partition` is not 0 to {len(self._workers) - 1}: {partition!r}")
-        self._put(partition, None, value, None)
+        if partition is None:
+            partition = partition_of(cell, count)
+        elif type(partition) is not int or not 0 <= partition < count:
+            raise UsageError(f"`partition` is not 0 to {count - 1}: {partition!r}")
+        self._put(partition, cell, value, headers)
 
     def _put(self, partition: int, key: Value, value: object, headers: object) -> None:
         item = _Item(key, to_cell(value), checked_headers(headers))

@@ -51,33 +51,39 @@ class NewRecords:
         keys: Iterable[object] | None = None,
         headers: Iterable[object] | None = None,
     ) -> None:
-        listed = _listed("values", values)
-        key_row = _row("keys", keys, len(listed))
-        header_row = _row("headers", headers, len(listed))
+        row = listed("values", values)
+        key_row = row_of("keys", keys, len(row))
+        header_row = row_of("headers", headers, len(row))
         rows: list[bytes] | None = None
-        if len(listed) >= PACKED_MIN and header_row is None:
-            rows = _packed(listed, stamp_ms, key_row)
+        if len(row) >= PACKED_MIN and header_row is None:
+            rows = _packed(row, stamp_ms, key_row)
         self.rows: Final = rows
-        self.entries: Final = (
-            _entries(listed, stamp_ms, key_row, header_row) if rows is None else []
-        )
-        self.count: Final = len(listed)
+        self.entries: Final = _entries(row, stamp_ms, key_row, header_row) if rows is None else []
+        self.count: Final = len(row)
 
     def append_to(self, log: Vector) -> Vector:
         """Return `log` with these records at its end."""
         return log.extend(self.entries) if self.rows is None else log.extend_encoded(self.rows)
 
 
-def _listed(name: str, column: object) -> list[object]:
+def listed(name: str, column: object) -> list[object]:
+    """Return an argument as a list.
+
+    Raises: TypeMismatch: it is not an iterable.
+    """
     if not isinstance(column, Iterable):
         raise TypeMismatch(f"`{name}` is not an iterable: {type(column).__name__}")
     return list(column)
 
 
-def _row(name: str, column: Iterable[object] | None, count: int) -> list[object] | None:
+def row_of(name: str, column: Iterable[object] | None, count: int) -> list[object] | None:
+    """Return an argument that has one element for each of `count` values as a list, or None.
+
+    Raises: TypeMismatch: it is not an iterable. UsageError: it has another length.
+    """
     if column is None:
         return None
-    row = _listed(name, column)
+    row = listed(name, column)
     if len(row) != count:
         raise UsageError(
             f"`{name}` has {len(row)} elements for {count} values; give one for each value, or None"

@@ -36,6 +36,8 @@ CHUNK: Final = 1_024
 """Entries that are read from a partition at a time."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_1_MS: Final = -62_135_596_800_000
+_YEAR_9999_MS: Final = 253_402_300_799_999
 
 
 class PartitionId(NamedTuple):
@@ -71,10 +73,8 @@ class QueueEntry(NamedTuple, Generic[T]):
     @property
     def time(self) -> datetime:
         """The time as an aware datetime in UTC, at most that of the years 1 and 9999."""
-        try:
-            return _EPOCH + timedelta(milliseconds=self.time_ms)
-        except OverflowError:  # a writer may set any 64-bit number
-            return (datetime.max if self.time_ms > 0 else datetime.min).replace(tzinfo=UTC)
+        # A writer may set any 64-bit number.
+        return _EPOCH + timedelta(milliseconds=min(max(self.time_ms, _YEAR_1_MS), _YEAR_9999_MS))
 
 
 def partition_id(cursor: LatticeCursor, binding: Binding | None) -> PartitionId:
@@ -103,7 +103,7 @@ def entry_at(id: PartitionId, offset: int, cell: Value) -> QueueEntry[Value]:
     )
 
 
-def start_offset(state: QueueState, start: Start, now_ms: int) -> int:
+def start_offset(state: QueueState, start: object, now_ms: int) -> int:
     """Return the offset that `start` means in a log.
 
     A time is found by halving: it is exact where times do not decrease.
@@ -140,17 +140,19 @@ def time_ms(time: datetime | timedelta, now_ms: int) -> int:
     return (time - _EPOCH) // timedelta(milliseconds=1)
 
 
-class Mark(NamedTuple):
+class Bookmark(NamedTuple):
     """A position in a log: the next offset, and the hash of the entry before it, if known."""
 
     next: int
     before: bytes | None = None
 
 
-def mark_at(state: QueueState, offset: int) -> Mark:
+def bookmark_at(state: QueueState, offset: int) -> Bookmark:
     """Return the position `offset` in a log, which may not have the entry before it."""
     is_held = state.start < offset <= state.end
-    return Mark(offset, value_hash(state.entries[offset - 1 - state.start]) if is_held else None)
+    return Bookmark(
+        offset, value_hash(state.entries[offset - 1 - state.start]) if is_held else None
+    )
 
 
 class PartitionReader:
@@ -160,21 +162,21 @@ class PartitionReader:
         self.id: Final = id
         self.cursor: Final = cursor
         self.ahead: Final[deque[QueueEntry[Value]]] = deque()
-        self.mark = Mark(0)
+        self.mark = Bookmark(0)
         self.has_more = True
 
     def state(self) -> QueueState:
         """Return the partition as it is now."""
         return read_state(self.cursor.get())
 
-    def move(self, mark: Mark) -> None:
+    def move(self, mark: Bookmark) -> None:
         """Go on at a position."""
         self.ahead.clear()
         self.mark, self.has_more = mark, True
 
     def has_forked(self, state: QueueState) -> bool:
         """Return whether the log has another entry before the position than was read."""
-        here = mark_at(state, self.mark.next).before
+        here = bookmark_at(state, self.mark.next).before
         return self.mark.before is not None and here is not None and here != self.mark.before
 
     def read(self, state: QueueState) -> None:
@@ -183,7 +185,7 @@ class PartitionReader:
         if begin < stop:
             cells = state.entries.iter_range(begin - state.start, stop - state.start)
             self.ahead.extend(entry_at(self.id, at, cell) for at, cell in enumerate(cells, begin))
-            self.mark = mark_at(state, stop)
+            self.mark = bookmark_at(state, stop)
         self.has_more = stop < state.end
 
 
@@ -193,8 +195,7 @@ Found = Iterable[tuple[PartitionId, LatticeCursor]]
 class PartitionSet:
     """The readers of the partitions that `find` gives.
 
-    Shapes: begins: the position at which each partition is or was begun. One that is not in it is
-            read from its start.
+    Shapes: first: gives the position at which a partition that is new is begun: its start.
     """
 
     def __init__(
@@ -212,18 +213,16 @@ class PartitionSet:
         self._on_loss: Final = on_loss
         self._seen: Value = None
         self.readers: Final[dict[PartitionId, PartitionReader]] = {}
-        self.begins: Final[dict[PartitionId, Mark]] = {}
+        self.first: Callable[[PartitionId, QueueState], Bookmark] = _first
 
     def refresh(self) -> None:
         """Take up the partitions that are new."""
         for id, cursor in self._find():
             if id not in self.readers:
                 reader = self.readers[id] = PartitionReader(id, cursor)
-                if id not in self.begins:
-                    self.begins[id] = Mark(reader.state().start)
-                reader.move(self.begins[id])
+                reader.move(self.first(id, reader.state()))
 
-    def starts(self, start: Start, now_ms: int) -> dict[PartitionId, Mark]:
+    def starts(self, start: Start, now_ms: int) -> dict[PartitionId, Bookmark]:
         """Return the position that `start` means in each partition that is there now.
 
         Raises: UsageError: `start` is an offset, and there is not one partition.
@@ -235,12 +234,11 @@ class PartitionSet:
                 'use "start", "end" or a time, or read one partition'
             )
         states = {id: reader.state() for id, reader in self.readers.items()}
-        return {id: mark_at(s, start_offset(s, start, now_ms)) for id, s in states.items()}
+        return {id: bookmark_at(s, start_offset(s, start, now_ms)) for id, s in states.items()}
 
-    def move(self, marks: Mapping[PartitionId, Mark]) -> None:
-        """Go on at these positions."""
+    def move(self, marks: Mapping[PartitionId, Bookmark]) -> None:
+        """Go on at these positions, as far as the partitions were found."""
         for id, mark in marks.items():
-            self.begins[id] = mark
             if id in self.readers:
                 self.readers[id].move(mark)
 
@@ -293,10 +291,14 @@ class PartitionSet:
         for id in [*lost, *forked]:
             reader = self.readers[id]
             skipped = lost.get(id, range(reader.mark.next, reader.mark.next))
-            reader.move(Mark(skipped.stop))
+            reader.move(Bookmark(skipped.stop))
             context = reader.cursor.context
             report = context.report if self._binding is None else self._binding.report
             report(RecordsSkipped(context.path, skipped.start, skipped.stop))
+
+
+def _first(_id: PartitionId, state: QueueState) -> Bookmark:
+    return Bookmark(state.start)
 
 
 def _loss_text(lost: dict[PartitionId, range], forked: dict[PartitionId, int]) -> str:

@@ -1,15 +1,19 @@
 """Queue: one partition of a topic, a log with absolute offsets, over one cursor.
 
-Source: CAD040; docs/queue.md "Owners", "State", "Appending", "Reading", "Metadata", "Truncation",
-    "Fork and sync"; docs/design/decisions.md "D2".
+Source: CAD040; docs/queue.md "Owners", "State", "Appending", "Reading", "Following", "Consumers",
+    "Metadata", "Truncation", "Fork and sync"; docs/design/decisions.md "D2";
+    docs/design/front-door.md "Handles".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Self
+from operator import index
+from typing import Any, Final, Self, overload
 
+from datalattice.apps.binding import Binding, owner_cell
 from datalattice.apps.queue import state as states
+from datalattice.apps.queue.consumer import Consumer
 from datalattice.apps.queue.entries import (
     NewRecords,
     entry_key,
@@ -17,16 +21,29 @@ from datalattice.apps.queue.entries import (
     entry_value,
     entry_values,
 )
-from datalattice.apps.queue.lattice import QueueLattice
+from datalattice.apps.queue.following import (
+    CHUNK,
+    Follow,
+    OnLoss,
+    PartitionId,
+    PartitionSet,
+    QueueEntry,
+    Start,
+    entry_at,
+    partition_id,
+)
+from datalattice.apps.queue.lattice import (
+    PARTITIONS,
+    QUEUE_SECTION,
+    QueueLattice,
+)
 from datalattice.apps.queue.metadata import checked_meta_key
 from datalattice.apps.queue.state import QueueState, checked_offset, read_state
 from datalattice.cells import EMPTY_VECTOR, Value, Vector, html_table, to_cell
 from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.cursors import LatticeCursor, RootLattice
-from datalattice.errors import UsageError
-
-CHUNK: Final = 1_024
-"""Records that iteration reads per step."""
+from datalattice.errors import UnsupportedOperation, UsageError
+from datalattice.lattice import VALUE
 
 HTML_RECORDS_MAX: Final = 10
 """Most records in a notebook's table of a queue."""
@@ -40,16 +57,44 @@ class Queue:
     object. A queue has one writer: only one process, or one fork at a time, should append to it.
     """
 
-    __slots__ = ("_clock", "_cursor")
+    __slots__ = ("_binding", "_clock", "_cursor")
 
-    def __init__(self, cursor: LatticeCursor, clock: Clock | None = None) -> None:
+    def __init__(
+        self, cursor: LatticeCursor, clock: Clock | None = None, *, binding: Binding | None = None
+    ) -> None:
         self._cursor = cursor
         self._clock = clock or SystemClock()
+        self._binding = binding
 
     @classmethod
     def create(cls, clock: Clock | None = None) -> Self:
         """Return a new empty queue over its own cursor."""
         return cls(RootLattice(QueueLattice(), QueueLattice().zero()), clock)
+
+    @classmethod
+    def at(
+        cls,
+        root: LatticeCursor,
+        owner: object,
+        topic: object,
+        partition: object = 0,
+        *,
+        clock: Clock | None = None,
+        binding: Binding | None = None,
+    ) -> Self:
+        """Return one partition of a topic of `owner`, an `Owner` or owner cell, below a root.
+
+        Writing needs a signing key of the owner in the cursor's context; reading verifies the
+        owner's signature and writes nothing.
+        Raises: UsageError: the topic's name is empty.
+        """
+        path = (QUEUE_SECTION, owner_cell(owner), VALUE, checked_topic(topic), PARTITIONS)
+        return cls(root.path(*path, to_cell(partition)), clock, binding=binding)
+
+    @property
+    def id(self) -> PartitionId:
+        """Topic, owner and partition of this queue, as far as its cursor's path has them."""
+        return partition_id(self._cursor, self._binding)
 
     @property
     def cursor(self) -> LatticeCursor:
@@ -62,7 +107,7 @@ class Queue:
 
     # --- append -----------------------------------------------------------------------------
 
-    def offer(self, value: object, key: object = None, headers: object = None) -> int:
+    def offer(self, value: object, *, key: object = None, headers: object = None) -> int:
         """Append one record and return its absolute offset.
 
         A value of None is a tombstone: compaction removes its key.
@@ -75,6 +120,7 @@ class Queue:
     def offer_many(
         self,
         values: Iterable[object],
+        *,
         keys: Iterable[object] | None = None,
         headers: Iterable[object] | None = None,
     ) -> range:
@@ -180,6 +226,46 @@ class Queue:
         end = state.end if last is None else min(checked_offset("last", last) + 1, state.end)
         return state, low - state.start, max(low, end) - state.start
 
+    def entries(
+        self, start: int | None = None, stop: int | None = None
+    ) -> Iterator[QueueEntry[Value]]:
+        """Yield the entries of the offsets `start` to `stop` - 1 that are there at the call.
+
+        Negative offsets count from the end, as in `queue[start:stop]`.
+        Cost:   reads one leaf at a time; memory does not grow with the length of the range.
+        """
+        state = self.state()
+        held, id = _held(state, start, stop), self.id
+        cells = state.entries.iter_range(held.start - state.start, held.stop - state.start)
+        return (entry_at(id, offset, cell) for offset, cell in zip(held, cells, strict=True))
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Any]: ...
+
+    def __getitem__(self, at: int | slice) -> Any:
+        """Return the value at an absolute offset, or those of a half-open range of offsets.
+
+        Negative offsets count from the end. A range is clamped to the offsets that are there.
+        Raises: IndexError: the record is truncated or not yet appended. UsageError: a step.
+        """
+        state = self.state()
+        if isinstance(at, slice):
+            if at.step not in (None, 1):
+                raise UsageError(f"a range of offsets has no step, got {at.step!r}; slice the list")
+            held = _held(state, at.start, at.stop)
+            return entry_values(state.entries, held.start - state.start, held.stop - state.start)
+        wanted = index(at)
+        offset = wanted if wanted >= 0 else state.end + wanted
+        if not state.start <= offset < state.end:
+            raise IndexError(
+                f"there is no record at {wanted}: the queue holds {len(state.entries)} records, "
+                f"from offset {state.start} to {state.end - 1}"
+            )
+        return entry_value(state.entries[offset - state.start])
+
     def start_offset(self) -> int:
         """Return the offset of the oldest record; of an empty queue, that of the next record."""
         return self.state().start
@@ -207,6 +293,74 @@ class Queue:
         entries = self.state().entries
         for at in range(0, len(entries), CHUNK):
             yield from entry_values(entries, at, at + CHUNK)
+
+    def __reversed__(self) -> Iterator[Value]:
+        entries = self.state().entries
+        for end in range(len(entries), 0, -CHUNK):
+            yield from reversed(entry_values(entries, max(end - CHUNK, 0), end))
+
+    def __contains__(self, value: object) -> bool:
+        raise UnsupportedOperation(
+            "`in` would read all records of a queue; write any(... for value in queue) if you "
+            "mean that"
+        )
+
+    # --- following --------------------------------------------------------------------------
+
+    def follow(
+        self,
+        start: Start = "start",
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        on_loss: OnLoss = "raise",
+    ) -> Follow:
+        """Return the entries from `start` on, and then each new one as it is appended.
+
+            for entry in queue.follow("end"): ...
+            async for entry in queue.follow(timeout=5.0): ...
+
+        Args:   start: "start", "end", an offset (a negative one counts from the end), an aware
+                datetime, or a timedelta back from now. wait: False ends at the end of the log.
+                timeout: seconds without a new entry after which iteration ends. on_loss: "skip"
+                reports entries that were truncated before they were read, and goes on behind them.
+        Raises: DataLoss: while it is iterated: entries were truncated before they were read.
+        """
+        now_ms = present_ms(self._clock)
+        return Follow(self._partitions(on_loss), start, now_ms, wait=wait, timeout=timeout)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        start: Start = "start",
+        wait: bool = True,
+        timeout: float | None = None,
+        commit_every: float = 1.0,
+        on_loss: OnLoss = "raise",
+    ) -> Consumer:
+        """Return the consumer `name` of this queue, which goes on where it was left: `Consumer`.
+
+        Args:   start: where it begins when it has no stored position. commit_every: seconds. The
+                others are those of `follow`.
+        Raises: ConsumerBusy: another consumer of this folder has the name. ReadOnly: the node is
+                read only. UsageError: the queue is not a handle of a node.
+        """
+        return Consumer(
+            self._partitions(on_loss),
+            self._binding,
+            name,
+            (self.id.topic, self.id.owner, self.id.partition),
+            start=start,
+            clock=self._clock,
+            wait=wait,
+            timeout=timeout,
+            commit_every=commit_every,
+        )
+
+    def _partitions(self, on_loss: OnLoss) -> PartitionSet:
+        found = [(self.id, self._cursor)]
+        return PartitionSet(self._cursor, lambda: found, self._binding, on_loss)
 
     # --- metadata and maintenance -----------------------------------------------------------
 
@@ -242,7 +396,7 @@ class Queue:
 
     def fork(self) -> Queue:
         """Return a working copy; its `sync` merges its writes into this queue."""
-        return Queue(self._cursor.fork(), self._clock)
+        return Queue(self._cursor.fork(), self._clock, binding=self._binding)
 
     def sync(self) -> None:
         """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
@@ -265,3 +419,26 @@ class Queue:
             rows.append((offset, stamp_ms, key, value))
         title = f"Queue, offsets {state.start:,} to {state.end:,}, the last {len(rows)}"
         return html_table(title, ("offset", "Unix ms", "key", "value"), rows)
+
+
+def _held(state: QueueState, start: object, stop: object) -> range:
+    """Return the offsets of a half-open range that the queue holds; negative ones from the end."""
+    offsets = range(state.start, state.end)
+    bounds = [
+        default if given is None else checked_offset("offset", given)
+        for given, default in ((start, state.start), (stop, state.end))
+    ]
+    low, high = (
+        min(max(at if at >= 0 else state.end + at, state.start), state.end) for at in bounds
+    )
+    return offsets[low - state.start : max(low, high) - state.start]
+
+
+def checked_topic(name: object) -> Value:
+    """Return the name of a topic as a cell.
+
+    Raises: UsageError: it is None or empty.
+    """
+    if name is None or name == "":
+        raise UsageError("the topic's name is empty; give a string or another cell")
+    return to_cell(name)

@@ -1,14 +1,26 @@
-"""Topic: named partitions with metadata; Topics: topics by name.
+"""Topic: partitions by id, with metadata; Topics: topics by name.
 
 Source: CAD040; docs/queue.md "Choice of partition", "Several devices", "Topics", "Metadata", "Fork
     and sync", "Owners"; docs/design/decisions.md "D-Q1", "D2"; docs/design/forks.md "Queues";
-    CAD024 "Root layout".
+    docs/design/front-door.md "Handles"; CAD024 "Root layout".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
+from datalattice.apps.binding import Binding, owner_cell
+from datalattice.apps.queue import state as states
+from datalattice.apps.queue.consumer import Consumer
+from datalattice.apps.queue.entries import NewRecords, listed, row_of
+from datalattice.apps.queue.following import (
+    Follow,
+    Found,
+    OnLoss,
+    PartitionSet,
+    Start,
+)
 from datalattice.apps.queue.lattice import (
     META,
     PARTITIONS,
@@ -19,9 +31,11 @@ from datalattice.apps.queue.lattice import (
     write_topic_meta,
 )
 from datalattice.apps.queue.metadata import checked_meta_key, put_metadata
-from datalattice.apps.queue.queue import Queue
+from datalattice.apps.queue.queue import Queue, checked_topic
+from datalattice.apps.queue.state import read_state
 from datalattice.cells import (
     EMPTY_INDEX,
+    EMPTY_MAP,
     Index,
     Keyword,
     Map,
@@ -34,14 +48,13 @@ from datalattice.cells import (
     to_text,
     value_hash,
 )
-from datalattice.clock import Clock, SystemClock
+from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.crypto import sha3_256
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UsageError
-from datalattice.lattice import is_public_key
+from datalattice.lattice import VALUE, is_public_key
 
 NUM_PARTITIONS: Final = Keyword("num-partitions")
-VALUE_KEY: Final = Keyword("value")
 PARTITIONS_MAX: Final = 2**31 - 1
 """Most partitions of a topic; every id then fits a signed 32-bit integer."""
 
@@ -93,8 +106,19 @@ def checked_count(count: object) -> int:
     )
 
 
-def _is_nameless(name: object) -> bool:
-    return name is None or name == ""
+def _count_of(topic: Value) -> int:
+    count = read_topic_meta(topic).values.get(NUM_PARTITIONS)
+    return count if type(count) is int else 0
+
+
+def _routed(key: object, count: int) -> int:
+    """Return the partition of a key in a topic with `count` partitions, 0 if that is not set."""
+    if count == 0 and key is not None:
+        raise UsageError(
+            "the topic's number of partitions is not set; give it as topic(name, partitions), or "
+            "call set_num_partitions first"
+        )
+    return 0 if count <= 1 else partition_of(key, count)
 
 
 def _in_order(ids: list[Value]) -> list[Value]:
@@ -118,19 +142,49 @@ def _in_order(ids: list[Value]) -> list[Value]:
 class Topic:
     """A topic over one cursor: partitions by id (normally 0 to n - 1) and metadata.
 
-    Reading writes nothing: a topic and its partitions are created by their first write.
+    Reading writes nothing: a topic and its partitions are created by their first write. Iteration
+    yields the values of all partitions that are there, by time.
     """
 
-    __slots__ = ("_clock", "_cursor")
+    __slots__ = ("_binding", "_clock", "_count", "_cursor")
 
-    def __init__(self, cursor: LatticeCursor, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        cursor: LatticeCursor,
+        clock: Clock | None = None,
+        *,
+        partitions: int | None = None,
+        binding: Binding | None = None,
+    ) -> None:
         self._cursor = cursor
         self._clock = clock or SystemClock()
+        self._binding = binding
+        self._count = None if partitions is None else checked_count(partitions)
+        self._wanted_count(self.num_partitions)
 
     @classmethod
     def create(cls, clock: Clock | None = None) -> Self:
         """Return a new empty topic over its own cursor."""
         return cls(RootLattice(TopicLattice(), EMPTY_INDEX), clock)
+
+    @classmethod
+    def at(
+        cls,
+        root: LatticeCursor,
+        owner: object,
+        name: object,
+        partitions: int | None = None,
+        *,
+        clock: Clock | None = None,
+        binding: Binding | None = None,
+    ) -> Self:
+        """Return the topic `name` of `owner`, an `Owner` or owner cell, below a root.
+
+        Args:   partitions: the number of partitions of the topic, stored by the first offer.
+        Raises: UsageError: the topic has another number of partitions, or the name is empty.
+        """
+        path = (QUEUE_SECTION, owner_cell(owner), VALUE, checked_topic(name))
+        return cls(root.path(*path), clock, partitions=partitions, binding=binding)
 
     @property
     def cursor(self) -> LatticeCursor:
@@ -139,7 +193,11 @@ class Topic:
 
     def partition(self, partition_id: object) -> Queue:
         """Return the queue of one partition; `partition_id` is an integer or any cell."""
-        return Queue(self._cursor.path(PARTITIONS, to_cell(partition_id)), self._clock)
+        path = (PARTITIONS, to_cell(partition_id))
+        return Queue(self._cursor.path(*path), self._clock, binding=self._binding)
+
+    def __getitem__(self, partition_id: object) -> Queue:
+        return self.partition(partition_id)
 
     def partitions(self) -> list[Value]:
         """Return the ids of the partitions that have been written, integers first."""
@@ -173,28 +231,153 @@ class Topic:
     @property
     def num_partitions(self) -> int:
         """Number of partitions over which keys are spread; 0 if it was never set."""
-        count = self.get_meta(NUM_PARTITIONS)
-        return count if type(count) is int else 0
+        return _count_of(self._cursor.get())
 
     def set_num_partitions(self, count: int) -> None:
         """Set the number of partitions over which keys are spread."""
         self.set_meta(NUM_PARTITIONS, checked_count(count))
 
-    def offer(self, key: object, value: object, headers: object = None) -> int:
-        """Append a record to the partition of its key and return its offset there.
+    # --- append ---
 
-        Raises: UsageError: the number of partitions is not set, or the key is None.
+    def offer(
+        self,
+        value: object,
+        *,
+        key: object = None,
+        headers: object = None,
+        partition: object = None,
+    ) -> int:
+        """Append a record to the partition of its key, or to `partition`; return its offset there.
+
+        A record without a key goes to partition 0 of a topic that has at most one.
+        Raises: UsageError: there is neither a key nor a partition, and the topic has several.
         """
-        count = self.num_partitions
-        if count <= 0:
-            raise UsageError(
-                "the topic's number of partitions is not set; call set_num_partitions first"
+        given = None if headers is None else [headers]
+        made = self.offer_many([value], keys=[key], headers=given, partition=partition)
+        return next(iter(made.values())).start
+
+    def offer_many(
+        self,
+        values: Iterable[object],
+        *,
+        keys: Iterable[object] | None = None,
+        headers: Iterable[object] | None = None,
+        partition: object = None,
+    ) -> dict[Value, range]:
+        """Append many records in one update, and return their offsets by partition.
+
+        Each goes to the partition of its key, or all go to `partition`. `keys` and `headers` have
+        one element for each value. All records get the same time.
+        Raises: as `offer`. UsageError: `keys` or `headers` differ in length from `values`; nothing
+                is appended.
+        """
+        rows = listed("values", values)
+        key_row, header_row = row_of("keys", keys, len(rows)), row_of("headers", headers, len(rows))
+        count = self._wanted_count(self.num_partitions)
+        by_partition: dict[Value, list[int]] = {}
+        for at in range(len(rows)):
+            key = None if key_row is None else key_row[at]
+            id = to_cell(partition) if partition is not None else _routed(key, count)
+            by_partition.setdefault(id, []).append(at)
+        now_ms = present_ms(self._clock)
+        batches = {
+            id: NewRecords(
+                [rows[at] for at in places],
+                now_ms,
+                None if key_row is None else [key_row[at] for at in places],
+                None if header_row is None else [header_row[at] for at in places],
             )
-        return self.partition(partition_of(key, count)).offer(value, key, headers)
+            for id, places in by_partition.items()
+        }
+        ends: dict[Value, int] = {}
+
+        def changed(value: Value) -> Value:
+            topic = value if isinstance(value, Index) else EMPTY_INDEX
+            if count and self._wanted_count(_count_of(topic)) and not _count_of(topic):
+                meta = put_metadata(read_topic_meta(topic), NUM_PARTITIONS, count, now_ms)
+                topic = write_topic_meta(topic, meta)
+            held = topic.get(PARTITIONS)
+            partitions = held if isinstance(held, Map) else EMPTY_MAP
+            for id, batch in batches.items():
+                made = states.append(partitions.get(id), batch, now_ms)
+                ends[id] = read_state(made).end
+                partitions = partitions.put(id, made)
+            return topic.put(PARTITIONS, partitions)
+
+        if batches:
+            self._cursor.update(changed)
+        return {id: range(ends[id] - batch.count, ends[id]) for id, batch in batches.items()}
+
+    def _wanted_count(self, stored: int) -> int:
+        """Return the number of partitions: the stored one, else that of the handle, else 0."""
+        if self._count is not None and stored not in (0, self._count):
+            raise UsageError(
+                f"the topic has {stored} partitions, not {self._count}: the number is set once; "
+                "leave it out, or use set_num_partitions"
+            )
+        return stored or self._count or 0
+
+    # --- follow ---
+
+    def __iter__(self) -> Iterator[Value]:
+        return (entry.value for entry in self.follow(wait=False))
+
+    def follow(
+        self,
+        start: Start = "start",
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        on_loss: OnLoss = "raise",
+    ) -> Follow:
+        """Return the entries of all partitions from `start` on: see `Queue.follow`.
+
+        Order holds within a partition; those of several partitions come by time. A partition that
+        appears later is read from its start.
+        """
+        now_ms = present_ms(self._clock)
+        return Follow(self._partitions(on_loss), start, now_ms, wait=wait, timeout=timeout)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        start: Start = "start",
+        wait: bool = True,
+        timeout: float | None = None,
+        commit_every: float = 1.0,
+        on_loss: OnLoss = "raise",
+    ) -> Consumer:
+        """Return the consumer `name` of all partitions: see `Queue.consumer`."""
+        id = self.partition(0).id
+        return Consumer(
+            self._partitions(on_loss),
+            self._binding,
+            name,
+            (id.topic, id.owner, None),
+            start=start,
+            clock=self._clock,
+            wait=wait,
+            timeout=timeout,
+            commit_every=commit_every,
+        )
+
+    def found(self) -> Found:
+        """Yield the partitions that have been written, with their cursors."""
+        for id in self.partitions():
+            queue = self.partition(id)
+            yield queue.id, queue.cursor
+
+    def _partitions(self, on_loss: OnLoss) -> PartitionSet:
+        return PartitionSet(self._cursor, self.found, self._binding, on_loss)
+
+    # --- fork and sync ---
 
     def fork(self) -> Topic:
         """Return a working copy; its writes arrive here with its `sync`."""
-        return Topic(self._cursor.fork(), self._clock)
+        return Topic(
+            self._cursor.fork(), self._clock, partitions=self._count, binding=self._binding
+        )
 
     def sync(self) -> None:
         """Bring the writes of a fork to its parent, or those of a root to where it is kept."""
@@ -215,11 +398,14 @@ class Topic:
 class Topics:
     """Topics by name over one cursor: one owner's part of the `:queue` section."""
 
-    __slots__ = ("_clock", "_cursor")
+    __slots__ = ("_binding", "_clock", "_cursor")
 
-    def __init__(self, cursor: LatticeCursor, clock: Clock | None = None) -> None:
+    def __init__(
+        self, cursor: LatticeCursor, clock: Clock | None = None, *, binding: Binding | None = None
+    ) -> None:
         self._cursor = cursor
         self._clock = clock or SystemClock()
+        self._binding = binding
 
     @classmethod
     def create(cls, clock: Clock | None = None) -> Self:
@@ -228,13 +414,21 @@ class Topics:
         return cls(RootLattice(lattice, lattice.zero()), clock)
 
     @classmethod
-    def at(cls, root: LatticeCursor, owner: object, clock: Clock | None = None) -> Self:
-        """Return the topics of `owner`, a 32-byte public key or another owner cell, below a root.
+    def at(
+        cls,
+        root: LatticeCursor,
+        owner: object,
+        clock: Clock | None = None,
+        *,
+        binding: Binding | None = None,
+    ) -> Self:
+        """Return the topics of `owner`, an `Owner` or owner cell, below a root.
 
         Writing needs a signing key of the owner in the cursor's context; reading verifies the
         owner's signature.
         """
-        return cls(root.path(QUEUE_SECTION, to_cell(owner), VALUE_KEY), clock)
+        path = (QUEUE_SECTION, owner_cell(owner), VALUE)
+        return cls(root.path(*path), clock, binding=binding)
 
     @property
     def cursor(self) -> LatticeCursor:
@@ -243,9 +437,7 @@ class Topics:
 
     def topic(self, name: object) -> Topic:
         """Return the topic called `name`, a string or any cell."""
-        if _is_nameless(name):
-            raise UsageError("the topic's name is empty; give a string or another cell")
-        return Topic(self._cursor.path(to_cell(name)), self._clock)
+        return Topic(self._cursor.path(checked_topic(name)), self._clock, binding=self._binding)
 
     def partition(self, topic: object, partition_id: object) -> Queue:
         """Return one partition of one topic."""
@@ -258,11 +450,11 @@ class Topics:
         """
         held = self._cursor.get()
         names = [key for key, _ in held.entries()] if isinstance(held, Map) else []
-        return _in_order([name for name in names if not _is_nameless(name)])
+        return _in_order([name for name in names if name not in (None, "")])
 
     def fork(self) -> Topics:
         """Return a working copy; its writes arrive here with its `sync`."""
-        return Topics(self._cursor.fork(), self._clock)
+        return Topics(self._cursor.fork(), self._clock, binding=self._binding)
 
     def sync(self) -> None:
         """Bring the writes of a fork to its parent, or those of a root to where it is kept."""

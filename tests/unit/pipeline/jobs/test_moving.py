@@ -192,7 +192,7 @@ def test_keys_are_spread_over_as_many_partitions_as_before(tmp_path: Path) -> No
     def spread(cursor: RootLattice, clock: Clock) -> None:
         topics = Topics.at(cursor, ALICE.public_key, clock)
         topics.topic("keyed").set_num_partitions(4)
-        topics.topic("keyed").offer("k", 1)
+        topics.topic("keyed").offer(1, key="k")
         topics.partition("by hand", 0).offer(1)
         topics.partition("by hand", 6).offer(1)
         topics.partition("named", "x").offer(1)

@@ -1,0 +1,394 @@
+"""Consumer: a named reader that goes on where it was left, at least once.
+
+Theory of operation: an entry is delivered, then done, then committed. Delivered and done are kept
+in memory; committing writes the position behind the entries that are done into the database
+`.consumers` of the folder's owner, in one edit for all partitions. So a position is never ahead of
+the work, and an entry that was not done comes again: after a crash, after `break` or an error in
+the loop, and after a batch of the node that failed.
+
+Source: docs/queue.md "Consumers"; docs/design/front-door.md "Handles".
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Final, Self
+
+from datalattice.apps.binding import Binding, Owner, bound
+from datalattice.apps.kv import Database, checked_key
+from datalattice.apps.queue.following import (
+    Bookmark,
+    PartitionId,
+    PartitionSet,
+    QueueEntry,
+    Start,
+    bookmark_at,
+)
+from datalattice.apps.queue.state import QueueState
+from datalattice.cells import Value, Vector, to_text, value_hash
+from datalattice.clock import Clock, present_ms
+from datalattice.cursors import LatticeCursor, Stream
+from datalattice.errors import ConsumerBusy, ReadOnly, StoreLocked, UsageError
+
+CONSUMERS: Final = ".consumers"
+"""The database of an owner that holds the positions of consumers."""
+
+Reach = tuple[Value, Owner | None, Value]
+"""What a consumer reads: topic, owner, partition. None means all owners, and all partitions."""
+
+
+class Taken(list[QueueEntry[Value]]):
+    """Entries that `Consumer.take` delivered. In `with` they are done when the block ends well."""
+
+    def __init__(self, consumer: Consumer, entries: list[QueueEntry[Value]]) -> None:
+        super().__init__(entries)
+        self._consumer: Final = consumer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        if error is None:
+            self._consumer.finish()
+        else:
+            self._consumer.rewind()
+
+
+class Consumer(Stream[QueueEntry[Value]]):
+    """A named reader of a queue, topic or feed; each entry comes at least once.
+
+    Asking for the next entry says that the one before is done. What is done becomes durable every
+    `commit_every` seconds, before waiting, and on leaving `with`. An entry that is left by `break`
+    or an error is not done: the next iteration begins with it.
+
+        with node.queue("todo").consumer("robot") as tasks:
+            for task in tasks: ...
+
+    Iteration and `take` raise DataLoss, and move nothing, if entries were truncated before they
+    were done (`.lost`), or if the log no longer has the entry before the position (`.forked`).
+    `seek` goes on.
+    """
+
+    def __init__(
+        self,
+        partitions: PartitionSet,
+        binding: Binding | None,
+        name: str,
+        reach: Reach,
+        *,
+        start: Start,
+        clock: Clock,
+        wait: bool,
+        timeout: float | None,
+        commit_every: float,
+    ) -> None:
+        self._binding: Final = bound(binding, "a consumer")
+        if self._binding.is_read_only:
+            raise ReadOnly("a consumer stores its position, and this node is read only; use follow")
+        self.name: Final = checked_key(name, "a consumer's name")
+        if commit_every < 0:
+            raise UsageError(f"`commit_every` is not 0 or more seconds: {commit_every!r}")
+        self._partitions: Final = partitions
+        self._reach: Final = reach
+        self._clock: Final = clock
+        self._commit_every_s: Final = commit_every
+        self._done: dict[PartitionId, Bookmark] = {}
+        self._stored: dict[str, Bookmark] = {}
+        self._delivered: list[QueueEntry[Value]] = []
+        self._begins: dict[PartitionId, Bookmark] = {}
+        self._is_dirty = False
+        self._is_stale = False
+        self._notes_start = False
+        self._committed_s = time.monotonic()
+        # A commit may run in another thread, for an event loop.
+        self._lock: Final = threading.RLock()
+        try:
+            release = self._binding.hold(f"consumer {self.name}")
+        except StoreLocked as error:
+            raise ConsumerBusy(
+                f"the consumer {self.name!r} is in use on this machine ({error}); close it, "
+                "or read with another name"
+            ) from error
+        self._release = weakref.finalize(self, release)
+        try:
+            self._begin(start)
+            super().__init__(partitions.root, wait=wait, timeout=timeout)
+        except BaseException:
+            self._release()
+            raise
+
+    # --- taking entries ---
+
+    def __iter__(self) -> Self:
+        self.rewind()
+        return self
+
+    def __aiter__(self) -> Self:
+        self.rewind()
+        return self
+
+    def __next__(self) -> QueueEntry[Value]:
+        self._request()
+        entry = super().__next__()
+        self._delivered.append(entry)
+        return entry
+
+    async def __anext__(self) -> QueueEntry[Value]:
+        self._request()
+        entry = await super().__anext__()
+        self._delivered.append(entry)
+        return entry
+
+    def poll(self) -> list[QueueEntry[Value]]:
+        """Return the next entries that are there; those delivered before are done."""
+        self._request()
+        self._delivered += (entries := super().poll())
+        return entries
+
+    def take(self, count: int, timeout: float = 0.0) -> Taken:
+        """Return up to `count` entries; those delivered before are done.
+
+        Waits up to `timeout` seconds for the first one; the list is empty if none came.
+        """
+        if count < 1:
+            raise UsageError(f"`count` is not 1 or more: {count!r}")
+        self._request()
+        ends_s = time.monotonic() + timeout
+        while True:
+            self._bell.flag.clear()
+            if self._is_flush_due(idle=False):
+                self._flush()
+            entries = self._take_ready(count)
+            if entries or self.closed or time.monotonic() >= ends_s:
+                break
+            if self._is_flush_due(idle=True):
+                self._flush()
+            self._bell.flag.wait(max(ends_s - time.monotonic(), 0.0))
+        self._delivered += entries
+        return Taken(self, entries)
+
+    def _take_ready(self, count: int) -> list[QueueEntry[Value]]:
+        entries: list[QueueEntry[Value]] = []
+        try:
+            while len(entries) < count and self._refill():
+                entries.append(self._ready.popleft())
+        except BaseException:
+            self._ready.extendleft(reversed(entries))
+            raise
+        return entries
+
+    def _fetch(self) -> list[QueueEntry[Value]]:
+        return self._partitions.fetch()
+
+    # --- what is done ---
+
+    def finish(self) -> None:
+        """Say that all delivered entries are done; unlike `commit`, it writes nothing."""
+        with self._lock:
+            for entry in self._delivered:
+                id = PartitionId(entry.topic, entry.owner, entry.partition)
+                self._done[id] = Bookmark(entry.offset + 1, value_hash(entry.cell))
+                self._is_dirty = True
+            self._delivered.clear()
+
+    def rewind(self) -> None:
+        """Deliver the entries that were delivered and are not done once more."""
+        self._refresh()
+        if self._delivered or self._ready:
+            self._move(self._marks())
+
+    def commit(self) -> None:
+        """Say that all delivered entries are done, and make that durable.
+
+        Inside `node.batch()` it becomes durable with the batch.
+        """
+        self._request()
+        self._flush()
+
+    def seek(self, to: Start | Mapping[PartitionId, int]) -> None:
+        """Go on at another position, and make that durable.
+
+        Args:   to: as `start` of `Queue.follow`; or an offset for each partition, as `position`
+                and `committed` give them.
+        Raises: UsageError: one offset for several partitions.
+        """
+        self._refresh()
+        if isinstance(to, Mapping):
+            readers = self._partitions.readers
+            marks = {
+                id: bookmark_at(readers[id].state(), at) if id in readers else Bookmark(at)
+                for id, at in to.items()
+            }
+        else:
+            marks = self._partitions.starts(to, present_ms(self._clock))
+        with self._lock:
+            self._done |= marks
+            self._move(self._marks())
+            self._flush()
+
+    def close(self) -> None:
+        """Commit what is done, and give the name back. Closing twice is allowed."""
+        if self.closed:
+            return
+        try:
+            self._refresh()
+            if self._is_dirty:
+                self._flush()
+        finally:
+            super().close()
+            self._release()
+
+    # --- where it is ---
+
+    @property
+    def position(self) -> dict[PartitionId, int]:
+        """The offset of the next entry to deliver of each partition."""
+        self._refresh()
+        offsets = {id: mark.next for id, mark in self._marks().items()}
+        for entry in self._delivered:
+            offsets[PartitionId(entry.topic, entry.owner, entry.partition)] = entry.offset + 1
+        return offsets
+
+    @property
+    def committed(self) -> dict[PartitionId, int]:
+        """The stored offset of each partition that has one."""
+        self._refresh()
+        ids = self._marks()
+        fields = {id: field_of(id) for id in ids}
+        return {id: self._stored[at].next for id, at in fields.items() if at in self._stored}
+
+    def lag(self) -> int:
+        """Return how many entries that are there now are not done."""
+        self._refresh()
+        marks, count = self._marks(), 0
+        for id, reader in self._partitions.readers.items():
+            state = reader.state()
+            count += max(state.end - max(marks[id].next, state.start), 0)
+        return count
+
+    def _marks(self) -> dict[PartitionId, Bookmark]:
+        """Return the position of the first entry that is not done of each partition."""
+        self._partitions.refresh()
+        return {**self._begins, **self._done}
+
+    def _move(self, marks: dict[PartitionId, Bookmark]) -> None:
+        self._delivered.clear()
+        self._ready.clear()
+        self._partitions.move(marks)
+
+    # --- stored positions ---
+
+    def _request(self) -> None:
+        self._refresh()
+        self.finish()
+
+    def _refresh(self) -> None:
+        """Go back to the stored positions if a batch failed since the last call."""
+        self._binding.on_undo(self._undo)
+        if self._is_stale:
+            self._is_stale = False
+            begun = self._load()
+            self._done = {id: self._first_of(id, mark) for id, mark in self._begins.items()}
+            self._is_dirty = self._notes_start and not begun
+            self._move(self._marks())
+
+    def _undo(self) -> None:
+        self._is_stale = True
+
+    def _begin(self, start: Start) -> None:
+        self._binding.on_undo(self._undo)
+        begun = self._load()
+        self._partitions.first = self._first
+        self._partitions.refresh()
+        self._notes_start = start != "start" and not begun
+        if self._notes_start:
+            self._begins |= self._partitions.starts(start, present_ms(self._clock))
+            self._done |= self._begins
+            self._partitions.move(self._done)
+            # Stored at once: "end" and times mean the moment at which the consumer was first made,
+            # so entries that are appended before a restart are not passed over.
+            self._flush()
+
+    def _first(self, id: PartitionId, state: QueueState) -> Bookmark:
+        """Return where a partition is begun that was found just now."""
+        mark = self._begins[id] = self._first_of(id, Bookmark(state.start))
+        return mark
+
+    def _first_of(self, id: PartitionId, default: Bookmark) -> Bookmark:
+        return self._stored.get(field_of(id), default)
+
+    def _load(self) -> bool:
+        """Read the stored positions; return whether this consumer has been used before."""
+        held = _database(self._binding.root, self._binding).hgetall(self.name)
+        self._stored = {
+            field: Bookmark(offset, before if isinstance(before, bytes) else None)
+            for field, value in held.entries()
+            if isinstance(field, str) and isinstance(value, Vector) and len(value) == 2
+            for offset, before in [value.to_list()]
+            if isinstance(offset, int) and is_within(field, self._reach)
+        }
+        return bool(self._stored)
+
+    def _is_flush_due(self, *, idle: bool) -> bool:
+        is_late = time.monotonic() - self._committed_s >= self._commit_every_s
+        return self._is_dirty and (idle or is_late)
+
+    def _flush(self) -> None:
+        with self._lock:
+            if not self._release.alive:
+                raise UsageError(f"the consumer {self.name!r} is closed")
+            changed = {field_of(id): mark for id, mark in self._done.items()}
+            if self._notes_start:
+                changed.setdefault(field_of(self._reach), Bookmark(0))
+            changed = {at: mark for at, mark in changed.items() if self._stored.get(at) != mark}
+            values = {at: Vector.of((mark.next, mark.before)) for at, mark in changed.items()}
+
+            def store(root: LatticeCursor) -> None:
+                _database(root, self._binding).hset_many(self.name, values)
+
+            if values:
+                self._binding.edit(store)
+            self._stored |= changed
+            self._is_dirty = False
+            self._committed_s = time.monotonic()
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.name!r} of {field_of(self._reach)}>"
+
+
+def _database(root: LatticeCursor, binding: Binding) -> Database:
+    return Database.at(root, binding.own, CONSUMERS)
+
+
+def field_of(reach: Reach) -> str:
+    """Return the field of a position, `topic/owner/partition`; without a part that means all.
+
+    A slash or percent sign in a part is written %2F or %25; names other than strings, and
+    partitions other than integers, are written as they print, behind `%=`.
+    """
+    topic, owner, partition = reach
+    parts = (
+        _escaped(topic) if isinstance(topic, str) else _printed(topic),
+        "" if owner is None else _escaped(owner.hex),
+        str(partition) if type(partition) is int else _printed(partition),
+    )
+    return "/".join(parts)
+
+
+def _printed(value: Value) -> str:
+    return "" if value is None else "%=" + _escaped(to_text(value))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("/", "%2F")
+
+
+def is_within(field: str, reach: Reach) -> bool:
+    """Return whether a field is that of a partition that a consumer with this reach reads."""
+    parts, wanted = field.split("/"), field_of(reach).split("/")
+    return len(parts) == len(wanted) and all(
+        want in ("", part) for part, want in zip(parts, wanted, strict=True)
+    )

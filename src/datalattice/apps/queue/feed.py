@@ -1,0 +1,114 @@
+"""Feed: the copies of one topic that are kept here, of all owners or of some; read only.
+
+Source: docs/queue.md "Feeds"; docs/design/front-door.md "Handles".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from datalattice.apps.binding import Binding, Owner, owner_cell
+from datalattice.apps.queue.consumer import Consumer
+from datalattice.apps.queue.following import Follow, Found, OnLoss, PartitionSet, Start
+from datalattice.apps.queue.lattice import QUEUE_SECTION
+from datalattice.apps.queue.queue import checked_topic
+from datalattice.apps.queue.topic import Topic
+from datalattice.cells import Index, Map, Value
+from datalattice.clock import Clock, SystemClock, present_ms
+from datalattice.cursors import LatticeCursor
+
+
+class Feed:
+    """A topic of several owners below one root; iteration yields their values by time.
+
+    Order holds within a partition. Entries of several partitions come by the times of what is
+    there now: nothing waits for an owner whose data comes late. Owners and partitions that appear
+    while a feed is followed are read from their start.
+    """
+
+    __slots__ = ("_binding", "_clock", "_name", "_owners", "_root")
+
+    def __init__(
+        self,
+        root: LatticeCursor,
+        name: object,
+        owners: Iterable[object] | None = None,
+        *,
+        clock: Clock | None = None,
+        binding: Binding | None = None,
+    ) -> None:
+        """Make a feed of the topic `name`; `owners` are `Owner`s or owner cells, None means all."""
+        self._root: Final = root
+        self._name: Final = checked_topic(name)
+        self._owners: Final = None if owners is None else [owner_cell(one) for one in owners]
+        self._clock: Final = clock or SystemClock()
+        self._binding: Final = binding
+
+    @property
+    def name(self) -> Value:
+        """The name of the topic."""
+        return self._name
+
+    def owners(self) -> list[Owner]:
+        """Return the owners whose copies of the topic are kept here."""
+        section = self._root.get(QUEUE_SECTION)
+        held = [key for key, _ in section.entries()] if isinstance(section, Index | Map) else []
+        wanted = [key for key in held if self._owners is None or key in self._owners]
+        return [self._named(key) for key in wanted if self[key].partitions()]
+
+    def __getitem__(self, owner: object) -> Topic:
+        """Return the topic of one owner."""
+        return Topic.at(self._root, owner, self._name, clock=self._clock, binding=self._binding)
+
+    def __iter__(self) -> Iterator[Value]:
+        return (entry.value for entry in self.follow(wait=False))
+
+    def follow(
+        self,
+        start: Start = "start",
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        on_loss: OnLoss = "raise",
+    ) -> Follow:
+        """Return the entries of all owners from `start` on: see `Queue.follow`."""
+        now_ms = present_ms(self._clock)
+        return Follow(self._partitions(on_loss), start, now_ms, wait=wait, timeout=timeout)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        start: Start = "start",
+        wait: bool = True,
+        timeout: float | None = None,
+        commit_every: float = 1.0,
+        on_loss: OnLoss = "raise",
+    ) -> Consumer:
+        """Return the consumer `name` of all owners' entries: see `Queue.consumer`."""
+        return Consumer(
+            self._partitions(on_loss),
+            self._binding,
+            name,
+            (self._name, None, None),
+            start=start,
+            clock=self._clock,
+            wait=wait,
+            timeout=timeout,
+            commit_every=commit_every,
+        )
+
+    def _named(self, key: Value) -> Owner:
+        return Owner(key) if self._binding is None else self._binding.owner(key)
+
+    def _found(self) -> Found:
+        for owner in self.owners():
+            yield from self[owner].found()
+
+    def _partitions(self, on_loss: OnLoss) -> PartitionSet:
+        root = self._root.path(QUEUE_SECTION)
+        return PartitionSet(root, self._found, self._binding, on_loss)
+
+    def __repr__(self) -> str:
+        return f"<Feed {self._name!r}: {len(self.owners())} owners>"
