@@ -56,6 +56,8 @@ class Stream(ABC, Generic[T]):
         self._timeout: Final = timeout
         self._ready: Final[deque[T]] = deque()
         self._bell: Final = _Bell()
+        # A flush goes on in its thread after the task that waited for it was cancelled.
+        self._flush_lock: Final = threading.RLock()
         # The cursor refers to the bell alone, so a stream that is dropped without `close` is
         # collected, and this ends its subscription.
         self._end = weakref.finalize(self, cursor.subscribe(self._bell.ring))

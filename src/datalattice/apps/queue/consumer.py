@@ -11,7 +11,6 @@ Source: docs/queue.md "Consumers"; docs/design/front-door.md "Handles".
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -103,8 +102,6 @@ class Consumer(Stream[QueueEntry[Value]]):
         self._is_stale = False
         self._notes_start = False
         self._committed_s = time.monotonic()
-        # A commit may run in another thread, for an event loop.
-        self._lock: Final = threading.RLock()
         try:
             release = self._binding.hold(f"consumer {self.name}")
         except StoreLocked as error:
@@ -113,10 +110,11 @@ class Consumer(Stream[QueueEntry[Value]]):
                 "or read with another name"
             ) from error
         self._release = weakref.finalize(self, release)
+        super().__init__(partitions.root, wait=wait, timeout=timeout)
         try:
             self._begin(start)
-            super().__init__(partitions.root, wait=wait, timeout=timeout)
         except BaseException:
+            super().close()
             self._release()
             raise
 
@@ -187,7 +185,7 @@ class Consumer(Stream[QueueEntry[Value]]):
 
     def finish(self) -> None:
         """Say that all delivered entries are done; unlike `commit`, it writes nothing."""
-        with self._lock:
+        with self._flush_lock:
             for entry in self._delivered:
                 id = PartitionId(entry.topic, entry.owner, entry.partition)
                 self._done[id] = Bookmark(entry.offset + 1, value_hash(entry.cell))
@@ -224,7 +222,7 @@ class Consumer(Stream[QueueEntry[Value]]):
             }
         else:
             marks = self._partitions.starts(to, present_ms(self._clock))
-        with self._lock:
+        with self._flush_lock:
             self._done |= marks
             self._move(self._marks())
             self._flush()
@@ -337,7 +335,7 @@ class Consumer(Stream[QueueEntry[Value]]):
         return self._is_dirty and (idle or is_late)
 
     def _flush(self) -> None:
-        with self._lock:
+        with self._flush_lock:
             if not self._release.alive:
                 raise UsageError(f"the consumer {self.name!r} is closed")
             changed = {field_of(id): mark for id, mark in self._done.items()}
