@@ -46,6 +46,7 @@ from datalattice.wire.mux import (
     STREAMS_MAX,
     WINDOW_BYTES,
     Mux,
+    Streams,
 )
 from datalattice.wire.muxframes import (
     DATA_BYTES_MAX,
@@ -69,7 +70,6 @@ from datalattice.wire.streams import (
     SingleStream,
     StreamEnded,
     StreamOpened,
-    Streams,
 )
 
 __all__ = [

@@ -4,10 +4,9 @@
     length  = payload bytes as an unsigned, big-endian, base 128 count;
               of protocols with fixed lengths: as four octets, big-endian
 
-A stream has no magic number, version or checksum: its first octet begins a length. So an invalid
-length is the only sign of another protocol, and it closes the connection: a padded length (leading
-`80`), one of more than five octets, or one above the limit. The limit is checked while the length
-is read, before any payload byte is buffered.
+A stream has no magic number, version or checksum: it begins with a length. Only an invalid length
+shows that the peer speaks another protocol, and it closes the connection: a padded length (leading
+`80`), one of more than five octets, or one above the limit.
 
 Source: docs/node.md "Frames", "Several streams", "Bad input".
 """
@@ -79,9 +78,7 @@ class Framing:
 class FrameBuffer:
     """Divides a byte stream, received in pieces of any size, into payloads.
 
-    `feed` appends received bytes; `next_payload` returns one payload, or None if more bytes are
-    needed. After an invalid length the buffer is unusable, because the start of the next frame is
-    unknown.
+    After an invalid length it is unusable, because the start of the next frame is unknown.
     """
 
     def __init__(
@@ -99,7 +96,7 @@ class FrameBuffer:
 
     @property
     def is_partial(self) -> bool:
-        """Whether a frame is incomplete, so that the end of the stream here is an error."""
+        """Whether a frame is incomplete, so that the stream must not end here."""
         return self._length is not None or self._start < len(self._data)
 
     @property
@@ -136,8 +133,7 @@ class FrameBuffer:
             payload = bytes(view[self._start : end])
         self._length = None
         self._start = end
-        # Removing the front of a buffer moves its rest, so do it only when the front is the
-        # larger part.
+        # Removing the front moves the rest, so it waits until the front is the larger part.
         if end == len(self._data) or (end > _COMPACT_BYTES and 2 * end > len(self._data)):
             del self._data[:end]
             self._start = 0
@@ -150,20 +146,18 @@ class FrameBuffer:
             self._data[self._start : self._start + LENGTH_OCTETS_MAX], start=1
         ):
             if count == 1 and octet == _MORE:
-                msg = "a frame length starts with the superfluous octet 80"
-                raise ProtocolViolation(msg)
+                raise ProtocolViolation("a frame length starts with the superfluous octet 80")
             value = value << 7 | octet & _DIGIT
             if value > self._limit:
-                msg = (
+                # Checked before any payload byte is buffered: the rest of the length adds to it.
+                raise LimitExceeded(
                     f"a frame announces at least {value} bytes, at most {self._limit} are accepted"
                 )
-                raise LimitExceeded(msg)
             if not octet & _MORE:
                 self._start += count
                 return value
         if len(self._data) - self._start >= LENGTH_OCTETS_MAX:
-            msg = f"a frame length is longer than {LENGTH_OCTETS_MAX} octets"
-            raise ProtocolViolation(msg)
+            raise ProtocolViolation(f"a frame length is longer than {LENGTH_OCTETS_MAX} octets")
         return None
 
     def _read_fixed(self) -> int | None:
@@ -173,7 +167,8 @@ class FrameBuffer:
             return None
         value = int.from_bytes(self._data[self._start : end], "big")
         if value > self._limit:
-            msg = f"a frame announces {value} bytes, at most {self._limit} are accepted"
-            raise LimitExceeded(msg)
+            raise LimitExceeded(
+                f"a frame announces {value} bytes, at most {self._limit} are accepted"
+            )
         self._start = end
         return value

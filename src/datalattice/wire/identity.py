@@ -3,9 +3,9 @@
     asks      [:CH id signed]       signed by the asker:    [token wanted-key context?]
     answers   Result(id, signed)    signed by the answerer: [token asker's-key context?]
 
-The asker chooses a random token, so an old answer is invalid; the answer contains the asker's key,
-so an answer to another asker is invalid too. This module has pure functions of bytes and keys; the
-session decides when to ask and what follows from an answer.
+The asker chooses a random token, so an old answer proves nothing; the answer names the asker's key,
+so an answer to another asker proves nothing either. These are pure functions of bytes and keys: the
+conversation decides when to ask and what an answer changes.
 
 Source: docs/node.md "Identity".
 """
@@ -78,6 +78,7 @@ def check_answer(
         raise ProtocolViolation(
             f"the peer has the key {signed.public_key.hex()}, wanted is {wanted.hex()}"
         )
+    # "[token asker's-key context?]": an answer to another challenge or asker is a replay.
     if not same(Vector.of(terms), Vector.of((token, asker, *context))):
         raise ProtocolViolation("the answer to a challenge states something else")
     if not signed.verify():

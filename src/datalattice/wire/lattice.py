@@ -1,4 +1,4 @@
-"""Lattice messages: what two nodes say to each other, as cells.
+"""Lattice messages: the messages of two nodes, as cells.
 
     [:PING id ...]              Result(id, "PONG" or a clock)
     [:LQ id path ...]           Result(id, value at the path, with its cells)
@@ -9,11 +9,13 @@
     [:BYE ...]                  nothing
     Result                      record `dd` of id, value, error, log, info
 
-A payload is one cell and, behind it, branches that it refers to. The kind is inferred from the
-cell: the numbers in `MessageNumber` are those of the specification and never travel. A message that
-is none of these is `Unknown`: whoever sent it speaks a richer dialect, which is no fault.
+A payload is one cell followed by branches that it refers to. The first element decides the kind;
+the numbers in `MessageNumber` are the specification's and never travel. Any other cell is
+`Unknown`: the sender may speak a richer dialect, which is no fault.
 
-Everything here is a function of bytes. Whether a message is welcome is decided by the session.
+Everything here is a function of bytes; the conversation decides whether a message is welcome.
+
+Source: docs/node.md "Messages", "Results", "Identity", "Queries", "Patches".
 """
 
 from __future__ import annotations
@@ -46,27 +48,24 @@ REQUEST_HASHES_MAX: Final = 254
 """Most hashes in one DATA_REQUEST."""
 
 PATH_KEYS_MAX: Final = 1_000
-"""Most keys of a path. A vector whose parts repeat has any length in a few hundred bytes."""
+"""Most keys of a path. A vector of equal parts can have any length in a few hundred bytes."""
 
 EXTRA_MAX: Final = 16
-"""Elements behind those of a PING or a LATTICE_QUERY that are looked at."""
+"""Most extra elements of a PING or LATTICE_QUERY that are read."""
 
 PATCH_BYTES_MAX: Final = 8_000_000
-"""Longest patch, and the most bytes of cells it may make: a larger difference is not pushed."""
+"""Longest patch, and the most bytes of cells it may make. Larger differences are not pushed."""
 
 STATEMENT_MIN: Final = 2
 STATEMENT_MAX: Final = 3
-"""Elements of what a challenge and its answer sign: a token, a key, and perhaps a context."""
+"""Elements that a challenge and its answer sign: a token, a key, and an optional context."""
 
 RESULT_DIGIT: Final = 0xD
 RESULT_FIELDS: Final = 5
 
 
 class MessageNumber(IntEnum):
-    """The numbers that the specification gives to message kinds.
-
-    Nothing on the wire carries them.
-    """
+    """Numbers of message kinds in the specification; nothing on the wire carries them."""
 
     DATA_REQUEST = 5
     PING = 12
@@ -75,7 +74,7 @@ class MessageNumber(IntEnum):
 
 
 class ErrorCode:
-    """The error keywords of a Result that a node of ours sends."""
+    """Error keywords of the Results that our nodes send."""
 
     FORMAT: Final = Keyword("FORMAT")
     ARGUMENT: Final = Keyword("ARGUMENT")
@@ -86,7 +85,7 @@ class ErrorCode:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there? `extra` holds what follows the id."""
+    """A PING: are you there? `extra` holds what follows the id."""
 
     id: Value
     extra: tuple[Value, ...] = ()
@@ -94,9 +93,9 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is at `path`? `extra` holds what follows the path.
+    """A LATTICE_QUERY: what is at `path`? `extra` holds what follows the path.
 
-    `fault` says why it cannot be answered.
+    fault: why it cannot be answered.
     """
 
     id: Value
@@ -107,9 +106,9 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A LATTICE_VALUE: this is what I have at `path`.
+    """A LATTICE_VALUE: the sender has this at `path`.
 
-    `absent` is the hash of a value whose own cell did not come along; `value` is None then.
+    absent: the hash of a value whose own cell was not sent; `value` is None then.
     """
 
     path: tuple[Value, ...]
@@ -119,7 +118,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class DataRequest:
-    """A DATA_REQUEST: the cells with these hashes. `fault` says why it cannot be answered."""
+    """A DATA_REQUEST for the cells with these hashes. `fault`: why it cannot be answered."""
 
     id: Value
     hashes: tuple[bytes, ...]
@@ -128,9 +127,10 @@ class DataRequest:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An answer, matched to its request by `id`. `value` is the error text where `error` is set.
+    """An answer to the request with this id.
 
-    `absent` is the hash of a value whose own cell did not come along; `value` is None then.
+    value:  the answer, or the error's text if `error` is set.
+    absent: the hash of a value whose own cell was not sent; `value` is None then.
     """
 
     id: Value
@@ -145,8 +145,8 @@ class Result:
 class Challenge:
     """A CHALLENGE: prove that you hold a key.
 
-    terms: token, wanted key or nil, and perhaps a context: what `signed` states.
-    fault: why it cannot be answered; `signed` is nil then.
+    terms: what `signed` states: a token, the wanted key or None, and an optional context.
+    fault: why it cannot be answered; `signed` is None then.
     """
 
     id: Value
@@ -157,9 +157,9 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """I have the value with this hash; `patch` makes it of `base`, which you should have.
+    """A LATTICE_PATCH: the sender has the value with this hash; `patch` makes it from `base`.
 
-    base, absent: the base value, or its hash when its cell stands elsewhere.
+    base, absent: the base value, or its hash if its cell was not sent.
     """
 
     hash: bytes
@@ -170,12 +170,12 @@ class Patched:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The other side will close."""
+    """A GOODBYE: the sender will close."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A message that is no part of this protocol, or lacks what an answer would need."""
+    """A message outside this protocol, or one that lacks what an answer needs."""
 
     value: Value
     reason: str
@@ -201,19 +201,18 @@ def decode_payload(
     *,
     ordered: bool = True,
 ) -> tuple[Message, MessageCells]:
-    """Return (message, the cells that came with it); `loader` has those that did not.
+    """Return (message, the cells that came with it).
 
+    loader:  has the other cells.
     ordered: as for `decode_parts`.
-    Raises: BadFormat: not a canonical message, or its first level is not all there.
-    Source: docs/node.md "Messages": the kind is inferred from the decoded payload.
+    Raises: BadFormat: not a canonical message, or cells of its first level are missing.
     """
     value, parts = decode_parts(payload, loader, limit, ordered=ordered)
     try:
         return _read(value), parts
     except MissingData as error:
-        # Without the elements of the message itself nobody can tell what it is.
-        msg = "a message lacks cells of its own"
-        raise BadFormat(msg) from error
+        # The kind is inferred from the first level, so all of that must be here.
+        raise BadFormat("a message lacks cells of its own") from error
 
 
 def _read(value: Value) -> Message:
@@ -240,7 +239,7 @@ def _read_result(value: Record) -> Message:
 
 
 def _element(cell: Vector | Record, position: int) -> tuple[Value, bytes | None]:
-    """Return (element, None), or (None, its hash) when its cell is not here."""
+    """Return (element, None), or (None, its hash) if its cell is missing."""
     try:
         return cell[position], None
     except MissingData as error:
@@ -248,9 +247,8 @@ def _element(cell: Vector | Record, position: int) -> tuple[Value, bytes | None]
 
 
 def _id(message: Vector) -> Value:
-    """Return the id of a request: it goes back as it came, so all of it has to be here."""
     id = message[1]
-    novelty(id)
+    novelty(id)  # an answer repeats the id, so all its cells must be here
     return id
 
 
@@ -264,7 +262,7 @@ def _read_query(value: Vector) -> Message:
     if len(value) < 2:
         return Unknown(value, "a LATTICE_QUERY without an id")
     path = value[2] if len(value) > 2 else None
-    # The reference checks two elements and takes anything but a vector as the root.
+    # As the reference: any path other than a vector means the root.
     if isinstance(path, Vector) and len(path) > PATH_KEYS_MAX:
         fault = f"a path of {len(path)} keys, at most {PATH_KEYS_MAX} are followed"
         return Query(_id(value), fault=fault)
@@ -281,7 +279,7 @@ def _read_value(value: Vector) -> Message:
         return Announcement((), carried, absent)
     if isinstance(path, Vector) and len(path) > PATH_KEYS_MAX:
         return Unknown(value, f"a LATTICE_VALUE with a path of more than {PATH_KEYS_MAX} keys")
-    # Quoting the reference's behaviour: any other non-vector value counts as a one-key path.
+    # As the reference: nil is the root, and any other value than a vector is a path of one key.
     keys = tuple(path) if isinstance(path, Vector) else (path,)
     return Announcement(keys, carried, absent)
 
@@ -332,8 +330,7 @@ def _read_challenge(value: Vector) -> Message:
 def read_statement(signed: Value) -> tuple[Signed, tuple[Value, ...]]:
     """Return signed data and the two or three values it states.
 
-    Raises: ProtocolViolation: it is not of that form, or not all here.
-    Source: docs/node.md "Identity".
+    Raises: ProtocolViolation: another form, or cells are missing. The text says what it must be.
     """
     try:
         stated = signed.value if isinstance(signed, Signed) else None
@@ -365,11 +362,8 @@ _READERS: Final[dict[str, Callable[[Vector], Message]]] = {
 
 
 def join_cells(top: bytes, branches: Iterable[bytes]) -> bytes:
-    """Return the message of one cell and branches, all given as encodings.
-
-    Source: docs/node.md "Frames": the top cell bare, every child behind its length.
-    """
-    out = [top]
+    """Return the message of one cell and branches, all given as encodings."""
+    out = [top]  # "the top cell bare, every child behind its length"
     for encoding in branches:
         out.append(encode_length(len(encoding)))
         out.append(encoding)
@@ -377,36 +371,29 @@ def join_cells(top: bytes, branches: Iterable[bytes]) -> bytes:
 
 
 def encode_ping(id: Value, *extra: Value) -> bytes:
-    """Return a PING. What follows the id is ignored by nodes that do not know it.
-
-    Source: docs/node.md "Messages": extra elements ignored.
-    """
+    """Return a PING. Nodes ignore extra elements that they do not know."""
     return encode_message(Vector.of((_PING, id, *extra)))
 
 
 def encode_query(id: Value, path: Sequence[Value], *extra: Value) -> bytes:
-    """Return a LATTICE_QUERY.
-
-    Source: docs/node.md "Queries".
-    """
+    """Return a LATTICE_QUERY."""
     return encode_message(Vector.of((_QUERY, id, Vector.of(path), *extra)))
 
 
 def encode_announcement(path: Sequence[Value], value: Value, branches: Iterable[bytes]) -> bytes:
     """Return a LATTICE_VALUE with just these branches, whatever else is below the value.
 
-    Shapes: branches: the encodings to send along; the value's own cell is one of them if it is to
-            be sent and not embedded.
-    Source: docs/node.md "What is sent when": complete, delta and root-only are all legal.
+    Shapes: branches: the encodings to send, with the value's own cell unless it is embedded or
+            stays behind.
     """
+    # "Complete, delta and root-only are all legal": the receiver requests what it lacks.
     return join_cells(encode(Vector.of((_VALUE, Vector.of(path), value))), branches)
 
 
 def encode_complete(path: Sequence[Value], value: Value, cells: Iterable[bytes]) -> bytes:
-    """Return a LATTICE_VALUE that needs nothing else.
+    """Return a LATTICE_VALUE that is complete in itself, as plain peers need it.
 
-    Shapes: cells: the encodings at and below the value, those that are not embedded.
-    Source: docs/node.md "Plain peers": complete in itself.
+    Shapes: cells: the encodings at and below the value that are not embedded.
     """
     keys = Vector.of(path)
     of_path = (encoding for _, encoding, _ in novelty(keys))
@@ -414,37 +401,25 @@ def encode_complete(path: Sequence[Value], value: Value, cells: Iterable[bytes])
 
 
 def encode_patched(base: Value, hash: bytes, patch: bytes) -> bytes:
-    """Return a LATTICE_PATCH. The base itself is named, not sent.
-
-    Source: docs/node.md "Patches".
-    """
+    """Return a LATTICE_PATCH. It names the base without sending its cells."""
     blob = make_blob(patch)
     top = encode(Vector.of((_PATCH, base, hash, blob)))
     return join_cells(top, [encoding for _, encoding, _ in novelty(blob)])
 
 
 def encode_request(id: Value, hashes: Sequence[bytes]) -> bytes:
-    """Return a DATA_REQUEST for at most `REQUEST_HASHES_MAX` hashes.
-
-    Source: docs/node.md "Messages".
-    """
+    """Return a DATA_REQUEST for at most `REQUEST_HASHES_MAX` hashes."""
     assert len(hashes) <= REQUEST_HASHES_MAX
     return encode_message(Vector.of((_REQUEST, id, *hashes)))
 
 
 def encode_goodbye() -> bytes:
-    """Return a GOODBYE.
-
-    Source: docs/node.md "Messages".
-    """
+    """Return a GOODBYE."""
     return encode(Vector.of((_GOODBYE,)))
 
 
 def result_cell(result: Result) -> Record:
-    """Return the cell of a Result.
-
-    Source: docs/node.md "Results": id, value, error code, log, info.
-    """
+    """Return the cell of a Result."""
     return Record(RESULT_DIGIT, [result.id, result.value, result.error, result.log, result.info])
 
 
@@ -452,14 +427,10 @@ def encode_result(result: Result) -> bytes:
     """Return a Result with all its cells.
 
     Raises: MissingData: the value is not complete.
-    Source: docs/node.md "Results".
     """
     return encode_message(result_cell(result))
 
 
 def encode_failure(id: Value, code: Keyword, text: str) -> bytes:
-    """Return a Result that refuses a request.
-
-    Source: docs/node.md "Results": on an error the value is its text.
-    """
+    """Return a Result that refuses a request: its value is the error's text."""
     return encode_result(Result(id, text, code))

@@ -1,21 +1,22 @@
 """Mux: several streams on one connection, each with its own order and its own back-pressure.
 
 The bytes are in muxframes.py. Streams of the dialler have odd numbers, those of the acceptor even
-ones, each side's in order and without gaps. So a number says whether a stream was ever open, and
-what comes late for one that is over is told from what was never allowed.
+ones, each side's in order and without gaps. So a number alone tells a late frame of a closed stream
+from a frame of a stream that was never opened.
 
 Credit. Each side may have `WINDOW_BYTES` under way on each stream. The bytes of a frame are given
-back when it was handled, so a slow handler stops its own stream and no other. A *large* frame gets
-the bytes that came back at once, since a frame longer than the window could never be complete. Its
-length is known from its first bytes. It is admitted when it fits into `large_bytes_max` together
-with those admitted before that are not handled yet, or when there are none, in the order in which
-they came. Whatever its length, one is always under way, so no connection is stuck while its
-handlers go on; and a peer makes us hold at most `large_bytes_max`, and a window for each stream.
+back when it was handled, so a slow handler stops its own stream only. A *large* frame gets received
+bytes back at once, since a frame longer than the window could never be complete. Its length is
+known from its first bytes. It is admitted if it fits into `large_bytes_max` together with the
+admitted frames that are not handled yet, or if there are none, in the order of arrival. So one
+large frame of any length is always under way, and a peer can make us hold at most `large_bytes_max`
+and a window for each stream.
 
-Whatever breaks the rules raises `ProtocolViolation`, and the object is of no more use.
-Length: one state machine. What comes, credit, what goes and ends change the same streams.
+A broken rule raises `ProtocolViolation`; the object is unusable afterwards.
 
 Source: docs/node.md "Several streams".
+
+Length: one state machine. Receiving, credit, sending and ends change the same streams.
 """
 
 from __future__ import annotations
@@ -53,34 +54,35 @@ from datalattice.wire.streams import (
     Channel,
     Event,
     FrameArrived,
+    SingleStream,
     StreamEnded,
     StreamOpened,
 )
 
 WINDOW_BYTES: Final = 1 << 18
-"""Bytes of a stream that may be under way, or here and not handled."""
+"""Most bytes of a stream that are under way, or received and not handled."""
 
 CREDIT_BYTES_MIN: Final = 1 << 16
-"""Least that is given back at once. More than was sent cannot be given back, so a side that sends
-little has little credit to read."""
+"""Least credit in one frame. Credit is for sent bytes only, so a side that sends little cannot be
+made to read many CREDIT frames."""
 
 LARGE_BYTES: Final = 1 << 17
-"""A payload up to this size fits into the window, whatever credit is kept back; one above it is
-large."""
+"""A longer payload is large: it may not fit into the window while credit is kept back."""
 
 STREAMS_MAX: Final = 512
-"""Streams of each side that may be open at once: 1,024 a connection. Each side's count by
-themselves, so two that open some at the same moment cannot exceed the number together."""
+"""Most open streams of each side. The sides are counted apart, so that streams which both open at
+one moment cannot exceed a common limit."""
 
 STREAM_NUMBER_MAX: Final = (1 << 32) - 1
 
 STREAM_BYTES: Final = 1_000
-"""What an open stream costs us, beside the frames that are held of it."""
+"""Counted for each open stream, beside its frames."""
 
 CONTROL_BYTES_MAX: Final = 1_000_000
-"""Mux frames without data that may wait to be taken. With more nothing is read: the peer has us
-answer, and does not read."""
+"""Unsent bytes of mux frames without data above which nothing is read: the peer makes us answer and
+does not read the answers."""
 
+# A frame that is not large must be able to arrive though credit below the least is kept back.
 assert LARGE_BYTES + LENGTH_OCTETS_MAX + CREDIT_BYTES_MIN <= WINDOW_BYTES
 assert 2 * (DATA_BYTES_MAX + HEADER_BYTES) <= JOIN_BYTES
 
@@ -96,22 +98,22 @@ class _MuxStream(Channel):
         self.large = 0  # payload bytes of the admitted frame that is under way or unhandled
         self.is_large_complete = False
         self.waits_for_admission = False
-        self.news: StreamOpened | None = None  # not given out yet
-        self.is_ready = False  # in the line of those that may have an event
-        self.is_sending = False  # in the line of those that may send
+        self.opening: StreamOpened | None = None  # not returned by `next` yet
+        self.is_ready = False  # in the queue of streams that may have an event
+        self.is_sending = False  # in the queue of streams that may send
         self.is_ending = False  # `end` was called
         self.has_ended = False  # END was sent
         self.peer_ended = False
         self.is_reset = False  # by the peer
-        self.is_told = False  # its end was given out, or nobody wants to know
+        self.is_over = False  # `next` has returned its end, or returns no more events of it
 
 
 class Mux:
     """One end of a connection with several streams.
 
-    framings:        how the payloads of each protocol stand on its streams, by name; the main
-                     stream is of the protocol `LATTICE`. A stream for any other name is reset.
-    large_bytes_max: bytes of large frames that may be held, of one alone whatever its length.
+    framings:        framing of the streams of each protocol, by its name; `LATTICE` is the main
+                     stream's. A stream for another protocol is reset.
+    large_bytes_max: most bytes of large frames that are held, unless it is a single frame.
     """
 
     is_multiplexed: Final = True
@@ -130,7 +132,7 @@ class Mux:
         self._large_bytes_max = large_bytes_max
         main = _MuxStream(MAIN_STREAM, framings[LATTICE])
         self._streams = {MAIN_STREAM: main}  # open in at least one direction
-        self._over: dict[int, _MuxStream] = {}  # over, with something left to give out or handle
+        self._closed: dict[int, _MuxStream] = {}  # closed, with events or frames left
         self._own_next = 1 if dialled else 2
         self._peer_next = 2 if dialled else 1
         self._own_count = self._peer_count = 0
@@ -150,14 +152,14 @@ class Mux:
 
     @property
     def listens(self) -> bool:
-        """Whether the peer reads what we answer to streams it opens."""
+        """Whether more bytes of the link should be read now: the peer reads our answers."""
         return len(self._control) <= CONTROL_BYTES_MAX
 
     def receive(self, data: bytes) -> int:
         """Take bytes of the link.
 
-        Returns: FRAME_BYTES for each mux frame, and the bytes that came too late.
-        Raises: ProtocolViolation: they break a rule.
+        Returns: their cost beside the payloads: FRAME_BYTES for each mux frame, and late bytes.
+        Raises: ProtocolViolation: they break a rule; the connection has to end.
         """
         cost = 0
         for kind, number, length, payload in self._reader.read(data):
@@ -166,14 +168,14 @@ class Mux:
             if kind == DATA:
                 cost += self._take_data(number, length, payload)
             else:
-                self._act(kind, number, bytes(payload))
+                self._control_frame(kind, number, bytes(payload))
         return cost
 
     def _take_data(self, number: int, length: int, data: bytes | memoryview) -> int:
-        """Take data that has come; return how many bytes of it came too late."""
-        stream = self._known(number)
+        """Take data of a stream; return its bytes if the stream is closed."""
+        stream = self._open_stream(number)
         if stream is None:
-            return len(data)
+            return len(data)  # "What comes late for a stream that is over is dropped."
         if length:
             if stream.peer_ended:
                 raise ProtocolViolation(f"data comes on stream {number} after its end")
@@ -182,13 +184,13 @@ class Mux:
                 raise ProtocolViolation(f"more comes on stream {number} than there is credit for")
         stream.buffer.feed(data)
         self._buffered_bytes += len(data)
-        self._stir(stream)
+        self._make_ready(stream)
         return 0
 
-    def _known(self, number: int) -> _MuxStream | None:
-        """Return an open stream, None for one that is over.
+    def _open_stream(self, number: int) -> _MuxStream | None:
+        """Return an open stream; None for a closed one.
 
-        Raises: ProtocolViolation: it was never opened, or nothing may be said yet.
+        Raises: ProtocolViolation: it was never opened, or HELLO has not come.
         """
         if self.peer_hello is None:
             raise ProtocolViolation("a connection begins with HELLO")
@@ -199,7 +201,7 @@ class Mux:
                 raise ProtocolViolation(f"stream {number} was never opened")
         return stream
 
-    def _act(self, kind: int, number: int, payload: bytes) -> None:
+    def _control_frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind == HELLO:
             if self.peer_hello is not None or number != MAIN_STREAM:
                 raise ProtocolViolation("HELLO is said once, on the main stream")
@@ -210,7 +212,7 @@ class Mux:
         if kind == OPEN:
             self._opened(number, payload)
             return
-        stream = self._known(number)
+        stream = self._open_stream(number)
         if stream is None:
             return
         if kind == CREDIT:
@@ -228,15 +230,15 @@ class Mux:
         protocol, store_id = decode_open(payload)
         if self._peer_count >= STREAMS_MAX:
             raise ProtocolViolation(f"the peer has {STREAMS_MAX} streams open, and opens another")
-        self._peer_next += 2
+        self._peer_next += 2  # "each in order, without gaps and never twice"
         framing = self._framings.get(protocol)
-        if framing is None:  # as for a store that is refused
+        if framing is None:  # RESET "looks the same for all three" reasons to refuse
             self._write_control(RESET, number)
             return
         self._peer_count += 1
         stream = self._streams[number] = _MuxStream(number, framing)
-        stream.news = StreamOpened(number, protocol, store_id)
-        self._stir(stream)
+        stream.opening = StreamOpened(number, protocol, store_id)
+        self._make_ready(stream)
 
     def _credited(self, stream: _MuxStream, count: int) -> None:
         if count < CREDIT_BYTES_MIN:
@@ -250,18 +252,18 @@ class Mux:
         if stream.peer_ended:
             raise ProtocolViolation(f"stream {stream.number} ends twice")
         stream.peer_ended = True
-        self._stir(stream)
+        self._make_ready(stream)
         self._close_if_over(stream)
 
     def _peer_reset(self, stream: _MuxStream) -> None:
         stream.is_reset = True
-        # Somebody who never heard of the stream does not want to know of its end.
-        self._drop(stream, is_told=stream.news is not None)
+        # If `next` never returned its opening, its end is no event either.
+        self._drop(stream, is_over=stream.opening is not None)
 
     # --- events -------------------------------------------------------------------------------
 
     def next(self) -> Event | None:
-        """Return the next event: of streams in turn, of each in its order.
+        """Return the next event, or None: streams take turns, each in its own order.
 
         Raises: ProtocolViolation, LimitExceeded: an illegal frame, or an end inside of one.
         """
@@ -270,18 +272,18 @@ class Mux:
             stream.is_ready = False
             event = self._event_of(stream)
             if event is not None:
-                self._stir(stream)
+                self._make_ready(stream)
                 return event
         return None
 
     def _event_of(self, stream: _MuxStream) -> Event | None:
-        if stream.is_told:
+        if stream.is_over:
             return None
-        if stream.news is not None:
-            news, stream.news = stream.news, None
-            return news
+        if stream.opening is not None:
+            opening, stream.opening = stream.opening, None
+            return opening
         if stream.is_reset:
-            return self._tell_end(stream)
+            return self._report_end(stream)
         buffer = stream.buffer
         has_room = stream.has_room(self.frames_max)
         if has_room:
@@ -293,7 +295,7 @@ class Mux:
             if stream.peer_ended:
                 if buffer.is_partial:
                     raise ProtocolViolation(f"stream {stream.number} ends inside a frame")
-                return self._tell_end(stream)
+                return self._report_end(stream)
             self._admit(stream)
             self._give_credit(stream)
         self._note_wait(stream, has_room=has_room)
@@ -303,26 +305,23 @@ class Mux:
         stream.gave(len(payload))
         self._unhandled_bytes += len(payload) + FRAME_BYTES
         self._unhandled_count += 1
-        self._begun.pop(stream.number, None)
-        self._blocked.discard(stream.number)
+        self._clear_wait(stream.number)
         stream.is_large_complete = stream.large > 0
         if stream.waits_for_admission:  # it fitted into the window
             stream.waits_for_admission = False
             self._admitting.remove(stream)
         return FrameArrived(stream.number, payload)
 
-    def _tell_end(self, stream: _MuxStream) -> StreamEnded:
-        stream.is_told = True
-        self._begun.pop(stream.number, None)
-        self._blocked.discard(stream.number)
+    def _report_end(self, stream: _MuxStream) -> StreamEnded:
+        stream.is_over = True
+        self._clear_wait(stream.number)
         self._forget_if_done(stream)
         return StreamEnded(stream.number, stream.is_reset)
 
     def _note_wait(self, stream: _MuxStream, *, has_room: bool) -> None:
-        """Note whether the peer or this side has to go on with what is here of a stream."""
+        """Note whether the peer or this side delays an incomplete frame."""
         number, buffer = stream.number, stream.buffer
-        self._begun.pop(number, None)
-        self._blocked.discard(number)
+        self._clear_wait(number)
         if buffer.is_partial or stream.peer_ended:
             is_first = has_room and not stream.unhandled_count
             if is_first and not stream.waits_for_admission:
@@ -330,45 +329,49 @@ class Mux:
             else:
                 self._blocked.add(number)
 
-    def _stir(self, stream: _MuxStream) -> None:
-        """Have a stream looked at: it may have an event."""
+    def _clear_wait(self, number: int) -> None:
+        self._begun.pop(number, None)
+        self._blocked.discard(number)
+
+    def _make_ready(self, stream: _MuxStream) -> None:
+        """Have `next` look at a stream: it may have an event."""
         if not stream.is_ready:
             stream.is_ready = True
             self._ready.append(stream)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether something that came waits here until `handled` or `take` was called."""
+        """Whether received frames wait for a call of `handled` or `take`."""
         return bool(self._blocked)
 
     @property
     def begun(self) -> Mapping[int, int]:
-        """Streams with a frame that the peer has begun and could go on with: its bytes so far."""
+        """Received bytes of each incomplete frame that only the peer delays, by stream."""
         return self._begun
 
     def handled(self, stream: int, payload_bytes: int) -> None:
-        """Note that a frame of so many bytes was handled, and give its bytes back."""
-        found = self._streams.get(stream) or self._over[stream]
+        """Note that a frame of so many payload bytes was handled, and give its credit back."""
+        found = self._streams.get(stream) or self._closed[stream]
         found.handled(payload_bytes)
         self._unhandled_bytes -= payload_bytes + FRAME_BYTES
         self._unhandled_count -= 1
-        if found.is_large_complete:  # it was admitted with nothing before it, so it is this one
+        if found.is_large_complete:  # admitted when none was unhandled, so it is this frame
             self._release(found)
         self._give_credit(found)
-        if found.is_told:
+        if found.is_over:
             self._forget_if_done(found)
         else:
-            self._stir(found)
+            self._make_ready(found)
 
     @property
     def is_idle(self) -> bool:
-        """Whether every frame that was given out was handled."""
+        """Whether every returned frame was handled."""
         return not self._unhandled_count
 
     # --- credit -------------------------------------------------------------------------------
 
     def _give_credit(self, stream: _MuxStream) -> None:
-        """Give back what is handled, or all that came of an admitted frame that is under way."""
+        """Give credit for handled bytes, and for all bytes of an admitted incomplete frame."""
         if stream.peer_ended or stream.number not in self._streams:
             return
         is_under_way = stream.large and not stream.is_large_complete
@@ -380,7 +383,7 @@ class Mux:
             self._write_control(CREDIT, stream.number, given.to_bytes(CREDIT_OCTETS, "big"))
 
     def _admit(self, stream: _MuxStream) -> None:
-        """Admit a large frame that is the next of its stream, or have it wait in line."""
+        """Admit the next frame of a stream if it is large, or queue it for admission."""
         length = stream.buffer.expected_bytes
         if length is None or length <= LARGE_BYTES:
             return
@@ -394,6 +397,7 @@ class Mux:
         while self._admitting:
             stream = self._admitting[0]
             length = stream.buffer.expected_bytes or 0
+            # The first is admitted whatever its length, so that the connection never stalls.
             if self._large_bytes and self._large_bytes + length > self._large_bytes_max:
                 return
             self._admitting.popleft()
@@ -401,7 +405,7 @@ class Mux:
             stream.large = length
             self._large_bytes += length
             self._give_credit(stream)
-            self._stir(stream)
+            self._make_ready(stream)
 
     def _release(self, stream: _MuxStream) -> None:
         self._large_bytes -= stream.large
@@ -412,14 +416,14 @@ class Mux:
     # --- ends ---------------------------------------------------------------------------------
 
     def _close_if_over(self, stream: _MuxStream) -> None:
-        """Close a stream that has ended in both directions; what came of it is still given out."""
+        """Close a stream that has ended both ways; its received frames are still returned."""
         if stream.peer_ended and stream.has_ended:
             self._close(stream)
 
     def _close(self, stream: _MuxStream) -> None:
         number = stream.number
         del self._streams[number]
-        self._over[number] = stream
+        self._closed[number] = stream
         if number % 2 == self._own_next % 2:
             self._own_count -= 1
         else:
@@ -427,25 +431,24 @@ class Mux:
         self._forget_if_done(stream)
 
     def _forget_if_done(self, stream: _MuxStream) -> None:
-        if stream.is_told and not stream.unhandled_count:
-            self._over.pop(stream.number, None)
+        if stream.is_over and not stream.unhandled_count:
+            self._closed.pop(stream.number, None)
 
-    def _drop(self, stream: _MuxStream, *, is_told: bool) -> None:
-        """Close a stream that was reset, with all that is held of it but what is being handled."""
+    def _drop(self, stream: _MuxStream, *, is_over: bool) -> None:
+        """Close a stream that was reset and drop all of it but the frames being handled."""
         self._buffered_bytes -= stream.buffer.buffered_bytes
         stream.buffer.clear()
         self._unsent_bytes -= stream.drop_unsent()
-        stream.news = None
-        stream.is_told = is_told
-        self._begun.pop(stream.number, None)
-        self._blocked.discard(stream.number)
+        stream.opening = None
+        stream.is_over = is_over
+        self._clear_wait(stream.number)
         if stream.waits_for_admission:
             stream.waits_for_admission = False
             self._admitting.remove(stream)
         self._close(stream)
         if stream.large and not stream.is_large_complete:
             self._release(stream)
-        self._stir(stream)
+        self._make_ready(stream)
 
     # --- what goes ----------------------------------------------------------------------------
 
@@ -470,14 +473,14 @@ class Mux:
         return number
 
     def send(self, stream: int, payload: bytes) -> None:
-        """Queue a frame; it is dropped when the stream is over, or was ended."""
+        """Queue a frame; it is dropped if the stream is closed or was ended."""
         found = self._streams.get(stream)
         if found is not None and not found.is_ending:
             self._unsent_bytes += found.put(payload)
             self._may_send(found)
 
     def end(self, stream: int) -> None:
-        """Send nothing more on a stream, after what is queued.
+        """Send nothing more on a stream after what is queued.
 
         Raises: UsageError: it is the main stream.
         """
@@ -488,7 +491,7 @@ class Mux:
             self._may_send(found)
 
     def reset(self, stream: int) -> None:
-        """End a stream at once in both directions; its events are over.
+        """End a stream at once in both directions, with no further event of it.
 
         Raises: UsageError: it is the main stream.
         """
@@ -496,7 +499,7 @@ class Mux:
         found = self._streams.get(stream)
         if found is not None:
             self._write_control(RESET, stream)
-            self._drop(found, is_told=True)
+            self._drop(found, is_over=True)
 
     def _check_is_not_main(self, stream: int) -> None:
         if stream == MAIN_STREAM:
@@ -512,7 +515,10 @@ class Mux:
             self._sending.append(stream)
 
     def take(self) -> tuple[dict[int, int], bytes]:
-        """Return the next bytes for the link: streams in turn, a piece of each."""
+        """Return how many frames of each stream end in the next bytes, and these bytes.
+
+        Streams take turns with a piece each. No bytes: nothing may be sent now.
+        """
         done: dict[int, int] = {}
         pieces: list[bytes | memoryview] = []
         size = 0
@@ -520,7 +526,7 @@ class Mux:
             pieces.append(bytes(self._control[:JOIN_BYTES]))
             size = len(pieces[0])
             del self._control[:size]
-            if self._control:  # an OPEN may be among it, and stands before the data
+            if self._control:  # an OPEN in it must come before the stream's data
                 return done, b"".join(pieces)
         while self._sending and size + HEADER_BYTES < JOIN_BYTES:
             stream = self._sending.popleft()
@@ -555,10 +561,10 @@ class Mux:
         if frames:
             done[stream.number] = done.get(stream.number, 0) + frames
         if was_full and stream.unsent_bytes < UNSENT_BYTES_MAX:
-            self._stir(stream)
+            self._make_ready(stream)
 
     def unsent_bytes(self, stream: int) -> int:
-        """Return the bytes of frames of a stream that wait to be taken."""
+        """Return the unsent bytes of a stream's frames."""
         found = self._streams.get(stream)
         return 0 if found is None else found.unsent_bytes
 
@@ -569,18 +575,18 @@ class Mux:
 
     @property
     def is_sent(self) -> bool:
-        """Whether nothing waits to be taken, or for credit."""
+        """Whether nothing waits to be taken or for credit."""
         return not self._unsent_bytes and not self.has_output
 
     @property
     def open_count(self) -> int:
-        """Streams that are open, the main one among them."""
+        """Number of open streams, the main one included."""
         return len(self._streams)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of frames under way, unhandled and unsent, and what open streams cost."""
-        streams = len(self._streams) - 1 + len(self._over)
+        """Bytes of incomplete, unhandled and unsent frames, and the cost of the streams."""
+        streams = len(self._streams) - 1 + len(self._closed)
         return (
             self._buffered_bytes
             + self._unhandled_bytes
@@ -588,3 +594,7 @@ class Mux:
             + len(self._control)
             + STREAM_BYTES * streams
         )
+
+
+Streams = SingleStream | Mux
+"""One end of the streams of a connection."""

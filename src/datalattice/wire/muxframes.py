@@ -32,10 +32,10 @@ END: Final = 5
 RESET: Final = 6
 
 HEADER_BYTES: Final = 9
-"""Kind, stream and length of a mux frame."""
+"""Kind u8, stream u32, length u32."""
 
 DATA_BYTES_MAX: Final = (1 << 15) - HEADER_BYTES
-"""Most bytes of a stream in one mux frame, which has 32 KiB then."""
+"""Most payload of a DATA frame, which has 32 KiB with its header."""
 
 NONCE_BYTES: Final = 32
 
@@ -60,10 +60,10 @@ _KINDS: Final = {
 
 
 class MuxPiece(NamedTuple):
-    """A mux frame, or of DATA what has come of it.
+    """A mux frame, or a piece of a DATA frame.
 
-    length:  payload bytes of the frame, 0 in the pieces of DATA after its first.
-    payload: all of it, of DATA what has come, which may be nothing.
+    length:  payload bytes of the frame; 0 in later pieces of a DATA frame.
+    payload: all of the payload, or this piece, which may be empty.
     """
 
     kind: int
@@ -73,16 +73,16 @@ class MuxPiece(NamedTuple):
 
 
 class MuxReader:
-    """Cuts the bytes of a link into mux frames. It keeps no data, and of others 1 KiB at most."""
+    """Cuts the bytes of a link into mux frames. It buffers no DATA, and at most 1 KiB of others."""
 
     def __init__(self) -> None:
         self._head = bytearray()
-        self._wanted = HEADER_BYTES  # bytes of `_head` at which something can be done with it
+        self._wanted = HEADER_BYTES  # bytes of `_head` needed for the next step
         self._stream = 0
         self._data_left = 0
 
     def read(self, data: bytes) -> Iterator[MuxPiece]:
-        """Yield what is complete, and data as it comes; it has to be read to its end.
+        """Yield complete frames, and DATA in pieces as it comes. Read the iterator to its end.
 
         Raises: ProtocolViolation: an unknown kind, or a length that the kind does not have.
         """
@@ -99,7 +99,8 @@ class MuxReader:
             self._head += view[at : at + count]
             at += count
             if len(self._head) == HEADER_BYTES:
-                length = _judge(self._head)
+                # Checked before any payload byte is buffered.
+                length = _checked_length(self._head)
                 self._wanted = HEADER_BYTES + length
                 self._stream = int.from_bytes(self._head[1:5], "big")
                 if self._head[0] == DATA:
@@ -117,11 +118,7 @@ class MuxReader:
                 yield MuxPiece(kind, self._stream, len(payload), payload)
 
 
-def _judge(header: bytearray) -> int:
-    """Return the length that a header announces.
-
-    Raises: ProtocolViolation: it is illegal.
-    """
+def _checked_length(header: bytearray) -> int:
     kind, length = header[0], int.from_bytes(header[5:9], "big")
     if kind not in _KINDS:
         raise ProtocolViolation(f"{kind} is no kind of mux frame")
@@ -133,7 +130,7 @@ def _judge(header: bytearray) -> int:
 
 
 def encode_header(kind: int, stream: int, length: int) -> bytes:
-    """Return the header of a mux frame with so many bytes of payload."""
+    """Return the header of a mux frame."""
     return (kind << 64 | stream << 32 | length).to_bytes(HEADER_BYTES, "big")
 
 
@@ -144,7 +141,11 @@ def encode_mux_frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What each side says first: what it knows, and random bytes, new for each connection."""
+    """The first frame of each side.
+
+    nonce:    random bytes, new for each connection.
+    features: names of what the side understands.
+    """
 
     nonce: bytes
     features: frozenset[str] = frozenset()
@@ -152,7 +153,8 @@ class Hello:
     def encode(self) -> bytes:
         """Return the payload of a HELLO.
 
-        Raises: UsageError: a nonce of another length, a feature that is no word, or too many.
+        Raises: UsageError: another length of nonce, a feature with spaces or beyond ASCII, or too
+                many features.
         """
         text = " ".join(sorted(self.features))
         if len(self.nonce) != NONCE_BYTES:

@@ -1,13 +1,13 @@
-"""Streams: frames of several conversations on one connection; here the interface, and one stream.
+"""Streams: the frames of several conversations on one connection; here the events, and one stream.
 
-A `Streams` object holds what one end of a connection knows of its streams: bytes that came and make
-no frame yet, frames that wait for a slow handler, frames that wait to be sent. It does no input or
-output. `receive` takes bytes of the link, `next` gives one event at a time, `take` gives bytes for
-the link. Whoever drives it calls `next` until it gives None, and again after `receive`, `handled`
-and `take`.
+An end of a connection holds a `Streams` object, without input or output of its own: a
+`SingleStream`, which has no bytes beside its frames, as nodes have always spoken, or a `Mux`
+(mux.py). `receive` takes bytes of the link, `next` returns one event at a time, `take` returns
+bytes for the link. The caller calls `next` until it returns None, and again after `receive`,
+`handled` and `take`.
 
-`SingleStream` is one stream without any bytes beside its frames, as nodes have always spoken. `Mux`
-(mux.py) carries many.
+    frames_max: most frames of a stream that may be unhandled, and at most `AHEAD_BYTES_MAX` of
+                them; the others wait here, or at the peer.
 
 Source: docs/node.md "Frames", "Several streams".
 """
@@ -17,19 +17,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from datalattice.errors import UsageError
 from datalattice.wire.framing import Framing
 
 PLAIN_PROTOCOL: Final = "lattice/1"
-"""Name of a connection with one stream, in TLS."""
+"""ALPN name of a connection with one stream."""
 
 MUX_PROTOCOL: Final = "lattice/2"
-"""Name of a connection with several streams, in TLS."""
+"""ALPN name of a connection with several streams."""
 
 MAIN_STREAM: Final = 0
-"""The stream that is always open. It carries the lattice protocol."""
+"""The stream that is open as long as the connection. It carries the lattice protocol."""
 
 LATTICE: Final = "lattice"
 """Name of the protocol of the main stream."""
@@ -38,19 +38,19 @@ JOIN_BYTES: Final = 1 << 16
 """Most bytes that `take` returns: small frames are joined up to it, large ones cut."""
 
 FRAME_BYTES: Final = 64
-"""What a frame costs us beside its payload, so that empty ones count too."""
+"""Counted for each frame beside its payload, so that empty frames cost something, too."""
 
 UNSENT_BYTES_MAX: Final = 16_000_000
-"""Bytes that wait for the peer to read a stream before the next frame of that stream is given out:
-a short question may have an answer as long as a frame can be."""
+"""Unsent bytes of a stream above which its next frame waits: a short request can cause an answer as
+long as a frame may be."""
 
 AHEAD_BYTES_MAX: Final = 1_000_000
-"""Bytes of frames of a stream that may be unhandled when the next one is given out behind them."""
+"""Unhandled bytes of a stream above which its next frame waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
-    """The peer opened a stream for a protocol, and the store it is about."""
+    """The peer opened a stream for a protocol and a store."""
 
     stream: int
     protocol: str
@@ -59,7 +59,7 @@ class StreamOpened:
 
 @dataclass(frozen=True, slots=True)
 class FrameArrived:
-    """A frame came on a stream; `handled` says when that is done."""
+    """A frame came on a stream; call `handled` when it is done."""
 
     stream: int
     payload: bytes
@@ -67,7 +67,7 @@ class FrameArrived:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnded:
-    """Nothing more comes on a stream. After a reset nothing is sent on it either."""
+    """Nothing more comes on a stream; after a reset nothing is sent on it either."""
 
     stream: int
     is_reset: bool
@@ -76,124 +76,21 @@ class StreamEnded:
 Event = StreamOpened | FrameArrived | StreamEnded
 
 
-class Streams(Protocol):
-    """One end of a connection's streams.
-
-    frames_max: frames of a stream that may be unhandled, and at most `AHEAD_BYTES_MAX` of them;
-                the others wait here, or at the peer.
-    """
-
-    frames_max: int
-
-    @property
-    def is_multiplexed(self) -> bool:
-        """Whether streams can be opened beside the main one."""
-        ...
-
-    # --- what comes ---------------------------------------------------------------------------
-
-    @property
-    def listens(self) -> bool:
-        """Whether more bytes of the link should be read now."""
-        ...
-
-    def receive(self, data: bytes) -> int:
-        """Take bytes of the link.
-
-        Returns: what they cost beside the payloads they carry, in bytes.
-        Raises: ProtocolViolation: they break the rules of streams; the connection has to end.
-        """
-        ...
-
-    def next(self) -> Event | None:
-        """Return what happened next, None when nothing more has, or none may be given out now.
-
-        Raises: ProtocolViolation, LimitExceeded: an illegal frame; the connection has to end.
-        """
-        ...
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether something that came waits here until `handled` or `take` was called."""
-        ...
-
-    @property
-    def begun(self) -> Mapping[int, int]:
-        """Streams with a frame that the peer has begun and could go on with: its bytes so far."""
-        ...
-
-    def handled(self, stream: int, payload_bytes: int) -> None:
-        """Note that a frame of so many bytes was handled."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether every frame that was given out was handled."""
-        ...
-
-    # --- what goes ----------------------------------------------------------------------------
-
-    def open(self, protocol: str, store_id: bytes) -> int:
-        """Open a stream; return its number.
-
-        Raises: UsageError: there is one stream only, or the protocol is unknown.
-                Backpressure: as many as may be are open.
-        """
-        ...
-
-    def send(self, stream: int, payload: bytes) -> None:
-        """Queue a frame; it is dropped when the stream is over."""
-        ...
-
-    def end(self, stream: int) -> None:
-        """Send nothing more on a stream, after what is queued."""
-        ...
-
-    def reset(self, stream: int) -> None:
-        """End a stream at once in both directions, with nothing more sent or given out."""
-        ...
-
-    def take(self) -> tuple[dict[int, int], bytes]:
-        """Return how many frames of which stream end in them, and bytes for the link.
-
-        No bytes: nothing is to be sent now.
-        """
-        ...
-
-    def unsent_bytes(self, stream: int) -> int:
-        """Return the bytes of frames of a stream that wait to be taken."""
-        ...
-
-    @property
-    def has_output(self) -> bool:
-        """Whether `take` has bytes now."""
-        ...
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether nothing waits to be taken, or may be taken once the peer allows it."""
-        ...
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that are held here: of frames under way, unhandled and unsent."""
-        ...
-
-
 class Channel:
-    """One stream at one end: what came of it and waits, and what waits to be sent."""
+    """One end of one stream: its received bytes and frames, and its frames to be sent."""
 
     def __init__(self, framing: Framing) -> None:
         self.framing = framing
         self.buffer = framing.buffer()
-        self.unhandled_bytes = 0  # with FRAME_BYTES for each
+        self.unhandled_bytes = 0  # with FRAME_BYTES for each frame
         self.unhandled_count = 0
         self.unsent_bytes = 0
         self._queue: deque[bytes] = deque()
-        self._sent = 0  # bytes of the first in the queue that were taken
+        self._sent = 0  # bytes taken of the first frame in the queue
 
     def has_room(self, frames_max: int) -> bool:
         """Return whether the next frame may be given out."""
+        # One frame is always allowed, however long, or the stream could never go on.
         count = self.unhandled_count
         is_few = count < frames_max and self.unhandled_bytes < AHEAD_BYTES_MAX
         return (is_few or not count) and self.unsent_bytes < UNSENT_BYTES_MAX
@@ -216,7 +113,7 @@ class Channel:
         return len(frame)
 
     def cut(self, count: int, into: list[bytes | memoryview]) -> int:
-        """Append the next bytes to be sent, at most so many; return how many frames end in them."""
+        """Append at most `count` bytes to be sent to `into`; return how many frames end in them."""
         done = 0
         while count and self._queue:
             frame, start = self._queue[0], self._sent
@@ -233,7 +130,7 @@ class Channel:
         return done
 
     def drop_unsent(self) -> int:
-        """Forget what waits to be sent; return how many bytes that were."""
+        """Drop what waits to be sent; return its bytes."""
         dropped = self.unsent_bytes
         self._queue.clear()
         self._sent = self.unsent_bytes = 0
@@ -243,8 +140,8 @@ class Channel:
 class SingleStream:
     """One stream, and nothing but its frames on the link.
 
-    Nothing tells the peer to wait but that the link is not read: `listens` is false while its
-    frames wait for the handler, or for the peer to read what was answered.
+    Back-pressure is the link itself: `listens` is False while frames wait for the handler, or
+    answers for the peer.
     """
 
     is_multiplexed: Final = False
@@ -264,7 +161,7 @@ class SingleStream:
         return 0
 
     def next(self) -> Event | None:
-        """Return the next frame, None while there is none or no room for it.
+        """Return the next frame; None if there is none or no room for it.
 
         Raises: ProtocolViolation, LimitExceeded: an illegal length.
         """
@@ -279,12 +176,12 @@ class SingleStream:
 
     @property
     def is_blocked(self) -> bool:
-        """False: the link is not read while something waits."""
+        """False: while something waits, the link is not read."""
         return False
 
     @property
     def begun(self) -> Mapping[int, int]:
-        """The main stream, if it stands inside a frame."""
+        """The main stream with the bytes of its incomplete frame, if any."""
         buffer = self._channel.buffer
         return {MAIN_STREAM: buffer.buffered_bytes} if buffer.is_partial else {}
 
@@ -298,7 +195,7 @@ class SingleStream:
         return not self._channel.unhandled_count
 
     def open(self, protocol: str, store_id: bytes) -> int:
-        """Refuse: there is one stream.
+        """Refuse: the connection has one stream.
 
         Raises: UsageError: always.
         """
@@ -339,11 +236,11 @@ class SingleStream:
 
     @property
     def is_sent(self) -> bool:
-        """Whether nothing waits to be taken."""
+        """Whether all was taken."""
         return not self._channel.unsent_bytes
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of frames under way, unhandled and unsent."""
+        """Bytes of incomplete, unhandled and unsent frames."""
         channel = self._channel
         return channel.buffer.buffered_bytes + channel.unhandled_bytes + channel.unsent_bytes
