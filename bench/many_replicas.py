@@ -23,7 +23,7 @@ from typing import Any
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.node import NodeServer, open_node
-from datalattice.node.host import Host
+from datalattice.node.hosts import Host
 from datalattice.store import MemoryStore
 from datalattice.testing.counters import Counters, JsonProtocol
 

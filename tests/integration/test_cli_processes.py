@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import pytest
 
-from datalattice.node.files import FILES_RESERVED
+from datalattice.node.admission import FILES_RESERVED
 from datalattice.store import CellStore
 
 PATIENCE_S = 50.0

@@ -27,8 +27,7 @@ from datalattice.lattice import (
     root_lattice,
 )
 from datalattice.node import NodeServer, open_node
-from datalattice.node.fencing import UNFENCED
-from datalattice.node.guarding import CLONED
+from datalattice.node.fencing import CLONED, UNFENCED
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import sign_start
 

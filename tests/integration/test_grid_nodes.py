@@ -135,7 +135,7 @@ def test_what_is_tampered_or_forged_is_refused_and_counted() -> None:
             assert check_foreign(venue.grid)
             kinds = {"bad-metadata", "bad-asset", "bad-content", "not-owner", "bad-signature"}
             # The counters move a moment after the value is there; a reading comes after both.
-            page = exposition(await good.monitor.reading())
+            page = exposition(await good.monitor.status())
             assert kinds <= set(good.observer.counters)
             assert "datalattice_bad_content_total" in page
 
@@ -180,7 +180,7 @@ def test_a_web_venue_is_taken_once_its_document_is_known() -> None:
             assert did not in mine.view()
             assert keys.wanted == (did,)
             documents[did] = venue_document(did, KEYS[4].public_key)
-            async with AuthorityWatch(good, keys, interval_s=0.05):
+            async with AuthorityWatch(good.pull, keys, interval_s=0.05):
                 await good.wait_until(lambda _: mine.assets(did) == [asset])
 
     run(work)

@@ -18,7 +18,7 @@ from datalattice.apps.queue import Topics
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.node import NodeServer, open_node
-from datalattice.node.host import Host
+from datalattice.node.hosts import Host
 from datalattice.store import RealDisk
 from datalattice.testing.counters import Counters, CountFile, JsonProtocol
 

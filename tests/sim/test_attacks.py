@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.node.noticed import Noticed
+from datalattice.node.observe import Noticed
 from datalattice.sync import Hosting
 from datalattice.sync.lattice import incomplete
 from datalattice.sync.lattice.evidence import Evidence

@@ -1,57 +1,66 @@
-"""Admission: which inbound connections a node keeps when more want to come than there is room for.
+"""Admission: which inbound connections a node keeps when more arrive than there is room for.
 
 Keys are free, so a limit for each key alone keeps nobody out; addresses, the rate of new strangers
-and a part of the room that is reserved for wanted keys do. A *wanted* key is one that the operator
-named, as a peer or in `allow`; everybody else is a stranger. A connection is *useful* when a
-message on it changed the root, answered a request, or was a request for cells that was served.
+and a share of the room that is reserved for wanted keys do. A *wanted* key is one that the operator
+named, as a peer or in `allow`; all others are strangers. A connection is *useful* when a message on
+it changed the root, answered a request, or was a request for cells that was served.
 
-Nothing here knows of sockets: whoever asks is told why not, and connections that have to make room
-are ended through the callback they came with.
+Nothing here knows of sockets: a refused caller gets the reason, and connections that have to make
+room are ended through the callback they came with.
 """
 
 from __future__ import annotations
 
+import resource
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.node.bounds import Addresses, Bucket, source_of_remote
+from datalattice.node.bounds import AddressQuota, Bucket, source_of_remote
 
-KEY_CONNECTIONS_MAX: Final = 4
-"""Connections of one key; the next one ends the one that was of no use for longest."""
+KEY_CONNECTIONS_MAX: Final = 4  # of one key; one more ends the one useless for longest
+WANTED_CONNECTIONS_MAX: Final = 8  # of a wanted key
 
-WANTED_CONNECTIONS_MAX: Final = 8
-"""The same for a wanted key."""
-
+# Connections reserved for wanted keys: an eighth of the room, at least 16, at most half of it.
 RESERVED_SHARE: Final = 8
 RESERVED_MIN: Final = 16
-"""An eighth of the room, at least so many connections, is for wanted keys; never over half."""
 
-USELESS_S: Final = 120.0
-"""A stranger of no use for so long makes room for another one when there is none."""
+USELESS_S: Final = 120.0  # a stranger useless for this long makes room for another one
+IDLE_S: Final = 600.0  # and ends after this long while more than half of the room is taken
 
-IDLE_S: Final = 600.0
-"""A stranger of no use for so long ends when more than half of the room is taken."""
+STRANGERS_PER_S: Final = 32  # new strangers a second, in the long run; this machine's are free
 
-STRANGERS_PER_S: Final = 32
-"""New strangers in a second, in the long run. Those of this machine itself are not counted."""
+BANNED_S: Final = 600.0  # a key cut for a breach of the protocol is refused for this long
+BANS_MAX: Final = 3  # cuts at one address after which the address is refused, too
+BANNED_MAX: Final = 4_096  # keys and addresses remembered; the oldest are forgotten
 
-BANNED_S: Final = 600.0
-"""How long a key is not let in again after it was cut for what no honest peer does."""
-
-BANS_MAX: Final = 3
-"""So many cut keys of one address keep that address out as well."""
-
-BANNED_MAX: Final = 4_096
-"""Keys and addresses that are remembered; the oldest are forgotten."""
+# Every connection is an open file. These are kept back: the store, the control socket, connections
+# to peers, and those just accepted to be refused (four times the backlog of 128).
+FILES_RESERVED: Final = 640
 
 SHARED: Final = "another connection with the same key took its place"
 CROWDED: Final = "the room was needed for others"
 IDLE: Final = f"of no use for {IDLE_S:.0f} s, and more than half of the room is taken"
 
 
+def files_max() -> int:
+    """Return how many files this process may have open."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def allow_files(wanted: int) -> int:
+    """Raise the limit of open files to `wanted`, as far as allowed; return the limit now."""
+    if files_max() < wanted:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return files_max()
+
+
 class NotAdmitted(Exception):
-    """A connection is refused; `counter` is a word to count it by."""
+    """A connection is refused; `counter` is the name of the metric."""
 
     def __init__(self, counter: str, text: str) -> None:
         self.counter = counter
@@ -59,10 +68,10 @@ class NotAdmitted(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Guest:
-    """An inbound connection: where it comes from, whose it is, and when it last was of use.
+class InboundPeer:
+    """An inbound connection.
 
-    since_ms: Unix milliseconds since when it is there, for people.
+    used_s: when it was last useful. since_ms: Unix milliseconds of its admission, for people.
     """
 
     remote: str
@@ -86,26 +95,28 @@ class Admission:
         self._max = connections_max
         reserved = max(RESERVED_MIN, connections_max // RESERVED_SHARE)
         self._strangers_max = connections_max - min(reserved, connections_max // 2)
-        self._addresses = Addresses(connections_per_address_max)
+        self._addresses = AddressQuota(connections_per_address_max)
         self._is_wanted = is_wanted
         self._now_s = now_s
         self._arrivals = Bucket(STRANGERS_PER_S, now_s())
-        self._guests: dict[Guest, None] = {}
+        self._guests: dict[InboundPeer, None] = {}
         self._banned: dict[bytes | str, tuple[int, float]] = {}  # -> (cuts, time of the last)
 
     def __len__(self) -> int:
         return len(self._guests)
 
-    def admit(self, remote: str, public_key: bytes | None, end: Callable[[str], None]) -> Guest:
-        """Take up a connection; others may have to end for it, through their `end`.
+    def admit(
+        self, remote: str, public_key: bytes | None, end: Callable[[str], None]
+    ) -> InboundPeer:
+        """Admit a connection; others may have to end for it, through their `end`.
 
-        `public_key` is the one that was proved, None where the transport proves none.
+        public_key: the proved one, None if the transport proves none.
         Raises: NotAdmitted: there is no room for it.
         """
         now_s = self._now_s()
         is_wanted = self._wants(public_key)
-        guest = Guest(remote, public_key, end, now_s)
-        if not is_wanted:
+        guest = InboundPeer(remote, public_key, end, now_s)
+        if not is_wanted:  # the operator's own peers are never refused for their address
             self._check_bans(remote, public_key, now_s)
             if not self._addresses.admit(remote):
                 raise NotAdmitted("addresses-refused", "too many connections from this address")
@@ -123,20 +134,20 @@ class Admission:
         self._end_idle(now_s)
         return guest
 
-    def release(self, guest: Guest) -> None:
-        """Note that a connection has ended; for one that was made to end, that is known."""
+    def release(self, guest: InboundPeer) -> None:
+        """Note that a connection has ended; does nothing for one that was evicted."""
         if guest in self._guests:
             del self._guests[guest]
             self._uncount(guest)
 
-    def used(self, guest: Guest) -> None:
-        """Note that a message on a connection was of use."""
+    def used(self, guest: InboundPeer) -> None:
+        """Note that a message on a connection was useful."""
         guest.used_s = self._now_s()
 
-    def ban(self, guest: Guest) -> None:
-        """Keep out the key of a connection that did what no honest peer does, unless it is wanted.
+    def ban(self, guest: InboundPeer) -> None:
+        """Refuse the key of a connection that broke the protocol from now on, unless it is wanted.
 
-        An address from which that happened several times is kept out as well.
+        After several such keys its address is refused as well.
         """
         if self._wants(guest.public_key):
             return
@@ -176,6 +187,7 @@ class Admission:
         is_full = len(self._guests) >= self._max
         if not is_full and (is_wanted or len(strangers) < self._strangers_max):
             return
+        # Whoever is of use stays: a flood of new strangers must not push out working connections.
         least = min(strangers, key=_used_s, default=None)
         if least is None or not (is_wanted or now_s - least.used_s >= USELESS_S):
             raise NotAdmitted("connections-refused", "all connections for strangers are taken")
@@ -187,23 +199,23 @@ class Admission:
             self._evict(min(same, key=_used_s), SHARED)
 
     def _end_idle(self, now_s: float) -> None:
-        """End idle strangers; only a new connection can make that due, so only then it is asked."""
+        # Called on admission: nothing else can raise the number of connections above half.
         if 2 * len(self._guests) > self._max:
             for one in self._strangers():
                 if now_s - one.used_s >= IDLE_S:
                     self._evict(one, IDLE)
 
-    def _strangers(self) -> list[Guest]:
+    def _strangers(self) -> list[InboundPeer]:
         return [one for one in self._guests if not self._wants(one.public_key)]
 
-    def _uncount(self, guest: Guest) -> None:
+    def _uncount(self, guest: InboundPeer) -> None:
         if guest.is_counted:
             self._addresses.release(guest.remote)
 
-    def _evict(self, guest: Guest, reason: str) -> None:
+    def _evict(self, guest: InboundPeer, reason: str) -> None:
         self.release(guest)
         guest.end(reason)
 
 
-def _used_s(guest: Guest) -> float:
+def _used_s(guest: InboundPeer) -> float:
     return guest.used_s

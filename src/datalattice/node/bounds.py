@@ -1,7 +1,7 @@
 """Bounds: what one peer may make this node do and hold, before it is slowed down or cut.
 
-Whoever sends more than its share is read later, which holds it back without loss. Cut is only what
-no honest peer does: frames that do not go on, and answers that pile up unread.
+A peer that sends more than its share is read later, which holds it back without loss. It is cut
+only for what no honest peer does: frames that do not complete, and answers that pile up unread.
 """
 
 from __future__ import annotations
@@ -9,26 +9,19 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-BURST_S: Final = 4
-"""Seconds' worth of either that a peer may send at once after a pause."""
+BURST_S: Final = 4  # after a pause a peer may send the share of this many seconds at once
 
+# A frame that has begun has to grow by so many bytes in so many seconds, or end.
 PROGRESS_BYTES: Final = 1_000
-"""Bytes of a begun frame that have to come in every `PROGRESS_S`, unless it ends before."""
-
 PROGRESS_S: Final = 10.0
 
-_IPV6_PREFIX: Final = 64
-"""Leading bits of an IPv6 address that count: one customer has all addresses behind them."""
-
-_IPV6_SITE_PREFIX: Final = 48
-"""Leading bits that a larger customer has, with many networks of 64 bits behind them."""
-
-SITE_FACTOR: Final = 4
-"""So many times the connections of one network may come from the site it belongs to."""
+_IPV6_PREFIX: Final = 64  # bits of an IPv6 address that count: one customer has all behind them
+_IPV6_SITE_PREFIX: Final = 48  # a larger customer has many networks of 64 bits behind these
+SITE_FACTOR: Final = 4  # a site may have this many times the connections of one network
 
 
 class Bucket:
-    """A share of something per second. Who takes more than is there waits until it has grown."""
+    """A token bucket: a share of something per second, which may run into debt by one message."""
 
     __slots__ = ("_full", "_left", "_rate", "_seen_s")
 
@@ -38,14 +31,14 @@ class Bucket:
         self._seen_s = now_s
 
     def take(self, amount: int, now_s: float) -> float:
-        """Take so much; return for how many seconds nothing more may be taken."""
+        """Take an amount; return for how many seconds nothing more may be taken."""
         grown = self._left + (now_s - self._seen_s) * self._rate
         self._seen_s = now_s
         self._left = min(self._full, grown) - amount
         return max(0.0, -self._left / self._rate)
 
     def try_take(self, amount: int, now_s: float) -> bool:
-        """Take so much if it is there; what is refused costs nothing."""
+        """Take an amount if it is there; a refusal costs nothing."""
         left = min(self._full, self._left + (now_s - self._seen_s) * self._rate)
         self._seen_s = now_s
         self._left = left - amount if left >= amount else left
@@ -53,7 +46,7 @@ class Bucket:
 
 
 class FrameProgress:
-    """How a frame that has begun comes along. A peer that sends it in drops is not waited for."""
+    """The progress of one begun frame: a peer cannot hold a connection by sending byte by byte."""
 
     __slots__ = ("_bytes", "_end_s", "_mark_s")
 
@@ -62,17 +55,17 @@ class FrameProgress:
         self._mark_s, self._bytes = now_s, count
 
     def left_s(self, count: int, now_s: float) -> float:
-        """Return how long to wait for more of the frame, of which so many bytes have come."""
+        """Return how long to wait for more of the frame, of which `count` bytes have arrived."""
         if count - self._bytes >= PROGRESS_BYTES:
             self._mark_s, self._bytes = now_s, count
         return max(0.0, min(self._end_s, self._mark_s + PROGRESS_S) - now_s)
 
 
-class Addresses:
-    """Inbound connections by where they come from.
+class AddressQuota:
+    """Counts inbound connections by the address they come from.
 
-    This machine itself is not bounded: all its programs have one address. An IPv6 address counts by
-    the /64 it is in, and the /48 around that has a limit of its own, four times as high.
+    Connections from this machine are not limited. An IPv6 address counts for its /64, and for its
+    /48 with a limit four times as high.
     """
 
     def __init__(self, limit: int) -> None:
@@ -80,7 +73,7 @@ class Addresses:
         self._counts: dict[str, int] = {}
 
     def admit(self, remote: str) -> bool:
-        """Count a connection from `host:port`; False when there are too many from there."""
+        """Count a connection from `host:port`; return False if there are too many from there."""
         limits = self._limits(remote)
         if any(self._counts.get(name, 0) >= limit for name, limit in limits):
             return False
@@ -98,7 +91,7 @@ class Addresses:
                 del self._counts[name]
 
     def _limits(self, remote: str) -> list[tuple[str, int]]:
-        """Return what `host:port` counts for, each with its limit."""
+        """Return the networks that `host:port` counts for, each with its limit."""
         name = source_of_remote(remote)
         if name is None or not self._limit:
             return []
@@ -110,18 +103,18 @@ class Addresses:
 
 
 def source_of_remote(remote: str) -> str | None:
-    """Return what connections from `host:port` are counted by, as `source_of` does."""
+    """Return what connections from `host:port` are counted by; see `source_of`."""
     return source_of(remote.rpartition(":")[0])
 
 
 def source_of(host: str) -> str | None:
-    """Return what connections from a host are counted by; None: this machine, or no address."""
+    """Return the address or network a host counts for; None: this machine, or not an address."""
     try:
         address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
     except ValueError:
         return None
     if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
+        if address.ipv4_mapped is not None:  # ::ffff:1.2.3.4, from a dual-stack socket
             address = address.ipv4_mapped
         elif not address.is_loopback:
             return str(ipaddress.ip_network((int(address), _IPV6_PREFIX), strict=False))

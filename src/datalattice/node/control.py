@@ -24,7 +24,7 @@ from datalattice.errors import (
     PeerError,
     UsageError,
 )
-from datalattice.node.operations import Operations
+from datalattice.node.operations import NodeOperations
 from datalattice.wire import (
     READ_BYTES,
     FrameBuffer,
@@ -46,7 +46,7 @@ SOCKET_MODE: Final = 0o600
 class ControlServer:
     """The listening side, in the node's process. Make it with `start`."""
 
-    def __init__(self, path: str, owned_folder: str | None, operations: Operations) -> None:
+    def __init__(self, path: str, owned_folder: str | None, operations: NodeOperations) -> None:
         self.path = path
         self._owned_folder = owned_folder
         self._operations = operations
@@ -54,7 +54,7 @@ class ControlServer:
         self._clients: set[asyncio.Task[None]] = set()
 
     @classmethod
-    async def start(cls, folder: Path, operations: Operations) -> Self:
+    async def start(cls, folder: Path, operations: NodeOperations) -> Self:
         """Listen in `folder`, or where its path is too long for a socket in a private one.
 
         The caller holds the store's lock, so a socket that is there already is a dead node's.
@@ -141,7 +141,7 @@ def _remove(path: str, owned_folder: str | None) -> None:
 
 
 async def _serve(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, operations: Operations
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, operations: NodeOperations
 ) -> None:
     """Answer one client, request by request."""
     buffer = FrameBuffer()
@@ -160,7 +160,7 @@ async def _serve(
             await writer.wait_closed()
 
 
-async def _answer(payload: bytes, operations: Operations) -> bytes:
+async def _answer(payload: bytes, operations: NodeOperations) -> bytes:
     id: Value = None
     try:
         message, _ = decode_payload(payload, operations.loader)

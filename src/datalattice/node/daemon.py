@@ -29,10 +29,10 @@ from datalattice.client.settings import NodeConfig
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import DataLatticeError, UsageError
+from datalattice.node.admission import FILES_RESERVED, allow_files
 from datalattice.node.control import ControlServer
-from datalattice.node.files import FILES_RESERVED, allow_files
 from datalattice.node.logs import log_event, logging_to, set_level
-from datalattice.node.operations import Operations
+from datalattice.node.operations import NodeOperations
 from datalattice.node.server import NodeServer
 from datalattice.node.transport import Transport
 from datalattice.store import FILE_MODE, RealDisk
@@ -114,7 +114,9 @@ class Daemon:
         await node.start()  # its owner may read meanwhile; what writes waits until peers were asked
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_exit(node)
-            control = await ControlServer.start(self._folder, Operations(node, self._stopping.set))
+            control = await ControlServer.start(
+                self._folder, NodeOperations(node, self._stopping.set)
+            )
             try:
                 running = self._describe(node, control)
                 _write(self._folder / RUNNING_NAME, running)

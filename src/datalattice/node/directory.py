@@ -1,9 +1,9 @@
-"""Directory: where nodes say they are reached, under `:p2p :nodes`, each below its own key.
+"""Directory: where nodes publish their addresses, under `:p2p :nodes`, each below its own key.
 
 A node with a public address writes its entry when it starts. A node that looks for others there
-reads them after every change of the section. Who may write there is anybody with a key, so
-what is read is a claim: an address that no node can have is passed over, the others are dialled for
-the key that published them and count for nothing unless that key answers.
+reads the entries after every change of the section. Anybody with a key may write there, so an entry
+is a claim: addresses that no node can have are skipped, the others are dialled for the key that
+published them and count for nothing unless that key answers.
 """
 
 from __future__ import annotations
@@ -28,34 +28,25 @@ from datalattice.errors import UsageError
 from datalattice.lattice import NODES_KEY, P2P_KEY, get_in, node_info
 from datalattice.version import VERSION
 
-NODES_READ_MAX: Final = 10_000
-"""Entries among which those to read through are chosen."""
+# Bounds on the work that strangers cause by writing entries.
+NODES_READ_MAX: Final = 10_000  # entries among which the candidates are chosen
+CANDIDATES_MAX: Final = 256  # entries read in one turn, beside those of wanted peers
+TRANSPORTS_MAX: Final = 8  # addresses read of one entry
+TRANSPORT_CHARS_MAX: Final = 400  # of one address: a host name, a key, and some room
 
-CANDIDATES_MAX: Final = 256
-"""Entries that are read through at a time, beside those of wanted peers."""
-
-TRANSPORTS_MAX: Final = 8
-"""Addresses of one entry that are looked at."""
-
-TRANSPORT_CHARS_MAX: Final = 400
-"""Longest address that is looked at: a host name, a key, and room for the rest."""
-
-READ_PAUSE_S: Final = 0.25
-"""Time between two readings, however often the section changes."""
-
-REFILL_S: Final = 60.0
-"""How often it is read without a change: peers may have been forgotten, and others have room."""
+READ_PAUSE_S: Final = 0.25  # between two readings, however often the section changes
+REFILL_S: Final = 60.0  # read again without a change: forgotten peers leave room for others
 
 P2P_SOURCE: Final = "p2p"
-KIND: Final = "datalattice"
+NODE_TYPE: Final = "datalattice"  # `:type` of this node's own entry
 
 _TIMESTAMP: Final = Keyword("timestamp")
 _TRANSPORTS: Final = Keyword("transports")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A node and where it says it is, at `stamp` (Unix milliseconds); `source` is who told."""
+class FoundNode:
+    """A node at an address, as `source` says; `stamp` is the time of the claim, Unix ms."""
 
     public_key: bytes
     address: Address
@@ -64,33 +55,32 @@ class Found:
 
 
 def publish(cursor: RootLattice, public_key: bytes, url: str, clock: Clock) -> None:
-    """Write a node's own entry, later than any it wrote before; durable on return."""
+    """Write a node's own entry; durable on return."""
     address = parse_address(url)
     text = str(Address(address.scheme, address.host, address.port))
-    place = cursor.path(P2P_KEY, NODES_KEY, public_key, Keyword("value"))
-    last = _stamp_of(place.get())
+    entry_cursor = cursor.path(P2P_KEY, NODES_KEY, public_key, Keyword("value"))
+    last = _stamp_of(entry_cursor.get())
     entry = node_info(
-        max(clock.now_ms(), last + 1),
+        max(clock.now_ms(), last + 1),  # the later entry wins: a clock set back must not undo it
         [text if "://" in text else f"{address.scheme}://{text}"],
-        KIND,
+        NODE_TYPE,
         VERSION,
     )
-    place.set(entry)
+    entry_cursor.set(entry)
     cursor.sync()
 
 
 def published(
     nodes: Value, own_key: bytes, wanted: Collection[bytes] = (), *, near: bool, turn: int = 0
-) -> list[Found]:
-    """Return where nodes say they are: those with a `wanted` key, and some of the others.
+) -> list[FoundNode]:
+    """Return the claims of nodes with a `wanted` key, and of some others.
 
-    Which others differs from node to node and from turn to turn: it is not for them to say, and
-    each of very many has its turn.
-
-    near: whether this node itself can be reached from this machine only, so that others here count.
+    near: whether this node is reached from this machine only, so that loopback addresses count.
     """
     if not isinstance(nodes, Map):
         return []
+    # Which others: chosen by a hash that differs for each node and turn. An attacker cannot place
+    # keys that all nodes read, and among very many entries each gets its turn.
     salt = own_key + turn.to_bytes(8, "big")
     keys = [key for key in islice(nodes, NODES_READ_MAX) if _is_public_key(key)]
     others = heapq.nsmallest(CANDIDATES_MAX, keys, key=lambda one: sha3_256(salt + one))
@@ -100,7 +90,7 @@ def published(
         entry = slot.value if isinstance(slot, Signed) and public_key != own_key else None
         address = _first_usable(get_in(entry, [_TRANSPORTS]), public_key, near=near)
         if address is not None:
-            found.append(Found(public_key, address, _stamp_of(entry), P2P_SOURCE))
+            found.append(FoundNode(public_key, address, _stamp_of(entry), P2P_SOURCE))
     return found
 
 
@@ -127,44 +117,49 @@ def _first_usable(transports: Value, public_key: bytes, *, near: bool) -> Addres
 
 
 def is_usable(host: str, *, near: bool) -> bool:
-    """Return whether a stranger's word is enough to dial a host.
-
-    Not this machine, unless it is where this node lives for others; and nothing that is no place.
-    """
+    """Return whether this node may dial a host on a stranger's word."""
+    # Security: never loopback, unless peers reach this node itself there (`near`): a claim must not
+    # make a node talk to services of its own machine. Nor link-local, multicast and the like.
     try:
-        place = ipaddress.ip_address(host)
+        address = ipaddress.ip_address(host)
     except ValueError:
         local = host.lower().rstrip(".")
         return near or not (local == "localhost" or local.endswith(".localhost"))
-    if isinstance(place, ipaddress.IPv6Address) and place.ipv4_mapped is not None:
-        place = place.ipv4_mapped
-    if place.is_loopback:
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address.is_loopback:
         return near
     return not (
-        place.is_unspecified or place.is_multicast or place.is_link_local or place.is_reserved
+        address.is_unspecified
+        or address.is_multicast
+        or address.is_link_local
+        or address.is_reserved
     )
 
 
 def is_near(bind: str) -> bool:
-    """Return whether what listens at a local address is reached from this machine only."""
+    """Return whether a listener at a local address is reached from this machine only."""
     try:
         return ipaddress.ip_address(bind).is_loopback
     except ValueError:
         return bind in ("localhost", "memory")
 
 
-Look = Callable[[], Value]
-Changed = Callable[[], Awaitable[None]]
+Look = Callable[[], Value]  # returns the root value
+Changed = Callable[[], Awaitable[None]]  # returns at its next change
 
 
 class Directory:
-    """Follows the section of a running node. Lives on the event loop."""
+    """Reads the section of a running node again and again. Lives on the event loop.
+
+    learn: called with each claim. wanted: returns the keys of wanted peers.
+    """
 
     def __init__(
         self,
         look: Look,
         changed: Changed,
-        learn: Callable[[Found], object],
+        learn: Callable[[FoundNode], object],
         wanted: Callable[[], Collection[bytes]],
         own_key: bytes,
         *,
@@ -178,7 +173,7 @@ class Directory:
         self._near = near
 
     async def follow(self) -> None:
-        """Read it now and after every change, for ever."""
+        """Read the section now and after every change, for ever."""
         for turn in itertools.count():
             nodes = self._nodes()
             read = partial(published, near=self._near, turn=turn)

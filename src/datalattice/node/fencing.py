@@ -1,13 +1,16 @@
-"""Fencing: no write below an owner before a peer was asked what this owner has written elsewhere.
+"""Fencing: a node asks its peers what its owners wrote elsewhere before it writes below them.
 
-A folder may have been restored from a copy, and its owner may have written on another machine. A
-record that is appended in ignorance of that has the offset of another one, and one of the two is
-lost from the log. So writes wait at the start until the wanted peers that can be reached have been
-asked, and their answers are part of the live value; and again when a peer comes back after long.
+A folder may have been restored from a copy while its owner wrote on another machine. A record
+appended in ignorance of that gets an offset that is taken, and one of the two drops out of the log.
+So writes wait at the start until the wanted peers that can be reached have been asked and their
+answers are part of the live value; and again when a peer comes back after a long time.
 
     closed    peers are being asked; writes from other threads wait
     open      a peer has answered, or none did in time; writes are accepted
     refusing  none did in time, and the folder was copied or has lost commits; writes fail
+
+`Guard` adds what lasts beyond one run: it notes where the store lies, so that a copy is noticed,
+and hears of another node that runs with the same identity.
 """
 
 from __future__ import annotations
@@ -22,31 +25,29 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from datalattice.client.fence import WITHOUT_ASKING, Path
-from datalattice.errors import DataLatticeError, Unfenced
-from datalattice.lattice import (
-    LOCAL_KEY,
-    P2P_KEY,
-    MergeContext,
-)
+from datalattice.client.fence import WITHOUT_ASKING, OwnHistory, Path
+from datalattice.client.settings import NodeConfig
+from datalattice.clock import Clock
+from datalattice.crypto import Entropy, KeyPair
+from datalattice.errors import DataLatticeError, DataLoss, StoreError, Unfenced
+from datalattice.lattice import LOCAL_KEY, P2P_KEY, MergeContext
 from datalattice.node.connection import Connection
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
+from datalattice.store import CellStore, Store
+from datalattice.sync import Start
 
-UNFENCED: Final = "unfenced"
-"""Key of the reason to be degraded, and name of the event."""
+UNFENCED: Final = "unfenced"  # health key, and name of the event
+CLONED: Final = "identity-cloned"  # health key
 
 WROTE_UNASKED: Final = "this folder was written to without having asked a peer; no answer since"
-SLACK_S: Final = 1.0
-"""How much longer a write waits than the fence may take: the event loop may be busy."""
 
-_LOCAL: Final[Path] = (LOCAL_KEY,)
-_P2P: Final[Path] = (P2P_KEY,)
+SLACK_S: Final = 1.0  # a write waits this much longer than the fence: the event loop may be busy
 
 
 class Acceptance(Enum):
-    """Why writes are accepted: a peer was asked, none answered in time, there is none to ask."""
+    """Why writes are accepted: a peer was asked, none answered in time, or there is none to ask."""
 
     ASKED = "asked"
     UNASKED = "unasked"
@@ -55,9 +56,9 @@ class Acceptance(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FenceTerms:
-    """wait_s: time for an answer. again_s: time without a peer after which it is asked again.
+    """wait_s: time for an answer. again_s: time without any peer after which to ask again.
 
-    refusal:  why writes are refused when nobody has answered in time, at the start; None: accepted.
+    refusal: why writes are refused if no peer answers in time at the start; None to accept them.
     """
 
     wait_s: float
@@ -66,11 +67,11 @@ class FenceTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
-    """What a fence needs of its node.
+class FencePeers:
+    """The peers that a fence asks.
 
-    wanted:    the peers that the node wants. connected: the connections to them.
-    ask:       merges what a peer has at a path into the live value; returns why it could not.
+    wanted: the peers that the node wants. connected: the connections to them.
+    ask:    merges what a peer has at a path into the live value; returns why it could not.
     """
 
     wanted: Callable[[], Sequence[PeerInfo]]
@@ -79,20 +80,20 @@ class Links:
 
 
 class Fence:
-    """Whether writes below owners are accepted. Lives on the event loop; `check` is for anybody.
+    """Whether writes below owners are accepted. Lives on the event loop; `check` on any thread.
 
-    paths: the slots that peers are asked for. settled: called whenever writes become accepted.
+    paths: the slots that peers are asked for. on_open: called whenever writes become accepted.
     """
 
     def __init__(
         self,
-        links: Links,
+        peers: FencePeers,
         observer: Observer,
         paths: Sequence[Path],
-        settled: Callable[[Acceptance], None],
+        on_open: Callable[[Acceptance], None],
     ) -> None:
-        self._links = links
-        self._tell = settled
+        self._links = peers
+        self._on_open = on_open
         self._observer = observer
         self._paths = tuple(paths)
         self._decided = threading.Event()
@@ -103,23 +104,22 @@ class Fence:
         self._until_s = 0.0
         self._news = asyncio.Event()
         self._thread = 0
-        self._watching: FenceTerms | None = None  # while all is well until peers are gone for long
+        self._watching: FenceTerms | None = None  # set while open, until it has to ask again
         self._alone_since_s: float | None = None
         self._task: asyncio.Task[None] | None = None
-        self.is_asked = False
-        """Whether a peer has answered since the start."""
+        self.is_asked = False  # whether a peer has answered since the start
 
     # --- for writers --------------------------------------------------------------------------
 
     def check(self, context: MergeContext) -> None:
-        """Return when a write at this place is accepted; from the event loop at once.
+        """Return when a write at this path is accepted. Never waits on the event loop.
 
         Raises: Unfenced: no peer was asked. IdentityCloned: the identity is in use elsewhere.
         """
         if self._decided.is_set() and not self._refusals:
             return
-        if context.path[:1] in (_LOCAL, _P2P):
-            return  # these are of this node's identity, and nobody appends to them
+        if context.path[:1] in ((LOCAL_KEY,), (P2P_KEY,)):
+            return  # slots of this node's own identity: no other machine appends to them
         if threading.get_ident() != self._thread:
             self._decided.wait(max(0.0, self._until_s - time.monotonic()) + SLACK_S)
         self.raise_refusal()
@@ -142,31 +142,31 @@ class Fence:
 
     # --- life ---------------------------------------------------------------------------------
 
-    def begin(self, pace: FenceTerms) -> None:
+    def begin(self, terms: FenceTerms) -> None:
         """Begin to ask. Without slots or peers to ask for, writes are accepted at once."""
         self._thread = threading.get_ident()
         if not self._paths or not self._links.wanted():
             self._open(Acceptance.ALONE)
             return
-        self._close(pace.wait_s)
-        self._task = asyncio.ensure_future(self._run(pace))
+        self._close(terms.wait_s)
+        self._task = asyncio.ensure_future(self._run(terms))
 
     def woken(self) -> None:
-        """Look again: a connection was made or ended, or could not be made."""
-        pace = self._watching
-        if pace is not None:
+        """Look at the peers again: a connection was made or ended, or could not be made."""
+        terms = self._watching
+        if terms is not None:
             if not any(one.connected for one in self._links.wanted()):
                 self._alone_since_s = self._alone_since_s or time.monotonic()
             elif self._alone_since_s is not None:
                 # At once: the next write must not slip in before the peer is asked.
-                if time.monotonic() - self._alone_since_s >= pace.again_s:
+                if time.monotonic() - self._alone_since_s >= terms.again_s:
                     self._watching = None
-                    self._close(pace.wait_s)
+                    self._close(terms.wait_s)
                 self._alone_since_s = None
         self._news.set()
 
     async def close(self) -> None:
-        """Ask no more; whoever waits is let through to the error that a closed node raises."""
+        """Stop asking; waiting writers go on, to the error that a closed node raises."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -175,17 +175,17 @@ class Fence:
 
     # --- asking -------------------------------------------------------------------------------
 
-    async def _run(self, pace: FenceTerms) -> None:
-        await self._round(pace, is_start=True)
+    async def _run(self, terms: FenceTerms) -> None:
+        await self._round(terms, is_start=True)
         while True:
-            self._watching, self._alone_since_s = pace, None
+            self._watching, self._alone_since_s = terms, None
             self.woken()
             while not self._is_closed():
                 self._news.clear()
                 await self._news.wait()
-            await self._round(pace, is_start=False)
+            await self._round(terms, is_start=False)
 
-    async def _round(self, pace: FenceTerms, *, is_start: bool) -> None:
+    async def _round(self, terms: FenceTerms, *, is_start: bool) -> None:
         """Ask until a peer has answered; accept or refuse writes when that takes too long."""
         is_late = False
         try:
@@ -193,7 +193,7 @@ class Fence:
                 if not is_late and self._left_s() <= 0:
                     is_late = True
                     if not any(self._answered()):
-                        self._give_up(pace, is_start=is_start)
+                        self._give_up(terms, is_start=is_start)
                     continue
                 self._ask_new()
                 self._news.clear()
@@ -216,7 +216,7 @@ class Fence:
                 self._asks[connection.id] = task
 
     async def _ask(self, connection: Connection) -> bool:
-        """Have all slots of a peer merged; return whether that was done before it went away."""
+        """Merge all slots of a peer; return whether that was done before it disconnected."""
         while True:
             answers = await asyncio.gather(
                 *(self._links.ask(connection, path) for path in self._paths)
@@ -233,18 +233,18 @@ class Fence:
         return [id for id, task in self._asks.items() if task.done() and task.result()]
 
     def _is_fenced(self, *, is_late: bool) -> bool:
-        """Return whether all that are connected have answered; when it is late, whether one has."""
+        """Return whether every connected peer has answered; when late, whether any has."""
         answered = self._answered()
         return bool(answered) and (
             is_late or all(one.id in answered for one in self._links.connected())
         )
 
-    def _give_up(self, pace: FenceTerms, *, is_start: bool) -> None:
+    def _give_up(self, terms: FenceTerms, *, is_start: bool) -> None:
         reasons = {one.address or "": one.reason for one in self._links.wanted()} | self._reasons
         asked = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
         log_event(logging.WARNING, UNFENCED, peers=asked)
-        if is_start and pace.refusal is not None:
-            self.refuse(UNFENCED, pace.refusal)
+        if is_start and terms.refusal is not None:
+            self.refuse(UNFENCED, terms.refusal)
             self._decide()
             return
         if is_start:
@@ -270,8 +270,80 @@ class Fence:
             self._refusals.pop(UNFENCED, None)
             self._observer.recover(UNFENCED)
         self._decide()
-        self._tell(outcome)
+        self._on_open(outcome)
 
     def _decide(self) -> None:
         self._settled.set()
         self._decided.set()
+
+
+class Guard:
+    """The fence of one node, and the history of its folder. Lives on the event loop."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        observer: Observer,
+        clock: Clock,
+        entropy: Entropy,
+        identity: KeyPair | None,
+        paths: Sequence[Path],
+        peers: FencePeers,
+    ) -> None:
+        self._config = config
+        self._observer = observer
+        self._history = OwnHistory(identity, clock, entropy, is_writer=bool(paths))
+        # Peers tell this start from that of another node with the same identity.
+        self.start = self._history.start
+        self.fence = Fence(peers, observer, paths, self._settled)
+        self._noting: asyncio.Task[None] | None = None
+
+    async def look(self, store: Store) -> None:
+        """Note the start, and compare where the store lies now with where it was."""
+        if isinstance(store, CellStore):
+            try:
+                await asyncio.to_thread(self._history.look, store)
+            except StoreError as error:
+                self._observer.failed(error)  # a full disk must not keep a node from its start
+
+    @property
+    def copy_id(self) -> str:
+        """Distinguishes a copied folder from the original; empty if it was not copied."""
+        return self._history.copy_id
+
+    def begin(self) -> None:
+        """Begin to ask the peers, which are known by now."""
+        config, history = self._config, self._history
+        doubt = None if config.accept_unfenced else history.doubt()
+        if isinstance(doubt, DataLoss):
+            # The store lost commits: a write now could reuse an offset. Refused without peers, too.
+            self.fence.refuse(UNFENCED, doubt)
+        if history.was_written_unasked and config.peers:
+            self._observer.degrade(UNFENCED, WROTE_UNASKED)
+        self.fence.begin(FenceTerms(history.wait_s(config), config.fence_again_ms / 1e3, doubt))
+
+    def _settled(self, outcome: Acceptance) -> None:
+        """Record on disk that writes were accepted, and whether a peer was asked."""
+
+        def note() -> None:
+            try:
+                self._history.settle(
+                    asked=outcome is Acceptance.ASKED, unasked=outcome is Acceptance.UNASKED
+                )
+            except StoreError as error:
+                self._observer.failed(error)
+
+        self._noting = asyncio.ensure_future(asyncio.to_thread(note))
+
+    def cloned(self, twin: Start) -> None:
+        """Take in a start that was signed with this node's identity, as a peer relays it."""
+        error = self._history.twin(twin)
+        if error is not None:
+            self._observer.count("identity-cloned")
+            self.fence.refuse(CLONED, error)
+
+    async def close(self) -> None:
+        """Stop asking."""
+        await self.fence.close()
+        if self._noting is not None:
+            await self._noting

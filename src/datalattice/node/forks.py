@@ -1,7 +1,7 @@
-"""Forks: what the operator of a node decides about branches that are not in their slots.
+"""Forks: how the operator resolves a fork, whose losing branch is kept as evidence beside its slot.
 
-Everything here works on a replica; a running node does it in a turn of its lane, a tool on the
-replica of a folder in which no node runs.
+These functions work on a replica: a running node calls them in its lane (`operations`), a tool on
+the replica of a folder in which no node runs.
 """
 
 from __future__ import annotations
@@ -9,24 +9,23 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.queue import QUEUE_SECTION, LogBranch, Topics, append_branch
-from datalattice.cells import Map, Value, same, to_cell
+from datalattice.cells import Value, same
 from datalattice.clock import Clock
 from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import LOG_BRANCH
-from datalattice.node.server import NodeServer
 from datalattice.sync import ForkRecord, LatticeReplica, LogLoss, owner_text
 
 ACTIONS: Final = ("append", "drop")
 
-ID_DIGITS: Final = 64
+ID_DIGITS: Final = 64  # an id is 32 bytes in hex
 
 
 def resolve_fork(replica: LatticeReplica, id: str, action: str, clock: Clock) -> dict[str, object]:
     """Resolve the fork with an id of 64 hex digits; return what was done. Durable on return.
 
-    append: the records that are not in the log come to its end, once; the evidence goes.
-    drop:   the evidence goes, and does not come back.
-    Raises: UsageError: no such fork or action, or one that has nothing to append.
+    append: the records that the log lacks are appended to it, once; the evidence is removed.
+    drop:   the evidence is removed, and is not taken again.
+    Raises: UsageError: not an open fork, not an action, or nothing to append.
             NoSigningKey: this node has no key of the owner.
     """
     if action not in ACTIONS:
@@ -71,16 +70,13 @@ def _id_of(text: str) -> bytes:
 
 
 def _check_appendable(replica: LatticeReplica, record: ForkRecord) -> None:
-    """Check that a fork has records that this node may append.
-
-    Raises: UsageError: it has none. NoSigningKey: another one has to.
-    """
     if record.branch != LOG_BRANCH or not same(record.path[0], QUEUE_SECTION):
         raise UsageError(
             "this fork left out no records of a log; a node with the owner's key joins its values"
         )
     if record.loser is None:
         raise UsageError("of this branch only the signature was kept, so nothing can be appended")
+    # A log entry counts under its owner's signature alone.
     if replica.cursor.context.signer(record.owner) is None:
         raise NoSigningKey(
             f"only a node with a key of {owner_text(record.owner)} can append to its log"
@@ -100,19 +96,3 @@ def _append(
 
     queue.cursor.update(append)
     return made
-
-
-async def resolve(node: NodeServer, arguments: Map) -> Value:
-    """Return the answer to `forks.resolve`.
-
-    Raises: UsageError, NoSigningKey: as `resolve_fork`. Unfenced, IdentityCloned:
-    as `NodeServer.fenced`.
-    """
-    id, action = arguments.get("id"), arguments.get("action")
-    if not isinstance(id, str) or not isinstance(action, str):
-        raise UsageError("forks.resolve needs the texts id and action")
-    clock = node.clock
-    if action == "append":
-        # The lane must not wait for the fence: the answers of peers come through it.
-        await node.fenced()
-    return to_cell(await node.house.ask(lambda one: resolve_fork(one, id, action, clock)))

@@ -1,8 +1,8 @@
 """Grids: the documents of `did:web` venues, fetched over HTTPS beside a node.
 
-A merge asks nobody: it is judged by what `KnownKeys` holds. What it had no keys for is looked up
-here; when keys were found the wanted peers are asked for their state again, which brings what was
-refused before.
+A merge never fetches: it judges signatures by the keys in `KnownKeys`. DIDs without keys are looked
+up here; once keys were found the wanted peers are asked for their state again, which brings the
+values that were refused before.
 """
 
 from __future__ import annotations
@@ -17,37 +17,29 @@ import ssl
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping
-from typing import Any, Final, Protocol, Self
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Self
 
 from datalattice.apps.grid import KnownKeys, document_url, is_loopback
 from datalattice.clock import Clock
 from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable, Timeout
 
-RESOLVE_TIMEOUT_S: Final = 5.0
-"""For a connection, and again for all of the answer."""
+RESOLVE_TIMEOUT_S: Final = 5.0  # for a connection, and again for the answer
+DOCUMENT_BYTES_MAX: Final = 1 << 18  # longest DID document that is read
+AT_ONCE: Final = 8  # documents fetched at a time: a slow host holds up few others
 
-DOCUMENT_BYTES_MAX: Final = 1 << 18
-"""Longest DID document that is read."""
-
-AT_ONCE: Final = 8
-"""Documents fetched at the same time."""
-
+# DIDs without keys are looked up again after a time that doubles. Strangers choose DIDs, so their
+# number is bounded: the one tried longest ago is forgotten.
 AGAIN_MAX: Final = 1_000
-"""DIDs without keys that are looked up again; the one that was tried longest ago is forgotten."""
-
 AGAIN_S_MAX: Final = 300.0
-"""Longest time between two tries of one DID; it doubles from one to the next."""
-
 WATCH_INTERVAL_S: Final = 5.0
-"""How often DIDs without keys are looked up."""
 
 
 class WebResolver:
-    """Documents of `did:web`, over HTTPS; over HTTP from this machine, when that is allowed.
+    """Fetches documents of `did:web` over HTTPS, or over HTTP from this machine if allowed.
 
-    A DID may come from anybody, so nothing is asked of addresses that are not public, redirects are
-    not followed, and neither length nor time of an answer is up to the host.
+    Anybody can name a DID, so only public addresses are asked, redirects are not followed, and the
+    length and time of an answer are bounded.
     """
 
     def __init__(
@@ -64,8 +56,8 @@ class WebResolver:
     def resolve(self, did: str) -> Mapping[str, Any]:
         """Return the document of a DID.
 
-        Raises: UsageError: no `did:web`. PeerUnavailable: the document cannot be had.
-                LimitExceeded: it is too long. DataLatticeError: it is no JSON object.
+        Raises: UsageError: not a `did:web`. PeerUnavailable: the document cannot be fetched.
+                LimitExceeded: it is too long. DataLatticeError: it is not a JSON object.
         """
         address = document_url(did, allow_http=self._allow_http)
         try:
@@ -99,10 +91,12 @@ class WebResolver:
             plain.close()
 
     def _connect(self, host: str, port: int) -> socket.socket:
-        """Return a connection to an address that may be asked; the very one that was looked at."""
+        """Return a connection to a public address of a host."""
+        # Security: the address that was checked is the one connected to. Resolving the name again
+        # would let DNS answer with an address of the local network (rebinding).
         refused = ""
-        for *_, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            text = str(place[0])
+        for *_, address_info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            text = str(address_info[0])
             address = ipaddress.ip_address(text)
             own = self._allow_http and is_loopback(host) and address.is_loopback
             if address.is_global or own:
@@ -116,7 +110,7 @@ class WebResolver:
 
 
 def _end(link: socket.socket, late: threading.Event) -> None:
-    """End a connection whose time is over: whoever reads from it comes to its end."""
+    """End a connection that took too long, which wakes its reader."""
     late.set()
     with contextlib.suppress(OSError):
         link.shutdown(socket.SHUT_RDWR)
@@ -135,33 +129,28 @@ def _document(address: str, text: bytes) -> Mapping[str, Any]:
 
 
 def web_keys(did_web: str, clock: Clock | None = None) -> KnownKeys | None:
-    """Return the keys of `did:web` venues as the setting `did_web` wants them; None: not at all."""
+    """Return the keys of `did:web` venues for a setting `did_web`; None: they are not looked up."""
     if did_web == "none":
         return None
     return KnownKeys(WebResolver(allow_http=did_web == "loopback"), clock)
 
 
-class Pulling(Protocol):
-    """What an `AuthorityWatch` needs of a node."""
-
-    async def pull(self) -> None:
-        """Take over all that the connected peers have."""
-        ...
-
-
 class AuthorityWatch:
-    """Looks up, beside a node, the DIDs whose values it refused for want of keys.
+    """Looks up the DIDs whose values a node refused for want of keys.
 
-    Used by `async with`, inside the node's own.
+    pull: merges all that the connected peers have. Used by `async with`, inside the node's own.
     """
 
     def __init__(
-        self, node: Pulling, keys: KnownKeys, interval_s: float = WATCH_INTERVAL_S
+        self,
+        pull: Callable[[], Awaitable[None]],
+        keys: KnownKeys,
+        interval_s: float = WATCH_INTERVAL_S,
     ) -> None:
-        self._node = node
+        self._pull = pull
         self._keys = keys
         self._interval_s = interval_s
-        self._again: dict[str, tuple[float, float]] = {}  # when it is due, after how long a wait
+        self._again: dict[str, tuple[float, float]] = {}  # DID -> (when it is due, the wait before)
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -172,38 +161,38 @@ class AuthorityWatch:
         await self.close()
 
     def start(self) -> None:
-        """Begin; what is to be looked up then is so until the end."""
+        """Begin to look up, at once and then at intervals."""
         self._task = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
-        """End; fine when it has not begun."""
+        """Stop; does nothing if it has not begun."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
     async def look_up(self) -> bool:
-        """Look up what is wanted, and ask the peers again if keys were found; return whether."""
-        now_s, some = time.monotonic(), False
+        """Look up the DIDs that are due; pull if keys were found. Return whether any were."""
+        now_s, is_found = time.monotonic(), False
         due = [did for did, (due_s, _) in self._again.items() if due_s <= now_s]
         wanted = list(dict.fromkeys([*self._keys.take_wanted(), *due]))
-        for at in range(0, len(wanted), AT_ONCE):  # a slow host holds up few others
+        for at in range(0, len(wanted), AT_ONCE):
             dids = wanted[at : at + AT_ONCE]
             work = [asyncio.to_thread(self._keys.find, did) for did in dids]
             for did, found in zip(dids, await asyncio.gather(*work), strict=True):
                 self._keys.learn(did, found)
                 if found and not isinstance(found, str):
                     self._again.pop(did, None)
-                    some = True
+                    is_found = True
                 else:
                     self._try_again(did)
-        if some:
+        if is_found:
             with contextlib.suppress(PeerUnavailable, Timeout):
-                await self._node.pull()
-        return some
+                await self._pull()
+        return is_found
 
     def _try_again(self, did: str) -> None:
-        """Remember a DID without keys: its value was refused, and is not sent again by itself."""
+        # The value of this DID was refused, and peers do not send it again unasked.
         _, wait_s = self._again.pop(did, (0.0, self._interval_s / 2))
         wait_s = min(2 * wait_s, AGAIN_S_MAX)
         self._again[did] = (time.monotonic() + wait_s, wait_s)

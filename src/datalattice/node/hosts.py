@@ -1,66 +1,233 @@
 """Hosts: the replicas of a node, and the streams on which they talk to peers.
 
-The table goes by protocol and store id. The lattice is always there, on the main stream of every
-connection. Another replica is added and removed while the node runs; it talks on streams of its
-own, one for each connection with several streams whose peer both sides admit.
+A `Host` is one replica with its replicator, its lane and its ledger of peers. `Hosts` is the table
+of them by (protocol, store id). The lattice is always in it and uses the main stream of every
+connection. Another replica may be added and removed while the node runs; it opens one stream on
+each multiplexed connection whose peer both sides admit.
 
-Who opens them: the side that dialled, for all of its replicas, when the connection is made; and the
-side that adds a replica, or whose replica has changed and may admit the peer now, later on. A peer
-that has no such replica, and one whose replica does not speak to us, answer alike: they reset the
-stream. Then it is theirs to open one. Where both open one at once, that of the dialler stays.
+Who opens a stream: the side that dialled, for all of its replicas, when the connection is made;
+later the side that adds a replica, or whose replica has changed and may admit the peer now. A peer
+that lacks the replica and one whose replica refuses us answer alike: they reset the stream. Then it
+is up to them to open one. If both sides open one at the same time, the dialler's stays.
+
+Length: the table and the streams of its replicas change together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from datalattice.errors import Backpressure, UsageError
+from datalattice.errors import Backpressure, StoreClosed, UsageError
 from datalattice.node.connection import Connection
-from datalattice.node.host import LATTICE, Acquaintance, Host, Ledger
-from datalattice.node.lanes import Action, Done, LanePool
+from datalattice.node.lanes import Action, Done, Lane, LanePool
 from datalattice.node.observe import Observer
-from datalattice.sync import Effects, Note, Peer, Replica, Replicator
-from datalattice.wire import MAIN_STREAM, PROTOCOL_BYTES_MAX, STORE_ID_BYTES_MAX, Framing
+from datalattice.sync import Effects, Note, Peer, Regard, Replica, Replicator, Sender
+from datalattice.wire import (
+    LATTICE,
+    MAIN_STREAM,
+    PROTOCOL_BYTES_MAX,
+    STORE_ID_BYTES_MAX,
+    Framing,
+)
 
-FAULTY_MAX: Final = 3
-"""So many replicas that a peer offended end its connection; one alone ends its own stream."""
+PUBLISH_TIMEOUT_S: Final = 10.0  # for the last publication of a replica that is closed
 
-OFFER_AGAIN_S: Final = 0.25
-"""How long after a change of a replica it is looked whether it admits more peers: once for all
-changes of that time."""
+FAULTY_MAX: Final = 3  # replicas a peer may offend; each costs its stream, the third the connection
+
+OFFER_AGAIN_S: Final = 0.25  # a changed replica is offered to more peers at most this often
+
+R = TypeVar("R", bound=Replica, covariant=True)  # noqa: PLC0105
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """Who is at the other end of a connection.
+
+    dialled:    this node made the connection.
+    public_key: the key proved by the transport or a challenge, None without a proof.
+    pinned:     the key that the peer has to prove before anything else, None for any.
+    sender:     what its messages are charged to: its key, else where it comes from.
+    is_wanted:  the operator named it as a peer. is_known: that, or allowed it to connect.
+    """
+
+    connection: str
+    dialled: bool
+    public_key: bytes | None
+    pinned: bytes | None
+    sender: Sender
+    is_wanted: bool
+    is_known: bool
+
+
+class PeerLedger:
+    """What a replica keeps about its peers; this one keeps nothing. Used in the replica's lane."""
+
+    def introduce(self, who: PeerIdentity) -> None:
+        """Note who a peer is, before anything else of its connection, and when that changes."""
+
+    def leave(self, connection: str) -> None:
+        """Note that a connection has ended."""
+
+    def wait_ms(self, connection: str) -> int:
+        """Return how long the next message of a connection has to wait."""
+        return 0
+
+
+CarryOut = Callable[["Host[Replica]", Effects], None]
+"""Sends, closes, counts and logs what a replicator wants. Runs on the event loop."""
+
+
+class Host(Generic[R]):
+    """One replica on a node.
+
+    in_lane: called in the lane with effects before they are carried out; returns whether a caller
+             on the event loop waits for them even if there is nothing to do there.
+    on_loop: called on the event loop with effects after they were carried out.
+    """
+
+    def __init__(
+        self,
+        name: tuple[str, bytes],
+        replica: R,
+        replicator: Replicator,
+        on_failure: Callable[[Exception], None],
+        pool: LanePool,
+        *,
+        ledger: PeerLedger | None = None,
+        in_lane: Callable[[Effects], bool] | None = None,
+        on_loop: Callable[[Effects], None] | None = None,
+    ) -> None:
+        self.protocol, self.store_id = name
+        self.replica: Final[R] = replica
+        self.ledger: Final = ledger or PeerLedger()
+        self._in_lane = in_lane
+        self._on_loop = on_loop
+        self._closed = False
+        self.lane: Final = Lane(pool, replicator, self._deliver, on_failure)
+
+    @property
+    def name(self) -> str:
+        """Its protocol and store id, as text."""
+        return f"{self.protocol} {self.store_id.hex()}".rstrip()
+
+    def start(self, carry_out: CarryOut) -> None:
+        """Begin to work; effects go to `carry_out`, on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._outlet = carry_out
+        self.lane.start()
+
+    async def close(self) -> None:
+        """Make what was written durable, finish what was submitted, and end.
+
+        Raises: StoreError: the last writes could not be made durable.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await asyncio.to_thread(self.lane.publish, PUBLISH_TIMEOUT_S)
+        finally:
+            await asyncio.to_thread(self.lane.stop)
+
+    def admits(self, peer: Peer) -> bool:
+        """Return whether the replica talks to a peer. In its lane."""
+        return self.replica.regard(peer) is not Regard.REFUSED
+
+    async def act(self, action: Callable[[Replicator, int], T]) -> T:
+        """Return what an action in the lane returns, once its effects were carried out.
+
+        Raises: whatever `action` raises. StoreClosed: the host was removed.
+        """
+        if self._closed:
+            raise StoreClosed(f"{self.name} is not on this node any more")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        outcome: list[T] = []
+        fault: Exception | None = None
+
+        def act(replicator: Replicator, now_ms: int) -> None:
+            nonlocal fault
+            try:
+                outcome.append(action(replicator, now_ms))
+            except Exception as error:  # noqa: BLE001 - raised again to the caller
+                fault = error
+
+        def done() -> None:
+            if answer.done():  # the caller was cancelled
+                return
+            if fault is not None:
+                answer.set_exception(fault)
+            else:
+                answer.set_result(outcome[0])
+
+        self.lane.submit(act, done)
+        return await answer
+
+    async def ask(self, question: Callable[[R], T]) -> T:
+        """Return what `question` returns for the replica, in its lane.
+
+        Raises: whatever `question` raises.
+        """
+        return await self.act(lambda _replicator, _now_ms: question(self.replica))
+
+    async def write(self, change: Callable[[R], T]) -> T:
+        """Change the replica in its lane; return what `change` returns once it is durable.
+
+        Raises: whatever `change` raises. StoreError: it could not be made durable.
+        """
+
+        def act(replicator: Replicator, now_ms: int) -> T:
+            value = change(self.replica)
+            replicator.publish(now_ms)
+            return value
+
+        return await self.act(act)
+
+    def _deliver(self, effects: Effects, done: Done | None) -> None:
+        is_awaited = self._in_lane is not None and self._in_lane(effects)
+        # Waking the event loop costs more than a silent effect: it is woken for a reason only.
+        if is_awaited or done is not None or not effects.is_silent:
+            self._loop.call_soon_threadsafe(self._carry_out, effects, done)
+
+    def _carry_out(self, effects: Effects, done: Done | None) -> None:
+        self._outlet(self, effects)
+        if self._on_loop is not None:
+            self._on_loop(effects)
+        if done is not None:
+            done()
 
 
 def connection_of(partner: str) -> str:
-    """Return the id of the connection on which a replicator's partner talks.
+    """Return the id of the connection on which a partner of a replicator talks.
 
-    A partner is one stream. On the main one it has the id of the connection, which ends in `#` and
-    a number; on another one the stream stands behind that. So nothing that was said for one stream
-    is sent on the next one of the same replica.
+    A partner is one stream. On the main stream it has the id of the connection, which ends in `#`
+    and a number; on another one `.` and the stream's number follow.
     """
-    place, mark, numbers = partner.rpartition("#")
-    return f"{place}{mark}{numbers.partition('.')[0]}" if mark else partner
+    remote, mark, numbers = partner.rpartition("#")
+    return f"{remote}{mark}{numbers.partition('.')[0]}" if mark else partner
 
 
 def _partner(connection: str, stream: int) -> str:
+    # A name for each stream: what was said for one stream is never sent on the next one.
     return connection if stream == MAIN_STREAM else f"{connection}.{stream}"
 
 
 @dataclass(eq=False, slots=True)
-class Talk:
+class PeerStreams:
     """A connection, and which replica talks on which of its streams.
 
-    refused: replicas for which the peer is to open a stream: it reset ours.
-    faulty:  how many replicas it offended.
+    refused: replicas whose stream the peer reset: it is up to the peer to open one.
+    faulty:  how many replicas the peer offended.
     """
 
     connection: Connection
-    who: Acquaintance
+    who: PeerIdentity
     hosts: dict[int, Host[Replica]] = field(default_factory=dict)
     streams: dict[Host[Replica], int] = field(default_factory=dict)
     refused: set[Host[Replica]] = field(default_factory=set)
@@ -70,7 +237,7 @@ class Talk:
 class Hosts:
     """The table of a node's replicas. Lives on the event loop.
 
-    pool: of the lanes of all of them.
+    pool: the threads of all their lanes.
     """
 
     def __init__(self, observer: Observer, lattice_framing: Framing) -> None:
@@ -78,8 +245,8 @@ class Hosts:
         self._observer = observer
         self._table: dict[tuple[str, bytes], Host[Replica]] = {}
         self._framings = {LATTICE: lattice_framing}
-        self._talks: dict[str, Talk] = {}
-        self._streams: dict[str, tuple[Talk, int]] = {}  # by partner
+        self._talks: dict[str, PeerStreams] = {}
+        self._streams: dict[str, tuple[PeerStreams, int]] = {}  # by partner
         self._offering: set[Host[Replica]] = set()
 
     # --- the table ----------------------------------------------------------------------------
@@ -88,7 +255,7 @@ class Hosts:
         return iter(list(self._table.values()))
 
     def find(self, protocol: str, store_id: bytes) -> Host[Replica] | None:
-        """Return the host of a replica, None when there is none."""
+        """Return the host of a replica, None if there is none."""
         return self._table.get((protocol, store_id))
 
     @property
@@ -102,16 +269,15 @@ class Hosts:
         return MappingProxyType(self._framings)
 
     def add(self, host: Host[Replica], framing: Framing) -> None:
-        """Add a replica, and offer it to the peers that are connected.
+        """Add a replica, and offer it to the connected peers.
 
-        Raises: UsageError: there is one with this name, or it is too long; or its protocol is
-                framed in another way here.
+        Raises: UsageError: the name is taken or too long; or its protocol has another framing here.
         """
         name = host.protocol, host.store_id
         if name in self._table:
             raise UsageError(f"{host.name} is on this node already")
-        is_ascii = host.protocol.isascii()
-        if not is_ascii or not 0 < len(host.protocol) <= PROTOCOL_BYTES_MAX:
+        # A stream opens with [length of the name, name in ASCII, store id], each 64 bytes at most.
+        if not host.protocol.isascii() or not 0 < len(host.protocol) <= PROTOCOL_BYTES_MAX:
             most = PROTOCOL_BYTES_MAX
             raise UsageError(f"a protocol has a name of 1 to {most} ASCII characters")
         if len(host.store_id) > STORE_ID_BYTES_MAX:
@@ -123,7 +289,7 @@ class Hosts:
             self._offer(host, talk)
 
     def remove(self, host: Host[Replica]) -> None:
-        """Take a replica out of the table, and end what it says to peers.
+        """Take a replica out of the table, and end its streams.
 
         Raises: UsageError: it is not there, or is the lattice.
         """
@@ -137,43 +303,45 @@ class Hosts:
 
     # --- connections --------------------------------------------------------------------------
 
-    def connected(self, connection: Connection, who: Acquaintance) -> None:
-        """Have the replicas take up a connection."""
-        talk = self._talks[connection.id] = Talk(connection, who)
+    def connected(self, connection: Connection, who: PeerIdentity) -> None:
+        """Begin to talk on a new connection."""
+        talk = self._talks[connection.id] = PeerStreams(connection, who)
         self._begin(self.lattice, talk, MAIN_STREAM, opened=who.dialled)
         if who.dialled:
             for host in self:
                 self._offer(host, talk)
 
-    def introduce(self, who: Acquaintance) -> None:
-        """Have the replicas know who is at the other end of a connection: it is proved now."""
+    def introduce(self, who: PeerIdentity) -> None:
+        """Tell the replicas on a connection that the peer has proved who it is."""
         talk = self._talks[who.connection]
         talk.who = who
         for stream, host in talk.hosts.items():
             fresh = replace(who, connection=_partner(who.connection, stream))
             self._submit(host, talk, partial(_introduce, host.ledger, fresh))
 
-    def acquaintance(self, id: str) -> Acquaintance:
+    def identity(self, id: str) -> PeerIdentity:
         """Return who is at the other end of a connection."""
         return self._talks[id].who
 
     @property
     def known(self) -> set[str]:
-        """The connections with peers that the operator named, whose messages come first."""
+        """The connections with peers that the operator named."""
         return {id for id, talk in self._talks.items() if talk.who.is_known}
 
     def disconnected(self, id: str) -> None:
-        """Have the replicas forget a connection that has ended."""
+        """Forget a connection that has ended."""
         talk = self._talks.pop(id)
         for stream, host in talk.hosts.items():
             self._forget(host, talk, stream)
 
+    # --- what connections hand over (`Handler`) -----------------------------------------------
+
     def frame(self, connection: Connection, stream: int, payload: bytes) -> None:
-        """Hand a frame to the replica that it is for."""
+        """Pass a frame to its replica."""
         talk = self._talks[connection.id]
         host = talk.hosts.get(stream)
         size, partner = len(payload), _partner(connection.id, stream)
-        if host is None:  # it is over here, and the peer does not know yet
+        if host is None:  # the stream was reset here, and the peer does not know yet
             connection.handled(size, stream)
             return
         wait_ms = 0
@@ -187,16 +355,13 @@ class Hosts:
 
         def handled() -> None:
             if wait_ms:
-                self._hold_back(connection, wait_ms)
+                # A peer whose messages cost more than its share is read later, not refused.
+                connection.rest(wait_ms / 1e3)
+                text = f"its messages cost more than its share; it is read again in {wait_ms} ms"
+                self._observer.note(Note("work-slowed", connection.id, text))
             connection.handled(size, stream)
 
         self._submit(host, talk, receive, handled)
-
-    def _hold_back(self, connection: Connection, wait_ms: int) -> None:
-        """Read a peer later whose messages cost more than its share."""
-        connection.rest(wait_ms / 1e3)
-        text = f"its messages cost more than its share; it is read again in {wait_ms} ms"
-        self._observer.note(Note("work-slowed", connection.id, text))
 
     def written(self, connection: Connection, stream: int, count: int) -> None:
         """Tell a replica that frames have left."""
@@ -209,15 +374,16 @@ class Hosts:
             )
 
     def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
-        """Take a stream that the peer opened, if there is a replica for it that admits the peer."""
+        """Accept a stream that the peer opened, if its replica is here and admits the peer."""
         talk = self._talks[connection.id]
         host = self.find(protocol, store_id)
         if host is None or host is self.lattice:
-            # Through a lane, as a replica that refuses: the time of the answer shall not tell.
+            # Security: through a lane, like a refusal by a replica. Answering at once would tell
+            # the peer which stores are here.
             self._submit(self.lattice, talk, _nothing, lambda: connection.reset_stream(stream))
             self._observer.count("streams-refused")
             return
-        if host in talk.streams:
+        if host in talk.streams:  # both opened one at once: the dialler's stays
             if talk.who.dialled:
                 connection.reset_stream(stream)
                 return
@@ -225,7 +391,7 @@ class Hosts:
         self._begin(host, talk, stream, opened=False)
 
     def ended(self, connection: Connection, stream: int) -> None:
-        """Note that the peer says nothing more on a stream."""
+        """Note that the peer sends nothing more on a stream."""
         talk = self._talks[connection.id]
         host = talk.hosts.get(stream)
         if host is None:
@@ -236,7 +402,7 @@ class Hosts:
     # --- what replicas want -------------------------------------------------------------------
 
     def carry_out(self, host: Host[Replica], effects: Effects) -> None:
-        """Send what a replica says, and end what it wants ended."""
+        """Send what a replica says, and end the streams it wants ended."""
         for partner, payload in effects.sends:
             if partner in self._streams:
                 talk, stream = self._streams[partner]
@@ -254,8 +420,8 @@ class Hosts:
             self._offering.add(host)
             asyncio.get_running_loop().call_later(OFFER_AGAIN_S, self._offer_again, host)
 
-    def _part(self, host: Host[Replica], talk: Talk, reason: str) -> None:
-        """End what a replica says to a peer that offended it; the peer may offend a few."""
+    def _part(self, host: Host[Replica], talk: PeerStreams, reason: str) -> None:
+        """End the stream of a replica that the peer offended."""
         self._hang_up(host, talk)
         talk.refused.add(host)
         talk.faulty += 1
@@ -272,7 +438,7 @@ class Hosts:
 
     # --- streams ------------------------------------------------------------------------------
 
-    def _offer(self, host: Host[Replica], talk: Talk) -> None:
+    def _offer(self, host: Host[Replica], talk: PeerStreams) -> None:
         """Open a stream for a replica, if it admits the peer."""
         if not talk.connection.is_multiplexed or host in talk.streams:
             return
@@ -285,8 +451,9 @@ class Hosts:
 
         self._submit(host, talk, look)
 
-    def _open(self, host: Host[Replica], talk: Talk) -> None:
+    def _open(self, host: Host[Replica], talk: PeerStreams) -> None:
         connection = talk.connection
+        # Everything may have changed while the lane decided.
         is_here = self.find(host.protocol, host.store_id) is host
         if not is_here or self._talks.get(connection.id) is not talk or host in talk.streams:
             return
@@ -297,8 +464,8 @@ class Hosts:
             return
         self._begin(host, talk, stream, opened=True)
 
-    def _begin(self, host: Host[Replica], talk: Talk, stream: int, *, opened: bool) -> None:
-        """Have a replica talk on a stream, if it admits the peer. `opened`: by this side."""
+    def _begin(self, host: Host[Replica], talk: PeerStreams, stream: int, *, opened: bool) -> None:
+        """Let a replica talk on a stream, if it admits the peer. `opened`: by this side."""
         talk.hosts[stream] = host
         talk.streams[host] = stream
         talk.refused.discard(host)
@@ -318,20 +485,20 @@ class Hosts:
 
         self._submit(host, talk, begin)
 
-    def _refuse(self, host: Host[Replica], talk: Talk, stream: int) -> None:
+    def _refuse(self, host: Host[Replica], talk: PeerStreams, stream: int) -> None:
         if talk.streams.get(host) == stream:
             self._hang_up(host, talk)
             self._observer.count("streams-refused")
 
-    def _hang_up(self, host: Host[Replica], talk: Talk) -> None:
-        """End what a replica and a peer say to each other, on a stream that is not the main one."""
+    def _hang_up(self, host: Host[Replica], talk: PeerStreams) -> None:
+        """Reset the stream between a replica and a peer."""
         stream = talk.streams.pop(host, None)
         if stream is not None:
             del talk.hosts[stream]
             talk.connection.reset_stream(stream)
             self._forget(host, talk, stream)
 
-    def _forget(self, host: Host[Replica], talk: Talk, stream: int) -> None:
+    def _forget(self, host: Host[Replica], talk: PeerStreams, stream: int) -> None:
         partner = _partner(talk.connection.id, stream)
         del self._streams[partner]
 
@@ -342,16 +509,15 @@ class Hosts:
         self._submit(host, talk, closed)
 
     def _submit(
-        self, host: Host[Replica], talk: Talk, action: Action, done: Done | None = None
+        self, host: Host[Replica], talk: PeerStreams, action: Action, done: Done | None = None
     ) -> None:
-        """Have a replica do something for a connection; those that the operator knows come first.
-
-        Decided in: docs/design/identity.md.
-        """
+        # Peers that the operator named go before strangers (docs/design/identity.md).
         host.lane.submit(action, done, stranger=not talk.who.is_known)
 
 
-def _introduce(ledger: Ledger, who: Acquaintance, _replicator: Replicator, _now_ms: int) -> None:
+def _introduce(
+    ledger: PeerLedger, who: PeerIdentity, _replicator: Replicator, _now_ms: int
+) -> None:
     ledger.introduce(who)
 
 
@@ -360,4 +526,4 @@ def _readmit(replicator: Replicator, now_ms: int) -> None:
 
 
 def _nothing(_replicator: Replicator, _now_ms: int) -> None:
-    """Do nothing, in turn."""
+    pass

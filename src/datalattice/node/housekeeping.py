@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from datalattice.cells import Value, Vector, decode, encode
 from datalattice.client.settings import NodeConfig
 from datalattice.errors import BadFormat, DataLatticeError, StoreClosed, UsageError
-from datalattice.node.host import Host
+from datalattice.node.hosts import Host
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
 from datalattice.store import CellStore, Store

@@ -3,8 +3,8 @@
     peer-lost address=10.0.0.7:18888 reason="closed by the peer"
 
 Names and fields of events are stable; docs/node.md lists them. An event is an ordinary record of
-the logger `datalattice.node`, so a program that holds a node in it handles it as it likes. What one
-peer does again and again is logged a few times, and then as a count now and then.
+the logger `datalattice.node`, so a program that embeds a node can handle it as it likes. Events
+that one peer repeats are logged a few times, then as a count now and then.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
-REPEATS_MAX: Final = 5
-"""Records of one kind about one peer in `REPEAT_S`; what follows is counted."""
-
+REPEATS_MAX: Final = 5  # records of one kind and peer logged in `REPEAT_S`; more are counted
 REPEAT_S: Final = 60.0
+REPEATED_MAX: Final = 256  # kinds and peers counted apart: strangers must not fill the memory
 
-REPEATED_MAX: Final = 256
-"""Kinds and peers that are told apart; beyond, all that is new counts as one."""
-
+# Field values that need no quotes in a text line.
 _PLAIN: Final = re.compile(r"[\w.:/\[\]@+-]+", re.ASCII)
 
 _log = logging.getLogger("datalattice.node")
@@ -33,7 +30,7 @@ _log = logging.getLogger("datalattice.node")
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """What happened, and the circumstances; its text is one line."""
+    """An event; its text is one line."""
 
     name: str
     fields: dict[str, object]
@@ -43,13 +40,13 @@ class LogEvent:
 
 
 def _text(value: object) -> str:
-    """Return a field's value as one word, in quotes where it would not be one."""
+    """Return a field's value as one word, quoted as in JSON if it has other characters."""
     text = value if isinstance(value, str) else json.dumps(_plain(value))
     return text if _PLAIN.fullmatch(text) else json.dumps(text)
 
 
 def _plain(value: object) -> object:
-    """Return a value that JSON has: bytes are hashes and keys, in hex."""
+    """Return a value that JSON has. Bytes are hashes and keys: they become hex."""
     if isinstance(value, bytes):
         return value.hex()
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
@@ -63,7 +60,7 @@ def log_event(level: int, name: str, **fields: object) -> None:
 
 
 class _OneLine(logging.Formatter):
-    """Writes each record as one line: as text, or as a JSON object."""
+    """Formats each record as one line: text, or a JSON object."""
 
     def __init__(self, as_json: bool) -> None:
         super().__init__()
@@ -79,12 +76,13 @@ class _OneLine(logging.Formatter):
             event.fields["traceback"] = self.formatException(record.exc_info)
         if self._as_json:
             head = {"time": when, "level": level, "event": event.name}
+            # `head` twice: it comes first, and no field of the event replaces it.
             return json.dumps({**head, **event.fields, **head})
         return f"{when} {level} {event}"
 
 
 def _event_of(record: logging.LogRecord) -> LogEvent:
-    """Return the event that a record is; any other record is the event `message`."""
+    """Return the event of a record; a record without one becomes the event `message`."""
     event = record.args[0] if isinstance(record.args, tuple) and record.args else None
     if isinstance(event, LogEvent):
         return LogEvent(event.name, dict(event.fields))
@@ -93,7 +91,7 @@ def _event_of(record: logging.LogRecord) -> LogEvent:
 
 @contextmanager
 def logging_to(stream: TextIO, level: str, format: str) -> Iterator[None]:
-    """Have everything the product logs written to `stream` while the block runs."""
+    """Write all records of `datalattice` to `stream` while the block runs."""
     logger = logging.getLogger("datalattice")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_OneLine(format == "json"))
@@ -110,40 +108,41 @@ def logging_to(stream: TextIO, level: str, format: str) -> Iterator[None]:
 
 
 def set_level(level: str) -> None:
-    """Log what is at least as grave as `level`, one of `LOG_LEVELS`, from now on."""
+    """Log records of `level`, one of `LOG_LEVELS`, and graver ones from now on."""
     logging.getLogger("datalattice").setLevel(level.upper())
 
 
 @dataclass(slots=True)
-class _Run:
+class _RepeatCount:
     since_s: float
     count: int = 0
 
 
 @dataclass(slots=True)
 class Repeats:
-    """Decides which of many like events are worth a line. Not thread-safe."""
+    """Decides which of many similar events are logged. Not thread-safe."""
 
     now_s: Callable[[], float]
-    _runs: dict[tuple[str, str], _Run] = field(default_factory=dict)
+    _counts: dict[tuple[str, str], _RepeatCount] = field(default_factory=dict)
 
     def admit(self, kind: str, peer: str) -> int | None:
-        """Return how many went unlogged before this one, None when this one is not logged."""
+        """Return how many were not logged before this one; None: do not log this one."""
         now_s = self.now_s()
         key = (kind, peer)
-        if key not in self._runs and len(self._runs) >= REPEATED_MAX:
+        if key not in self._counts and len(self._counts) >= REPEATED_MAX:
             self._forget(now_s)
-            if len(self._runs) >= REPEATED_MAX:
-                key = ("", "")
-        run = self._runs.get(key)
+            if len(self._counts) >= REPEATED_MAX:
+                key = ("", "")  # all further kinds and peers share one count
+        run = self._counts.get(key)
         if run is None or now_s - run.since_s >= REPEAT_S:
             unlogged = 0 if run is None else max(0, run.count - REPEATS_MAX)
-            self._runs[key] = _Run(now_s, 1)
+            self._counts[key] = _RepeatCount(now_s, 1)
             return unlogged
         run.count += 1
         return 0 if run.count <= REPEATS_MAX else None
 
     def _forget(self, now_s: float) -> None:
-        """Forget what has been quiet; counts that were not logged are kept for their next line."""
-        for key in [k for k, run in self._runs.items() if now_s - run.since_s >= 2 * REPEAT_S]:
-            del self._runs[key]
+        """Forget quiet kinds and peers."""
+        # Twice the time: a count not logged yet is still there for the next line.
+        for key in [k for k, run in self._counts.items() if now_s - run.since_s >= 2 * REPEAT_S]:
+            del self._counts[key]

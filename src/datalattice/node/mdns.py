@@ -1,8 +1,8 @@
-"""mDNS: nodes on the same local network find each other without being told anything.
+"""mDNS: nodes on the same local network find each other without configuration.
 
-A node registers the service `_lattice._tcp` with its port and public key, and browses for that of
-others. What it hears is a claim like any other: who is dialled has to prove the key. It takes the
-package `zeroconf`, which the extra `mdns` installs.
+A node registers the service `_lattice._tcp` with its port and public key, and browses for those of
+others. A registration is a claim: the node that is dialled has to prove the key. Needs the package
+`zeroconf`, which the extra `mdns` installs.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 from datalattice.client import TLS, Address, parse_key
 from datalattice.clock import Clock
 from datalattice.errors import UsageError
-from datalattice.node.directory import Found, is_near, is_usable
+from datalattice.node.directory import FoundNode, is_near, is_usable
 from datalattice.version import VERSION
 
 if TYPE_CHECKING:
     from zeroconf.asyncio import AsyncServiceInfo
 
-SOURCE: Final = "mdns"
+MDNS_SOURCE: Final = "mdns"
 SERVICE: Final = "_lattice._tcp.local."
-RESOLVE_MS: Final = 3_000
-RESOLVING_MAX: Final = 64
-"""Services that are looked up at the same time; more are heard of again when they say so again."""
 
-LABEL_DIGITS: Final = 32
-"""Digits of the key in a service's name: a DNS label has 63 octets, the key 64 digits."""
+RESOLVE_MS: Final = 3_000
+RESOLVING_MAX: Final = 64  # services resolved at a time; others are announced again
+
+LABEL_DIGITS: Final = 32  # hex digits of the key in the name: a DNS label has 63 octets at most
 
 _WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
@@ -36,14 +35,14 @@ _WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound t
 class Mdns:
     """One node's registration and browsing. Lives on the event loop.
 
-    learn:      takes what is heard. failed: is told of faults.
-    interfaces: local addresses on which to speak; none: all but this machine's own.
+    learn:      called with each claim. failed: called with each fault.
+    interfaces: local addresses to use; empty: all but loopback.
     """
 
     def __init__(
         self,
         public_key: bytes,
-        learn: Callable[[Found], object],
+        learn: Callable[[FoundNode], object],
         clock: Clock,
         failed: Callable[[Exception], None],
         interfaces: Sequence[str] = (),
@@ -53,14 +52,14 @@ class Mdns:
         self._clock = clock
         self._failed = failed
         self._interfaces = list(interfaces)
-        # On loopback only when that was asked for: then others there count.
+        # Loopback addresses are dialled only if the operator chose a loopback interface.
         self._near = any(is_near(one) for one in interfaces)
         self._tasks: set[asyncio.Task[None]] = set()
         self._zeroconf: Any = None
         self._browser: Any = None
 
     async def start(self, bind: str, port: int | None) -> None:
-        """Register a listening port, if there is one that others can reach, and browse.
+        """Register the listening port, if others can reach it, and browse.
 
         Raises: UsageError: the package is missing, or there is no such interface.
         """
@@ -92,14 +91,14 @@ class Mdns:
                 server=f"{label}.local.",
                 parsed_addresses=addresses,
             )
-            # Not awaited: to claim a name takes the better part of a second.
+            # Not awaited: probing for the name takes about a second (RFC 6762, 8.1).
             self._run(self._register(own))
         self._browser = AsyncServiceBrowser(
             self._zeroconf.zeroconf, SERVICE, handlers=[self._heard]
         )
 
     async def close(self) -> None:
-        """Take the registration back and browse no more."""
+        """Remove the registration and stop browsing."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -138,8 +137,8 @@ class Mdns:
 
     def read(
         self, properties: dict[bytes, bytes | None], addresses: Sequence[str], port: int | None
-    ) -> Found | None:
-        """Return the node that a service says it is, None when it says none."""
+    ) -> FoundNode | None:
+        """Return the claim of a service, None if it makes no usable one."""
         try:
             public_key = parse_key((properties.get(b"key") or b"").decode("ascii"))
         except (UsageError, UnicodeDecodeError):
@@ -150,7 +149,7 @@ class Mdns:
         if usable is None:
             return None
         address = Address(TLS, usable, port, public_key)
-        return Found(public_key, address, self._clock.now_ms(), SOURCE)
+        return FoundNode(public_key, address, self._clock.now_ms(), MDNS_SOURCE)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(self._guard(work))
@@ -160,15 +159,17 @@ class Mdns:
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - the node goes on and says what happened
+        except Exception as error:  # noqa: BLE001 - the node goes on without it, degraded
             self._failed(error)
 
 
 def _need_interface(address: str) -> None:
-    """Check that a local address is one; zeroconf would leave a socket behind."""
+    """Check that an address is local. On a wrong one zeroconf would leave a socket behind."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, address_info = socket.getaddrinfo(
+            address, 0, type=socket.SOCK_DGRAM
+        )[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.bind(place)
+            probe.bind(address_info)
     except OSError as error:
         raise UsageError(f"no local address to speak mDNS on: {address} ({error})") from error

@@ -1,4 +1,4 @@
-"""Metrics: a reading of a node in the text format of Prometheus, version 0.0.4.
+"""Metrics: the status of a node in the text format of Prometheus, version 0.0.4.
 
 Every family has its HELP and TYPE lines. Series for single peers are bounded in number. A counter
 of the observer named `connections-cut` is the family `datalattice_connections_cut_total`.
@@ -14,13 +14,12 @@ from typing import Final
 
 from datalattice.lattice import LOG_BRANCH, OWNER_BRANCH
 from datalattice.node.observe import BUCKETS_S, Histogram
-from datalattice.node.reading import Forks, Reading
+from datalattice.node.status import ForkCounts, NodeStatus
 from datalattice.version import VERSION
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-PEER_SERIES_MAX: Final = 100
-"""Wanted peers that have series of their own."""
+PEER_SERIES_MAX: Final = 100  # wanted peers with series of their own: bounds the label values
 
 PREFIX: Final = "datalattice_"
 
@@ -74,7 +73,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """The samples of one metric: (suffix of the name, labels, value)."""
 
     name: str
@@ -100,74 +99,78 @@ def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else repr(float(value))
 
 
-def exposition(reading: Reading) -> str:
+def exposition(status: NodeStatus) -> str:
     """Return the text that a Prometheus server reads."""
-    fixed = [*_state(reading), *_traffic(reading), *_peers(reading), *_process(reading)]
+    fixed = [*_state(status), *_traffic(status), *_peers(status), *_process(status)]
     taken = {family.name for family in fixed}
-    counted = [family for family in _counted(reading) if family.name not in taken]
-    families = [*fixed, *_timed(reading), *counted]
+    counted = [family for family in _counted(status) if family.name not in taken]
+    families = [*fixed, *_timed(status), *counted]
     return "".join(f"{line}\n" for family in families for line in family.lines())
 
 
-def _gauge(name: str, help: str, value: float) -> Family:
-    return Family(PREFIX + name, "gauge", help, (("", (), value),))
+def _gauge(name: str, help: str, value: float) -> MetricFamily:
+    return MetricFamily(PREFIX + name, "gauge", help, (("", (), value),))
 
 
-def _total(name: str, help: str, value: float) -> Family:
-    return Family(f"{PREFIX}{name}_total", "counter", help, (("", (), value),))
+def _total(name: str, help: str, value: float) -> MetricFamily:
+    return MetricFamily(f"{PREFIX}{name}_total", "counter", help, (("", (), value),))
 
 
-def _by_label(name: str, help: str, label: str, values: Iterable[tuple[str, float]]) -> Family:
+def _by_label(
+    name: str, help: str, label: str, values: Iterable[tuple[str, float]]
+) -> MetricFamily:
     samples = tuple(("", ((label, text),), value) for text, value in values)
-    return Family(PREFIX + name, "gauge", help, samples)
+    return MetricFamily(PREFIX + name, "gauge", help, samples)
 
 
-def _state(reading: Reading) -> Iterator[Family]:
+def _state(status: NodeStatus) -> Iterator[MetricFamily]:
     labels = (("version", VERSION), ("python", platform.python_version()))
     about = "The version that runs; the value is 1."
-    yield Family(PREFIX + "build_info", "gauge", about, (("", labels, 1),))
-    yield _gauge("healthy", "1 when the node is well, 0 when degraded.", int(not reading.reasons))
-    if reading.reasons:
-        reasons = [(key, 1) for key in sorted(reading.reasons)]
+    yield MetricFamily(PREFIX + "build_info", "gauge", about, (("", labels, 1),))
+    yield _gauge("healthy", "1 when the node is well, 0 when degraded.", int(not status.reasons))
+    if status.reasons:
+        reasons = [(key, 1) for key in sorted(status.reasons)]
         yield _by_label("degraded", "1 for each reason to be degraded.", "reason", reasons)
-    yield _gauge("root_age_seconds", "Time since the last change.", reading.unchanged_s)
-    inside = reading.inside
-    yield _gauge("missing_cells", "Cells that are wanted and not here.", inside.missing_count)
-    yield _gauge("staged_bytes", "Cells that wait for missing ones.", inside.staged_bytes)
-    yield _gauge("store_damage", "Damaged places of the store.", len(reading.damage))
-    if reading.store_bytes is not None:
-        yield _gauge("store_bytes", "What the store takes on the disk.", reading.store_bytes)
-    yield from _forks(inside.forks)
+    yield _gauge("root_age_seconds", "Time since the last change.", status.unchanged_s)
+    lane = status.lane
+    yield _gauge("missing_cells", "Cells that are wanted and not here.", lane.missing_count)
+    yield _gauge("staged_bytes", "Cells that wait for missing ones.", lane.staged_bytes)
+    yield _gauge("store_damage", "Damaged places of the store.", len(status.damage))
+    if status.store_bytes is not None:
+        yield _gauge("store_bytes", "What the store takes on the disk.", status.store_bytes)
+    yield from _forks(lane.forks)
 
 
-def _forks(forks: Forks) -> Iterator[Family]:
+def _forks(forks: ForkCounts) -> Iterator[MetricFamily]:
     open_now = tuple(
         ("", (("mine", str(mine).lower()), ("kind", kind)), forks.open.get((mine, kind), 0))
         for mine in (True, False)
         for kind in (OWNER_BRANCH, LOG_BRANCH)
     )
-    yield Family(PREFIX + "forks_open", "gauge", "Forks whose other branch is kept.", open_now)
+    yield MetricFamily(
+        PREFIX + "forks_open", "gauge", "Forks whose other branch is kept.", open_now
+    )
     yield _total("forks_seen", "Values that forked with the one here.", forks.seen)
     yield _total("forks_skipped", "Forks not examined: too many of one slot.", forks.skipped)
     yield _gauge("evidence_bytes", "Cells that only kept branches have.", forks.size_bytes)
 
 
-def _traffic(reading: Reading) -> Iterator[Family]:
-    traffic = reading.traffic
+def _traffic(status: NodeStatus) -> Iterator[MetricFamily]:
+    traffic = status.traffic
     yield _total("received_bytes", "Bytes received from peers.", traffic.bytes_in)
     yield _total("sent_bytes", "Bytes sent to peers.", traffic.bytes_out)
     yield _total("received_frames", "Frames received from peers.", traffic.frames_in)
     yield _total("sent_frames", "Frames sent to peers.", traffic.frames_out)
-    ways = (("in", reading.inbound), ("out", reading.outbound))
+    ways = (("in", status.inbound), ("out", status.outbound))
     yield _by_label("connections", "Open connections, by who made them.", "direction", ways)
-    pending = sum(one.pending_count for one in reading.inside.standings)
+    pending = sum(one.pending_count for one in status.lane.standings)
     yield _gauge("pending_requests", "Requests that peers have not answered.", pending)
     held = "Bytes that wait to be received, handled or sent, over all peers."
-    yield _gauge("held_bytes", held, reading.held_bytes)
+    yield _gauge("held_bytes", held, status.held_bytes)
 
 
-def _peers(reading: Reading) -> Iterator[Family]:
-    peers = reading.peers
+def _peers(status: NodeStatus) -> Iterator[MetricFamily]:
+    peers = status.peers
     for state in ("connected", "proved"):
         count = sum(one.info.get(state) is True for one in peers)
         yield _gauge(f"peers_{state}", f"Wanted peers that are {state}.", count)
@@ -175,7 +178,8 @@ def _peers(reading: Reading) -> Iterator[Family]:
     yield _gauge(
         "peers_equal", "Wanted peers with the same root.", sum(bool(p.equal) for p in peers)
     )
-    # By name: two peers that are one node may have the same address for a moment.
+    # One series a name: two entries for one node may have the same address for a moment, and a
+    # repeated label set makes Prometheus reject the page.
     shown = list({one.name: one for one in peers[:PEER_SERIES_MAX]}.items())
     if not shown:
         return
@@ -191,28 +195,29 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _process(reading: Reading) -> Iterator[Family]:
-    process = reading.process
+def _process(status: NodeStatus) -> Iterator[MetricFamily]:
+    process = status.process
     memory = "Resident memory size in bytes."
-    yield Family(
+    yield MetricFamily(
         "process_resident_memory_bytes", "gauge", memory, (("", (), process.memory_bytes),)
     )
     cpu = "Total user and system CPU time spent in seconds."
-    yield Family("process_cpu_seconds_total", "counter", cpu, (("", (), process.cpu_s),))
+    yield MetricFamily("process_cpu_seconds_total", "counter", cpu, (("", (), process.cpu_s),))
     if process.descriptors is not None:
         files = "Number of open file descriptors."
-        yield Family("process_open_fds", "gauge", files, (("", (), process.descriptors),))
+        yield MetricFamily("process_open_fds", "gauge", files, (("", (), process.descriptors),))
 
 
-def _timed(reading: Reading) -> Iterator[Family]:
-    for name, times in sorted(reading.times.items()):
+def _timed(status: NodeStatus) -> Iterator[MetricFamily]:
+    for name, times in sorted(status.times.items()):
         help = _TIMES_HELP.get(name, f"Time of {name}.")
-        yield Family(f"{PREFIX}{_name(name)}_seconds", "histogram", help, _samples(times))
+        yield MetricFamily(f"{PREFIX}{_name(name)}_seconds", "histogram", help, _samples(times))
 
 
 def _samples(times: Histogram) -> tuple[tuple[str, Labels, float], ...]:
+    # Prometheus: buckets are cumulative, the last has no bound.
     bounds = [*map(repr, BUCKETS_S), "+Inf"]
-    counts = list(times.counts)  # a copy: it goes on counting
+    counts = list(times.counts)  # a copy: other threads go on counting
     sums = [sum(counts[: place + 1]) for place in range(len(counts))]
     buckets = [
         ("_bucket", (("le", bound),), count) for bound, count in zip(bounds, sums, strict=True)
@@ -220,9 +225,9 @@ def _samples(times: Histogram) -> tuple[tuple[str, Labels, float], ...]:
     return (*buckets, ("_sum", (), times.sum_s), ("_count", (), sums[-1]))
 
 
-def _counted(reading: Reading) -> Iterator[Family]:
+def _counted(status: NodeStatus) -> Iterator[MetricFamily]:
     found: dict[str, tuple[str, int]] = {}
-    for name, value in reading.counters.items():
+    for name, value in status.counters.items():
         family = _name(name)
         found[family] = (name, value + found.get(family, ("", 0))[1])
     for family, (name, value) in sorted(found.items()):

@@ -1,8 +1,9 @@
-"""Monitor: what can be known about a running node, gathered at one moment, and who may ask.
+"""Monitor: gathers the status of a running node, and serves it over HTTP.
 
-What only the replicator knows is asked in its lane, between two of its actions; when it is busy
-for long, what was known last is told again. A monitor also looks for reasons why the node is not
-well that nobody reports: damage in the store, and no connection to any wanted peer.
+What only the replicator knows is read in its lane, between two of its actions; while the lane is
+busy for long, the figures of the last reading are reported. A monitor also checks for reasons to be
+degraded that nothing else reports: damage in the store, no connection to any wanted peer, and
+peers whose values are refused or unsound.
 """
 
 from __future__ import annotations
@@ -13,118 +14,75 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Protocol
 
 from datalattice.client.settings import NodeConfig
-from datalattice.clock import Clock
 from datalattice.node.connection import Connection, Traffic
 from datalattice.node.http import HttpListener, Response
 from datalattice.node.metrics import CONTENT_TYPE, exposition
-from datalattice.node.observe import Observer
+from datalattice.node.network import Network
 from datalattice.node.peers import ADDED, PeerInfo
-from datalattice.node.reading import Inside, PeerReading, Process, Reading
+from datalattice.node.status import LaneStatus, NodeStatus, PeerStatus, ProcessStatus
 
-ALONE_S: Final = 60.0
-"""After so long without a connection to any wanted peer a node is degraded."""
+ALONE_S: Final = 60.0  # without a connection to any wanted peer for this long: degraded
+REFUSED_MS: Final = (
+    300_000  # without a value of a wanted peer taken in full for this long: degraded
+)
+SUSPECTED_MS: Final = 600_000  # a wanted peer sent unsound cells within this time: degraded
 
-GUESTS_SHOWN_MAX: Final = 256
-"""Connections of others than wanted peers that are listed."""
+GUESTS_SHOWN_MAX: Final = 256  # connections of other than wanted peers in a status
 
-REFUSED_MS: Final = 300_000
-SUSPECTED_MS: Final = 600_000
-"""After so long without a value of a wanted peer that was taken in full a node is degraded."""
-
-ASK_TIMEOUT_S: Final = 1.0
-"""How long the lane is waited for; then what was known last is told."""
+LANE_TIMEOUT_S: Final = 1.0  # a status waits this long for the lane, then repeats its last figures
 
 PAGE_METRICS: Final = "/metrics"
 PAGE_HEALTH: Final = "/health"
 
-_BLOCK_BYTES: Final = 512  # the unit of st_blocks, whatever the file system's own is
+_BLOCK_BYTES: Final = 512  # POSIX: the unit of st_blocks, whatever the file system's block size
 
 
-class Subject(Protocol):
-    """What a monitor needs of a node."""
-
-    @property
-    def observer(self) -> Observer:
-        """Its counters and troubles."""
-        ...
-
-    @property
-    def clock(self) -> Clock:
-        """Its clock."""
-        ...
+class Monitored(Protocol):
+    """What a monitor needs of a node beside its network."""
 
     @property
     def root_hash(self) -> bytes:
         """The hash of what it announces."""
-        ...
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """Damaged places of its store."""
-        ...
-
-    @property
-    def peers(self) -> list[PeerInfo]:
-        """The peers it wants."""
-        ...
-
-    @property
-    def connections(self) -> Sequence[Connection]:
-        """Its connections in either direction."""
-        ...
-
-    def link_to(self, peer: PeerInfo) -> Connection | None:
-        """Return its connection with a wanted peer."""
-        ...
-
-    @property
-    def guests(self) -> Sequence[tuple[PeerInfo, Connection]]:
-        """The connections that others than wanted peers made."""
-        ...
-
-    @property
-    def past_traffic(self) -> Traffic:
-        """What went over connections that ended."""
-        ...
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that wait to be received, handled or sent."""
-        ...
+        """Damaged locations of its store."""
 
     @property
     def store_folder(self) -> str | None:
-        """The folder of its store, if it has one."""
-        ...
+        """The folder of its store, None for one in memory."""
 
-    async def look_inside(self) -> Inside:
+    async def read_lane(self) -> LaneStatus:
         """Return what only its lane knows."""
-        ...
 
 
 class Monitor:
     """Watches one node. Lives on its event loop."""
 
-    def __init__(self, node: Subject, now_s: Callable[[], float]) -> None:
+    def __init__(self, node: Monitored, network: Network, now_s: Callable[[], float]) -> None:
         self._node = node
+        self._network = network
+        self._observer = network.observer
         self._now_s = now_s
         self._linked_s = now_s()
-        self._inside = Inside()
+        self._lane = LaneStatus()
         self._http: HttpListener | None = None
         self._bind = ""
-        node.observer.checks["damage"] = self._damaged
-        node.observer.checks["peers"] = self._alone
-        node.observer.checks["refused"] = self._refused
-        node.observer.checks["unsound"] = self._suspected
+        self._observer.checks |= {
+            "damage": self._damaged,
+            "peers": self._alone,
+            "refused": self._refused,
+            "unsound": self._suspected,
+        }
 
     async def start(self, config: NodeConfig) -> None:
-        """Serve /metrics and /health, if and where the configuration says so.
+        """Serve /metrics and /health, if configured.
 
         Raises: UsageError: the address cannot be used.
         """
@@ -132,13 +90,12 @@ class Monitor:
         self._bind = bind = config.http_bind
         if config.http_port is not None:
             pages = {PAGE_METRICS: self._metrics_page, PAGE_HEALTH: self._health_page}
-            count = self._node.observer.count
             self._http = await HttpListener.start(
-                bind, config.http_port, pages, count, config.http_hosts
+                bind, config.http_port, pages, self._observer.count, config.http_hosts
             )
 
     async def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         if self._http is not None:
             await self._http.close()
 
@@ -151,7 +108,7 @@ class Monitor:
         return f"{host}:{self._http.port}"
 
     def linked(self) -> None:
-        """Note that until now there was a connection to a wanted peer."""
+        """Note that a wanted peer was connected until now."""
         self._linked_s = self._now_s()
 
     # --- reasons ------------------------------------------------------------------------------
@@ -164,7 +121,7 @@ class Monitor:
         return f"Corruption: {damage[0]}{more}"
 
     def _alone(self) -> str | None:
-        peers = self._node.peers
+        peers = self._network.peers.infos
         if not peers or any(peer.connected for peer in peers):
             self.linked()
             return None
@@ -174,10 +131,10 @@ class Monitor:
         return f"no connection to any of {len(peers)} peers for {alone_s:.0f} s"
 
     def _refused(self) -> str | None:
-        now_ms = self._node.clock.now_ms()
+        now_ms = self._network.clock.now_ms()
         found = [
             one
-            for one in self._node.peers
+            for one in self._network.peers.infos
             if one.source == ADDED
             and one.refused_since_ms is not None
             and now_ms - one.refused_since_ms >= REFUSED_MS
@@ -191,29 +148,28 @@ class Monitor:
         return f"nothing of {name} was taken in full for {since_s} s: {first.refusal}{more}"
 
     def _suspected(self) -> str | None:
-        """Return which peer relays what no honest peer makes; it is not cut, for it is wanted."""
-        now_ms = self._node.clock.now_ms()
+        """Return which wanted peers relay what no honest peer makes. Strangers are cut instead."""
+        now_ms = self._network.clock.now_ms()
         found = [
             f"{_name_of(one)} sent {one.suspicion}"
-            for one in self._node.peers
+            for one in self._network.peers.infos
             if one.suspected_ms is not None and now_ms - one.suspected_ms < SUSPECTED_MS
         ]
         return "; ".join(found) or None
 
-    # --- readings -----------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------
 
-    async def reading(self) -> Reading:
+    async def status(self) -> NodeStatus:
         """Return everything that is known about the node now."""
-        node = self._node
-        await self._look()
+        node, network, observer = self._node, self._network, self._observer
+        await self._read_lane()
         process, store_bytes = await asyncio.to_thread(_of_the_system, node.store_folder)
-        connections = node.connections
+        connections = list(network.connections.values())
         traffic = Traffic()
-        for one in (node.past_traffic, *(connection.traffic for connection in connections)):
+        for one in (network.past_traffic, *(connection.traffic for connection in connections)):
             traffic.add(one)
         inbound = sum(link.id.startswith("in ") for link in connections)
-        observer = node.observer
-        return Reading(
+        return NodeStatus(
             reasons=observer.reasons,
             root_hash=node.root_hash,
             unchanged_s=observer.unchanged_s,
@@ -222,59 +178,59 @@ class Monitor:
             inbound=inbound,
             outbound=len(connections) - inbound,
             traffic=traffic,
-            held_bytes=node.held_bytes,
-            peers=[self._peer(info, node.link_to(info)) for info in node.peers],
-            guests=[self._peer(*one) for one in node.guests[:GUESTS_SHOWN_MAX]],
-            inside=self._inside,
+            held_bytes=network.held_bytes,
+            peers=[self._peer(info, network.link_to(info)) for info in network.peers.infos],
+            guests=[self._peer(*one) for one in network.guests[:GUESTS_SHOWN_MAX]],
+            lane=self._lane,
             damage=node.damage,
             store_bytes=store_bytes,
             process=process,
         )
 
-    async def _look(self) -> None:
-        node = self._node
+    async def _read_lane(self) -> None:
         try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                self._inside = await node.look_inside()
+            async with asyncio.timeout(LANE_TIMEOUT_S):
+                self._lane = await self._node.read_lane()
         except TimeoutError:
-            node.observer.count("lane-busy")
-            self._inside = dataclasses.replace(self._inside, standings=())  # may be wrong by now
+            self._observer.count("lane-busy")
+            # Counts grow old slowly; whether a peer is equal may be wrong by now.
+            self._lane = dataclasses.replace(self._lane, standings=())
 
-    def _peer(self, info: PeerInfo, connection: Connection | None) -> PeerReading:
+    def _peer(self, info: PeerInfo, connection: Connection | None) -> PeerStatus:
         fields = dataclasses.asdict(info)
         if connection is None:
-            return PeerReading(fields, Traffic())
-        known = next((one for one in self._inside.standings if one.id == connection.id), None)
+            return PeerStatus(fields, Traffic())
+        known = next((one for one in self._lane.standings if one.id == connection.id), None)
         if known is None:
-            return PeerReading(fields, connection.traffic)
-        return PeerReading(fields, connection.traffic, known.joined, known.equal)
+            return PeerStatus(fields, connection.traffic)
+        return PeerStatus(fields, connection.traffic, known.joined, known.equal)
 
     # --- pages --------------------------------------------------------------------------------
 
     async def _metrics_page(self) -> Response:
-        return Response(HTTPStatus.OK, exposition(await self.reading()), CONTENT_TYPE)
+        return Response(HTTPStatus.OK, exposition(await self.status()), CONTENT_TYPE)
 
     async def _health_page(self) -> Response:
-        reasons = self._node.observer.reasons
-        await self._look()
+        reasons = self._observer.reasons
+        await self._read_lane()
         document = {
             "status": "degraded" if reasons else "ok",
             "reasons": reasons,
             "root_hash": self._node.root_hash.hex(),
-            "noticed": self._node.observer.noticed,
-            "over_quota": self._inside.over_quota,
+            "noticed": self._observer.noticed,
+            "over_quota": self._lane.over_quota,
         }
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return Response(status, json.dumps(document) + "\n", "application/json")
 
 
-def _of_the_system(folder: str | None) -> tuple[Process, int | None]:
-    """Return how this process is, and the bytes of the files in a folder."""
+def _of_the_system(folder: str | None) -> tuple[ProcessStatus, int | None]:
+    """Return the state of this process, and the bytes of the files in a folder."""
     return _process(), None if folder is None else _folder_bytes(Path(folder))
 
 
 def _folder_bytes(folder: Path) -> int:
-    """Return what the files take on the disk: a sparse file is as large as what is written."""
+    """Return what the files occupy on disk; a sparse file counts its written blocks."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -284,7 +240,7 @@ def _folder_bytes(folder: Path) -> int:
     return total
 
 
-def _process() -> Process:
+def _process() -> ProcessStatus:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = usage.ru_utime + usage.ru_stime
     try:
@@ -292,10 +248,10 @@ def _process() -> Process:
         memory_bytes = pages * os.sysconf("SC_PAGE_SIZE")
         descriptors = sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1  # less our own
     except OSError:
-        # Not Linux: the highest memory so far is the best there is; macOS tells bytes, others KiB.
+        # Without /proc: the peak memory, which macOS gives in bytes and other systems in KiB.
         memory_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1_024)
         descriptors = None
-    return Process(memory_bytes, descriptors, cpu_s)
+    return ProcessStatus(memory_bytes, descriptors, cpu_s)
 
 
 def _name_of(info: PeerInfo) -> str:

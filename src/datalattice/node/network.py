@@ -1,7 +1,7 @@
 """Network: a node's connections, those it makes and those made to it.
 
-Who may connect, how many, and how much all of them together make the node hold is decided here;
-what is said on a connection is between the peer and the replicas.
+It decides who may connect, how many, how much all of them together make the node hold, and how
+other nodes are discovered. What is said on a connection is between the peer and the replicas.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from datalattice.client.settings import DEFAULT_PORT, NodeConfig
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy
 from datalattice.errors import UsageError
-from datalattice.node.admission import Admission, Guest, NotAdmitted
+from datalattice.node.admission import (
+    FILES_RESERVED,
+    Admission,
+    InboundPeer,
+    NotAdmitted,
+    files_max,
+)
 from datalattice.node.bounds import source_of_remote
 from datalattice.node.connection import WANTED_FRAMES_MAX, Connection, Traffic, streams_over
-from datalattice.node.directory import Changed, Found, Look
-from datalattice.node.discovery import Discovery
-from datalattice.node.files import FILES_RESERVED, files_max
-from datalattice.node.host import Acquaintance, Host
-from datalattice.node.hosts import Hosts, connection_of
+from datalattice.node.directory import Changed, Directory, FoundNode, Look, is_near
+from datalattice.node.hosts import Host, Hosts, PeerIdentity, connection_of
 from datalattice.node.logs import log_event
+from datalattice.node.mdns import Mdns
 from datalattice.node.observe import Observer
-from datalattice.node.peers import INBOUND, Call, PeerInfo, Peers
+from datalattice.node.peers import INBOUND, OutboundLink, PeerInfo, Peers
 from datalattice.node.transport import Endpoint, Link, Listener, Transport
 from datalattice.sync import Effects, Note, Replica
 from datalattice.wire import MAIN_STREAM, ErrorCode, encode_failure
 
+# Bytes that wait to be received, handled or sent, over all connections, however many there are:
+# five messages of the largest size.
 HELD_BYTES_MAX: Final = 256_000_000
-"""Bytes that wait here to be received, handled or sent, over all connections: five of the largest
-messages, whatever the number of peers."""
 
-
-REFUSAL_TIMEOUT_S: Final = 1.0
-"""How long the reason for a refusal may take to leave."""
-
-REFUSALS_MAX: Final = 32
-"""Refusals with a reason that may be under way; others end without one."""
+REFUSAL_TIMEOUT_S: Final = 1.0  # for the reason of a refusal to leave
+REFUSALS_MAX: Final = 32  # refusals with a reason at a time; more links end without one
 
 
 class Network:
@@ -67,8 +67,8 @@ class Network:
         self._config = config
         self._transport = transport
         self.own_key = own_key
-        self._observer = observer
-        self._clock = clock
+        self.observer = observer
+        self.clock = clock
         self._entropy = entropy
         self.peers = Peers(
             transport,
@@ -78,12 +78,11 @@ class Network:
             own_key=own_key,
             clock=clock,
         )
-        self._discovery = Discovery(
-            config, own_key, clock, self._learn, self.peers.keys, observer.failed
-        )
+        self._mdns: Mdns | None = None
+        self._following: asyncio.Task[None] | None = None
         self.connections: dict[str, Connection] = {}
         self._numbers = itertools.count(1)
-        self._guests: dict[str, Guest] = {}
+        self._guests: dict[str, InboundPeer] = {}
         self._refusing = 0
         observer.name_of = self.name_of
         self._allowed = frozenset(parse_key(one) for one in config.allow)
@@ -107,7 +106,7 @@ class Network:
         return None if self._listener is None else self._listener.port
 
     async def listen(self, hosts: Hosts) -> None:
-        """Accept connections, as configured; what they say goes to the replicas.
+        """Accept connections, if configured; `hosts` get their frames.
 
         Raises: UsageError: the port is in use.
         """
@@ -115,7 +114,7 @@ class Network:
         self._hosts = hosts
         port = self._config.port
         if port is None:
-            try:
+            try:  # the default port if it is free, else any
                 self._listener = await self._listen_at(DEFAULT_PORT)
             except UsageError:
                 self._listener = await self._listen_at(0)
@@ -127,19 +126,39 @@ class Network:
         return await listen(self._config.bind, port, self._accept, self._turned_away)
 
     async def connect(self, look: Look, changed: Changed) -> None:
-        """Dial the configured peers, and look for others where that is configured.
+        """Dial the configured peers, and discover others if configured.
 
-        look: returns the root value. changed: waits for another.
-        Raises: UsageError: a way to find them is not available here.
+        look: returns the root value. changed: returns at its next change.
+        Raises: UsageError: mDNS is not available here.
         """
         for address in self._config.peers:
             self.peers.add(address)
-        await self._discovery.start(self.port, look, changed)
+        bind, discover = self._config.bind, self._config.discover
+        if discover in ("mdns", "all"):
+            interfaces = self._config.mdns_interfaces
+            self._mdns = Mdns(
+                self.own_key, self._learn, self.clock, self.observer.failed, interfaces
+            )
+            await self._mdns.start(bind, self.port)
+        if discover in ("p2p", "all"):
+            near, keys = is_near(bind), self.peers.keys
+            directory = Directory(look, changed, self._learn, keys, self.own_key, near=near)
+            self._following = asyncio.ensure_future(self._follow(directory))
+
+    async def _follow(self, directory: Directory) -> None:
+        try:
+            await directory.follow()
+        except Exception as error:  # noqa: BLE001 - the node goes on without it, degraded
+            self.observer.failed(error)
 
     async def close(self) -> None:
         """End all connections and accept no more."""
         self._closing = True
-        await self._discovery.close()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        if self._mdns is not None:
+            await self._mdns.close()
         if self._listener is not None:
             await self._listener.close()
         await self.peers.close()
@@ -153,18 +172,20 @@ class Network:
         peer = None if address is None else self.peers.find(address)
         if address is not None and peer is None:
             return []
-        ids = self.peers.connection_ids(peer)
+        return self._connections_of(self.peers.connection_ids(peer))
+
+    def _connections_of(self, ids: list[str]) -> list[Connection]:
         return [self.connections[id] for id in ids if id in self.connections]
 
     def link_to(self, info: PeerInfo) -> Connection | None:
-        """Return the connection with a wanted peer, whoever made it."""
+        """Return the connection with a wanted peer, in either direction."""
         peer = self.peers.find(info.address, public_key=info.public_key)
         ids = [] if peer is None else self.peers.connection_ids(peer)
-        return next((self.connections[id] for id in ids if id in self.connections), None)
+        return next(iter(self._connections_of(ids)), None)
 
     @property
     def guests(self) -> list[tuple[PeerInfo, Connection]]:
-        """The connections that others than wanted peers made, and who they are."""
+        """The inbound connections of other than wanted peers, and who they are."""
         wanted = set(self.peers.keys())
         found = []
         for id, guest in self._guests.items():
@@ -178,14 +199,14 @@ class Network:
                     reason="connected",
                     source=INBOUND,
                     connected_since_ms=guest.since_ms,
-                    last_seen_ms=self._clock.now_ms(),
+                    last_seen_ms=self.clock.now_ms(),
                 )
                 found.append((info, self.connections[id]))
         return found
 
-    def _learn(self, found: Found) -> None:
+    def _learn(self, found: FoundNode) -> None:
         if self.peers.learn(found.public_key, found.address, found.stamp, found.source):
-            self._observer.count(f"peers-found-{found.source}")
+            self.observer.count(f"peers-found-{found.source}")
 
     # --- connections --------------------------------------------------------------------------
 
@@ -196,7 +217,9 @@ class Network:
         key = link.public_key
         is_own = key == self.own_key
         if is_own:
-            self._turned_away("own-key-refused", link.remote)  # once both have told their starts
+            # Served all the same: two nodes with one identity tell each other of their starts, and
+            # so find out that a folder was copied.
+            self._turned_away("own-key-refused", link.remote)
         elif self._allowed and key not in self._allowed:
             who = "no key" if key is None else key.hex()
             self._turned_away("peers-not-allowed", f"{link.remote} with {who}")
@@ -209,7 +232,7 @@ class Network:
             self._turned_away(refusal.counter, link.remote)
             await self._refuse(link, str(refusal))
             return
-        guest.since_ms = self._clock.now_ms()
+        guest.since_ms = self.clock.now_ms()
         self._guests[id] = guest
         try:
             if key is not None and not is_own:
@@ -221,7 +244,7 @@ class Network:
                 self.peers.gone(id, key)
 
     async def _refuse(self, link: Link, text: str) -> None:
-        """End a link, with the reason if the other end takes it at once and few are told so."""
+        """End a link, with the reason if the peer takes it at once and few are being refused."""
         if self._refusing < REFUSALS_MAX:
             self._refusing += 1
             with contextlib.suppress(TimeoutError, OSError):
@@ -232,13 +255,13 @@ class Network:
         link.abort()
 
     def _last_words(self, link: Link, text: str) -> bytes:
-        """Return the bytes that tell the other end of a new link why it ends."""
+        """Return the bytes that tell a new peer why its link ends."""
         streams = streams_over(link, self._hosts.framings, self._entropy, dialled=False)
         streams.send(MAIN_STREAM, encode_failure(None, ErrorCode.LOAD, text))
         return streams.take()[1]
 
     def _evict(self, id: str, reason: str) -> None:
-        self._observer.count("connections-evicted")
+        self.observer.count("connections-evicted")
         connection = self.connections.get(id)
         if connection is not None:
             connection.cut(reason)
@@ -246,9 +269,9 @@ class Network:
     def carry_out(self, host: Host[Replica], effects: Effects) -> None:
         """Send, close, count and log what a replicator wants."""
         for note in effects.notes:
-            self._observer.note(note)
+            self.observer.note(note)
         if effects.push_count:
-            self._observer.count("pushes", effects.push_count)
+            self.observer.count("pushes", effects.push_count)
         self._hosts.carry_out(host, effects)
         for partner in effects.useful:
             guest = self._guests.get(connection_of(partner))
@@ -258,7 +281,7 @@ class Network:
             self._take_note(effects)
 
     def _take_note(self, effects: Effects) -> None:
-        """Take note of what peers proved and did, as the lattice's replicator says."""
+        """Record what peers proved and did, as the replicator of the lattice reports."""
         for id, public_key in effects.identified:
             self.peers.identified(id, public_key)
             self._proved(id, public_key)
@@ -270,14 +293,15 @@ class Network:
                 self._cut_others(self._guests[id])
         for id, reason in effects.suspects:
             self.peers.suspected(id, reason)
-            self._observer.note(Note("unsound-wanted", id, reason))
+            self.observer.note(Note("unsound-wanted", id, reason))
 
     def _is_named(self, public_key: bytes) -> bool:
-        """Return whether the operator named a peer: what is found is a claim of anybody."""
+        """Return whether the operator named a key, as a peer or in `allow`."""
+        # A discovered peer does not count: anybody can publish any key.
         return public_key in self._allowed or self.peers.is_added(public_key)
 
     def _proved(self, id: str, public_key: bytes) -> None:
-        """Note whose connection it is; a named peer's is from now on served before strangers."""
+        """Note the proved key of a connection; a named peer goes before strangers from now on."""
         guest = self._guests.get(id)
         if guest is None or id not in self.connections:
             return
@@ -285,7 +309,7 @@ class Network:
         if not self._is_named(public_key):
             return
         self.connections[id].frames_max = WANTED_FRAMES_MAX
-        known = self._hosts.acquaintance(id)
+        known = self._hosts.identity(id)
         is_wanted = self.peers.is_added(public_key)
         self._hosts.introduce(
             replace(
@@ -294,14 +318,14 @@ class Network:
         )
 
     def name_of(self, id: str) -> str:
-        """Return what stays of the peer at the other end: its key, else where it is."""
+        """Return the lasting name of the peer on a connection: its key, else its address."""
         guest = self._guests.get(connection_of(id))
         if guest is not None and guest.public_key is not None:
             return guest.public_key.hex()
         return id.partition(" #")[0]
 
-    def _cut_others(self, banned: Guest) -> None:
-        """Cut the other connections of a key that was cut."""
+    def _cut_others(self, banned: InboundPeer) -> None:
+        """Cut the other connections of a banned key."""
         for id, guest in self._guests.items():
             if guest is not banned and guest.public_key == banned.public_key is not None:
                 connection = self.connections.get(id)
@@ -309,13 +333,13 @@ class Network:
                     connection.cut("another connection with the same key was cut")
 
     def _turned_away(self, name: str, text: str) -> None:
-        """Count somebody who wanted to connect and may not."""
-        self._observer.count(name)
+        """Count and log a refused connection."""
+        self.observer.count(name)
         log_event(logging.DEBUG, "refused", why=name, text=text)
 
-    async def _serve_outbound(self, call: Call) -> str:
+    async def _serve_outbound(self, made: OutboundLink) -> str:
         return await self._serve(
-            call.id, str(call.address), call.link, call.address, is_added=call.is_added
+            made.id, str(made.address), made.link, made.address, is_added=made.is_added
         )
 
     def _close_connection(self, id: str, reason: str) -> None:
@@ -350,50 +374,51 @@ class Network:
         if is_known:
             connection.frames_max = WANTED_FRAMES_MAX
         sender = key or source_of_remote(link.remote) or link.remote
-        who = Acquaintance(id, outbound, key, pinned, sender, is_wanted, is_known)
+        # Messages are charged to the key, so that reconnecting does not reset a peer's share.
+        who = PeerIdentity(id, outbound, key, pinned, sender, is_wanted, is_known)
         self._hosts.connected(connection, who)
         try:
             await connection.run()
         finally:
             del self.connections[id]
             self._hosts.disconnected(id)
-            self._observer.count("connections-closed")
+            self.observer.count("connections-closed")
             if connection.cause is not None:
-                self._observer.note(Note(f"closed-{connection.cause}", id, connection.reason))
+                self.observer.note(Note(f"closed-{connection.cause}", id, connection.reason))
             self.past_traffic.add(connection.traffic)
             if outbound:
                 self.linked()
             log_event(level, "disconnected", peer=id, reason=connection.reason or "closed here")
         return connection.reason
 
-    # --- what the connections say -------------------------------------------------------------
+    # --- what connections hand over (`Handler`) -------------------------------------------------
 
     def frame(self, connection: Connection, stream: int, payload: bytes) -> None:
-        """Hand a frame to the replica that it is for."""
+        """Pass a frame to its replica."""
         self._hosts.frame(connection, stream, payload)
 
     def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
-        """Take a stream that the peer opened."""
+        """Pass on that the peer opened a stream."""
         self._hosts.opened(connection, stream, protocol, store_id)
 
     def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
-        """Note that the peer says nothing more on a stream."""
+        """Pass on that the peer sends nothing more on a stream."""
         self._hosts.ended(connection, stream)
 
     def written(self, connection: Connection, stream: int, count: int) -> None:
-        """Tell a replica that frames have left."""
+        """Pass on that frames have left."""
         self._hosts.written(connection, stream, count)
 
     def held(self, change: int) -> None:
-        """Keep what all peers together make us hold within bounds: cut the largest."""
+        """Bound what all peers together make the node hold, by cutting the largest holder."""
         self.held_bytes += change
         while change > 0 and self.held_bytes > HELD_BYTES_MAX:
             largest = max(self.connections.values(), key=lambda one: one.held_bytes)
             waiting = largest.held_bytes
             if not largest.cut(f"{waiting} bytes of it wait here, and others need the room"):
-                return  # what is held belongs to connections that are not listed any more
-            self._observer.count("connections-cut")
+                return  # the rest belongs to connections that are ending already
+            self.observer.count("connections-cut")
 
     def slowed(self, connection: Connection) -> None:
         """Count that a peer sends more than its share."""
-        self._observer.count("peers-slowed")
+        self.observer.count("peers-slowed")

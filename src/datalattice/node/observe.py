@@ -1,9 +1,9 @@
-"""Observe: what a node counts and measures, and how it says how it is.
+"""Observer: what a node counts and measures, and whether it is healthy.
 
-A node is `ok`, or `degraded` for reasons that each have a key: whoever finds a reason calls
-`degrade`, and `recover` when it is gone. Reasons that are a matter of looking, such as damage in
-the store, are looked up by `checks` whenever somebody asks; `log_checks` logs those that came and
-went. Everything may be called from any thread.
+A node is `ok`, or `degraded` for reasons that each have a key: the code that finds a reason calls
+`degrade`, and `recover` when it is gone. Reasons that nothing reports, such as damage in the store,
+are looked up by `checks` when the health is asked for; `log_checks` logs those that came and went.
+`noticed` names the peers behind recent events. Every method may be called from any thread.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import bisect
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,63 +20,82 @@ from typing import Final
 from datalattice.errors import DataLatticeError, StoreError
 from datalattice.lattice import OWN_MALFORMED
 from datalattice.node.logs import Repeats, log_event
-from datalattice.node.noticed import Noticed
 from datalattice.sync import Note
 
-BUCKETS_S: Final = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)
-"""Upper bounds of the buckets of measured times."""
+# Upper bounds of the buckets of measured times: the series 1, 2.5, 5 from 1 ms to 10 s.
+BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-WRITES: Final = "writes"
-"""Key of the trouble that commits fail; gone with the next that succeeds."""
+# Health keys.
+WRITES: Final = "writes"  # commits fail; recovers with the next one that succeeds
+MALFORMED: Final = "malformed"  # a part of the own root cannot be merged
+FAULT: Final = "fault"  # a bug of ours; stays until the node is started again
 
-MALFORMED: Final = "malformed"
-"""Key of what is wrong when a part of the own root cannot be merged."""
-
-FAULT: Final = "fault"
-"""Key of a fault of ours; it stays."""
-
+# Kinds of notes that honest peers cause all the time: logged at debug level, never noticed.
 _QUIET: Final = frozenset(
     {"ignored", "timeout", "unasked", "undelivered", "unproved", "write-superseded"}
 )
 
-Check = Callable[[], str | None]
-"""Returns why a node is degraded, None when it is not."""
+NOTICED_MAX: Final = 64  # peers noticed; strangers come with new keys, so the quietest one goes
+NOTICED_S: Final = 600.0  # a peer is noticed this long after its last note
+
+Check = Callable[[], str | None]  # returns why the node is degraded, None if it is not
 
 
 @dataclass(slots=True)
 class Histogram:
-    """How long something took, in buckets."""
+    """Durations, counted in buckets."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     sum_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one that took so long."""
+        """Count one duration."""
         self.counts[bisect.bisect_left(BUCKETS_S, seconds)] += 1
         self.sum_s += seconds
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """How many durations were added."""
         return sum(self.counts)
 
 
+@dataclass(slots=True)
+class _Offender:
+    """The notes of one peer: how many of each kind, and the text of the last."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    text: str = ""
+    last_s: float = 0.0
+
+
+class Noticed:
+    """The peers behind recent notes, for the health page. The caller keeps threads apart."""
+
+    def __init__(self, now_s: Callable[[], float], peers_max: int = NOTICED_MAX) -> None:
+        self._now_s = now_s
+        self._max = peers_max
+        self._peers: dict[str, _Offender] = {}  # in the order of their last notes
+
+    def add(self, name: str, note: Note) -> None:
+        """Add a note about the peer with a name."""
+        peer = self._peers.pop(name, None) or _Offender()
+        peer.kinds[note.kind] += note.count
+        peer.text, peer.last_s = note.text, self._now_s()
+        self._peers[name] = peer
+        if len(self._peers) > self._max:
+            del self._peers[next(iter(self._peers))]
+
+    def document(self) -> dict[str, dict[str, object]]:
+        """Return by name `kinds` with counts, and the `text` of the last note; latest last."""
+        since_s = self._now_s() - NOTICED_S
+        self._peers = {name: one for name, one in self._peers.items() if one.last_s > since_s}
+        return {
+            name: {"kinds": dict(one.kinds), "text": one.text} for name, one in self._peers.items()
+        }
+
+
 class Observer:
-    """Counters and times by name, and the reasons why the node is not well."""
+    """Counters and durations by name, and the reasons to be degraded."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self.counters: dict[str, int] = {}
@@ -87,8 +107,8 @@ class Observer:
         self._changed_s = now_s()
         self._repeats = Repeats(now_s)
         self._noticed = Noticed(now_s)
+        # Returns the lasting name of a connection's peer: its key, else its address.
         self.name_of: Callable[[str], str] = _host
-        """Returns what stays of a peer when its connection has ended: its key, where it has one."""
         self._lock = threading.Lock()
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -97,7 +117,7 @@ class Observer:
             self.counters[name] = self.counters.get(name, 0) + amount
 
     def measure(self, name: str, seconds: float) -> None:
-        """Note how long something took."""
+        """Add a duration."""
         with self._lock:
             times = self.times.get(name)
             if times is None:
@@ -105,14 +125,14 @@ class Observer:
             times.add(seconds)
 
     def changed(self) -> None:
-        """Note that a change was committed: writes work."""
+        """Note that a change was committed, so that writes work."""
         self.count("changes")
         self._changed_s = self._now_s()
         self.recover(WRITES)
 
     @property
     def unchanged_s(self) -> float:
-        """How long ago the last change was; since the start where there was none."""
+        """Seconds since the last change, or since the start."""
         return self._now_s() - self._changed_s
 
     def note(self, note: Note) -> None:
@@ -130,7 +150,7 @@ class Observer:
             unlogged = self._repeats.admit(note.kind, _host(note.peer))
             if level == logging.INFO:
                 self._noticed.add(name, note)
-        if unlogged is not None:
+        if unlogged is not None:  # the first few of a kind and peer, then one a minute
             log_event(
                 level,
                 "peer-note",
@@ -142,17 +162,16 @@ class Observer:
 
     @property
     def noticed(self) -> dict[str, dict[str, object]]:
-        """Which peers did what of late, by their keys or addresses: counts by word, and a text."""
+        """Recent notes by the key or address of the peer; see `Noticed.document`."""
         with self._lock:
-            return self._noticed.reading()
+            return self._noticed.document()
 
     # --- health -------------------------------------------------------------------------------
 
     def failed(self, error: Exception) -> None:
-        """Remember that the node could not do what it should.
+        """Degrade the node for an error: until a write succeeds if the store failed, else for good.
 
-        That writes fail lasts until one succeeds; a fault of ours, which is any error that nobody
-        foresaw, until the node is started again.
+        An error that is no DataLatticeError is a bug of ours, and is logged as a fault.
         """
         self.count("faults")
         is_known = isinstance(error, DataLatticeError)
@@ -162,7 +181,7 @@ class Observer:
             log_event(logging.ERROR, "fault", error=repr(error))
 
     def degrade(self, key: str, text: str) -> None:
-        """Say that the node is not well, and why, until `recover` is called with the same key."""
+        """Degrade the node for a reason, until `recover` is called with the same key."""
         with self._lock:
             is_new = self._troubles.get(key) != text
             self._troubles[key] = text
@@ -170,7 +189,7 @@ class Observer:
             log_event(logging.ERROR, "degraded", key=key, reason=text)
 
     def recover(self, key: str) -> None:
-        """Say that a reason is gone; nothing happens where there was none."""
+        """Remove a reason; does nothing if there is none with this key."""
         if key in self._troubles:
             with self._lock:
                 self._troubles.pop(key, None)
@@ -188,12 +207,12 @@ class Observer:
             log_event(logging.WARNING, "recovered", key=key)
 
     def has(self, key: str) -> bool:
-        """Return whether this reason was given, and is not gone."""
+        """Return whether there is a reason with this key."""
         return key in self._troubles
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why the node is degraded, by key; nothing when it is well."""
+        """Why the node is degraded, by key; empty when it is healthy."""
         with self._lock:
             found = dict(self._troubles)
         for key, check in self.checks.items():
@@ -204,12 +223,13 @@ class Observer:
 
     @property
     def health(self) -> str:
-        """`ok`, or `degraded: ` and why."""
+        """`ok`, or `degraded: ` and the reasons."""
         reasons = self.reasons
         return "degraded: " + "; ".join(reasons.values()) if reasons else "ok"
 
 
 def _host(peer: str) -> str:
-    """Return what stays the same when a peer comes back: its port and number do not."""
+    """Return the part of a connection id that stays the same when a peer reconnects."""
+    # `in HOST:PORT #NUMBER`: an inbound connection comes from another port each time.
     address = peer.partition(" #")[0]
     return address.rpartition(":")[0] if address.startswith("in ") else address

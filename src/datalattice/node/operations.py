@@ -1,10 +1,10 @@
-"""Operations: what the owner of a node may ask of it while it runs, by name.
+"""Operations: what other processes of a node's owner may ask of it while it runs, by name.
 
-A store has one writer, and while a node runs that is the node. So whoever wants to write from
-another process asks the node to: each operation returns when its effect is durable. An operation is
-a name and a Map of arguments; its result is a value.
+A store has one writer, and while a node runs that is the node. So another process that wants to
+write asks the node: each operation returns when its effect is durable. An operation is a name and a
+Map of arguments; its result is a value.
 
-    root.put             values                                   whether all below them is here
+    root.put             values                                   whether all cells below are here
     root.swap            slots: [[path hash value] ...]           whether they were set
     queue.offer_many     owner topic partition values keys? headers?   [first offset, count]
     node.status                                                   Map
@@ -23,13 +23,13 @@ a name and a Map of arguments; its result is a value.
     owner.forget         owner section? own? reason?              Map of what went
     forks.resolve        id action: append or drop                Map of what was done
 
-`root.swap` sets all slots, or none when one of them has another value by now (see `slots`);
-`root.put` brings cells ahead that are too many for it. `queue.offer_many` appends to a queue as it
-is then, so nobody can be faster; offers wait for an edit that is made again. A long operation
-answers at once with the id of its task; `task.wait` says how far that is or what came of it (see
-`tasks`).
+`root.swap` sets all slots, or none if one of them has another value by now (compare and set);
+`root.put` brings cells ahead that are too many for one swap. `queue.offer_many` appends to the
+queue as it is at that moment, so it cannot come too late; offers wait while an edit is made again.
+A long operation answers at once with the id of its task; `task.wait` returns its progress or its
+result (`tasks`).
 
-Length: one operation after the other, each of a few lines.
+Length: one short method for each operation.
 """
 
 from __future__ import annotations
@@ -82,9 +82,10 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import is_public_key
-from datalattice.node import forks, hosting
+from datalattice.node.forks import resolve_fork
+from datalattice.node.owners import decide, hosting_document, refuse_for_good
 from datalattice.node.server import NodeServer
-from datalattice.node.tasks import Task, Tasks, Work
+from datalattice.node.tasks import NodeTask, NodeTasks, Work
 from datalattice.store import CellStore, CheckedCells
 from datalattice.store.gc import GRACE_MS
 from datalattice.sync import Absorbed, Offer
@@ -92,42 +93,39 @@ from datalattice.version import VERSION
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
+# True of an edit whose sync failed: it stays in the live value (docs/node.md).
 KEPT: Final = (
     "the edit is not acknowledged: while it runs the node keeps it and stores it once it can, so "
     "make room and do not make it again; if it stops before, it is lost"
 )
-"""What is true of an edit whose sync failed: it is in the live value (docs/node.md)."""
 
-GIVE_WAY_S: Final = 1.0
-"""How long offers wait, after a swap in vain, for its edit to be made again."""
+GIVE_WAY_S: Final = 1.0  # offers wait this long after a failed swap, so that its edit can be redone
 
+# Both are shorter than the 60 s after which a client gives up.
 FENCE_WAIT_S: Final = 45.0
-"""Longest wait for the fence: shorter than the time after which a client gives up."""
-
 WAIT_MS_MAX: Final = 30_000
-"""Longest `node.wait`: shorter than the time after which a client gives up."""
 
 T = TypeVar("T")
 
-Operation = Callable[["Operations", Map], Awaitable[Value]]
+Operation = Callable[["NodeOperations", Map], Awaitable[Value]]
 
 
-class Operations:
+class NodeOperations:
     """The operations of one node."""
 
     def __init__(self, node: NodeServer, stop: Callable[[], None]) -> None:
         self._node = node
         self._stop = stop
         self._started_ms = node.clock.now_ms()
-        self._tasks = Tasks()
-        self._is_behind = False  # whether the store could not keep what was written
-        self._is_clear = asyncio.Event()  # whether no edit is made again meanwhile
+        self._tasks = NodeTasks()
+        self._is_behind = False  # whether the last write could not be stored
+        self._is_clear = asyncio.Event()  # cleared while a failed swap is redone
         self._is_clear.set()
 
     async def perform(self, name: str, arguments: Map) -> Value:
-        """Do what `name` says; return its result when that is durable.
+        """Run an operation; return its result once it is durable.
 
-        Raises: UnsupportedOperation: there is no such operation. UsageError: wrong arguments.
+        Raises: UnsupportedOperation: an unknown name. UsageError: wrong arguments.
                 Unavailable: a fault of the node, which is degraded from then on.
         """
         operation = _OPERATIONS.get(name)
@@ -143,13 +141,13 @@ class Operations:
             yield
         except DataLatticeError:
             raise
-        except Exception as error:  # whoever asked must learn that it was our fault
+        except Exception as error:  # a bug of ours, which the client must not take for its own
             self._node.observer.failed(error)
             raise Unavailable(f"a fault of the running node: {error!r}") from error
 
     @property
     def loader(self) -> Loader:
-        """What has the cells that a request refers to and does not bring."""
+        """Loads the cells that a request refers to and does not bring."""
         return self._node.store
 
     # --- any section --------------------------------------------------------------------------
@@ -178,15 +176,15 @@ class Operations:
             try:
                 door = CheckedCells(node.store, scanned=True)
                 for _, _, after in wanted:
-                    door.check_value(after)  # all of it is at hand, and sound
+                    door.check_value(after)  # every cell is here, and well formed
                 self._durably(
                     lambda: cursor.update(
                         lambda live: with_slots(lattice, live, present_slots(live, wanted))
                     )
                 )
             except (SlotMoved, MissingData):
-                # Whoever is ahead in the live value may not be durable yet, and what an edit is
-                # made on is what is durable.
+                # The client redoes its edit on the durable value, so the live value that was
+                # ahead of it has to become durable first.
                 cursor.sync()
                 return False
             return True
@@ -214,7 +212,7 @@ class Operations:
         def offer() -> range:
             rows = list(values)
             key_row, header_row = (None if one is None else list(one) for one in (keys, headers))
-            # Whatever is no cell is sound as it was decoded, and all of it at hand.
+            # Values other than cells were checked when they were decoded.
             columns = (rows, key_row, header_row)
             cells = [one for row in columns for one in row or () if isinstance(one, Cell)]
             if cells:
@@ -225,25 +223,25 @@ class Operations:
         return Vector.of((offsets.start, len(offsets)))
 
     def _clear_the_way(self, *, is_clear: bool) -> None:
-        """Let offers pass, or have them wait: an edit is made again and must not be late again.
+        """Let offers pass, or hold them back while the client of a failed swap redoes its edit.
 
-        Edits take turns, so there is one of them at a time (`NodeEditor`).
+        One flag is enough: edits take turns, so one is in progress at a time (`NodeEditor`).
         """
         if is_clear:
             self._is_clear.set()
         elif self._is_clear.is_set():
             self._is_clear.clear()
-            # Whoever made the edit may have given it up.
+            # The client may have given up, so offers wait for a bounded time.
             asyncio.get_running_loop().call_later(GIVE_WAY_S, self._is_clear.set)
 
     def _durably(self, write: Callable[[], T]) -> T:
-        """Write to the live value; return what `write` does, when that is durable.
+        """Write to the live value; return the result of `write` once it is durable.
 
-        Raises: StoreFull, StoreFailed: nothing was written, since there was no room for what was
-                written before; or it was, and is kept as the text says.
+        Raises: StoreFull, StoreFailed: nothing was written because an earlier write is not stored
+                yet; or it was written and is kept in memory, as the text says.
         """
         if self._is_behind:
-            # What nobody has stored must not become ever more.
+            # Unstored edits are held in memory: no new one until the earlier ones are stored.
             self._node.cursor.sync()
             self._is_behind = False
         written = write()
@@ -255,19 +253,12 @@ class Operations:
         return written
 
     async def _writable(self) -> None:
-        """Return when owners may be written for.
+        """Return when writes below owners are accepted.
 
-        Raises: NoSigningKey: the node has no key. Unfenced: as `_fenced`.
+        Raises: NoSigningKey: the node has no key. Unfenced: not decided in time, or refused.
         """
         if self._node.identity is None:
             raise NoSigningKey(NO_KEY)
-        await self._fenced()
-
-    async def _fenced(self) -> None:
-        """Return when writes are accepted.
-
-        Raises: Unfenced: it is not decided in time, or refused.
-        """
         try:
             async with asyncio.timeout(FENCE_WAIT_S):
                 await self._node.fenced()
@@ -278,7 +269,7 @@ class Operations:
 
     async def _status(self, arguments: Map) -> Value:
         node = self._node
-        reading = await node.monitor.reading()
+        status = await node.monitor.status()
         sections = await asyncio.to_thread(_sections, node.root)
         return to_cell(
             {
@@ -290,28 +281,28 @@ class Operations:
                 "public_key": _hex(node.identity),
                 "owner": _hex(node.owner),
                 "fenced": node.is_fenced,
-                "root_hash": reading.root_hash.hex(),
-                "unchanged_ms": round(reading.unchanged_s * 1_000),
+                "root_hash": status.root_hash.hex(),
+                "unchanged_ms": round(status.unchanged_s * 1_000),
                 "health": node.observer.health,
-                "reasons": dict(reading.reasons),
-                "damage": list(reading.damage),
-                "over_quota": list(reading.inside.over_quota),
-                "connections": reading.inbound + reading.outbound,
-                "bytes_in": reading.traffic.bytes_in,
-                "bytes_out": reading.traffic.bytes_out,
-                "missing_cells": reading.inside.missing_count,
-                "store_bytes": reading.store_bytes,
-                "memory_bytes": reading.process.memory_bytes,
+                "reasons": dict(status.reasons),
+                "damage": list(status.damage),
+                "over_quota": list(status.lane.over_quota),
+                "connections": status.inbound + status.outbound,
+                "bytes_in": status.traffic.bytes_in,
+                "bytes_out": status.traffic.bytes_out,
+                "missing_cells": status.lane.missing_count,
+                "store_bytes": status.store_bytes,
+                "memory_bytes": status.process.memory_bytes,
                 "sections": sections,
-                "peers": [one.document() for one in reading.peers],
-                "guests": [one.document() for one in reading.guests],
-                "counters": dict(reading.counters),
+                "peers": [one.document() for one in status.peers],
+                "guests": [one.document() for one in status.guests],
+                "counters": dict(status.counters),
             }
         )
 
     async def _wait(self, arguments: Map) -> Value:
         known, timeout_ms = _text(arguments, "root_hash"), _timeout_ms(arguments)
-        # Not having changed is an answer: whoever asked looks at the hash and asks again.
+        # No change is an answer, too: the client compares the hash and asks again.
         with contextlib.suppress(Timeout):
             await self._node.wait_until(
                 lambda node: node.root_hash.hex() != known, timeout_ms / 1e3
@@ -329,8 +320,7 @@ class Operations:
         return None
 
     async def _pull(self, arguments: Map) -> Value:
-        has_address = arguments.get("address") is not None
-        await self._node.pull(_text(arguments, "address") if has_address else None)
+        await self._node.pull(_optional_text(arguments, "address"))
         return self._node.root_hash
 
     async def _forget(self, arguments: Map) -> Value:
@@ -343,7 +333,7 @@ class Operations:
     # --- long operations ----------------------------------------------------------------------
 
     def _begin(self, name: str, arguments: Map, work: Work) -> Value:
-        async def run(task: Task) -> Value:
+        async def run(task: NodeTask) -> Value:
             with self._telling_faults():
                 return await work(task)
 
@@ -353,12 +343,13 @@ class Operations:
         return await self._tasks.wait(_need(arguments, "task"), _timeout_ms(arguments) / 1e3)
 
     async def _heal(self, arguments: Map) -> Value:
-        addresses = _optional_vector(arguments, "addresses")
-        folder = _text(arguments, "folder") if arguments.get("folder") is not None else None
+        given = arguments.get("addresses") is not None
+        addresses = [str(one) for one in _vector(arguments, "addresses")] if given else []
+        folder = _optional_text(arguments, "folder")
 
-        async def work(task: Task) -> Value:
-            with HealingSources([str(one) for one in addresses or ()], folder) as sources:
-                healing = await self._node.heal(sources, task.told)
+        async def work(task: NodeTask) -> Value:
+            with HealingSources(addresses, folder) as sources:
+                healing = await self._node.heal(sources, task.on_progress)
                 return to_cell(healing_document(healing, sources))
 
         return self._begin("store.heal", arguments, work)
@@ -373,9 +364,9 @@ class Operations:
         is_dry = arguments.get("dry_run") is True
         store = self._cell_store("has no garbage to collect")
 
-        async def work(task: Task) -> Value:
+        async def work(task: NodeTask) -> Value:
             done = await asyncio.to_thread(
-                collect, store, task.told, grace_ms=grace_ms, plan=plan, is_dry=is_dry
+                collect, store, task.on_progress, grace_ms=grace_ms, plan=plan, is_dry=is_dry
             )
             if not is_dry:
                 await self._node.house.collected(done)
@@ -384,18 +375,17 @@ class Operations:
         return self._begin("store.gc", arguments, work)
 
     async def _import(self, arguments: Map) -> Value:
-        """Import a file or store of this machine."""
         path = _text(arguments, "path")
         pin, merge = str(arguments.get("pin") or ""), arguments.get("merge") is True
         is_known = arguments.get("known") is True
         house, store = self._node.house, self._cell_store("takes no import")
         loop = asyncio.get_running_loop()
 
-        def taking(offer: Offer) -> Absorbed:
-            taken = house.bring(offer, is_known=is_known)
-            return asyncio.run_coroutine_threadsafe(taken, loop).result()
+        def absorb(offer: Offer) -> Absorbed:  # called on the thread of the import
+            work = house.bring(offer, is_known=is_known)
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
 
-        async def work(task: Task) -> Value:
+        async def work(task: NodeTask) -> Value:
             return to_cell(
                 await asyncio.to_thread(
                     import_into,
@@ -403,36 +393,55 @@ class Operations:
                     path,
                     pin=pin,
                     merge=merge,
-                    taking=taking,
-                    progress=task.told,
+                    taking=absorb,
+                    progress=task.on_progress,
                 )
             )
 
         return self._begin("store.import", arguments, work)
 
     def _cell_store(self, without: str) -> CellStore:
-        """Return the store on disk.
-
-        Raises: UsageError: it is in memory; the text ends with `without`.
-        """
         store = self._node.store
         if not isinstance(store, CellStore):
             raise UsageError(f"this node keeps its data in memory and {without}")
         return store
 
-    # --- others -------------------------------------------------------------------------------
+    # --- decisions of the operator --------------------------------------------------------------
 
     async def _show_hosting(self, arguments: Map) -> Value:
-        return await hosting.show(self._node)
+        return to_cell(await self._node.house.ask(hosting_document))
 
     async def _decide_hosting(self, arguments: Map) -> Value:
-        return await hosting.change(self._node, arguments)
+        rule, owner = _text(arguments, "rule"), _text(arguments, "owner")
+        limit = arguments.get("limit")
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise UsageError(f"limit is a number of bytes, got {limit!r}")
+        size = limit if type(limit) is int else None
+        reason = str(arguments.get("reason") or "")
+        await self._node.house.ask(
+            lambda replica: decide(replica, rule, owner, limit=size, reason=reason)
+        )
+        if rule in ("allow", "host"):
+            self._node.look_for_more()  # peers may have what was refused until now
+        return await self._show_hosting(arguments)
 
     async def _forget_owner(self, arguments: Map) -> Value:
-        return await hosting.forget(self._node, arguments)
+        owner, section = _text(arguments, "owner"), _optional_text(arguments, "section")
+        own, reason = arguments.get("own") is True, str(arguments.get("reason") or "")
+        document = await self._node.house.ask(
+            lambda replica: refuse_for_good(replica, owner, section, own=own, reason=reason)
+        )
+        await self._node.house.forget()
+        return to_cell(document)
 
     async def _resolve_fork(self, arguments: Map) -> Value:
-        return await forks.resolve(self._node, arguments)
+        id, action, clock = _text(arguments, "id"), _text(arguments, "action"), self._node.clock
+        if action == "append":
+            # Not in the lane: the answers of peers that open the fence come through the lane.
+            await self._node.fenced()
+        return to_cell(
+            await self._node.house.ask(lambda replica: resolve_fork(replica, id, action, clock))
+        )
 
     async def _stop_node(self, arguments: Map) -> Value:
         self._stop()
@@ -440,24 +449,24 @@ class Operations:
 
 
 _OPERATIONS: Final[dict[str, Operation]] = {
-    "root.put": Operations._put,
-    "root.swap": Operations._swap,
-    "queue.offer_many": Operations._offer_many,
-    "node.status": Operations._status,
-    "node.wait": Operations._wait,
-    "node.add_peer": Operations._add_peer,
-    "node.remove_peer": Operations._remove_peer,
-    "node.pull": Operations._pull,
-    "node.stop": Operations._stop_node,
-    "store.heal": Operations._heal,
-    "store.gc": Operations._gc,
-    "store.forget": Operations._forget,
-    "store.import": Operations._import,
-    "task.wait": Operations._wait_for_task,
-    "hosting.show": Operations._show_hosting,
-    "hosting.decide": Operations._decide_hosting,
-    "owner.forget": Operations._forget_owner,
-    "forks.resolve": Operations._resolve_fork,
+    "root.put": NodeOperations._put,
+    "root.swap": NodeOperations._swap,
+    "queue.offer_many": NodeOperations._offer_many,
+    "node.status": NodeOperations._status,
+    "node.wait": NodeOperations._wait,
+    "node.add_peer": NodeOperations._add_peer,
+    "node.remove_peer": NodeOperations._remove_peer,
+    "node.pull": NodeOperations._pull,
+    "node.stop": NodeOperations._stop_node,
+    "store.heal": NodeOperations._heal,
+    "store.gc": NodeOperations._gc,
+    "store.forget": NodeOperations._forget,
+    "store.import": NodeOperations._import,
+    "task.wait": NodeOperations._wait_for_task,
+    "hosting.show": NodeOperations._show_hosting,
+    "hosting.decide": NodeOperations._decide_hosting,
+    "owner.forget": NodeOperations._forget_owner,
+    "forks.resolve": NodeOperations._resolve_fork,
 }
 
 
@@ -468,7 +477,7 @@ def _sections(root: Value) -> dict[str, str]:
     try:
         return {to_text(key): value_hash(value).hex() for key, value in root.entries()}
     except (Corruption, MissingData):
-        return {}  # of a damaged store; its health says so
+        return {}  # the store is damaged, which its health reports
 
 
 def _hex(key_pair: KeyPair | None) -> str | None:
@@ -496,8 +505,12 @@ def _text(arguments: Map, name: str) -> str:
     return value
 
 
+def _optional_text(arguments: Map, name: str) -> str | None:
+    return None if arguments.get(name) is None else _text(arguments, name)
+
+
 def _peer(arguments: Map) -> tuple[str | None, bytes | None]:
-    """Return the address or the key that names a peer."""
+    """Return (address, key): one of the two names a peer."""
     text = _text(arguments, "address")
     if _KEY.fullmatch(text):
         return None, parse_key(text)
@@ -520,7 +533,3 @@ def _records(arguments: Map, name: str) -> Vector:
     if not 0 < len(column) <= OFFER_RECORDS_MAX:
         raise UsageError(f"{name} are 1 to {OFFER_RECORDS_MAX} in one offer, got {len(column)}")
     return column
-
-
-def _optional_vector(arguments: Map, name: str) -> Vector | None:
-    return None if arguments.get(name) is None else _vector(arguments, name)

@@ -1,15 +1,15 @@
-"""Peers: the nodes this one wants to be connected to, and the effort to stay so.
+"""Peers: the nodes this one wants to be connected to, and the effort to stay connected.
 
-A peer is a node, and a node is its key. It is wanted by an address, by its key, or both; what is
-not given is learnt: the key when it is proved on connecting, an address from those who publish it.
-Two addresses at which the same key answers are one peer with two addresses.
+A peer is a node, identified by its key. It is wanted by an address, by its key, or both; the other
+is learnt: the key when it is proved on connecting, the address from those who publish it. Two
+addresses at which the same key answers are one peer with two addresses.
 
-A wanted peer stays wanted when its connection dies: it is dialled again, after one second at first,
-later up to thirty, each time a random part of that, so that many nodes do not dial it together.
+A wanted peer stays wanted when its connection ends: it is dialled again after one second, later up
+to thirty, each time a random part of that, so that many nodes do not dial it at the same moment.
 
 Two nodes that want each other need one connection, not two. The one dialled by the smaller key
-stays; its other end, knowing both keys as well, ends its own and dials no more while that lives.
-Only who dialled a connection ends it for this reason, so that never both are ended.
+stays; its other end, which knows both keys, ends its own and does not dial while that one lives.
+Only the dialler ends a connection for this reason, so both are never ended at once.
 """
 
 from __future__ import annotations
@@ -28,31 +28,26 @@ from datalattice.node.transport import Endpoint, Link, Transport
 
 BACKOFF_MS_MIN: Final = 1_000
 BACKOFF_MS_MAX: Final = 30_000
-STABLE_S: Final = 5.0
-"""A connection that lived this long starts the back-off anew."""
+STABLE_S: Final = 5.0  # a connection that lived this long starts the back-off anew
 
-OWN_KEY_PAUSE_MS: Final = 600_000
-"""How long an address is left alone at which this node itself, or its twin, answered."""
+OWN_KEY_PAUSE_MS: Final = (
+    600_000  # pause at an address where this node itself, or its twin, answers
+)
 
-DISCOVERED_MAX: Final = 32
-"""Peers that nobody asked for but were found: more are not dialled."""
+DISCOVERED_MAX: Final = 32  # discovered peers that are dialled
+DISCOVERED_FAILURES_MAX: Final = 5  # failures in a row before a discovered peer is forgotten
+FORGOTTEN_MAX: Final = 1_024  # forgotten peers remembered, so that old claims do not revive them
 
-DISCOVERED_FAILURES_MAX: Final = 5
-"""Failures in a row after which a peer that was found is forgotten, until it is heard of anew."""
-
-FORGOTTEN_MAX: Final = 1_024
-"""Peers of which it is remembered that they were forgotten."""
-
+# Sources of a peer: the operator added it; or it is not wanted, and connected to us.
 ADDED: Final = "added"
 INBOUND: Final = "inbound"
-"""Sources of a peer: it was asked for, or it is not wanted and connected by itself."""
 
 OWN_KEY: Final = "this node's own key answers there: of this node, or one on a copy of its folder"
 THEIRS_STAYS: Final = "the connection that it made stays"
 
 
 def backoff_ms(attempt: int, entropy: Entropy) -> int:
-    """Return how long to wait after so many failures: doubling, random in [half, full]."""
+    """Return the pause after `attempt` failures: doubling, random in [half, full]."""
     full_ms = min(BACKOFF_MS_MAX, BACKOFF_MS_MIN << min(attempt, 16))
     share = int.from_bytes(entropy.bytes(4), "big") / 2**32
     return round(full_ms / 2 + share * full_ms / 2)
@@ -60,18 +55,18 @@ def backoff_ms(attempt: int, entropy: Entropy) -> int:
 
 @dataclass(slots=True)
 class PeerInfo:
-    """A wanted peer, or one that connected by itself, and how it stands with it.
+    """A wanted peer, or one that connected to us, and its state.
 
     address:            where it is dialled, None while no address is known.
     public_key:         its key, None until it was proved or given.
     connected, proved: whether there is a connection in either direction, and its key was proved.
-    failures:           attempts in a row that came to nothing.
-    reason:             how the last attempt went, in words.
-    source:             `added`, who told of it: `p2p`, `mdns`; or `inbound`: it is not wanted.
-    connected_since_ms, last_seen_ms: Unix milliseconds, None when it never was.
-    refusal:            why its last value was not taken, or not in full; None when it was.
+    failures:           attempts in a row that failed.
+    reason:             the outcome of the last attempt, for people.
+    source:             `added`, `p2p` or `mdns` (discovered), or `inbound`: it is not wanted.
+    connected_since_ms, last_seen_ms: Unix milliseconds, None for never.
+    refusal:            why its last value was not taken in full, None when it was.
     refused_since_ms:   since when none was taken in full, Unix milliseconds.
-    suspicion:          what it sent that no honest peer sends, and when that was; None: nothing.
+    suspicion:          what it sent that no honest peer sends; None: nothing.
     """
 
     address: str | None
@@ -93,8 +88,10 @@ class PeerInfo:
 class WantedPeer:
     """A wanted peer with what is needed to reach it.
 
-    addresses: those that were given; `learnt` the one that others tell, newest by `stamp`.
-    pinned:    whether the key was given, so that no other will do.
+    addresses: the given ones. learnt: the discovered one, claimed at time `stamp`.
+    pinned:    the key was given, so no other is accepted.
+    turn:      counts the attempts; it selects the address to dial.
+    news:      set when it is worth dialling before the pause is over.
     """
 
     info: PeerInfo
@@ -109,28 +106,25 @@ class WantedPeer:
     task: asyncio.Task[None] | None = None
 
     @property
-    def places(self) -> list[Endpoint]:
+    def endpoints(self) -> list[Endpoint]:
         """Every address to try, each with the key it has to prove."""
         known = [*self.addresses, *([] if self.learnt is None else [self.learnt])]
         key = self.info.public_key if self.pinned else None
         return [one if key is None else one.with_key(key) for one in known]
 
     def has(self, address: Endpoint) -> bool:
-        """Return whether it is one of its addresses, whatever key is named with it."""
-        return any(_is_same(one, address) for one in self.places)
+        """Return whether an address is one of its own, whatever key is named with it."""
+        return any(_is_same(one, address) for one in self.endpoints)
 
     def show(self) -> None:
-        """Let `info` name the address whose turn it is."""
-        places = self.places
-        self.info.address = str(places[self.turn % len(places)]) if places else None
+        """Show the address whose turn it is in `info`."""
+        endpoints = self.endpoints
+        self.info.address = str(endpoints[self.turn % len(endpoints)]) if endpoints else None
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A connection that was made to a peer: its id here, the address, the stream.
-
-    is_added: the operator named this peer.
-    """
+class OutboundLink:
+    """A dialled link, and the id of its connection. is_added: the operator named the peer."""
 
     id: str
     address: Endpoint
@@ -138,11 +132,8 @@ class Call:
     is_added: bool = False
 
 
-Serve = Callable[[Call], Awaitable[str]]
-"""Runs a connection until it ends; returns why it ended."""
-
-Close = Callable[[str, str], None]
-"""Ends the connection with an id, for a reason."""
+Serve = Callable[[OutboundLink], Awaitable[str]]  # runs a connection; returns why it ended
+Close = Callable[[str, str], None]  # ends the connection with an id, for a reason
 
 
 class Peers:
@@ -167,9 +158,9 @@ class Peers:
         self._numbers = itertools.count(1)
         self._peers: list[WantedPeer] = []
         self._inbound: dict[bytes, list[str]] = {}  # proven key -> ids of connections they made
-        self._forgotten: dict[bytes, int] = {}  # key -> stamp up to which it is not heard of
+        self._forgotten: dict[bytes, int] = {}  # key -> stamp up to which claims are ignored
+        # Called when a wanted peer was connected, or lost, or could not be reached.
         self.changed: Callable[[], None] = lambda: None
-        """Called when a wanted peer was connected, or lost, or could not be reached."""
 
     @property
     def infos(self) -> list[PeerInfo]:
@@ -177,11 +168,11 @@ class Peers:
         return [peer.info for peer in self._peers]
 
     def keys(self) -> list[bytes]:
-        """Return the keys of the wanted peers, as far as they are known."""
+        """Return the known keys of the wanted peers."""
         return [info.public_key for info in self.infos if info.public_key is not None]
 
     def is_added(self, public_key: bytes) -> bool:
-        """Return whether the peer with this key was added, and not merely found."""
+        """Return whether the peer with this key was added, not only discovered."""
         peer = self._with_key(public_key)
         return peer is not None and peer.info.source == ADDED
 
@@ -193,37 +184,37 @@ class Peers:
         Raises: UsageError: neither address nor key, not an address, not a key, two different keys,
                 or the key of this node itself.
         """
-        place = None if address is None else self._transport.endpoint(address)
+        endpoint = None if address is None else self._transport.endpoint(address)
         key = public_key
-        if place is not None and place.public_key is not None:
-            if key not in (None, place.public_key):
+        if endpoint is not None and endpoint.public_key is not None:
+            if key not in (None, endpoint.public_key):
                 raise UsageError(f"{address} names another key than {key.hex() if key else ''}")
-            key = place.public_key
-        if key is None and place is None:
+            key = endpoint.public_key
+        if key is None and endpoint is None:
             raise UsageError("a peer has an address, a public key, or both; got neither")
         if key is not None and len(key) != PUBLIC_KEY_BYTES:
             raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes, got {len(key)}")
         if key is not None and key == self._own_key:
             raise UsageError(f"{key.hex()} is the key of this node itself")
         peer = self._with_key(key) if key is not None else None
-        if peer is None and place is not None:
-            peer = next((one for one in self._peers if one.has(place)), None)
+        if peer is None and endpoint is not None:
+            peer = next((one for one in self._peers if one.has(endpoint)), None)
             if peer is not None and key is not None and peer.info.public_key not in (None, key):
-                peer = None  # somebody else answered there until now
+                peer = None  # another node answered at this address until now
         if peer is None:
             peer = self._start(PeerInfo(None, key))
         peer.info.source = ADDED
         if key is not None:
             peer.info.public_key, peer.pinned = key, True
-        if place is not None and not any(one == place for one in peer.addresses):
-            if not peer.has(place):
+        if endpoint is not None and not any(one == endpoint for one in peer.addresses):
+            if not peer.has(endpoint):
                 peer.news.set()
-            peer.addresses = [one for one in peer.addresses if not _is_same(one, place)]
-            peer.addresses.append(place)
+            peer.addresses = [one for one in peer.addresses if not _is_same(one, endpoint)]
+            peer.addresses.append(endpoint)
         peer.show()
 
     async def remove(self, address: str | None = None, *, public_key: bytes | None = None) -> None:
-        """Close the connections to a peer and want it no more; one of its addresses will do.
+        """Close the connections to a peer, named by any of its addresses, and stop dialling it.
 
         Raises: UsageError: it is not wanted.
         """
@@ -240,14 +231,14 @@ class Peers:
     ) -> WantedPeer | None:
         """Return the wanted peer with an address or a key."""
         if public_key is None and address is not None:
-            place = self._transport.endpoint(address)
-            if (named := next((one for one in self._peers if one.has(place)), None)) is not None:
+            endpoint = self._transport.endpoint(address)
+            if (named := next((one for one in self._peers if one.has(endpoint)), None)) is not None:
                 return named
-            public_key = place.public_key
+            public_key = endpoint.public_key
         return None if public_key is None else self._with_key(public_key)
 
     def connection_ids(self, peer: WantedPeer | None = None) -> list[str]:
-        """Return the ids of the connections to a wanted peer, or to all of them: one for each."""
+        """Return the id of one connection to a wanted peer, or to each of them."""
         found = []
         for one in self._peers if peer is None else [peer]:
             if one.connection_id is not None:
@@ -257,17 +248,17 @@ class Peers:
         return found
 
     async def close(self) -> None:
-        """Close all connections and dial no more."""
+        """Close all connections, and stop dialling."""
         for peer in list(self._peers):
             await self._end(peer)
 
-    # --- hearing of peers ---------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------
 
     def learn(self, public_key: bytes, address: Endpoint, stamp: int, source: str) -> bool:
-        """Take in where a node is said to be; return whether that is of use.
+        """Take in a claim of where a node is; return whether it was used.
 
-        A newer `stamp` replaces what an older one said. Nodes that nobody added are dialled, too,
-        up to a limit, and forgotten when they cannot be reached.
+        A newer `stamp` replaces an older claim. Nodes that the operator did not add are dialled,
+        too, up to a limit, and forgotten when they cannot be reached.
         """
         if public_key == self._own_key or self._forgotten.get(public_key, -1) >= stamp:
             return False
@@ -288,7 +279,7 @@ class Peers:
         return True
 
     def arrived(self, id: str, public_key: bytes) -> None:
-        """Note a connection that the holder of a key made to us."""
+        """Note an inbound connection whose key was proved."""
         self._inbound.setdefault(public_key, []).append(id)
         peer = self._with_key(public_key)
         if peer is None:
@@ -298,7 +289,7 @@ class Peers:
             self._drop(peer.connection_id, THEIRS_STAYS)
 
     def gone(self, id: str, public_key: bytes) -> None:
-        """Note that such a connection has ended."""
+        """Note that an inbound connection has ended."""
         ids = self._inbound.get(public_key, [])
         if id in ids:
             ids.remove(id)
@@ -310,19 +301,19 @@ class Peers:
             peer.news.set()
 
     def identified(self, id: str, public_key: bytes) -> None:
-        """Note that the other end of a connection we made has proved its key on it."""
+        """Note the key that the other end of a dialled connection has proved."""
         peer = next((one for one in self._peers if one.connection_id == id), None)
         if peer is None:
             return
-        place = next((one for one in peer.places if str(one) == peer.info.address), None)
-        reason = self._proved(peer, place, public_key)
+        endpoint = next((one for one in peer.endpoints if str(one) == peer.info.address), None)
+        reason = self._proved(peer, endpoint, public_key)
         if reason is None:
             self._seen(peer, proved=True)
         else:
             self._drop(id, reason)
 
     def taken(self, id: str, refusal: str | None) -> None:
-        """Note that a value of a peer was taken in full, or why it was not."""
+        """Note that a value of a peer was taken in full, or why not."""
         for info in self._at(id):
             info.refusal = refusal
             if refusal is None:
@@ -336,11 +327,11 @@ class Peers:
             info.suspicion, info.suspected_ms = reason, self._clock.now_ms()
 
     def _at(self, id: str) -> list[PeerInfo]:
-        """Return the peer with a connection, if it is a wanted one."""
+        """Return the wanted peers with a connection."""
         theirs = [key for key, ids in self._inbound.items() if id in ids]
         return [p.info for p in self._peers if p.connection_id == id or p.info.public_key in theirs]
 
-    # --- the effort ---------------------------------------------------------------------------
+    # --- dialling -----------------------------------------------------------------------------
 
     def _start(self, info: PeerInfo) -> WantedPeer:
         peer = WantedPeer(info)
@@ -349,7 +340,7 @@ class Peers:
         return peer
 
     async def _end(self, peer: WantedPeer) -> None:
-        """Want a peer no more."""
+        """Stop wanting a peer."""
         if peer not in self._peers:
             return
         self._peers.remove(peer)
@@ -361,7 +352,7 @@ class Peers:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _keep(self, peer: WantedPeer) -> None:
-        # That a cancellation gets lost on its way must not keep the effort alive.
+        # Checked each time: a cancellation that got lost must not keep this task alive.
         while peer in self._peers:
             peer.news.clear()
             if self._inbound.get(peer.info.public_key or b""):
@@ -370,15 +361,15 @@ class Peers:
                 await peer.news.wait()
                 await asyncio.sleep(backoff_ms(0, self._entropy) / 1_000)
                 continue
-            places = peer.places
-            if not places:
+            endpoints = peer.endpoints
+            if not endpoints:
                 peer.info.reason = "no address of it is known yet"
                 await peer.news.wait()
                 continue
-            place = places[peer.turn % len(places)]
-            peer.info.address = str(place)
+            endpoint = endpoints[peer.turn % len(endpoints)]
+            peer.info.address = str(endpoint)
             peer.pause_ms = 0
-            await self._attempt(peer, place)
+            await self._attempt(peer, endpoint)
             if peer not in self._peers:
                 return
             failures = peer.info.failures + 1
@@ -392,29 +383,29 @@ class Peers:
                 async with asyncio.timeout(pause_ms / 1_000):
                     await peer.news.wait()
 
-    async def _attempt(self, peer: WantedPeer, place: Endpoint) -> None:
-        """Dial once, and serve the connection until it ends."""
+    async def _attempt(self, peer: WantedPeer, endpoint: Endpoint) -> None:
+        """Dial once, and run the connection until it ends."""
         try:
-            link = await self._transport.dial(str(place))
+            link = await self._transport.dial(str(endpoint))
         except OSError as error:
             peer.info.reason = error.strerror or str(error) or type(error).__name__
             peer.turn += 1
             return
         key = link.public_key
-        reason = None if key is None else self._proved(peer, place, key)
+        reason = None if key is None else self._proved(peer, endpoint, key)
         if reason is not None:
             peer.info.reason = reason
-            if reason == OWN_KEY:  # the two tell each other of their starts, and end it
-                await self._serve(Call(f"out {place} #{next(self._numbers)}", place, link, False))
+            if reason == OWN_KEY:  # both report their starts, so that a copied folder shows
+                await self._serve(OutboundLink(self._new_id(endpoint), endpoint, link))
             link.abort()
             return
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        id = peer.connection_id = f"out {place} #{next(self._numbers)}"
+        id = peer.connection_id = self._new_id(endpoint)
         self._seen(peer, proved=key is not None)
         peer.info.reason, reason = "connected", "ended"
         try:
-            reason = await self._serve(Call(id, place, link, peer.info.source == ADDED))
+            reason = await self._serve(OutboundLink(id, endpoint, link, peer.info.source == ADDED))
         finally:
             peer.connection_id = None
             peer.info.reason = reason
@@ -425,8 +416,11 @@ class Peers:
         else:
             peer.turn += 1
 
-    def _proved(self, peer: WantedPeer, place: Endpoint | None, key: bytes) -> str | None:
-        """Take in the key that answers at a peer's address; return why not to go on, if so."""
+    def _new_id(self, endpoint: Endpoint) -> str:
+        return f"out {endpoint} #{next(self._numbers)}"
+
+    def _proved(self, peer: WantedPeer, endpoint: Endpoint | None, key: bytes) -> str | None:
+        """Take in the key that answers at an address; return why the link ends, None to go on."""
         if key == self._own_key:
             peer.pause_ms = OWN_KEY_PAUSE_MS
             return OWN_KEY
@@ -434,7 +428,7 @@ class Peers:
         if known != key:
             other = self._with_key(key)
             if other is not None and other is not peer:
-                self._hand_over(peer, place, other)
+                self._hand_over(peer, endpoint, other)
                 return f"the same node as {other.info.address}"
             if peer.pinned:
                 return f"it proved the key {key.hex()}, not {(known or b'').hex()}"
@@ -443,28 +437,29 @@ class Peers:
             return THEIRS_STAYS
         return None
 
-    def _hand_over(self, peer: WantedPeer, place: Endpoint | None, other: WantedPeer) -> None:
-        """Give an address to the peer whose key answers there."""
-        moved = [one for one in peer.addresses if place is None or _is_same(one, place)]
+    def _hand_over(self, peer: WantedPeer, endpoint: Endpoint | None, other: WantedPeer) -> None:
+        """Move an address to the peer whose key answers there."""
+        moved = [one for one in peer.addresses if endpoint is None or _is_same(one, endpoint)]
         peer.addresses = [one for one in peer.addresses if one not in moved]
         other.addresses.extend(one for one in moved if not other.has(one))
         if peer.info.source == ADDED:
             other.info.source = ADDED
         if not peer.addresses and not peer.pinned:
-            self._peers.remove(peer)  # its effort ends when it finds itself unwanted
+            self._peers.remove(peer)  # its task ends when it finds itself unwanted
         else:
             peer.show()
         if other.connection_id is None:
             other.news.set()
 
     def _forget(self, peer: WantedPeer) -> None:
-        """Want a peer no more that was found and is not there."""
+        """Forget a discovered peer that cannot be reached."""
         self._peers.remove(peer)
         if len(self._forgotten) >= FORGOTTEN_MAX:
             del self._forgotten[next(iter(self._forgotten))]
         self._forgotten[peer.info.public_key or b""] = peer.stamp
 
     def _theirs_stays(self, key: bytes) -> bool:
+        # Of two connections between two nodes, the one dialled by the smaller key stays.
         return self._own_key is not None and key < self._own_key
 
     def _with_key(self, key: bytes) -> WantedPeer | None:
@@ -493,5 +488,5 @@ class Peers:
 
 
 def _is_same(one: Endpoint, other: Endpoint) -> bool:
-    """Return whether two places are one, whatever key is named with it."""
+    """Return whether two endpoints have one address, whatever keys are named with them."""
     return one.with_key(None) == other.with_key(None)

@@ -4,11 +4,11 @@
         node.cursor.path(...).set(...)
         await node.sync()                 # durable here, on its way to the peers
 
-Who does what: the event loop moves bytes and keeps connections; a lane on a small pool of
-threads owns the replicator with everything that touches the store; user threads change the cursor
-as they like and call `cursor.sync()`, which returns when what they wrote is durable.
+Threads: the event loop moves bytes and keeps connections. A lane, on a small pool of threads, owns
+the replicator with everything that touches the store. User threads change the cursor as they like
+and call `cursor.sync()`, which returns when their writes are durable.
 
-Length: one node is put together here; what its parts do stands in their modules.
+Length: the parts of a node are put together here, and started and closed in order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from datalattice.client import Progress
 from datalattice.client.fence import owned_paths
 from datalattice.client.settings import NodeConfig, parse_owner, partial_paths
 from datalattice.clock import Clock, SystemClock
-from datalattice.crypto import Entropy, KeyPair, SystemEntropy
+from datalattice.crypto import Entropy, KeyPair, KeyRing, SystemEntropy
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
     NoSigningKey,
@@ -41,28 +41,21 @@ from datalattice.errors import (
 )
 from datalattice.lattice import Lattice, MergeContext, root_lattice
 from datalattice.node.backup import Backup
-from datalattice.node.connection import Connection, Traffic
+from datalattice.node.connection import Connection
 from datalattice.node.directory import publish
-from datalattice.node.fencing import Links
-from datalattice.node.forkhealth import FORKS, fork_trouble
+from datalattice.node.fencing import FencePeers, Guard
 from datalattice.node.grids import AuthorityWatch, web_keys
-from datalattice.node.guarding import Guard
 from datalattice.node.heal import Healer
-from datalattice.node.host import LATTICE, Host
-from datalattice.node.hosts import Hosts
+from datalattice.node.hosts import Host, Hosts
 from datalattice.node.housekeeping import Housekeeper
-from datalattice.node.keys import node_keys
-from datalattice.node.ledger import LatticeLedger
+from datalattice.node.latticehost import LatticeLedger, PullWaiters, read_lane, unwritten
 from datalattice.node.logs import log_event
-from datalattice.node.looking import look_inside
 from datalattice.node.monitor import Monitor
 from datalattice.node.network import Network
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
-from datalattice.node.pulling import PullWaiters
-from datalattice.node.reading import Inside
+from datalattice.node.status import FORKS, LaneStatus, fork_trouble
 from datalattice.node.transport import TcpTransport, Transport
-from datalattice.node.unwritten import unwritten
 from datalattice.store import CellStore, CheckedCells, Fetch, Healing, Store
 from datalattice.sync import (
     Effects,
@@ -74,18 +67,13 @@ from datalattice.sync import (
     WireProtocol,
     owner_text,
 )
-from datalattice.wire import Framing
+from datalattice.wire import LATTICE, Framing
 
 PULL_TIMEOUT_S: Final = 30.0
-CLOSE_TIMEOUT_S: Final = 10.0
-LOOK_S: Final = 0.05
-"""How often a condition that is waited for is looked at without a change."""
-
-WRITER_WAIT_S: Final = 0.5
-"""How long a start waits for a program that writes to the store: those hand it over."""
-
-FAREWELL_S: Final = 1.0
-"""How long a closing node waits for its last frames to leave."""
+LAST_PUBLICATION_S: Final = 10.0  # a closing node waits this long for its last writes to be durable
+FAREWELL_S: Final = 1.0  # and this long for its last frames to leave
+CONDITION_S: Final = 0.05  # `wait_until` checks its condition this often without a change
+WRITER_WAIT_S: Final = 0.5  # a start waits this long for a writing program, which yields the store
 
 R = TypeVar("R", bound=Replica)
 
@@ -113,15 +101,15 @@ def open_node(
     """Return a node, to be started by `async with`.
 
     store:    a folder, which the node opens and closes; or an open store, which stays open.
-    identity: the key that this node proves to peers, of its own `:local` slot.
-    keys:     those of the owners it writes for; its own operations write under the first, under
-              the identity when there is none.
+    identity: the key that this node proves to peers, and of its own `:local` slot.
+    keys:     of the owners it writes for; its own operations write under the first, or under the
+              identity if there is none.
     key_pair: one key as both; without any key, writes below owners fail.
-    lattice:  of the whole value; the standard root when not given.
+    lattice:  of the root value; the standard root lattice by default.
     backups:  further stores that are kept at the latest value.
-    accept_unfenced: write in a copied, restored or moved folder though no peer can be asked.
-    config:   everything else; the settings above are not looked at when it is given.
-    Raises: UsageError: an option is wrong. What is wrong with the folder shows at the start.
+    accept_unfenced: write in a copied, restored or moved folder although no peer can be asked.
+    config:   all settings; it replaces port, bind, peers and accept_unfenced.
+    Raises: UsageError: an option is wrong. Errors of the folder are raised by the start.
     """
     config = config or NodeConfig(
         port=port, bind=bind, peers=tuple(peers), accept_unfenced=accept_unfenced
@@ -144,7 +132,7 @@ def open_node(
 class NodeServer:
     """A running node.
 
-    Methods belong to the event loop it was started in, the cursor to everybody.
+    Methods belong to the event loop it was started in; the cursor may be used on any thread.
     """
 
     def __init__(
@@ -162,7 +150,7 @@ class NodeServer:
         transport: Transport | None = None,
         backups: Iterable[Backup] = (),
     ) -> None:
-        self.identity, self.owner, ring = node_keys(key_pair, identity, keys)
+        self.identity, self.owner, ring = _node_keys(key_pair, identity, keys)
         if config.url is not None and self.identity is None:
             raise NoSigningKey("a node signs the url it publishes, so it needs a key pair")
         self.config = config
@@ -172,9 +160,9 @@ class NodeServer:
         self._where = store
         self._lattice = lattice or root_lattice()
         known = None if verifier is not None else web_keys(config.did_web, self.clock)
-        self._authority = None if known is None else AuthorityWatch(self, known)
+        self._authority = None if known is None else AuthorityWatch(self.pull, known)
         self._context = MergeContext(key_pair=self.identity, verifier=verifier or known, keys=ring)
-        # A node without a key encrypts with one that is gone at its end.
+        # A node without a key encrypts its links under a key made for this run.
         proved = self.identity or KeyPair.generate()
         self._network = Network(
             config,
@@ -200,13 +188,13 @@ class NodeServer:
             self._entropy,
             self.identity,
             owned_paths(self._lattice, self._context),
-            Links(lambda: self.peers, self._network.to_peers, self._ask_for),
+            FencePeers(lambda: self.peers, self._network.to_peers, self._ask_for),
         )
         self._network.peers.changed = self._guard.fence.woken
         self._changed = asyncio.Event()
         self._watcher_count = 0
         self._closing = False
-        self.monitor = Monitor(self, time.monotonic)
+        self.monitor = Monitor(self, self._network, time.monotonic)
         self._network.linked = self.monitor.linked
 
     # --- life ---------------------------------------------------------------------------------
@@ -224,9 +212,9 @@ class NodeServer:
         await self.close()
 
     async def start(self) -> None:
-        """Open the store, announce what is in it, listen, and dial the peers.
+        """Open the store, announce its value, listen, and dial the peers.
 
-        Writes below owners wait from then on until peers were asked (`fenced`); `async with` waits.
+        Writes below owners wait until peers were asked (see `fenced`); `async with` waits for that.
         Raises: StoreError: the store cannot be opened. UsageError: the port is in use.
         """
         self._loop = asyncio.get_running_loop()
@@ -247,7 +235,7 @@ class NodeServer:
             for backup in self.backups:
                 backup.start(self._store, self.observer, self._lattice)
                 self._backing.append(backup)
-            self._back_up()  # before the lane begins: what it commits is later
+            self._back_up()  # before the lane begins, so that its later commits replace this one
             await self._network.listen(self._hosts)
             await self.monitor.start(self.config)
         except BaseException:
@@ -256,7 +244,7 @@ class NodeServer:
             if self._owned is not None:
                 self._owned.close()
             raise
-        self._host.start(self._network)
+        self._host.start(self._network.carry_out)
         self._healer.start()
         self.house.start()
         if self._authority is not None:
@@ -264,7 +252,7 @@ class NodeServer:
         try:
             if self.config.url is not None:
                 key = self._network.own_key
-                # A node on a full disk serves, and its healer tries again.
+                # A node on a full disk still serves; its healer retries the write.
                 with contextlib.suppress(StoreFull):
                     await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
             await self._network.connect(lambda: self.root, self.changed)
@@ -274,7 +262,7 @@ class NodeServer:
             raise
 
     async def _lattice_host(self) -> Host[LatticeReplica]:
-        """Read the store; return the host of what is in it, with those who look after it."""
+        """Return the host of the lattice in the store; make its healer and housekeeper."""
         self._replica = await asyncio.to_thread(
             LatticeReplica,
             self._store,
@@ -289,6 +277,10 @@ class NodeServer:
             self.config.message_bytes_max,
         )
         self.observer.checks[FORKS] = lambda: fork_trouble(self._replica.evidence)
+
+        def failed(error: Exception) -> None:
+            self._healer.failed(error)  # made below: it needs the lane of the host
+
         start, pace = self._guard.start, self.config.pace
         protocol = LatticeProtocol(
             self.clock, self.config.dialect, pace, self.identity, self._entropy, start
@@ -297,11 +289,11 @@ class NodeServer:
             (LATTICE, b""),
             self._replica,
             Replicator(self._replica, protocol, pace),
-            self._failed,
+            failed,
             self._hosts.pool,
             ledger=LatticeLedger(self._replica, self._partial),
-            told=self._told,
-            heard=self._heard,
+            in_lane=self._in_lane,
+            on_loop=self._on_loop,
         )
         self._hosts.add(host, Framing(self.config.bounds.message_bytes_max))
         self._healer = Healer(
@@ -316,9 +308,9 @@ class NodeServer:
         return host
 
     async def close(self) -> None:
-        """Make the last local writes durable, tell the peers, and end.
+        """Make the last local writes durable, send them to the peers, and end.
 
-        Raises: StoreError: the last writes could not be made durable; the text says what is lost.
+        Raises: StoreError: the last writes could not be made durable; the text names the loss.
         """
         if self._closing:
             return
@@ -330,7 +322,7 @@ class NodeServer:
             if self._authority is not None:
                 await self._authority.close()
             await self.monitor.close()
-            await asyncio.to_thread(self._host.lane.publish, CLOSE_TIMEOUT_S)
+            await asyncio.to_thread(self._host.lane.publish, LAST_PUBLICATION_S)
         except (StoreError, TimeoutError) as error:
             failure = error
         finally:
@@ -341,7 +333,7 @@ class NodeServer:
             failure = failure or await self._end_hosts()
             await asyncio.to_thread(self._hosts.pool.close)
             lost = [] if failure is None else await asyncio.to_thread(self._unwritten)
-            with contextlib.suppress(StoreError):  # it is counted again
+            with contextlib.suppress(StoreError):  # usage is counted anew at the next start
                 await asyncio.to_thread(self.house.save)
             await self._end_backups()
             for backup in self._backing:
@@ -359,7 +351,7 @@ class NodeServer:
                     raise failure
 
     def _unwritten(self) -> list[str]:
-        """Return what was never stored, and log it."""
+        """Return the edits that were never stored, and log them."""
         lost = unwritten(self._lattice, self._replica.root, self.cursor.get())
         for what in lost:
             log_event(logging.ERROR, "lost-unwritten", what=what)
@@ -369,7 +361,7 @@ class NodeServer:
         await asyncio.gather(*(asyncio.to_thread(one.close) for one in self._backing))
 
     async def _end_hosts(self) -> StoreError | TimeoutError | None:
-        """End the replicas beside the lattice; return why the first of them lost writes, if so."""
+        """End the replicas beside the lattice; return the error of the first that lost writes."""
         first: StoreError | TimeoutError | None = None
         for host in self._hosts:
             if host is not self._host:
@@ -381,23 +373,23 @@ class NodeServer:
         return first
 
     async def _farewell(self) -> None:
-        """Let what peers have not been told leave, for a short while."""
+        """Send what peers have not received yet, for a short while."""
 
         def hurry(replicator: Replicator, now_ms: int) -> None:
             replicator.publish(now_ms, at_once=True)
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
-                told = (host.act(hurry) for host in self._hosts)
-                await asyncio.gather(*told, return_exceptions=True)
+                sent = (host.act(hurry) for host in self._hosts)
+                await asyncio.gather(*sent, return_exceptions=True)
                 await asyncio.gather(*(one.drained() for one in self.connections))
 
     # --- the fence ----------------------------------------------------------------------------
 
     async def fenced(self) -> None:
-        """Return when writes below owners are accepted: peers were asked, or could not be in time.
+        """Return when writes below owners are accepted: peers have answered, or none did in time.
 
-        Raises: Unfenced: this is a copied, restored or moved folder, and no peer could be asked.
+        Raises: Unfenced: the folder was copied, restored or moved, and no peer could be asked.
                 IdentityCloned: another node runs with the identity of this one.
         """
         await self._guard.fence.settled()
@@ -405,11 +397,11 @@ class NodeServer:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether a peer has said, since the start, what owners here have written elsewhere."""
+        """Whether a peer has answered, since the start, what owners here wrote elsewhere."""
         return self._guard.fence.is_asked
 
     async def _ask_for(self, connection: Connection, path: tuple[Value, ...]) -> str | None:
-        return await self._pulls.ask(self._host.lane, connection, path, is_strict=True)
+        return await self._pulls.ask(self._host, connection, path, is_strict=True)
 
     # --- the value ----------------------------------------------------------------------------
 
@@ -420,24 +412,21 @@ class NodeServer:
 
     @property
     def root_hash(self) -> bytes:
-        """The hash of what this node announces: equal on nodes that have converged.
-
-        It does not cover `:local`, which stays here.
-        """
+        """The hash of the announced value: equal on nodes that have converged."""
         return self._replica.announced_hash
 
     @property
     def root(self) -> Value:
-        """The value this node announces: durable, and without `:local`."""
+        """The announced value: durable, and without `:local`."""
         return self._replica.announced
 
     @property
     def damage(self) -> tuple[str, ...]:
-        """Damaged places of the store that were met so far, with file and byte."""
+        """Damaged locations of the store found so far, with file and byte."""
         return tuple(str(one) for one in self._store.damage)
 
     async def sync(self) -> None:
-        """Make what was written durable, without blocking the event loop meanwhile.
+        """Make local writes durable, without blocking the event loop.
 
         Raises: StoreError: it could not be written.
         """
@@ -446,8 +435,8 @@ class NodeServer:
     def stage(self, values: Iterable[Value]) -> None:
         """Put the cells of values into the store, durably, for a later write to refer to.
 
-        Raises: MissingData: cells below them are neither here nor among them. BadFormat: one is not
-                sound.
+        Raises: MissingData: a cell below them is neither here nor among them. BadFormat: one is
+                malformed.
         """
         values = list(values)
         door = CheckedCells(self._store, scanned=True)
@@ -458,7 +447,7 @@ class NodeServer:
         self._store.sync()
 
     async def heal(self, others: Fetch | None = None, progress: Progress | None = None) -> Healing:
-        """Check the whole store, and repair it with the help of the peers, then of `others`.
+        """Check every cell of the store; fetch damaged ones from the peers, then from `others`.
 
         Raises: UsageError: the store is in memory. StoreError: it cannot be written.
         """
@@ -471,7 +460,7 @@ class NodeServer:
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[None]:
-        """Be told of changes: one that nobody watches does not wake the event loop."""
+        # A change wakes the event loop only while it is watched for.
         self._watcher_count += 1
         try:
             yield
@@ -481,17 +470,17 @@ class NodeServer:
     async def wait_until(
         self, condition: Callable[[NodeServer], bool], timeout_s: float = 30.0
     ) -> None:
-        """Return when `condition` holds; it is looked at after every change, and every 50 ms.
+        """Return when `condition` holds; it is checked after every change, and every 50 ms.
 
-        It may be about a peer, which takes in what it is sent without a word.
-        Raises: Timeout: it did not come to hold.
+        Raises: Timeout: it did not hold in time.
         """
         try:
             with self._watching():
                 async with asyncio.timeout(timeout_s):
+                    # Also without a change here: a condition may be about a peer's state.
                     while not condition(self):
                         with contextlib.suppress(TimeoutError):
-                            async with asyncio.timeout(LOOK_S):
+                            async with asyncio.timeout(CONDITION_S):
                                 await self._changed.wait()
         except TimeoutError as error:
             raise Timeout(f"what was waited for did not happen in {timeout_s} s") from error
@@ -522,7 +511,7 @@ class NodeServer:
 
     @property
     def peers(self) -> list[PeerInfo]:
-        """The peers this node wants to be connected to; `guests` are those that only came."""
+        """The peers this node wants to be connected to."""
         return self._network.peers.infos
 
     @property
@@ -535,19 +524,10 @@ class NodeServer:
         """The connections in either direction."""
         return list(self._network.connections.values())
 
-    def link_to(self, peer: PeerInfo) -> Connection | None:
-        """Return the connection with a wanted peer, whoever made it."""
-        return self._network.link_to(peer)
-
     @property
     def held_bytes(self) -> int:
-        """Bytes that wait here to be received, handled or sent, over all connections."""
+        """Bytes that wait to be received, handled or sent, over all connections."""
         return self._network.held_bytes
-
-    @property
-    def past_traffic(self) -> Traffic:
-        """What went over connections that have ended."""
-        return self._network.past_traffic
 
     @property
     def store(self) -> Store:
@@ -559,15 +539,9 @@ class NodeServer:
         """The folder of the store, None for one in memory."""
         return self._store.path if isinstance(self._store, CellStore) else None
 
-    @property
-    def guests(self) -> list[tuple[PeerInfo, Connection]]:
-        """The connections that others than wanted peers made, and who they are."""
-        return self._network.guests
-
-    async def look_inside(self) -> Inside:
-        """Return what only the lane knows, once it has time to tell."""
-        links = self._network.connections
-        return await look_inside(self._host.lane, self._replica, self._pulls, links)
+    async def read_lane(self) -> LaneStatus:
+        """Return what only the lane knows, once it has a turn."""
+        return await read_lane(self._host, self._pulls, self._network.connections)
 
     # --- further replicas ---------------------------------------------------------------------
 
@@ -582,11 +556,11 @@ class NodeServer:
     ) -> Host[R]:
         """Replicate something beside the lattice, with the peers that both sides admit.
 
-        It talks on streams of its own, on connections of nodes that have several (`tls://`).
+        It talks on streams of its own, which only multiplexed connections have (`tls://`).
 
         protocol, store_id: its name on every node that has it: 1 to 64 ASCII characters, up to 64
                             bytes. wire: makes its conversations. framing: how its frames are cut.
-        Raises: UsageError: there is one with this name, or it is too long.
+        Raises: UsageError: the name is taken or too long.
                 StoreClosed: the node is closed, or was not started.
         """
         host = Host(
@@ -597,11 +571,11 @@ class NodeServer:
             self._hosts.pool,
         )
         self._hosts.add(host, framing or Framing())
-        host.start(self._network)
+        host.start(self._network.carry_out)
         return host
 
     async def unhost(self, host: Host[R]) -> None:
-        """Replicate something no more; what was written to it is durable on return.
+        """Stop replicating something; what was written to it is durable on return.
 
         Raises: UsageError: it is not here. StoreError: the last writes could not be made durable.
         """
@@ -613,7 +587,7 @@ class NodeServer:
     def add_peer(self, address: str | None = None, *, public_key: bytes | None = None) -> None:
         """Stay connected to a node from now on: at an address, with a key, or both.
 
-        Without an address it is dialled once one is learnt. `docs/node.md` has the forms.
+        Without an address it is dialled once one is discovered. `docs/node.md` has the forms.
 
         Raises: UsageError: not an address, not a key, or neither.
         """
@@ -622,14 +596,14 @@ class NodeServer:
     async def remove_peer(
         self, address: str | None = None, *, public_key: bytes | None = None
     ) -> None:
-        """Close the connections to a peer and want it no more.
+        """Close the connections to a peer, and stop connecting to it.
 
         Raises: UsageError: it is not a peer.
         """
         await self._network.peers.remove(address, public_key=public_key)
 
     async def pull(self, address: str | None = None, timeout_s: float = PULL_TIMEOUT_S) -> None:
-        """Take over all that a connected peer has, or all of them; durable on return.
+        """Merge all that a connected peer has, or all of them; durable on return.
 
         Raises: PeerUnavailable: not connected, or it did not deliver. Timeout: it took too long.
         """
@@ -637,10 +611,10 @@ class NodeServer:
         if not chosen:
             whom = "any peer" if address is None else address
             raise PeerUnavailable(f"not connected to {whom}")
-        await self._pulls.pull(self._host.lane, chosen, timeout_s)
+        await self._pulls.pull(self._host, chosen, timeout_s)
 
     def look_for_more(self) -> None:
-        """Ask every peer for its root: what was refused until now may be taken."""
+        """Ask every peer for its root, since what was refused until now may be accepted."""
         ids = [connection.id for connection in self._network.to_peers()]
 
         def ask(replicator: Replicator, now_ms: int) -> None:
@@ -649,10 +623,10 @@ class NodeServer:
 
         self._host.lane.submit(ask)
 
-    # --- what the lane wants done -------------------------------------------------------------
+    # --- effects of the lattice ---------------------------------------------------------------
 
-    def _told(self, effects: Effects) -> bool:
-        """Do what follows from effects in the lane; return whether somebody waits for a change."""
+    def _in_lane(self, effects: Effects) -> bool:
+        """Handle effects in the lane; return whether a change is watched for on the loop."""
         if effects.changed:
             self.observer.changed()
             self._back_up()
@@ -663,11 +637,8 @@ class NodeServer:
         for backup in self._backing:
             backup.offer(self._replica.root)
 
-    def _failed(self, error: Exception) -> None:
-        self._healer.failed(error)
-
-    def _heard(self, effects: Effects) -> None:
-        """Do on the event loop what follows from effects that were carried out."""
+    def _on_loop(self, effects: Effects) -> None:
+        """Handle effects on the event loop, after they were carried out."""
         for token, error in effects.finished:
             self._pulls.finished(token, error)
         for twin in effects.twins:
@@ -676,3 +647,18 @@ class NodeServer:
         if effects.changed:
             self._changed.set()
             self._changed = asyncio.Event()
+
+
+def _node_keys(
+    key_pair: KeyPair | None, identity: KeyPair | None, keys: Iterable[KeyPair]
+) -> tuple[KeyPair | None, KeyPair | None, KeyRing]:
+    """Return (identity, key that the node's own operations write under, ring of owners' keys)."""
+    given = tuple(keys)
+    if key_pair is not None:
+        if identity is not None or given:
+            raise UsageError("key_pair stands for identity and keys: give it, or these two")
+        return key_pair, key_pair, KeyRing(key_pair)
+    if given and identity is None:
+        # An identity made for one run would count as a new device at each start.
+        raise UsageError("a node with owners' keys needs an identity of its own: give identity=")
+    return identity, given[0] if given else identity, KeyRing(*given)

@@ -1,10 +1,10 @@
 """Tasks: the long operations of a running node, which outlast the request that begins them.
 
-    id = tasks.begin("store.gc", arguments, work)       # the answer to whoever asked for it
-    await tasks.wait(id, timeout_s)                     # how far it is, or what came of it
+    id = tasks.begin("store.gc", arguments, work)       # the answer to the client
+    await tasks.wait(id, timeout_s)                     # its progress, or its result
 
-A task goes on when whoever began it goes away. A request equal to one whose task has not ended
-joins that task. Tasks of one operation run one after the other, in the order they were begun.
+A task goes on when the client that began it disconnects. A request equal to one whose task has not
+ended joins that task. Tasks of one operation run one after the other, in the order they began.
 """
 
 from __future__ import annotations
@@ -17,64 +17,67 @@ from typing import Final
 from datalattice.cells import Map, Value, Vector, to_cell, value_hash
 from datalattice.errors import Backpressure, UsageError
 
-TASKS_MAX: Final = 64
-"""Tasks that a node remembers. For a new one the task that ended first is forgotten."""
+NODE_TASKS_MAX: Final = 64  # remembered; the oldest one that has ended makes room for the next
 
 
-class Task:
-    """One long operation: how far it is, and in the end its result or error."""
+class NodeTask:
+    """One long operation: its progress, and in the end its result or error.
+
+    request: the hash of the operation's name and arguments.
+    """
 
     def __init__(self, request: bytes) -> None:
         self.request: Final = request
-        """Hash of the operation's name and arguments."""
         self.progress: tuple[int, int | None] = (0, None)
         self.ended: asyncio.Task[Value]
 
-    def told(self, count: int, total: int | None = None) -> None:
-        """Take note of how many parts are done, and of how many; from any thread."""
+    def on_progress(self, count: int, total: int | None = None) -> None:
+        """Note how many parts are done, and of how many; from any thread."""
         self.progress = (count, total)
 
 
-Work = Callable[[Task], Awaitable[Value]]
-"""What a task does. It tells the task how far it is and returns the operation's result."""
+# What a task does: it reports its progress to the task and returns the operation's result.
+Work = Callable[[NodeTask], Awaitable[Value]]
 
 
-class Tasks:
-    """The tasks of one node, by id; in its event loop."""
+class NodeTasks:
+    """The tasks of one node, by id. Lives on its event loop."""
 
     def __init__(self) -> None:
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, NodeTask] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._last_id = 0
 
     def begin(self, name: str, arguments: Map, work: Work) -> int:
         """Begin a task, or join the one of an equal request; return its id.
 
-        Raises: Backpressure: `TASKS_MAX` tasks have not ended yet.
+        Raises: Backpressure: `NODE_TASKS_MAX` tasks have not ended yet.
         """
         request = value_hash(Vector.of((name, arguments)))
         for id, task in self._tasks.items():
             if task.request == request and not task.ended.done():
                 return id
         self._make_room()
-        task = Task(request)
+        task = NodeTask(request)
         task.ended = asyncio.ensure_future(self._run(name, task, work))
-        # Who began it may be gone when it fails; the task keeps the error for whoever asks.
+        # Reading the error here keeps asyncio from logging it: the client that waits gets it.
         task.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self._last_id += 1
         self._tasks[self._last_id] = task
         return self._last_id
 
     def _make_room(self) -> None:
-        if len(self._tasks) < TASKS_MAX:
+        if len(self._tasks) < NODE_TASKS_MAX:
             return
         for id, task in self._tasks.items():
             if task.ended.done():
                 del self._tasks[id]
                 return
-        raise Backpressure(f"{TASKS_MAX} long operations of this node have not ended; try again")
+        raise Backpressure(
+            f"{NODE_TASKS_MAX} long operations of this node have not ended; try again"
+        )
 
-    async def _run(self, name: str, task: Task, work: Work) -> Value:
+    async def _run(self, name: str, task: NodeTask, work: Work) -> Value:
         async with self._turns[name]:
             return await work(task)
 

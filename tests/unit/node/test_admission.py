@@ -36,7 +36,7 @@ from datalattice.node.admission import (
     USELESS_S,
     WANTED_CONNECTIONS_MAX,
     Admission,
-    Guest,
+    InboundPeer,
     NotAdmitted,
 )
 from datalattice.node.bounds import BURST_S
@@ -58,16 +58,16 @@ class Crowd:
 
     def __init__(self, room: int = ROOM, per_address: int = 0) -> None:
         self.now_s = 0.0
-        self.ended: dict[Guest, str] = {}
+        self.ended: dict[InboundPeer, str] = {}
         self.admission = Admission(room, per_address, lambda key: key == WANTED, lambda: self.now_s)
         self._count = 0
 
-    def come(self, key: bytes | None = None, remote: str = "memory:1") -> Guest:
-        box: list[Guest] = []
+    def come(self, key: bytes | None = None, remote: str = "memory:1") -> InboundPeer:
+        box: list[InboundPeer] = []
         box.append(self.admission.admit(remote, key, lambda why: self.ended.update({box[0]: why})))
         return box[0]
 
-    def fill(self, count: int) -> list[Guest]:
+    def fill(self, count: int) -> list[InboundPeer]:
         """Let strangers in, slowly enough."""
         guests = []
         for _ in range(count):
@@ -233,7 +233,9 @@ def test_a_wanted_key_is_never_kept_out_and_bans_are_bounded() -> None:
     crowd.admission.ban(guest)
     crowd.come(WANTED, "10.0.0.1:5")
     for number in range(BANNED_MAX + 1):
-        crowd.admission.ban(Guest("memory:1", number.to_bytes(32, "big"), lambda _: None, 0.0))
+        crowd.admission.ban(
+            InboundPeer("memory:1", number.to_bytes(32, "big"), lambda _: None, 0.0)
+        )
     crowd.come(bytes(32))  # the oldest is forgotten
     assert refused(crowd, (1).to_bytes(32, "big")) == "banned-refused"
 

@@ -20,7 +20,7 @@ from datalattice.node.bounds import (
     PROGRESS_BYTES,
     PROGRESS_S,
     SITE_FACTOR,
-    Addresses,
+    AddressQuota,
     Bucket,
     FrameProgress,
 )
@@ -96,7 +96,7 @@ def test_a_frame_that_comes_along_still_has_to_end() -> None:
 
 
 def test_so_many_connections_come_from_one_address() -> None:
-    addresses = Addresses(2)
+    addresses = AddressQuota(2)
     assert addresses.admit("10.0.0.1:5000")
     assert addresses.admit("10.0.0.1:5001")
     assert not addresses.admit("10.0.0.1:5002")
@@ -110,7 +110,7 @@ def test_so_many_connections_come_from_one_address() -> None:
 
 
 def test_this_machine_and_what_is_no_address_are_not_bounded() -> None:
-    addresses = Addresses(1)
+    addresses = AddressQuota(1)
     for remote in (
         "127.0.0.1:1",
         "127.8.9.1:1",
@@ -122,13 +122,13 @@ def test_this_machine_and_what_is_no_address_are_not_bounded() -> None:
         for _ in range(3):
             assert addresses.admit(remote)
         addresses.release(remote)
-    free = Addresses(0)
+    free = AddressQuota(0)
     assert all(free.admit("10.0.0.1:1") for _ in range(ADDRESS_CONNECTIONS_MAX + 1))
     free.release("10.0.0.1:1")
 
 
 def test_addresses_of_one_network_count_together_in_ipv6() -> None:
-    addresses = Addresses(1)
+    addresses = AddressQuota(1)
     assert addresses.admit("2001:db8:0:1::1:5000")
     assert not addresses.admit("2001:db8:0:1:ffff::2:5000")
     assert addresses.admit("2001:db8:0:2::1:5000")
@@ -140,7 +140,7 @@ def test_addresses_of_one_network_count_together_in_ipv6() -> None:
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_networks_of_one_site_count_together_four_times_as_high(more: int) -> None:
-    addresses = Addresses(2)
+    addresses = AddressQuota(2)
     count = 2 * SITE_FACTOR + more
     remotes = [f"[2001:db8:7:{number:x}::1]:5000" for number in range(count)]
     assert [addresses.admit(one) for one in remotes] == [

@@ -23,7 +23,7 @@ from datalattice.node.directory import (
     TRANSPORT_CHARS_MAX,
     TRANSPORTS_MAX,
     Directory,
-    Found,
+    FoundNode,
     is_near,
     is_usable,
     publish,
@@ -154,7 +154,7 @@ def test_every_change_of_the_section_is_followed(monkeypatch: pytest.MonkeyPatch
     async def work() -> None:
         cursor = RootLattice(root_lattice())
         changes: asyncio.Queue[None] = asyncio.Queue()
-        heard: asyncio.Queue[Found] = asyncio.Queue()
+        heard: asyncio.Queue[FoundNode] = asyncio.Queue()
         directory = Directory(cursor.get, changes.get, heard.put_nowait, list, OWN, near=False)
         following = asyncio.ensure_future(directory.follow())
         for number in (1, 2):
@@ -164,7 +164,7 @@ def test_every_change_of_the_section_is_followed(monkeypatch: pytest.MonkeyPatch
             changes.put_nowait(None)
             found = [await heard.get() for _ in range(number)]
             address = Address("tls", "h", number, pair.public_key)
-            assert Found(pair.public_key, address, 5, "p2p") in found
+            assert FoundNode(pair.public_key, address, 5, "p2p") in found
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
 

@@ -15,8 +15,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreClosed, StoreFailed, UsageError
 from datalattice.node import NodeServer, open_node
-from datalattice.node.host import Host
-from datalattice.node.hosts import FAULTY_MAX, connection_of
+from datalattice.node.hosts import FAULTY_MAX, Host, connection_of
 from datalattice.store import MemoryStore
 from datalattice.sync import Effects, Peer, Publication, Regard
 from datalattice.testing.counters import Counters, JsonConversation, JsonProtocol

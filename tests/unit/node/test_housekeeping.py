@@ -15,7 +15,8 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import get_in
-from datalattice.node import MemoryTransport, NodeServer, hosting, open_node
+from datalattice.node import MemoryTransport, NodeServer, open_node, owners
+from datalattice.node.operations import NodeOperations
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.store.kept import NOTHING
 from datalattice.sync import HostingPolicy, LatticeReplica, UnsignedPolicy
@@ -53,6 +54,10 @@ def node_of(
     return open_node(store, key_pair=key_pair, transport=transport, config=config)
 
 
+async def perform(node: NodeServer, name: str, arguments: Map) -> Value:
+    return await NodeOperations(node, lambda: None).perform(name, arguments)
+
+
 async def offer(node: NodeServer, key_pair: KeyPair, *texts: str) -> None:
     Topics.at(node.cursor, key_pair.public_key).partition("log", 0).offer_many(texts)
     await node.sync()
@@ -82,7 +87,7 @@ def test_an_owner_over_its_quota_is_refused_until_it_is_allowed() -> None:
             assert own.observer.counters["quota-exceeded"] >= 1
             assert same(slot(own, ANN), before)
             await own.house.ask(
-                lambda replica: hosting.decide(replica, "allow", ANN.public_key.hex())
+                lambda replica: owners.decide(replica, "allow", ANN.public_key.hex())
             )
             await own.pull()
             assert same(slot(own, ANN), slot(ann, ANN))
@@ -101,7 +106,7 @@ def test_what_is_forgotten_stays_out_until_it_is_hosted_again() -> None:
             await offer(ann, ANN, *(text(n) for n in range(40)))
             await own.wait_until(lambda node: same(slot(node, ANN), slot(ann, ANN)))
             arguments = Map.of({"owner": ANN.public_key.hex(), "reason": "too much"})
-            gone = await hosting.forget(own, arguments)
+            gone = await perform(own, "owner.forget", arguments)
             assert isinstance(gone, Map)
             assert same(gone.get("sections"), Vector.of(["queue"]))
             assert slot(own, ANN) is None
@@ -109,7 +114,8 @@ def test_what_is_forgotten_stays_out_until_it_is_hosted_again() -> None:
             await own.pull()
             assert slot(own, ANN) is None
             assert slot(ann, ANN) is not None, "peers keep theirs"
-            await hosting.change(own, Map.of({"rule": "host", "owner": ANN.public_key.hex()}))
+            host = {"rule": "host", "owner": ANN.public_key.hex()}
+            await perform(own, "hosting.decide", Map.of(host))
             await own.wait_until(lambda node: same(slot(node, ANN), slot(ann, ANN)))
 
     run(work)
@@ -121,11 +127,11 @@ def test_ones_own_key_is_forgotten_only_when_that_is_said() -> None:
             await offer(own, OWN, "mine")
             key = OWN.public_key.hex()
             with pytest.raises(UsageError, match="--own"):
-                await hosting.forget(own, Map.of({"owner": key}))
+                await perform(own, "owner.forget", Map.of({"owner": key}))
             with pytest.raises(UsageError, match="no section 'queues'"):
-                await hosting.forget(own, Map.of({"owner": key, "section": "queues"}))
+                await perform(own, "owner.forget", Map.of({"owner": key, "section": "queues"}))
             assert slot(own, OWN) is not None
-            await hosting.forget(own, Map.of({"owner": key, "own": True}))
+            await perform(own, "owner.forget", Map.of({"owner": key, "own": True}))
             assert slot(own, OWN) is None
 
     run(work)
@@ -266,7 +272,7 @@ def test_usage_is_written_down_when_a_node_ends(tmp_path: Path) -> None:
             await offer(ann, ANN, *(text(n) for n in range(40)))
             await own.wait_until(lambda node: same(slot(node, ANN), slot(ann, ANN)))
         replica = LatticeReplica(store, own._lattice, hosting=HostingPolicy())
-        found = hosting.hosting_document(replica)["usage"]
+        found = owners.hosting_document(replica)["usage"]
         assert isinstance(found, list)
         assert [row["owner"] for row in found] == [ANN.public_key.hex()]
         assert found[0]["bytes"] > 12_000

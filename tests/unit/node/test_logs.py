@@ -126,10 +126,10 @@ def test_kinds_and_peers_that_are_told_apart_are_bounded() -> None:
         assert repeats.admit("refused", str(number)) == 0
     more = [repeats.admit("refused", f"more {number}") for number in range(10 * REPEATED_MAX)]
     assert more.count(0) == REPEATS_MAX
-    assert len(repeats._runs) <= REPEATED_MAX + 1
+    assert len(repeats._counts) <= REPEATED_MAX + 1
     time.now = 2 * REPEAT_S
     assert repeats.admit("refused", "new") == 0
-    assert len(repeats._runs) <= 2
+    assert len(repeats._counts) <= 2
 
 
 def test_a_peer_that_comes_back_from_other_ports_is_one_peer() -> None:

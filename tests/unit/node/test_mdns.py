@@ -15,7 +15,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.node import open_node
-from datalattice.node.directory import Found
+from datalattice.node.directory import FoundNode
 from datalattice.node.mdns import SERVICE, Mdns
 from datalattice.store import MemoryStore
 
@@ -37,7 +37,7 @@ def mdns(*interfaces: str) -> Mdns:
 def test_a_service_is_read_as_the_node_it_says_it_is() -> None:
     heard = mdns().read({b"key": KEY.hex().encode()}, ["127.0.0.1", "10.1.2.3"], 7)
     assert heard is not None
-    assert heard == Found(KEY, Address("tls", "10.1.2.3", 7, KEY), heard.stamp, "mdns")
+    assert heard == FoundNode(KEY, Address("tls", "10.1.2.3", 7, KEY), heard.stamp, "mdns")
     near = mdns(LOOPBACK).read({b"key": KEY.hex().encode()}, ["127.0.0.1"], 7)
     assert near is not None
     assert near.address.host == LOOPBACK

@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,8 +18,9 @@ from datalattice.node import MemoryTransport, NodeServer, metrics, open_node
 from datalattice.node.connection import Traffic
 from datalattice.node.metrics import PEER_SERIES_MAX, exposition
 from datalattice.node.monitor import ALONE_S, REFUSED_MS, Monitor
+from datalattice.node.network import Network
 from datalattice.node.observe import Histogram
-from datalattice.node.reading import Forks, Inside, PeerReading, Process, Reading
+from datalattice.node.status import ForkCounts, LaneStatus, NodeStatus, PeerStatus, ProcessStatus
 from datalattice.store import Commit, MemoryStore
 from datalattice.testing.clocks import StoppedClock
 
@@ -130,7 +131,7 @@ def test_the_metrics_of_two_nodes_add_up(parse: Parse) -> None:
 
 
 class Subject:
-    """What a monitor needs of a node, for one question."""
+    """What a monitor needs of a node and its network, for one question."""
 
     def __init__(self, node: NodeServer) -> None:
         self.node = node
@@ -139,7 +140,7 @@ class Subject:
         self.damage: tuple[str, ...] = ()
 
     @property
-    def peers(self) -> list[Any]:
+    def infos(self) -> list[Any]:
         class Peer:
             connected = self.connected
             source = "added"
@@ -149,14 +150,14 @@ class Subject:
         return [Peer()] if self.wanted else []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.node, name)
+        return self if name == "peers" else getattr(self.node, name)
 
 
 def test_reasons_that_are_looked_for_come_and_go() -> None:
     now = [0.0]
     node = open_node(MemoryStore(), port=-1)
     subject = Subject(node)
-    monitor = Monitor(subject, lambda: now[0])
+    monitor = Monitor(subject, cast(Network, subject), lambda: now[0])
 
     def reasons() -> dict[str, str]:
         return node.observer.reasons
@@ -234,7 +235,7 @@ def test_an_http_port_in_use_is_said_and_gives_everything_back() -> None:
 # --- the text -----------------------------------------------------------------------------------
 
 
-def reading(**other: Any) -> Reading:
+def reading(**other: Any) -> NodeStatus:
     fields: dict[str, Any] = {
         "reasons": {},
         "root_hash": b"r" * 32,
@@ -247,12 +248,12 @@ def reading(**other: Any) -> Reading:
         "held_bytes": 0,
         "peers": [],
         "guests": [],
-        "inside": Inside(),
+        "lane": LaneStatus(),
         "damage": (),
         "store_bytes": None,
-        "process": Process(1, None, 0.5),
+        "process": ProcessStatus(1, None, 0.5),
     }
-    return Reading(**fields | other)
+    return NodeStatus(**fields | other)
 
 
 def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> None:
@@ -263,7 +264,7 @@ def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> 
         exposition(
             reading(
                 counters=counters,
-                peers=[PeerReading(info, Traffic(), True)],
+                peers=[PeerStatus(info, Traffic(), True)],
                 reasons={hostile: "x"},
             )
         )
@@ -278,8 +279,8 @@ def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> 
 
 
 def test_forks_are_told_by_whose_they_are_and_their_kind(parse: Parse) -> None:
-    forks = Forks({(True, "log"): 2, (False, "owner"): 5}, seen=9, skipped=1, size_bytes=77)
-    families = parse(exposition(reading(inside=Inside(forks=forks))))
+    forks = ForkCounts({(True, "log"): 2, (False, "owner"): 5}, seen=9, skipped=1, size_bytes=77)
+    families = parse(exposition(reading(lane=LaneStatus(forks=forks))))
     found = {
         (dict(labels)["mine"], dict(labels)["kind"]): value
         for (_, labels), value in families["datalattice_forks_open"].samples.items()
@@ -298,7 +299,7 @@ def test_forks_are_told_by_whose_they_are_and_their_kind(parse: Parse) -> None:
 @pytest.mark.parametrize("count", [PEER_SERIES_MAX - 1, PEER_SERIES_MAX, PEER_SERIES_MAX + 1])
 def test_series_of_single_peers_are_bounded(parse: Parse, count: int) -> None:
     peers = [
-        PeerReading({"address": f"h:{number}", "connected": False, "failures": 0}, Traffic(), None)
+        PeerStatus({"address": f"h:{number}", "connected": False, "failures": 0}, Traffic(), None)
         for number in range(count)
     ]
     families = parse(exposition(reading(peers=peers)))

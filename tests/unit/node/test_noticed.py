@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datalattice.node.noticed import KEPT_S, Noticed
-from datalattice.node.observe import Observer
+from datalattice.node.observe import NOTICED_S, Noticed, Observer
 from datalattice.sync import Note
 
 
@@ -12,7 +11,7 @@ def test_what_a_peer_did_is_counted_by_word() -> None:
     noticed.add("k", Note("malformed", "in x", "first"))
     noticed.add("k", Note("malformed", "in x", "second", 3))
     noticed.add("k", Note("not-owner", "in x", "third"))
-    assert noticed.reading() == {"k": {"kinds": {"malformed": 4, "not-owner": 1}, "text": "third"}}
+    assert noticed.document() == {"k": {"kinds": {"malformed": 4, "not-owner": 1}, "text": "third"}}
 
 
 def test_who_was_quiet_for_longest_goes_and_all_are_forgotten_in_the_end() -> None:
@@ -21,11 +20,11 @@ def test_who_was_quiet_for_longest_goes_and_all_are_forgotten_in_the_end() -> No
     for name in ("a", "b", "a", "c"):
         now[0] += 1
         noticed.add(name, Note("malformed", "in x", ""))
-    assert list(noticed.reading()) == ["a", "c"]
-    now[0] += KEPT_S - 1
-    assert list(noticed.reading()) == ["c"]
+    assert list(noticed.document()) == ["a", "c"]
+    now[0] += NOTICED_S - 1
+    assert list(noticed.document()) == ["c"]
     now[0] += 1
-    assert noticed.reading() == {}
+    assert noticed.document() == {}
 
 
 def test_an_observer_names_peers_by_what_stays_of_them_and_leaves_out_small_things() -> None:

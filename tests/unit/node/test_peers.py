@@ -19,7 +19,7 @@ from datalattice.node.peers import (
     DISCOVERED_FAILURES_MAX,
     DISCOVERED_MAX,
     OWN_KEY,
-    Call,
+    OutboundLink,
     PeerInfo,
     Peers,
     backoff_ms,
@@ -95,7 +95,7 @@ class World:
     ) -> Listener:
         raise AssertionError("nobody listens here")
 
-    async def serve(self, call: Call) -> str:
+    async def serve(self, call: OutboundLink) -> str:
         done = self.calls[call.id] = asyncio.get_running_loop().create_future()
         self.tell()
         try:
@@ -203,7 +203,7 @@ def test_an_effort_ends_even_when_its_cancellation_gets_lost() -> None:
         async def accept(link: Link) -> None:
             await link.read()
 
-        async def serve(_call: Call) -> str:
+        async def serve(_call: OutboundLink) -> str:
             serving.set()
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()

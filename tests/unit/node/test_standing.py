@@ -12,7 +12,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreFull
 from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_node
-from datalattice.node.reading import PeerReading
+from datalattice.node.status import PeerStatus
 from datalattice.store import Commit, MemoryStore
 from datalattice.wire import FrameBuffer, encode_frame, encode_ping
 
@@ -51,8 +51,8 @@ async def write(node: NodeServer, value: int, topic: str = "t") -> None:
     await node.sync()
 
 
-async def only_peer(node: NodeServer) -> PeerReading:
-    (peer,) = (await node.monitor.reading()).peers
+async def only_peer(node: NodeServer) -> PeerStatus:
+    (peer,) = (await node.monitor.status()).peers
     return peer
 
 
@@ -91,7 +91,7 @@ def test_who_takes_what_it_is_sent_and_states_nothing_is_not_equal() -> None:
             for _ in range(2):  # the reply, and the root
                 while buffer.next_payload() is None:
                     buffer.feed(await link.read())
-            (guest,) = (await hub.monitor.reading()).guests
+            (guest,) = (await hub.monitor.status()).guests
             assert (guest.joined, guest.equal) == (True, False)
             link.abort()
 
@@ -109,7 +109,7 @@ def test_everybody_who_is_connected_is_listed() -> None:
             client = await TcpTransport(KeyPair(b"c" * 32), mux=False).dial(str(hub.address))
             await client.write(encode_frame(encode_ping(1)))
             assert await client.read()
-            reading = await hub.monitor.reading()
+            reading = await hub.monitor.status()
             assert reading.peers == []
             found = {one.info["public_key"]: one for one in reading.guests}
             assert found.keys() == {SITE.public_key, KeyPair(b"c" * 32).public_key}
@@ -120,7 +120,7 @@ def test_everybody_who_is_connected_is_listed() -> None:
             assert listed.traffic.bytes_in > 0
             # One that is wanted as well is listed once, as wanted.
             hub.add_peer(public_key=SITE.public_key)
-            reading = await hub.monitor.reading()
+            reading = await hub.monitor.status()
             assert [one.equal for one in reading.peers] == [True]
             assert [one.info["public_key"] for one in reading.guests] == [
                 visitor.info["public_key"]

@@ -9,7 +9,7 @@ import pytest
 from datalattice.cells import Map, Value, to_cell
 from datalattice.errors import Backpressure, StoreFull, UsageError
 from datalattice.node import tasks as module
-from datalattice.node.tasks import Task, Tasks, Work
+from datalattice.node.tasks import NodeTask, NodeTasks, Work
 
 WAIT_S = 30.0
 
@@ -21,14 +21,14 @@ def asked(**arguments: object) -> Map:
 
 
 def returns(value: Value) -> Work:
-    async def work(_task: Task) -> Value:
+    async def work(_task: NodeTask) -> Value:
         return value
 
     return work
 
 
 def held(release: asyncio.Event, begun: list[str], name: str = "") -> Work:
-    async def work(_task: Task) -> Value:
+    async def work(_task: NodeTask) -> Value:
         begun.append(name)
         await release.wait()
         return name
@@ -36,7 +36,7 @@ def held(release: asyncio.Event, begun: list[str], name: str = "") -> Work:
     return work
 
 
-async def end_of(tasks: Tasks, id: int) -> Value:
+async def end_of(tasks: NodeTasks, id: int) -> Value:
     state = await tasks.wait(id, WAIT_S)
     assert isinstance(state, Map)
     assert state.get("done") is True
@@ -45,12 +45,12 @@ async def end_of(tasks: Tasks, id: int) -> Value:
 
 def test_a_task_tells_how_far_it_is_and_then_its_result() -> None:
     async def run() -> None:
-        tasks, release = Tasks(), asyncio.Event()
+        tasks, release = NodeTasks(), asyncio.Event()
 
-        async def work(task: Task) -> Value:
-            task.told(3)
+        async def work(task: NodeTask) -> Value:
+            task.on_progress(3)
             await release.wait()
-            task.told(4, 9)
+            task.on_progress(4, 9)
             return Map.of({"cells": 9})
 
         id = tasks.begin("store.gc", asked(), work)
@@ -65,9 +65,9 @@ def test_a_task_tells_how_far_it_is_and_then_its_result() -> None:
 
 def test_an_error_is_kept_for_whoever_asks() -> None:
     async def run() -> None:
-        tasks = Tasks()
+        tasks = NodeTasks()
 
-        async def work(_task: Task) -> Value:
+        async def work(_task: NodeTask) -> Value:
             raise StoreFull("no room")
 
         id = tasks.begin("store.heal", asked(), work)
@@ -80,7 +80,7 @@ def test_an_error_is_kept_for_whoever_asks() -> None:
 
 def test_an_equal_request_joins_a_task_until_that_has_ended() -> None:
     async def run() -> None:
-        tasks, release, begun = Tasks(), asyncio.Event(), list[str]()
+        tasks, release, begun = NodeTasks(), asyncio.Event(), list[str]()
         work = held(release, begun)
         first = tasks.begin("store.import", asked(path="a", pin=""), work)
         assert tasks.begin("store.import", asked(pin="", path="a"), work) == first
@@ -95,7 +95,7 @@ def test_an_equal_request_joins_a_task_until_that_has_ended() -> None:
 
 def test_tasks_of_one_operation_run_one_after_the_other() -> None:
     async def run() -> None:
-        tasks, release, begun = Tasks(), asyncio.Event(), list[str]()
+        tasks, release, begun = NodeTasks(), asyncio.Event(), list[str]()
         first = tasks.begin("store.gc", asked(grace_ms=1), held(release, begun, "first"))
         second = tasks.begin("store.gc", asked(grace_ms=2), held(release, begun, "second"))
         other = tasks.begin("store.heal", asked(), returns("other"))
@@ -110,9 +110,9 @@ def test_tasks_of_one_operation_run_one_after_the_other() -> None:
 
 def test_a_task_that_failed_lets_the_next_one_begin() -> None:
     async def run() -> None:
-        tasks = Tasks()
+        tasks = NodeTasks()
 
-        async def fails(_task: Task) -> Value:
+        async def fails(_task: NodeTask) -> Value:
             raise StoreFull("no room")
 
         first = tasks.begin("store.gc", asked(grace_ms=1), fails)
@@ -125,10 +125,10 @@ def test_a_task_that_failed_lets_the_next_one_begin() -> None:
 
 
 def test_as_many_tasks_are_remembered_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TASKS_MAX", 3)
+    monkeypatch.setattr(module, "NODE_TASKS_MAX", 3)
 
     async def run() -> None:
-        tasks, release, begun = Tasks(), asyncio.Event(), list[str]()
+        tasks, release, begun = NodeTasks(), asyncio.Event(), list[str]()
         ids = [tasks.begin("op", asked(n=n), held(release, begun)) for n in range(3)]
         with pytest.raises(Backpressure, match="3 long operations"):
             tasks.begin("op", asked(n=3), held(release, begun))
@@ -148,6 +148,6 @@ def test_as_many_tasks_are_remembered_as_the_limit_says(monkeypatch: pytest.Monk
 def test_what_is_no_task_is_refused(id: Value) -> None:
     async def run() -> None:
         with pytest.raises(UsageError, match="this node has no task"):
-            await Tasks().wait(id, 0)
+            await NodeTasks().wait(id, 0)
 
     asyncio.run(run())

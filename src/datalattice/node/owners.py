@@ -1,7 +1,7 @@
-"""Hosting: the operator's view of a node's hosting policy, and decisions while the node runs.
+"""Owners: what the operator decides about the owners whose data a node keeps.
 
-Everything here works on a replica; a running node does it in a turn of its lane, a tool on the
-replica of a folder in which no node runs.
+These functions work on a replica: a running node calls them in its lane (`operations`), a tool on
+the replica of a folder in which no node runs.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
 
-from datalattice.cells import Map, Value, to_cell
+from datalattice.cells import Value
 from datalattice.client.settings import parse_owner, policy_document
 from datalattice.errors import Corruption, MissingData, UsageError
-from datalattice.node.server import NodeServer
 from datalattice.store import CellStore
 from datalattice.sync import Hosting, LatticeReplica, owner_text, section_name
 
@@ -28,7 +27,7 @@ def hosting_of(replica: LatticeReplica) -> Hosting:
 
 
 def hosting_document(replica: LatticeReplica) -> dict[str, object]:
-    """Return the policy, what was decided, and what owners use, for tools."""
+    """Return the policy, the decisions, and what each owner uses, for tools."""
     hosting = hosting_of(replica)
     rows: list[dict[str, object]] = []
     for count in hosting.usage:
@@ -57,9 +56,10 @@ def hosting_document(replica: LatticeReplica) -> dict[str, object]:
 def decide(
     replica: LatticeReplica, rule: str, owner: str, *, limit: int | None = None, reason: str = ""
 ) -> None:
-    """Change what is decided about an owner; durable on return.
+    """Decide about an owner; durable on return.
 
-    Raises: UsageError: no such rule, no owner, or one's own key that is to be refused.
+    rule: `allow`, `refuse`, `limit` (to `limit` bytes) or `host`.
+    Raises: UsageError: not a rule, not an owner, or the own key would be refused.
     """
     hosting = hosting_of(replica)
     owner = parse_owner(owner)
@@ -72,6 +72,7 @@ def decide(
     elif rule == "limit":
         hosting.table.set_limit(owner, limit)
     else:
+        # The own data is what a node exists for: it goes only by the explicit command.
         _check_foreign(hosting, owner, "`lattice forget OWNER --own` forgets its data")
         hosting.table.refuse(owner, None, reason)
     hosting.decided()
@@ -80,10 +81,10 @@ def decide(
 def refuse_for_good(
     replica: LatticeReplica, owner: str, section: str | None, *, own: bool, reason: str
 ) -> dict[str, object]:
-    """Decide that the data of an owner is forgotten, durably; return what will go, for tools.
+    """Decide to forget the data of an owner, durably; return what will go, for tools.
 
-    The root still has it: see `LatticeReplica.drop_refused`.
-    Raises: UsageError: a section that there is none of, or one's own key without `own`.
+    The data leaves the root later, by `LatticeReplica.drop_refused`.
+    Raises: UsageError: an unknown section, or the own key without `own`.
     """
     hosting = hosting_of(replica)
     owner = parse_owner(owner)
@@ -114,16 +115,12 @@ def refuse_for_good(
 
 
 def _check_foreign(hosting: Hosting, owner: str, remedy: str) -> None:
-    """Check that no key of this node may sign for an owner.
-
-    Raises: UsageError: one may.
-    """
     if hosting.is_own_text(owner):
         raise UsageError(f"{owner} is an owner that this node writes for; {remedy}")
 
 
 def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str, object]:
-    """Return what else keeps an owner's cells here: pins, leases and former roots that have it."""
+    """Return what else keeps an owner's cells on disk: pins, leases and former roots with them."""
     store = replica.store
     if not isinstance(store, CellStore):
         return {"pins": [], "leases": 0, "former_roots": 0}
@@ -134,58 +131,10 @@ def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str,
         except (MissingData, Corruption):
             return False
 
-    # The present root is a former one when this is done.
+    # The present root becomes a former one when the owner's data leaves the next.
     former = {one.root_hash for one in store.history.entries()}
     return {
         "pins": [pin.name for pin in store.pins.all() if has_any(pin.root_hash)],
         "leases": sum(has_any(lease.root_hash) for lease in store.leases.live()),
         "former_roots": sum(map(has_any, former)),
     }
-
-
-# --- through a running node -----------------------------------------------------------------------
-
-
-async def show(node: NodeServer) -> Value:
-    """Return the answer to `hosting.show`."""
-    return to_cell(await node.house.ask(hosting_document))
-
-
-async def change(node: NodeServer, arguments: Map) -> Value:
-    """Do what `hosting.decide` asks for; return the new table.
-
-    Raises: UsageError: as `decide`.
-    """
-    rule, owner = _text(arguments, "rule"), _text(arguments, "owner")
-    limit = arguments.get("limit")
-    if limit is not None and (type(limit) is not int or limit < 0):
-        raise UsageError(f"limit is a number of bytes, got {limit!r}")
-    size = limit if type(limit) is int else None
-    reason = str(arguments.get("reason") or "")
-    await node.house.ask(lambda replica: decide(replica, rule, owner, limit=size, reason=reason))
-    if rule in ("allow", "host"):
-        node.look_for_more()
-    return await show(node)
-
-
-async def forget(node: NodeServer, arguments: Map) -> Value:
-    """Do what `owner.forget` asks for; return what went.
-
-    Raises: UsageError: as `refuse_for_good`.
-    """
-    owner, section = _text(arguments, "owner"), arguments.get("section")
-    if section is not None and not isinstance(section, str):
-        raise UsageError(f"section is a text, got {section!r}")
-    own, reason = arguments.get("own") is True, str(arguments.get("reason") or "")
-    document = await node.house.ask(
-        lambda replica: refuse_for_good(replica, owner, section, own=own, reason=reason)
-    )
-    await node.house.forget()
-    return to_cell(document)
-
-
-def _text(arguments: Map, name: str) -> str:
-    value = arguments.get(name)
-    if not isinstance(value, str):
-        raise UsageError(f"{name} is a text, got {value!r}")
-    return value
