@@ -386,23 +386,25 @@ class Connection:
         Raises: TimeoutError: a frame does not come along. PeerError: the peer abuses the link.
         """
         left_s = self._left_s()
-        if self._reading is None and not self._streams.is_blocked:
+        if not self._streams.is_blocked:
             async with asyncio.timeout(left_s):
-                return await self._link.read()
-        # A frame that waits here may be given out as soon as another was handled.
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._link.read())
-        stirred = asyncio.ensure_future(self._stirred.wait())
-        try:
-            await asyncio.wait(
-                (self._reading, stirred), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if stirred.done():
-                return None
-        finally:
-            stirred.cancel()
-        if not self._reading.done():
-            raise TimeoutError
+                if self._reading is None:
+                    return await self._link.read()
+                await asyncio.wait((self._reading,))
+        else:  # a frame that waits here may be given out as soon as another was handled
+            if self._reading is None:
+                self._reading = asyncio.ensure_future(self._link.read())
+            stirred = asyncio.ensure_future(self._stirred.wait())
+            try:
+                await asyncio.wait(
+                    (self._reading, stirred), timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if stirred.done():
+                    return None
+            finally:
+                stirred.cancel()
+            if not self._reading.done():
+                raise TimeoutError
         reading, self._reading = self._reading, None
         return reading.result()
 

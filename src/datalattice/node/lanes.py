@@ -195,10 +195,14 @@ class LanePool:
 
     def _settle(self, lane: Lane) -> None:
         """Put a lane that nobody works on where it belongs now, and see that somebody comes."""
+        self._line_up_lane(lane)
+        self._staff()
+
+    def _line_up_lane(self, lane: Lane) -> None:
         if lane._is_held or not lane._is_begun or (lane in self._ready and lane._line):
             return
         if lane._line or (lane._strangers and lane._is_ending):
-            self._make_ready(lane)
+            self._make_ready(lane, self.clock.now_ms())
         elif lane._is_ending:
             self._ready.pop(lane, None)
             lane._armed_ms = None
@@ -208,14 +212,13 @@ class LanePool:
             if lane._strangers:
                 self._strangers.setdefault(lane)
             self._arm(lane)
-        self._staff()
 
-    def _make_ready(self, lane: Lane) -> None:
+    def _make_ready(self, lane: Lane, now_ms: int) -> None:
         if lane not in self._ready:
             self._strangers.pop(lane, None)
             self._ready[lane] = None
             if lane._waits_since_ms is None:
-                lane._waits_since_ms = self.clock.now_ms()
+                lane._waits_since_ms = now_ms
 
     def _arm(self, lane: Lane) -> None:
         """Have a lane woken at its deadline."""
@@ -232,30 +235,37 @@ class LanePool:
             heap[:] = [(one._armed_ms or 0, next(self._numbers), one) for one in armed]
             heapq.heapify(heap)
 
-    def _next_deadline(self) -> int | None:
-        """Return the earliest deadline to come; lanes whose time has come get ready."""
+    def _first_deadline(self) -> int | None:
+        """Return the earliest deadline of all lanes."""
         heap = self._deadlines
-        while heap:
-            deadline_ms, _, lane = heap[0]
-            if lane._armed_ms == deadline_ms:
-                if deadline_ms > self.clock.now_ms():
-                    return deadline_ms
-                lane._armed_ms = None
-                self._make_ready(lane)
+        while heap and heap[0][2]._armed_ms != heap[0][0]:
             heapq.heappop(heap)
-        return None
+        return heap[0][0] if heap else None
+
+    def _make_due_ready(self, now_ms: int) -> int | None:
+        """Put the lanes whose deadline has come into the line; return the next deadline."""
+        first_ms = self._first_deadline()
+        while first_ms is not None and first_ms <= now_ms:
+            lane = heapq.heappop(self._deadlines)[2]
+            lane._armed_ms = None
+            self._make_ready(lane, now_ms)
+            first_ms = self._first_deadline()
+        return first_ms
 
     def _staff(self) -> None:
-        """Call so many threads that somebody comes for each lane, and waits for a deadline."""
-        first_ms = self._next_deadline()
+        """Wake a thread for each ready lane, and at least one if none awaits the deadline."""
         count = len(self._ready) + len(self._strangers)
-        if not count and first_ms is not None and not self._is_watched(first_ms):
-            count = 1
+        if count <= self._coming and (count or self._is_watched(self._first_deadline())):
+            return
+        count = count or 1
         while self._coming < count and self._call():
             pass
 
-    def _is_watched(self, deadline_ms: int) -> bool:
-        return self._watcher is not None and self._watched_ms <= deadline_ms
+    def _is_watched(self, deadline_ms: int | None) -> bool:
+        """Return whether a thread wakes up at that deadline or before; None: there is none."""
+        return deadline_ms is None or (
+            self._watcher is not None and self._watched_ms <= deadline_ms
+        )
 
     def _call(self) -> bool:
         """Wake a thread or begin one; return whether there was one more."""
@@ -307,7 +317,7 @@ class LanePool:
                     self._coming -= 1
                 else:
                     lane._is_held = False
-                    self._settle_last(lane)
+                    self._line_up_lane(lane)  # this thread is on its way to the next one
                 lane = self._wait(bell)
             if lane is None:
                 return
@@ -316,27 +326,21 @@ class LanePool:
             except Exception:  # noqa: BLE001 - the thread belongs to all lanes
                 _log.exception("a fault in a turn of a lane")
 
-    def _settle_last(self, lane: Lane) -> None:
-        """Settle a lane after its turn, as a thread that is itself on its way to the next one."""
-        self._coming += 1
-        self._settle(lane)
-        self._coming -= 1
-
     def _wait(self, bell: threading.Lock) -> Lane | None:
         """Return the next lane, once there is one; None: the pool is closed. With the lock."""
         while True:
-            first_ms = self._next_deadline()
+            now_ms = self.clock.now_ms()
+            first_ms = self._make_due_ready(now_ms)
             lane = self._take()
             if lane is not None:
-                self._staff()  # this thread has something to do; who looks after the rest?
+                self._staff()  # this thread is busy: others have to do the rest
                 return lane
             if self._closed_for_good():
                 return None
             wait_s = -1.0
             if first_ms is not None and not self._is_watched(first_ms):
                 self._watcher, self._watched_ms = bell, first_ms
-                wait_s = max(0, first_ms - self.clock.now_ms()) / 1_000
-                wait_s = min(wait_s, threading.TIMEOUT_MAX)
+                wait_s = min((first_ms - now_ms) / 1_000, threading.TIMEOUT_MAX)
             self._idle.append(bell)
             self._lock.release()
             try:
@@ -459,8 +463,8 @@ class Lane:
                 self._publish(waiting)
             self._serve_strangers(began_ms)
             # Nobody was heard either while the lane waited for a thread.
-            self._excuse(began_ms if waits_since_ms is None else waits_since_ms)
-            now_ms, deadline_ms = self._clock.now_ms(), self._replicator.deadline_ms
+            now_ms = self._excuse(began_ms if waits_since_ms is None else waits_since_ms)
+            deadline_ms = self._replicator.deadline_ms
             if deadline_ms is not None and deadline_ms <= now_ms:
                 self._guard(_tick, now_ms)
             self._hand_out()
@@ -522,11 +526,13 @@ class Lane:
             for one in waiting:
                 one.set_result(None)
 
-    def _excuse(self, began_ms: int) -> None:
+    def _excuse(self, began_ms: int) -> int:
+        """Give peers the time back in which their answers could not be heard; return the time."""
         now_ms = self._clock.now_ms()
         busy_ms = now_ms - began_ms
         if busy_ms >= BUSY_MS_MIN:
             self._guard(lambda replicator, now_ms: replicator.tick(now_ms, busy_ms), now_ms)
+        return now_ms
 
     def _hand_out(self, done: Done | None = None) -> None:
         try:

@@ -8,6 +8,7 @@ from datalattice.wire.framing import (
     Framing,
     encode_frame,
     encode_length,
+    encode_lengths,
 )
 from datalattice.wire.identity import answer_challenge, check_answer, encode_challenge
 from datalattice.wire.lattice import (
@@ -129,6 +130,7 @@ __all__ = [
     "encode_frame",
     "encode_goodbye",
     "encode_length",
+    "encode_lengths",
     "encode_mux_frame",
     "encode_patched",
     "encode_ping",

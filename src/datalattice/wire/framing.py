@@ -13,6 +13,7 @@ Source: docs/node.md "Frames", "Several streams", "Bad input".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -46,6 +47,13 @@ def encode_length(count: int) -> bytes:
         count >>= 7
     out.reverse()
     return bytes(out)
+
+
+def encode_lengths(counts: Sequence[int]) -> bytes:
+    """Return counts one behind the other, each as a frame length."""
+    if max(counts) <= _DIGIT:
+        return bytes(counts)  # one octet each
+    return b"".join(map(encode_length, counts))
 
 
 def encode_frame(payload: bytes) -> bytes:

@@ -30,7 +30,7 @@ from datalattice.cells import branch_hashes, branch_places
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.limits import CELL_BYTES_MAX, HASH_BYTES, VLQ_BYTES_MAX
-from datalattice.wire import encode_length
+from datalattice.wire import encode_length, encode_lengths
 
 SAME: Final = 0
 HUNKS: Final = 1
@@ -88,7 +88,7 @@ def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Loa
         old_refs = branch_hashes(old) if old else []
         draft = bytearray(cell)
         below: list[tuple[bytes, bytes]] = []
-        gaps = b""
+        gaps: list[int] = []
         next_index = 0
         for index, (place, ref) in enumerate(_places(cell)):
             old_ref = old_refs[index] if index < len(old_refs) else None
@@ -97,11 +97,11 @@ def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Loa
             written.add(ref)
             draft[place : place + HASH_BYTES] = old_ref or _UNKNOWN
             below.append((cells[ref], (None if old_ref is None else load(old_ref)) or b""))
-            gaps += encode_length(index - next_index)
+            gaps.append(index - next_index)
             next_index = index + 1
         kind, edit, hunks = _edit(bytes(draft), old, min(hunks_room, HUNKS_MAX))
         hunks_room -= hunks
-        out += encode_length(len(below) * 4 + kind) + gaps + edit
+        out += encode_lengths((len(below) * 4 + kind, *gaps)) + edit
         stack.extend(reversed(below))
     return bytes(out)
 
@@ -125,7 +125,7 @@ def _edit(draft: bytes, old: bytes, hunks_max: int) -> tuple[int, bytes, int]:
             break
         skipped, next_at = _resume(old, at, draft, new_at)
         added = draft[new_at:next_at]
-        hunks.append(b"".join(map(encode_length, (copied, skipped, len(added)))) + added)
+        hunks.append(encode_lengths((copied, skipped, len(added))) + added)
         size += len(hunks[-1])
         at, new_at = at + skipped, next_at
     else:
@@ -281,9 +281,9 @@ class _Reader:
         if hunks > HUNKS_MAX:
             raise BadFormat(f"a patch has at most {HUNKS_MAX} hunks for a cell, got {hunks}")
         for _ in range(hunks):
-            copied, skipped = self._number(), self._number()
+            copied, skipped, added = self._three_numbers()
             draft += old[at : at + copied]
-            draft += self._bytes(self._number())
+            draft += self._bytes(added)
             at += copied + skipped
             if at > len(old) or len(draft) > CELL_BYTES_MAX:
                 raise BadFormat(f"a patch edits {at} bytes of a cell of {len(old)}")
@@ -300,9 +300,20 @@ class _Reader:
         self._at = end
         return found
 
+    def _three_numbers(self) -> tuple[int, int, int]:
+        octets = self._patch[self._at : self._at + 3]
+        if len(octets) == 3 and max(octets) < 0x80:  # one octet each, as nearly always
+            self._at += 3
+            return octets[0], octets[1], octets[2]
+        return self._number(), self._number(), self._number()
+
     def _number(self) -> int:
+        at = self._at
+        if at < len(self._patch) and self._patch[at] < 0x80:  # one octet, as nearly always
+            self._at = at + 1
+            return self._patch[at]
         value = 0
-        for octet in self._patch[self._at : self._at + VLQ_BYTES_MAX]:
+        for octet in self._patch[at : at + VLQ_BYTES_MAX]:
             self._at += 1
             value = value << 7 | octet & 0x7F
             if not octet & 0x80:
