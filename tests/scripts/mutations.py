@@ -616,8 +616,8 @@ MUTATIONS: Final = (
     Mutation(
         "leave deadlines alone while a lane works",
         "node/lanes.py",
-        "                self._staff()  # this thread has",
-        "                # this thread has",
+        "                self._staff()  # this thread is busy",
+        "                # this thread is busy",
         (UNIT + "node/test_lanes.py::test_a_deadline_is_kept_while_other_lanes_work",),
     ),
     Mutation(
