@@ -167,10 +167,10 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "announce a value before it is durable",
-        "sync/lattice/replica.py",
-        "        self._store.commit(value, contains=contains, announced=[",
-        "        self._root = value\n        self.views.announce(announced, value)\n"
-        "        self._store.commit(value, contains=contains, announced=[",
+        "sync/lattice/state.py",
+        "        self.store.commit(value, contains=contains, announced=[",
+        "        self.root = value\n        self.views.announce(announced, value)\n"
+        "        self.store.commit(value, contains=contains, announced=[",
         (UNIT + "node/test_node.py::test_a_failing_store_is_the_writer_s_error_and_shows",),
     ),
     Mutation(
@@ -186,7 +186,7 @@ MUTATIONS: Final = (
     Mutation(
         "fetch what policy refuses",
         "sync/lattice/intake.py",
-        "            value = self.hosting.cut(value, self._merger.root, peer, work)\n"
+        "            value = self._hosting.cut(value, self._state.root, peer, work)\n"
         "            if path",
         "            if path",
         (
@@ -303,7 +303,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "commit what a merge made of holes",
-        "sync/lattice/replica.py",
+        "sync/lattice/state.py",
         "        if holes.is_planted(merged):  ",
         "        if False:  ",
         (UNIT + "sync/test_unsound_values.py::test_no_merge_can_plant_a_hole",),
@@ -671,7 +671,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "give cells of :local by their hash",
-        "sync/lattice/replica.py",
+        "sync/lattice/state.py",
         "announced=[announced, *branches])\n",
         "announced=[value, *branches])\n",
         (UNIT + "sync/test_private.py::test_private_cells_are_not_given",),
@@ -1057,9 +1057,9 @@ MUTATIONS: Final = (
     Mutation(
         "tell a node of a connection that may be its own former one",
         "sync/replicator.py",
-        "            self._say(twin, TellTwin(start, partner.id), now_ms)\n",
-        "            self._say(twin, TellTwin(start), now_ms)\n"
-        "            self._say(partner, TellTwin(twin.start), now_ms)\n",
+        "            self._say(twin, talk.TellTwin(start, partner.id), now_ms)\n",
+        "            self._say(twin, talk.TellTwin(start), now_ms)\n"
+        "            self._say(partner, talk.TellTwin(twin.start), now_ms)\n",
         (
             UNIT + "sync/test_starts.py"
             "::test_both_of_two_live_nodes_are_told_what_the_other_has_signed_the_older_one_first",

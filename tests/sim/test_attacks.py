@@ -166,7 +166,7 @@ def test_a_health_that_names_nobody_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_quota_that_is_not_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hosting, "_limit_of", lambda *_: (2**60, 0, "none"))
+    monkeypatch.setattr(Hosting, "limit_of", lambda *_: (2**60, 0, "none"))
     monkeypatch.setattr(Hosting, "_is_over", lambda *_: False)
     assert rule_of(attacked(monkeypatch, poison.overfill, hosting=True)[1]) == "boundedhosting"
 

@@ -122,13 +122,13 @@ def test_an_update_lost_in_the_broadcast_window_is_seen(monkeypatch: pytest.Monk
 
 
 def test_a_timer_by_the_wall_clock_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Partner.told
+    pushed = Partner.pushed
 
     def by_the_wall(self: Partner, probe: Probe, now_ms: int, pace: Pace) -> None:
-        told(self, probe, now_ms, pace)
+        pushed(self, probe, now_ms, pace)
         self.compare_after_ms = timeline.EPOCH_MS
 
-    monkeypatch.setattr(Partner, "told", by_the_wall)
+    monkeypatch.setattr(Partner, "pushed", by_the_wall)
     assert first_violation(Faults(loss=0.6)) == "convergence"
 
 

@@ -119,7 +119,7 @@ def forget(
 
     def alone(replica: LatticeReplica) -> dict[str, object]:
         document = refuse_for_good(replica, owner, section, own=own, reason=reason)
-        replica.drop_refused()
+        replica.state.drop_refused()
         return document
 
     arguments = {"owner": owner, "section": section, "own": own, "reason": reason}

@@ -35,7 +35,7 @@ def resolve_fork(replica: LatticeReplica, id: str, action: str, clock: Clock) ->
         raise UsageError(f"no fork {id} is open here; `lattice forks list` has those that are")
     appended: list[tuple[LogLoss, range]] = []
     if action == "drop":
-        replica.drop_evidence([record.id])
+        replica.state.drop_evidence([record.id])
     else:
         _check_appendable(replica, record)
         appended = [

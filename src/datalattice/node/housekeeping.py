@@ -105,7 +105,7 @@ class Housekeeper:
         """Have the root leave out what was decided to be forgotten, and the peers told."""
 
         def forget(replicator: Replicator, now_ms: int) -> bool:
-            is_changed = self._replica.drop_refused()
+            is_changed = self._replica.state.drop_refused()
             if is_changed:
                 replicator.settle(Absorbed(changed=True), "", now_ms)
             return is_changed

@@ -83,7 +83,7 @@ def refuse_for_good(
 ) -> dict[str, object]:
     """Decide to forget the data of an owner, durably; return what will go, for tools.
 
-    The data leaves the root later, by `LatticeReplica.drop_refused`.
+    The data leaves the root later, by `LatticeState.drop_refused`.
     Raises: UsageError: an unknown section, or the own key without `own`.
     """
     hosting = hosting_of(replica)

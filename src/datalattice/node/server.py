@@ -299,7 +299,7 @@ class NodeServer:
         self._healer = Healer(
             self._store, host.lane, self.observer, self.config.check_interval_ms / 1_000
         )
-        self._replica.on_loss = self._healer.note
+        self._replica.state.on_loss = self._healer.note
         self.house = Housekeeper(self._store, host, self.observer, self.config)
         hosting = self._replica.hosting
         assert hosting is not None

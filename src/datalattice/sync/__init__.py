@@ -1,4 +1,4 @@
-"""Sync: messages to replica effects and back. No input and no output; time is passed in."""
+"""Sync: replicas and what moves messages between them, without I/O; time is passed in."""
 
 from datalattice.sync.conduct import (
     IGNORED_MAX,
@@ -8,7 +8,7 @@ from datalattice.sync.conduct import (
     UNASKED,
     UNASKED_MAX,
 )
-from datalattice.sync.conversation import GOODBYE, PENDING_MAX, Conversation, WireProtocol
+from datalattice.sync.conversation import GOODBYE, PENDING_MAX, WireProtocol
 from datalattice.sync.effects import (
     ASK_TIMEOUT_MS,
     BROADCAST_DELAY_MS,
@@ -21,7 +21,6 @@ from datalattice.sync.effects import (
     Standing,
 )
 from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, REFUSED, UNSOUND
-from datalattice.sync.lattice.bringing import BROUGHT, bring, is_left_out, offer_of
 from datalattice.sync.lattice.charging import Charges, Sender
 from datalattice.sync.lattice.conversation import PING_REPLIES, Dialect, LatticeProtocol
 from datalattice.sync.lattice.evidence import Evidence, EvidenceLimits
@@ -29,7 +28,6 @@ from datalattice.sync.lattice.forkproof import (
     CHAIN,
     FORK,
     INVALID,
-    ForkVerdict,
     check_proof,
     is_descendant,
     write_proof,
@@ -40,25 +38,24 @@ from datalattice.sync.lattice.forkrecords import (
     partition_of_slot,
     stored_forks,
 )
-from datalattice.sync.lattice.hosting import (
-    DISK_LOW,
-    Hosting,
-    QuotaExceeded,
-    owner_text,
-    section_name,
-)
-from datalattice.sync.lattice.hostingtable import Decision, HostingTable
+from datalattice.sync.lattice.hosting import DISK_LOW, Hosting, owner_text, section_name
 from datalattice.sync.lattice.intake import CLAIMS_MAX, STAGED_BYTES_MAX
 from datalattice.sync.lattice.policy import HostingPolicy, UnsignedPolicy
-from datalattice.sync.lattice.replica import LatticeReplica, ReplicaLimits
+from datalattice.sync.lattice.replica import (
+    BROUGHT,
+    LatticeReplica,
+    ReplicaLimits,
+    bring,
+    is_left_out,
+    offer_of,
+)
 from datalattice.sync.lattice.starts import Start, sign_start
-from datalattice.sync.lattice.usage import Count, OwnerSlot, Usage
+from datalattice.sync.lattice.usage import Count, OwnerSlot
 from datalattice.sync.lattice.views import MADE_MAX
 from datalattice.sync.partner import UNSENT_MAX
 from datalattice.sync.replica import (
     FETCHES,
     Absorbed,
-    Comparison,
     News,
     Offer,
     Part,
@@ -74,7 +71,7 @@ from datalattice.sync.replica import (
     Why,
 )
 from datalattice.sync.replicator import Replicator
-from datalattice.sync.wants import ROUNDS_MAX, WANTS_MAX, WantList
+from datalattice.sync.wants import ROUNDS_MAX, WantList
 
 __all__ = [
     "ASK_TIMEOUT_MS",
@@ -104,22 +101,16 @@ __all__ = [
     "UNASKED_MAX",
     "UNSENT_MAX",
     "UNSOUND",
-    "WANTS_MAX",
     "Absorbed",
     "Charges",
-    "Comparison",
-    "Conversation",
     "Count",
-    "Decision",
     "Dialect",
     "Effects",
     "Evidence",
     "EvidenceLimits",
     "ForkRecord",
-    "ForkVerdict",
     "Hosting",
     "HostingPolicy",
-    "HostingTable",
     "LatticeProtocol",
     "LatticeReplica",
     "LogLoss",
@@ -133,7 +124,6 @@ __all__ = [
     "Probe",
     "Publication",
     "Pull",
-    "QuotaExceeded",
     "Regard",
     "Remark",
     "Replica",
@@ -145,7 +135,6 @@ __all__ = [
     "Start",
     "Step",
     "UnsignedPolicy",
-    "Usage",
     "Want",
     "WantList",
     "Why",

@@ -1,9 +1,9 @@
-"""Conduct: how a peer behaves, and when that is reason to part with it.
+"""Conduct: counts the useless messages of a peer, and tells when to disconnect it.
 
-Single useless messages happen between honest nodes: an answer that comes after its question was
-given up, a value of a section that only one side knows. So most kinds are bounded in a row: a
-message that was of use forgives them. The bounds are far above what honest nodes do in an hour, and
-far below what fills a disk with log lines.
+Single useless messages happen between honest nodes: an answer after its request timed out, a value
+of a section that only one side has. So most kinds are bounded in a row, and a useful message resets
+them. The bounds are far above what honest nodes do in an hour, and far below what fills a disk with
+log lines.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Final
 
 MALFORMED_MAX: Final = 8
-"""Undecodable frames after which a connection is closed. Nothing forgives them."""
+"""Undecodable frames before a connection is closed. They are never forgiven."""
 
 UNASKED_MAX: Final = 1_000
-"""Answers in a row that nobody asked for, replays among them, before a connection is closed."""
+"""Answers in a row to no request of ours, replays included, before a connection is closed."""
 
 IGNORED_MAX: Final = 20_000
-"""Messages in a row that mean nothing here before a connection is closed."""
+"""Messages in a row that this node ignores before a connection is closed."""
 
 REFUSED_MAX: Final = 10_000
 """Values or cells in a row that were not taken before a connection is closed."""
@@ -42,7 +42,7 @@ def is_charged(kind: str) -> bool:
 
 
 class Conduct:
-    """What one peer has to its charge."""
+    """The counts of one peer."""
 
     __slots__ = ("_counts",)
 
@@ -50,13 +50,13 @@ class Conduct:
         self._counts = dict.fromkeys(_LIMITS, 0)
 
     def charge(self, kind: str) -> str | None:
-        """Count a message of this kind; return why to close when it was one too many."""
+        """Count a message of this kind; return why to close if it was one too many."""
         self._counts[kind] += 1
         limit, what = _LIMITS[kind]
         return f"{limit} {what}" if self._counts[kind] >= limit else None
 
     def forgive(self) -> None:
-        """Note that a message was of use."""
+        """Note a useful message."""
         # Bounded is "each kind in a row" (docs/design/replication.md, Conduct). Frames that cannot
         # be read have no honest cause, so nothing takes those back.
         for kind in (UNASKED, IGNORED, REFUSED):

@@ -1,6 +1,6 @@
-"""Effects: what a replicator wants done, how fast it goes about things, and how it stands.
+"""Effects: what a replicator wants done, its time constants, and the status of its connections.
 
-Plain records: whoever runs a replicator takes them after each call and carries them out.
+Plain records: the caller of a replicator takes them after each call and carries them out.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ ASK_TIMEOUT_MS: Final = 10_000
 class Pace:
     """The time constants of a replicator, in milliseconds.
 
-    broadcast_delay_ms: least time from one push to a peer to the next. A peer of our kind is told
-                        sooner, when a burst of changes is over; up to `burst_max` times in a row,
-                        so that on average the time holds for it, too.
+    broadcast_delay_ms: least time from one push to a peer to the next. A peer of our kind is sent
+                        changes sooner, when a burst of them is over, up to `burst_max` times in a
+                        row; on average the delay holds for it, too.
+    rounds_max:         times that every peer is asked for a missing part.
     """
 
     broadcast_delay_ms: int = BROADCAST_DELAY_MS
@@ -36,10 +37,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something an operator may want to count: a word, the peer, and the circumstances.
-
-    `count` of them happened together, and the text is about the first.
-    """
+    """An event for metrics and log: a label, the peer, and a text about the first of `count`."""
 
     kind: str
     peer: str
@@ -49,11 +47,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How it stands with a connection.
+    """The status of a connection.
 
-    joined:        it is told of changes.
-    equal:         the last state that the peer told is the one that is here, or the part of it
-                   that is replicated with it.
+    joined:        changes are pushed to it.
+    equal:         the peer last stated our state, or the part of it that is replicated with it.
     pending_count: requests that it has not answered.
     public_key:    the key that it has proved to hold.
     """
@@ -67,11 +64,10 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Somebody waits until a peer's state is here.
+    """A caller waits until a peer's state is here.
 
-    path:      what is asked for; nothing: the root.
-    is_strict: it counts as not taken when something was left out of it that is said to be of an
-               owner whose key is here.
+    path:      the part that is asked for; empty: all of it.
+    is_strict: the pull fails when data was left out under an owner whose key is here.
     """
 
     token: object
@@ -83,19 +79,19 @@ class Pull:
 class Effects:
     """What the caller has to do, in order.
 
-    sends:      (session, payload) to be written.
-    closes:     (session, reason) to be closed once everything before is written.
-    finished:   (token, error or nil) of pulls that came to an end.
-    changed:    whether the replica's state is another one.
+    sends:      (connection, payload) to be written.
+    closes:     (connection, reason) to be closed once everything before is written.
+    finished:   (token, error or None) of pulls that have ended.
+    changed:    the replica's state has changed.
     notes:      events to count and log.
-    identified: (session, public key) that a challenge proved.
-    useful:     sessions of which a message changed the state, answered, or asked for parts it got.
-    taken:      (session, nil or why not) of values that were taken in full, or were not.
-    breaches:   sessions among `closes` whose peers did what no honest peer does.
-    suspects:   (session, reason) of wanted peers that did so; they stay.
+    identified: (connection, public key) that a challenge proved.
+    useful:     connections with a message that changed the state, answered, or got parts.
+    taken:      (connection, error or None) of values that were merged in full, or were not.
+    breaches:   connections among `closes` whose peers did what no honest peer does.
+    suspects:   (connection, reason) of wanted peers that did so; they stay connected.
     push_count: states and differences among the sends.
     twins:      starts of other nodes with this node's identity, as peers report them.
-    healed, unhealed: parts that `heal` asked for, and got or did not get.
+    healed, unhealed: parts that `acquire` asked for, and got or did not get.
     """
 
     sends: list[tuple[str, bytes]] = field(default_factory=list)
@@ -114,27 +110,19 @@ class Effects:
     suspects: list[tuple[str, str]] = field(default_factory=list)
 
     def note(self, kind: str, peer: str, text: str, count: int = 1) -> None:
-        """Have something counted and logged."""
+        """Add an event to be counted and logged."""
         self.notes.append(Note(kind, peer, text, count))
 
     def finish(self, pull: Pull | None, error: str | None) -> None:
-        """End a pull, if it is one."""
+        """End a pull, if there is one."""
         if pull is not None:
             self.finished.append((pull.token, error))
 
     @property
     def is_silent(self) -> bool:
-        """Whether there is nothing to do; the state may be another one all the same."""
-        parts = self.healed or self.unhealed or self.suspects
-        return not (
-            self.sends
-            or self.closes
-            or self.finished
-            or self.notes
-            or self.identified
-            or self.twins
-            or parts
-        )
+        """Whether there is nothing to carry out; the state may have changed all the same."""
+        said = self.sends or self.closes or self.finished or self.notes or self.identified
+        return not (said or self.twins or self.healed or self.unhealed or self.suspects)
 
     def __bool__(self) -> bool:
         return self.changed or not self.is_silent

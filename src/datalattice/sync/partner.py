@@ -1,7 +1,8 @@
-"""Partner: what a replicator knows of one peer, whatever protocol they speak."""
+"""Partner: what a replicator knows of one peer in any protocol, and when each is due."""
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,36 +17,77 @@ UNSENT_MAX: Final = 128
 """Frames that may wait to be written to one peer before pushes to it are held back."""
 
 ANSWERS_MAX: Final = 64
-"""Answers of which more follows that one peer may have open; what it asks beyond is refused."""
+"""Unfinished answers to one peer; its requests beyond that are refused."""
 
 ANSWERED_MAX: Final = 16
-"""Frames that may wait to be written to one peer before the next of these replies is made."""
+"""Frames that may wait to be written to one peer before the next reply to it is made."""
 
 QUIET_MS: Final = 2
-"""A burst of changes is over when none comes for this long: then it may be told early."""
+"""A burst of changes is over when none comes for this long."""
 
 CROWDED_MS: Final = 500
-"""How long what strangers changed may wait to be told while more of them wait to be heard.
+"""How long a push of strangers' changes may wait while more strangers wait to be read.
 
-Each push costs every peer a merge and a commit: what honest peers write would stand in line there.
+Each push costs every peer a merge and a commit, which would delay what honest peers write.
 """
 
-TOLD_MAX: Final = 64
-"""States of which it is remembered that a peer was told them."""
+PUSHED_MAX: Final = 64
+"""Pushed states that are remembered for each peer."""
 
-RETELL_MS: Final = 1_000
+REPUSH_MS: Final = 1_000
 """Least time between two repeats, to a stranger, of a state that it could not read."""
 
-LOT_BYTES_PER_S: Final = 10_000_000
-"""Pace of offers that are complete in themselves: the next ones wait by the bytes of the last."""
+COMPLETE_BYTES_PER_S: Final = 10_000_000
+"""Pace of complete values: the next push waits by the bytes of the last one."""
+
+STALE_MAX: Final = 64
+"""The heap of a timetable is rebuilt beyond twice its names and this many entries."""
+
+
+class Timetable:
+    """A due time for each name. `put` takes logarithmic time, `first_ms` amortized constant."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []
+
+    def put(self, name: str, time_ms: int | None) -> None:
+        """Set when a name is due; None: never."""
+        if time_ms is None:
+            self._times.pop(name, None)
+        elif self._times.get(name) != time_ms:
+            # The old entry stays in the heap until it reaches the top.
+            self._times[name] = time_ms
+            heapq.heappush(self._heap, (time_ms, name))
+            if len(self._heap) > 2 * len(self._times) + STALE_MAX:
+                self._heap = [(ms, one) for one, ms in self._times.items()]
+                heapq.heapify(self._heap)
+
+    @property
+    def first_ms(self) -> int | None:
+        """When the first name is due, None when none is."""
+        heap = self._heap
+        while heap and self._times.get(heap[0][1]) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
+    def take(self, now_ms: int) -> set[str]:
+        """Remove and return the names that are due."""
+        taken: set[str] = set()
+        while (first_ms := self.first_ms) is not None and first_ms <= now_ms:
+            _, name = heapq.heappop(self._heap)
+            del self._times[name]
+            taken.add(name)
+        return taken
 
 
 @dataclass(slots=True)
 class OpenComparison:
     """A comparison that is not over.
 
-    needs: parts that it made wanted and that are not here. is_done: it asks nothing more.
-    has_finished: the peer was told so.
+    needs:        parts that it needs and that are not here.
+    is_done:      it asks nothing more.
+    has_finished: `Finish` was sent.
     """
 
     comparison: Comparison
@@ -56,7 +98,7 @@ class OpenComparison:
 
 @dataclass(slots=True)
 class OpenAnswer:
-    """The answer to a request of the peer of which more follows, made as the peer reads."""
+    """An unfinished answer to a request of the peer; its replies are made as the peer reads."""
 
     exchange: object
     request: object
@@ -68,28 +110,28 @@ class Partner:
     """The other end of one connection.
 
     id:             the name of the connection.
-    admitted:       the replica spoke to it when that was looked at last.
-    joined:         it is told of changes.
-    met:            it is known what it can do: it greeted us, or answered our greeting.
-    sent, received: the last states that this peer was told, and told us and we took in. What it is
-                    sent next is the difference to them. They are hints: a peer that lacks a cell
-                    all the same asks for it.
-    sent_last:      which of the two is the later one.
-    told_keys:      those of the last states that this peer was told.
-    misread:        it could not read one of them, so the next one is not told as a patch;
-    retell_ms:      when a stranger may say that again.
-    stated:         the key of the last state that this peer told, taken in or not.
-    is_settled:     whether `received` is what that came to.
+    admitted:       the replica admitted it when last asked.
+    joined:         changes are pushed to it.
+    met:            its features are known: it greeted us, or answered our greeting.
+    sent, received: the last states that it was sent, and that it stated and we took in. The next
+                    push is the difference to them. They are hints: a peer that lacks a cell all
+                    the same asks for it.
+    sent_last:      `sent` is the later of the two.
+    pushed_keys:    keys of the last states that it was sent.
+    lost_patch:     it could not read one of them, so the next push is not a patch.
+    repush_ms:      when a stranger may say that again.
+    stated:         the key of the last state that it stated, taken in or not.
+    is_settled:     `received` is what that came to.
     has_news:       there may be something to push.
-    is_refused:     it was not admitted when something was to be pushed to it. That is asked again
-                    at the next event, or when it is compared: to wake for it would be to spin.
-    paced_ms:       when pushes that keep to the pace would have used up those that were made.
-    may_push_early: the next push may come before the window is over, since few were made lately.
-    window_ms:      when the window of the last push is over.
-    comparisons:    those that are not over, by exchange.
-    answers:        those of which more follows, in turn.
-    start:          what it has said of its start, signed with its proved key.
-    claimed:        the key that it goes by, which proves nothing.
+    is_refused:     it was not admitted when something was to be pushed. The next event or
+                    comparison asks again: to wake for it would be a busy loop.
+    paced_ms:       when pushes at the pace would have used up those that were made.
+    may_push_early: the next push need not wait for the window to end, since few were made lately.
+    window_ms:      when the window of the last push ends.
+    comparisons:    the open ones, by exchange.
+    answers:        the unfinished ones, in turn.
+    start:          its start, signed with its proved key.
+    claimed:        the key that it claims to hold, not proved.
     """
 
     conversation: Conversation
@@ -100,9 +142,9 @@ class Partner:
     sent: Probe | None = None
     received: Probe | None = None
     sent_last: bool = False
-    told_keys: deque[bytes] = field(default_factory=lambda: deque(maxlen=TOLD_MAX))
-    misread: bool = False
-    retell_ms: int = 0
+    pushed_keys: deque[bytes] = field(default_factory=lambda: deque(maxlen=PUSHED_MAX))
+    lost_patch: bool = False
+    repush_ms: int = 0
     stated: bytes | None = None
     is_settled: bool = False
     claimed: bytes | None = None
@@ -129,32 +171,33 @@ class Partner:
         return self.conversation.peer
 
     @property
-    def takes_lots(self) -> bool:
-        """Whether it asks for nothing, so that offers to it are complete in themselves."""
+    def is_plain(self) -> bool:
+        """Whether it fetches nothing, so that offers to it are complete in themselves."""
         return self.met and FETCHES not in self.conversation.peer.features
 
     @property
     def known(self) -> tuple[Probe, ...]:
-        """The states that this peer is taken to hold, the later one first."""
+        """The states that this peer probably holds, the later one first."""
         both = (self.sent, self.received) if self.sent_last else (self.received, self.sent)
         return tuple(probe for probe in both if probe is not None)
 
     @property
     def is_full(self) -> bool:
-        """Whether this peer takes frames more slowly than we make them."""
+        """Whether as many frames wait to be written as may."""
         return self.unsent_count >= UNSENT_MAX
 
     @property
     def has_open_answers(self) -> bool:
-        """Whether more of an answer may be made now."""
+        """Whether the next reply of an answer may be made now."""
         return bool(self.answers) and self.unsent_count < ANSWERED_MAX and not self.closing
 
     @property
     def may_push(self) -> bool:
-        """Whether this peer may be told something, as far as the pace allows."""
+        """Whether something may be pushed to this peer, apart from the pace."""
         if not (self.joined and self.met) or self.is_full or self.closing:
             return False
-        return not (self.unsent_count and self.takes_lots)  # lots may be long: one at a time
+        # Complete values may be long, so a plain peer gets them one at a time.
+        return not (self.unsent_count and self.is_plain)
 
     def twins(self, partners: Iterable[Partner]) -> list[Partner]:
         """Return the live ones with the same identity and another start."""
@@ -171,21 +214,22 @@ class Partner:
 
     @property
     def due_ms(self) -> int | None:
-        """When there is something to do for this peer, None when only an event can change that."""
+        """When there is something to do for this peer; None: not before the next event."""
         due_ms = self.conversation.deadline_ms
         if not self.joined or self.closing or self.is_full:
             return due_ms
         if due_ms is None or self.compare_after_ms < due_ms:
             due_ms = self.compare_after_ms
+        # News for a refused peer set no alarm: it would ring again and again.
         is_news = self.has_news and not self.is_refused
         if is_news and self.push_after_ms < due_ms and self.may_push:
             due_ms = self.push_after_ms
         return due_ms
 
-    def told(self, probe: Probe, now_ms: int, pace: Pace) -> None:
-        """Note that this peer was told a state; decides when it may be told the next one."""
-        self.sent, self.sent_last, self.misread = probe, True, False
-        self.told_keys.append(probe.key)
+    def pushed(self, probe: Probe, now_ms: int, pace: Pace) -> None:
+        """Note that this peer was sent a state; decide when the next push may leave."""
+        self.sent, self.sent_last, self.lost_patch = probe, True, False
+        self.pushed_keys.append(probe.key)
         self.compare_after_ms = now_ms + pace.root_sync_interval_ms
         self.paced_ms = max(self.paced_ms, now_ms) + pace.broadcast_delay_ms
         is_alike = REPLICATES in self.peer.features
@@ -195,37 +239,34 @@ class Partner:
         self.may_push_early = is_alike and self.paced_ms - ahead_ms <= now_ms
         self.push_after_ms = self.window_ms = now_ms + pace.broadcast_delay_ms
 
-    def told_lot(self, size_bytes: int, now_ms: int, pace: Pace) -> None:
-        """Note that a peer was told something complete; decides when it is told more."""
+    def pushed_complete(self, size_bytes: int, now_ms: int, pace: Pace) -> None:
+        """Note that a plain peer was sent complete values; decide when more may leave."""
         # "At most 8 MB at a time, at 10 MB/s": nothing says how fast a plain peer takes them in
         # (docs/node.md, Plain peers).
-        pause_ms = 1_000 * size_bytes // LOT_BYTES_PER_S
+        pause_ms = 1_000 * size_bytes // COMPLETE_BYTES_PER_S
         self.push_after_ms = now_ms + max(pace.broadcast_delay_ms, pause_ms)
 
     def asked_for(self, hashes: Collection[bytes], now_ms: int, *, is_wanted: bool = False) -> bool:
-        """Note which parts this peer lacks; return whether it is to be told our state once more.
-
-        Who asks for the very top of a state lacks what the patch rested on, and so lost all of it:
-        the next one rests on what the peer itself told.
-        """
-        if not any(key in hashes for key in self.told_keys):
+        """Note which parts this peer requests; return whether our state must be pushed again."""
+        # A peer that asks for the top cell of a pushed state could not read the patch. The next
+        # push rests on the state that the peer itself stated.
+        if not any(key in hashes for key in self.pushed_keys):
             return False
-        if now_ms < self.retell_ms and not is_wanted:
+        if now_ms < self.repush_ms and not is_wanted:
             return False
-        self.retell_ms = now_ms + RETELL_MS
-        self.told_keys.clear()
+        self.repush_ms = now_ms + REPUSH_MS
+        self.pushed_keys.clear()
         self.sent, self.sent_last = None, False
-        self.misread = self.has_news = True
+        self.lost_patch = self.has_news = True
         return True
 
     def changed(self, now_ms: int, *, crowded: bool = False) -> None:
-        """Note that there is something new to tell: at the end of the window, or of the burst.
+        """Note that there is something to push: at the end of the window, or of the burst.
 
-        crowded: strangers made it, and more of them wait: it has time until `CROWDED_MS`, or goes
-                 with what others change meanwhile.
+        crowded: strangers changed it and more of them wait, so it may wait `CROWDED_MS`.
         """
         had_news, self.has_news = self.has_news, True
-        if self.takes_lots:
+        if self.is_plain:
             return
         # "What strangers changed is told half a second later while more of them wait, or with what
         # others change" (docs/design/foreign-data.md, Order of work).
@@ -237,19 +278,19 @@ class Partner:
         else:
             self.push_after_ms = min(self.push_after_ms, self.window_ms)
 
-    def states(self, key: bytes) -> None:
-        """Note that this peer told a state; nothing is known of how it compares with ours yet."""
+    def has_stated(self, key: bytes) -> None:
+        """Note that this peer stated a state, which is not yet compared with ours."""
         self.stated, self.is_settled = key, False
 
     def heard(self, probe: Probe, finished: Collection[bytes], *, part: bool = False) -> None:
-        """Note that all of a state that this peer told is here now, as `probe`.
+        """Note that all of a state that this peer stated is here now, as `probe`.
 
-        finished: keys of the states as they were told that need nothing more. part: it is only a
-                  part of the peer's state.
+        finished: keys of the states, as they were stated, that need nothing more.
+        part:     it is only a part of the peer's state.
         """
         if not part:
             self.received, self.sent_last = probe, False
-            self.is_settled = self.stated in finished  # else it has told another one since
-        elif not self.takes_lots:
+            self.is_settled = self.stated in finished  # else it has stated another one since
+        elif not self.is_plain:
             return
         self.has_news = True

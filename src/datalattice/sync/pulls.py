@@ -1,4 +1,4 @@
-"""Pulls: who waits until what a peer states is contained here."""
+"""Pulls: the callers that wait until what a peer states is contained here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Exchange = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A pull, whether more may be offered for it, and the keys of probes that it waits for."""
+    """A pull and the keys of probes that it waits for; `is_open`: more may be offered."""
 
     pull: Pull
     is_open: bool = True
@@ -51,7 +51,7 @@ class Pulls:
             self._waiting.setdefault(key, []).append(waiting)
 
     def failed(self, exchange: Exchange, error: str) -> None:
-        """Note that a part of what the pull of a comparison asked for will not come."""
+        """Note that part of what the pull of a comparison asked for will not come."""
         waiting = self._open.get(exchange)
         if waiting is not None:
             waiting.error = waiting.error or error
@@ -72,6 +72,7 @@ class Pulls:
             for waiting in self._waiting.pop(key, ()):
                 waiting.keys.discard(key)
                 self._wait(waiting, newer)
+        # "Strict": data of an owner of this node that it did not sign makes the pull fail.
         for key in absorbed.finished:
             refused = absorbed.refused.get(key)
             for waiting in self._waiting.pop(key, ()):

@@ -1,32 +1,31 @@
 """Replica: the seam between something that replicates and everything that moves messages.
 
-A replica keeps content-addressed *parts* and can say how far it has come in a *probe*. Two replicas
-have converged when their probes are equal. This is all that a `Replicator` needs of one:
+A replica keeps content-addressed *parts* and describes its state by a *probe*. Two replicas have
+converged when their probes are equal. A `Replicator` needs this of one:
 
-    probe     how far it has come
-    publish   make local writes durable                        -> Publication
-    absorb    take in what a peer sent                         -> Absorbed
-    news      what a peer lacks that holds these probes        -> News, or None
-    serve     answer a request of a peer                       -> replies
-    compare   begin to find out how the two states differ      -> Comparison, or None
-    equals    whether a peer that states a probe has this state
-    repair    take parts in the place of damaged ones
-    regard    whether a peer may be spoken to: the one gate, both ways
-    hear      a message of a peer has come
+    probe     its state
+    publish   make local writes durable                              -> Publication
+    absorb    take in what a peer sent                               -> Absorbed
+    news      what a peer that holds these states lacks              -> News, or None
+    serve     answer a request of a peer                             -> replies
+    compare   begin to find out how the two states differ            -> Comparison, or None
+    equals    whether a peer that stated a probe has our state
+    repair    replace damaged parts
+    regard    whether we speak to a peer: the one gate, both ways
+    hear      count a message of a peer
     forget    a connection has ended
 
-What is missing is a value in Absorbed, never an exception. All of them may block on storage and
-none of them knows the network. When `publish` or `absorb` returns, what it reports is durable:
-nothing is sent before it is. See docs/design/replication.md.
+Missing parts are a value in `Absorbed`, never an exception. Every call may block on storage; none
+knows the network. What `publish` or `absorb` reports is durable when it returns, so nothing is sent
+before it is. See docs/design/replication.md.
 
-The seam is about transport, not algebra. What a part is, what a probe says and what a comparison
-asks is the replica's own business and that of the conversation that writes it; the replicator
-compares probe keys and counts hashes.
+The seam is about transport, not algebra: only the replica and its conversation know what a part is,
+what a probe says and what a comparison asks. The replicator compares probe keys and counts hashes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
@@ -34,23 +33,22 @@ from typing import Final, Protocol
 from datalattice.errors import BadFormat
 
 FETCHES: Final = "fetches"
-"""Feature of a peer that asks for the parts it lacks. Any other is sent offers that are complete in
-themselves, one lot after the other, at a pace by their bytes."""
+"""Feature of a peer that asks for the parts it lacks. Any other peer is sent offers that are
+complete in themselves, a limited lot at a time, paced by their bytes."""
 
 REPLICATES: Final = "replicates"
-"""Feature of a peer of our kind. It is told of changes when a burst of them is over; any other at
-the end of the window."""
+"""Feature of a peer of our kind. It is sent changes when a burst of them is over; any other peer at
+the end of the pace window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a connection. Peers of one connection are equal.
+    """Who is at the other end of a connection. Equality and hash are by `connection` alone.
 
-    connection: names the connection; no two of a process have the same.
-    dialled:    this node made it.
-    public_key: the key that the transport or a challenge has proved; None: not proved.
-    features:   what the peer is able to do, as words of its wire protocol, `FETCHES`
-                and `REPLICATES`.
+    connection: its name, unique in this process.
+    dialled:    this node made the connection.
+    public_key: the key that the transport or a challenge has proved, else None.
+    features:   what the peer can do, as words of its wire protocol, `FETCHES` and `REPLICATES`.
     """
 
     connection: str
@@ -69,10 +67,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """How far a replica has come.
-
-    Equal keys mean equal state; `data` is for the replica and its conversations.
-    """
+    """The state of a replica: equal keys, equal state. Only the replica reads `data`."""
 
     key: bytes
     data: object = None
@@ -80,11 +75,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one side gives another: a probe and parts; or hashes that nobody could deliver.
+    """What one side gives another: a probe and parts; or hashes of parts that no peer delivered.
 
     base:     of news, the later of the known states that it is the difference to.
-    patch:    the parts once more, written as what differs from `base`, where that may be shorter.
-    is_aside: it says nothing of the state of the peer that it came from.
+    patch:    the parts once more, written as a patch of `base`, where that may be shorter.
+    is_aside: the probe is not the state of the peer that sent it.
     """
 
     probe: Probe | None = None
@@ -97,7 +92,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What became of local writes that were to be published."""
+    """The result of `publish`: whether there were local writes, and the state after them."""
 
     changed: bool
     probe: Probe
@@ -105,10 +100,10 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """What was refused or noticed: a word to count it by, and a line about the first of them.
+    """Something refused or noticed: `kind` is a metric label, `text` describes the first case.
 
-    is_refusal: the peer sent something that is of no use to anybody here.
-    is_loss:    a part of what it sent was left out, since it cannot be merged.
+    is_refusal: nothing of a value was taken.
+    is_loss:    a part of a value was left out, since it cannot be merged.
     """
 
     kind: str
@@ -118,48 +113,43 @@ class Remark:
     is_loss: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Absorbed:
-    """What became of an offer.
+    """The result of an offer. It is filled in on the offer's way through the replica.
 
-    missing:  parts that are needed first; the same offer is finished later, when they have been
-              absorbed.
-    holds:    (connection, probe) pairs whose content is now contained here; the peer is known to
-              hold it.
-    parts_of: likewise, but the probe is only of a part of the peer's state.
-    finished: keys of the probes that need nothing more, contained or refused.
-    dropped:  keys of the probes that were given up.
-    changed:  whether this replica's own probe is another one now.
+    missing:  parts that are needed first; the value is merged once they have been absorbed.
+    holds:    (connection, probe) pairs: the peer holds this state, and all of it is here now.
+    parts_of: the same for probes of a part of the peer's state.
+    finished: keys of probes that need nothing more: contained or refused.
+    dropped:  keys of probes that were given up.
+    changed:  the replica's own probe changed.
     reports:  what was refused or noticed, for the operator.
     refused:  of the finished keys those whose value was not taken, and why.
-    disputed: of the finished keys those of whose value something was left out that says it is of
-              an owner whose key is here.
-    superseded: (key, newer key) of probes that the same peer has replaced: what waits for the first
-              is contained when the second is.
-    ended:    (connection, in full) of each value that was merged or refused: whether all of it was
-              taken.
-    unwanted: parts that were missing and are not needed any more.
-    breaches: (connection, reason) of those that sent what no honest peer sends.
-    unread:   it came as the difference to a state that is not here, so no part of it could be read.
-    lacking:  (connection, parts) that what other peers stated before needs, of which nothing could
-              be told until now.
+    disputed: of the finished keys those whose value had data under an owner of this node that the
+              owner did not sign.
+    superseded: (key, newer key): the same peer has replaced the first; the second contains it.
+    ended:    (connection, in full) of each value that was merged or refused.
+    unwanted: missing parts that are not needed any more.
+    breaches: (connection, reason) of peers that sent what no honest peer sends.
+    unread:   the offer is a patch of a state that is not here, so it could not be read.
+    lacking:  parts that values of other peers need, by the connection that stated them.
     """
 
-    missing: tuple[bytes, ...] = ()
-    holds: tuple[tuple[str, Probe], ...] = ()
-    finished: tuple[bytes, ...] = ()
-    dropped: tuple[bytes, ...] = ()
+    missing: list[bytes] = field(default_factory=list)
+    holds: list[tuple[str, Probe]] = field(default_factory=list)
+    finished: list[bytes] = field(default_factory=list)
+    dropped: list[bytes] = field(default_factory=list)
     changed: bool = False
-    reports: tuple[Remark, ...] = ()
-    refused: Mapping[bytes, str] = field(default_factory=dict)
-    disputed: frozenset[bytes] = frozenset()
-    superseded: tuple[tuple[bytes, bytes], ...] = ()
-    parts_of: tuple[tuple[str, Probe], ...] = ()
-    ended: tuple[tuple[str, bool], ...] = ()
-    unwanted: tuple[bytes, ...] = ()
-    breaches: tuple[tuple[str, str], ...] = ()
+    reports: list[Remark] = field(default_factory=list)
+    refused: dict[bytes, str] = field(default_factory=dict)
+    disputed: set[bytes] = field(default_factory=set)
+    superseded: list[tuple[bytes, bytes]] = field(default_factory=list)
+    parts_of: list[tuple[str, Probe]] = field(default_factory=list)
+    ended: list[tuple[str, bool]] = field(default_factory=list)
+    unwanted: list[bytes] = field(default_factory=list)
+    breaches: list[tuple[str, str]] = field(default_factory=list)
     unread: bool = False
-    lacking: tuple[tuple[str, tuple[bytes, ...]], ...] = ()
+    lacking: dict[str, list[bytes]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +174,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer to a request, or a part of it; after the `last` one nothing comes."""
+    """An answer to a request, or a part of it; `last`: the last one."""
 
     body: object
     last: bool = True
@@ -193,9 +183,9 @@ class Reply:
 class Regard(Enum):
     """How a peer is regarded.
 
-    REFUSED:  it is not spoken to: nothing of it counts, and nothing is sent to it.
-    STRANGER: it is parted with when it sends what no honest peer sends.
-    WANTED:   the operator named it; it is never cut for what it relays.
+    REFUSED:  nothing that it sends counts, and nothing is sent to it.
+    STRANGER: it is disconnected when it sends what no honest peer sends.
+    WANTED:   the operator named it; it is never disconnected for what it relays.
     """
 
     REFUSED = "refused"
@@ -209,8 +199,8 @@ class Why(Enum):
     MEETING:  the peer answered our greeting.
     WELCOMED: the peer greeted us.
     DUE:      the interval is over.
-    DOUBT:    the peer takes us to have a state that is not here.
-    PULL:     somebody waits until the peer's state is here.
+    DOUBT:    the peer assumes that we hold a state which is not here.
+    PULL:     a caller waits until the peer's state is here.
     ASKED:    the peer has begun a comparison; its first message comes next.
     """
 
@@ -224,10 +214,10 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a comparison has found out: what to say next, what to fetch, what the peer offered.
+    """What follows in a comparison: what to say next, what to fetch, what the peer offered.
 
-    is_done: this side has nothing more to ask; the comparison ends here once `need` has come.
-    error:   why the peer's message is of no use; whoever waits for the comparison is told.
+    is_done: this side asks nothing more; the comparison ends here once `need` has come.
+    error:   why the peer's message is of no use, for whoever waits for the comparison.
     """
 
     say: tuple[object, ...] = ()
@@ -242,27 +232,23 @@ class Comparison(Protocol):
 
     @property
     def probe(self) -> Probe | None:
-        """The state of ours that the peer is told by it; None: none."""
-        ...
+        """The state of ours that it tells the peer, if any."""
 
     def start(self) -> Step:
         """Return what to say first."""
-        ...
 
     def receive(self, message: object) -> Step:
         """Take in a message of the peer; return what follows.
 
         Raises: PeerError: the message is illegal.
         """
-        ...
 
     def ended(self) -> Probe | None:
-        """Take note that no message will come; return what both sides have then, if it is known."""
-        ...
+        """Note that no further message comes; return the state that both sides have, if known."""
 
 
 class Undecodable(BadFormat):
-    """An offer is no message of its protocol. It counts as a frame that cannot be read."""
+    """An offer that does not decode. It counts as a malformed frame."""
 
 
 class Replica(Protocol):
@@ -270,15 +256,13 @@ class Replica(Protocol):
 
     @property
     def probe(self) -> Probe:
-        """How far it has come."""
-        ...
+        """The present state."""
 
     def publish(self) -> Publication:
         """Make local writes durable and part of what is offered.
 
         Raises: StoreError: nothing was published.
         """
-        ...
 
     def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
         """Take in what `peer` sent; durable on return.
@@ -287,45 +271,36 @@ class Replica(Protocol):
         Raises: PeerError: the offer is illegal, nothing of it was kept.
                 StoreError: the store cannot keep it.
         """
-        ...
 
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
-        """Return what a peer lacks that holds `known`; None: nothing, as far as it is known."""
-        ...
+        """Return what a peer that holds `known` lacks; None: nothing, as far as is known."""
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
         """Answer a request. For a `Want` the body is a list of parts, None for absent ones."""
-        ...
 
     def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> Comparison | None:
         """Begin a comparison with a peer; None: there is nothing to say.
 
-        path: of a pull, what it is about; nothing: everything.
+        path: of a pull, the part of the state that is pulled; empty: all of it.
         """
-        ...
 
     def equals(self, peer: Peer, stated: Probe | None) -> bool:
-        """Return whether a peer has what is here, as far as it is replicated with it.
+        """Return whether a peer has our state, or the part of it that is replicated with it.
 
         stated: what it last stated, if all of that is here.
         """
-        ...
 
     def repair(self, parts: Sequence[Part]) -> None:
-        """Put these parts, which peers had, in the place of damaged or missing ones.
+        """Replace damaged or missing parts by these, which peers had.
 
         Raises: StoreError: the store cannot keep them.
         """
-        ...
 
     def regard(self, peer: Peer) -> Regard:
         """Return how a peer is regarded: asked before anything of it counts or is sent to it."""
-        ...
 
     def hear(self, peer: Peer) -> None:
-        """Take note of a message of a peer, before anything of it is looked at."""
-        ...
+        """Count a message of a peer, before it is decoded."""
 
     def forget(self, peer: Peer) -> None:
         """Forget what is known of a connection that has ended."""
-        ...

@@ -1,24 +1,20 @@
 """Replicator: drives one replica with many partners. It decides what is sent to whom, and when.
 
 It does no input and no output. Inputs are method calls with the time (a steady clock, in
-milliseconds); outputs collect in `Effects`, taken by the caller after each call: frames to send,
-connections to close, waiting callers to wake. Whatever an effect says is already durable in the
-replica, because the replica's calls return only then. What is said on a connection, and how, is the
-business of its `Conversation`; what is compared, that of the `Replica`.
+milliseconds); outputs collect in `Effects`, which the caller takes after each call. Whatever an
+effect says is already durable in the replica, because the replica's calls return only then. How
+things are said on a connection is up to its `Conversation`, what is compared to the `Replica`.
 
 What keeps replicas equal, from fast to sure:
 
-* A change is pushed to every joined partner at once, or at the end of the pace window (50 ms) when
-  one was sent in it; to one that fetches when the burst is over. What is sent is the difference
-  between what the peer is known to hold and the present state, made when it leaves: so the last
-  update is never lost, however many fell into the window.
+* A change is pushed to every joined partner: at once, or at the end of the pace window (50 ms) if
+  one was sent in it; to a partner of our kind as soon as a burst of changes is over.
 * When a peer is met, the two states are compared.
-* Parts that an offer needs are fetched before it is taken in: first from the peer that made it,
-  then from the others.
-* Every 30 s each joined partner is compared again. A peer that missed anything finds out and
-  fetches it.
+* Parts that an offer needs are fetched before it is merged: first from the peer that made it, then
+  from the others.
+* Every 30 s each joined partner is compared again, so a peer that missed anything finds out.
 
-Length: one state machine; what it knows of each partner, and of wanted parts, is in modules apart.
+Length: one state machine; its records of each partner and of wanted parts are other modules.
 """
 
 from __future__ import annotations
@@ -27,47 +23,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, assert_never
 
-from datalattice.errors import PeerError
+import datalattice.sync.conversation as talk
+from datalattice.errors import DataLatticeError, PeerError
 from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNSOUND, is_charged
-from datalattice.sync.conversation import (
-    PENDING_MAX,
-    Answer,
-    Answered,
-    Asked,
-    Bare,
-    Claimed,
-    Compare,
-    Continue,
-    Delivered,
-    DemandProof,
-    Deny,
-    Ended,
-    Event,
-    Failed,
-    Fault,
-    Finish,
-    Greet,
-    Joined,
-    Left,
-    Met,
-    Offered,
-    Proved,
-    Push,
-    Refuse,
-    Request,
-    Round,
-    Saying,
-    TellTwin,
-    TwinMet,
-    WireProtocol,
-)
+from datalattice.sync.conversation import PENDING_MAX, WireProtocol
 from datalattice.sync.effects import Effects, Pace, Pull, Standing
-from datalattice.sync.partner import ANSWERS_MAX, OpenAnswer, OpenComparison, Partner
+from datalattice.sync.partner import ANSWERS_MAX, OpenAnswer, OpenComparison, Partner, Timetable
 from datalattice.sync.pulls import Pulls
-from datalattice.sync.repairs import Repairs
 from datalattice.sync.replica import (
     Absorbed,
     Offer,
+    Part,
     Peer,
     Regard,
     Replica,
@@ -75,13 +41,12 @@ from datalattice.sync.replica import (
     Want,
     Why,
 )
-from datalattice.sync.timetable import Timetable
 from datalattice.sync.wants import WANTS_MAX, WantList
 
 TWINS: Final = "a folder was cloned: another live node has the identity of this one, it is"
 
-_OF_THE_REPLICA: Final = (Asked, Bare, Delivered, Offered, Round)
-"""Events that say or ask something of the replica, so that the peer must be admitted."""
+_OF_THE_REPLICA: Final = (talk.Asked, talk.Bare, talk.Delivered, talk.Offered, talk.Round)
+"""Events that reach the replica, so the peer must be admitted."""
 
 
 class Replicator:
@@ -91,16 +56,16 @@ class Replicator:
         self._replica = replica
         self._protocol = protocol
         self._pace = pace or Pace()
-        self._repairs = Repairs(replica)
         self._partners: dict[str, Partner] = {}
-        self._comparing: dict[str, Partner] = {}  # those with a comparison that is not over
+        self._comparing: dict[str, Partner] = {}  # those with an open comparison
         self._due = Timetable()
-        self._touched: set[str] = set()  # connections whose time in it may be another one now
+        self._touched: set[str] = set()  # connections whose due time may have changed
+        self._repairs: set[bytes] = set()  # wanted parts that the replica should have already
         self._wants = WantList(self._pace.rounds_max)
         self._pulls = Pulls()
         self._effects = Effects()
         self.crowded = False
-        """Whether it is a stranger's turn and more of them wait; set by who calls."""
+        """Whether strangers are served now and more of them wait; the caller sets it."""
 
     # --- inputs -------------------------------------------------------------------------------
 
@@ -113,20 +78,21 @@ class Replicator:
         public_key: bytes | None = None,
         pinned: bytes | None = None,
     ) -> None:
-        """Take up a new connection. Those we made ourselves are joined at once: we chose the peer.
+        """Take up a new connection: outbound ones are joined, since this node chose the peer.
 
-        An inbound one stays silent until the peer asks to be told of changes: it may be a mere
-        client. `public_key` is what the transport has proved, `pinned` what the peer has to prove
-        before anything else.
+        An inbound one is sent nothing until the peer asks for changes: it may be a mere client.
+
+        public_key: the key that the transport has proved.
+        pinned:     the key that the peer must prove before anything else is said or heard.
         """
         conversation = self._protocol.converse(Peer(id, outbound, public_key), pinned)
         self._partners[id] = partner = Partner(conversation)
         partner.admitted = self._admits(partner)
-        self._say(partner, Greet(), now_ms)
+        self._say(partner, talk.Greet(), now_ms)
         self._hear(partner, now_ms)
 
     def closed(self, id: str, now_ms: int) -> None:
-        """Forget a connection that is gone: its requests fail, and others are asked for parts."""
+        """Forget a connection that is gone: its requests fail, and other peers are asked."""
         partner = self._partners.pop(id, None)
         if partner is None:
             return
@@ -148,9 +114,9 @@ class Replicator:
         self._hear(partner, now_ms)
 
     def publish(self, now_ms: int, *, at_once: bool = False) -> bool:
-        """Make local writes durable and tell the others; return whether there were any.
+        """Make local writes durable and push them; return whether there were any.
 
-        at_once: without regard to the pace, since this node is about to close.
+        at_once: regardless of the pace, since this node is about to close.
         Raises: StoreError: nothing was published.
         """
         try:
@@ -167,11 +133,12 @@ class Replicator:
     def settle(self, absorbed: Absorbed, source: str, now_ms: int) -> None:
         """Do what follows from what the replica absorbed, or from another change of its state.
 
-        source: the connection that it came from, or a word for who brought it.
+        source: the connection that it came from, or a label of another source.
         """
         for remark in absorbed.reports:
             self._effects.note(remark.kind, source, remark.text, remark.count)
         partner = self._partners.get(source)
+        # A value that changed the state forgives; one refused in full is charged.
         if partner is not None and absorbed.changed:
             self._was_useful(partner)
         elif partner is not None and any(one.is_refusal for one in absorbed.reports):
@@ -186,14 +153,15 @@ class Replicator:
         lost = next((one.text for one in absorbed.reports if one.is_refusal or one.is_loss), "")
         ended = dict(absorbed.ended)
         if absorbed.refused:
-            ended.setdefault(source, False)  # it may not have come as far as a merge
+            ended.setdefault(source, False)  # it may have been refused before a merge
         self._effects.taken += ((id, None if full else lost) for id, full in ended.items())
         for key in absorbed.dropped:
             self._effects.note("dropped", source, f"value {key.hex()} never became complete")
         self._pulls.settle(absorbed, self._effects)
         if absorbed.changed:
             self._changed(now_ms)
-        for id, hashes in absorbed.lacking:
+        for id, hashes in absorbed.lacking.items():
+            # "It goes first to the peer that made it wanted", then to whoever is connected.
             able = [one for one in (id, source, *self._partners) if one in self._partners]
             if able:
                 self._wants.add(hashes, able[0])
@@ -201,7 +169,7 @@ class Replicator:
             self._fetch(now_ms)
 
     def pull(self, id: str, pull: Pull | None, now_ms: int) -> None:
-        """Ask a peer for its state; the pull ends when all of it is contained here."""
+        """Ask a peer for its state; the pull ends once all of it is contained here."""
         partner = self._partners.get(id)
         if partner is None:
             self._effects.finish(pull, "not connected")
@@ -211,9 +179,9 @@ class Replicator:
             self._compare(partner, Why.PULL, now_ms, pull)
 
     def acquire(self, hashes: Iterable[bytes], now_ms: int) -> None:
-        """Ask every joined peer for these parts; what comes is for `Replica.repair`.
+        """Ask every joined peer for these parts, for `Replica.repair`.
 
-        Each is among the effects' `healed` or `unhealed` in the end: at once when nobody is joined.
+        Each ends up in the effects' `healed` or `unhealed`; without a joined peer at once.
         """
         wanted = tuple(dict.fromkeys(hashes))
         # "Every joined peer is asked for them, and what comes, checked against its hash, is handed
@@ -222,16 +190,16 @@ class Replicator:
         for id in helpers:
             self._wants.add(wanted, id)
         if helpers:
-            self._repairs.want(wanted)
+            self._repairs.update(wanted)
             self._fetch(now_ms)
         else:
             self._effects.unhealed.extend(wanted)
 
     def readmit(self, now_ms: int) -> None:
-        """Look anew at whom the replica admits; to be called when that may have changed.
+        """Ask the replica again whom it admits; to be called when that may have changed.
 
-        Whoever is admitted now is compared and told. To whoever is not any more, what is open with
-        it ends, and what it was to deliver is asked of others.
+        A peer that is newly admitted is compared. With one that is no longer admitted everything
+        open ends, and other peers are asked for what it was to deliver.
         """
         for partner in list(self._partners.values()):
             was_admitted, partner.admitted = partner.admitted, self._admits(partner)
@@ -246,7 +214,7 @@ class Replicator:
         self._fetch(now_ms)
 
     def written(self, id: str, count: int, now_ms: int) -> None:
-        """Note that so many frames to a peer have left."""
+        """Note that `count` frames to a peer have left."""
         partner = self._partners.get(id)
         if partner is not None:
             partner.unsent_count = max(0, partner.unsent_count - count)
@@ -259,7 +227,7 @@ class Replicator:
     def tick(self, now_ms: int, busy_ms: int = 0) -> None:
         """Do what is due. To be called at `deadline_ms`, or more often.
 
-        busy_ms: so long nobody was heard here; what was asked has that much more time.
+        busy_ms: how long this node read nothing; requests in flight get that much more time.
         """
         self._note_times()
         due = self._due.take(now_ms)
@@ -287,13 +255,13 @@ class Replicator:
     # --- outputs ------------------------------------------------------------------------------
 
     def take_effects(self) -> Effects:
-        """Return what is to be done since the last call."""
+        """Return what is to be done, once."""
         effects, self._effects = self._effects, Effects()
         return effects
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return when `tick` has something to do, None when only an event can change that."""
+        """When `tick` has something to do; None: not before the next input."""
         if self._touched:
             self._note_times()
         due_ms, wake_ms = self._due.first_ms, self._wants.next_wake_ms()
@@ -302,7 +270,7 @@ class Replicator:
         return min(due_ms, wake_ms)
 
     def _note_times(self) -> None:
-        """Note when each partner is due of which that may have changed: the others keep theirs."""
+        """Bring the timetable up to date for the partners that something happened to."""
         for id in self._touched:
             partner = self._partners.get(id)
             self._due.put(id, None if partner is None else partner.due_ms)
@@ -310,11 +278,11 @@ class Replicator:
 
     @property
     def standings(self) -> list[Standing]:
-        """Return how it stands with each connection."""
+        """The status of each connection."""
         return [self._standing(one) for one in self._partners.values()]
 
     def _standing(self, partner: Partner) -> Standing:
-        # That we sent it all says nothing of what it took: only its own word counts.
+        # What was sent says nothing about what arrived: only the peer's own statement counts.
         stated = partner.received if partner.is_settled else None
         equal = self._replica.equals(partner.peer, stated)
         pending = partner.conversation.pending_count
@@ -322,78 +290,78 @@ class Replicator:
 
     @property
     def missing_count(self) -> int:
-        """Parts that are wanted and not here."""
+        """Parts that are wanted."""
         return len(self._wants)
 
     # --- events -------------------------------------------------------------------------------
 
     def _hear(self, partner: Partner, now_ms: int) -> None:
-        """Do what follows from all that a conversation has found out."""
+        """Send a conversation's frames and act on its events."""
         self._touched.add(partner.id)
         self._send_frames(partner)
         while events := partner.conversation.events():
             for event in events:
                 self._heard(partner, event, now_ms)
 
-    def _heard(self, partner: Partner, event: Event, now_ms: int) -> None:
+    def _heard(self, partner: Partner, event: talk.Event, now_ms: int) -> None:
         if isinstance(event, _OF_THE_REPLICA):
-            is_open = isinstance(event, Asked) and event.is_open
+            is_open = isinstance(event, talk.Asked) and event.is_open
             if not is_open and not self._admits(partner):
                 self._refuse(partner, event, now_ms)
                 return
         match event:
-            case Offered(offer):
+            case talk.Offered(offer):
                 self._absorb(partner, offer, now_ms)
-            case Asked(exchange, request):
+            case talk.Asked(exchange, request):
                 self._serve(partner, exchange, request, now_ms)
-            case Answered(saying):
+            case talk.Answered(saying):
                 self._was_useful(partner)
-                if isinstance(saying, TellTwin):
+                if isinstance(saying, talk.TellTwin):
                     self._is_alive(partner, saying.next, now_ms)
-            case Delivered(want, parts):
+            case talk.Delivered(want, parts):
                 self._delivered(partner, want, Offer(None, parts), now_ms)
-            case Failed(want):
+            case talk.Failed(want):
                 self._wants.timed_out(partner.id)
                 for hash in want.hashes:
                     self._wants.failed(hash, partner.id, now_ms)
-            case Round(exchange, message):
+            case talk.Round(exchange, message):
                 self._round(partner, exchange, message, now_ms)
-            case Ended(exchange, error):
+            case talk.Ended(exchange, error):
                 self._ended(partner, exchange, error, now_ms)
-            case Joined():
+            case talk.Joined():
                 partner.joined = True
                 partner.compare_after_ms = now_ms + self._pace.root_sync_interval_ms
                 self._wants.add_helper(partner.id)
-            case Met(answered, start):
+            case talk.Met(answered, start):
                 self._met(partner, start, now_ms, answered=answered)
-            case Proved(public_key):
+            case talk.Proved(public_key):
                 self._effects.identified.append((partner.id, public_key))
                 self._recognise(now_ms)
-            case Claimed(public_key):
+            case talk.Claimed(public_key):
                 partner.claimed = public_key
                 self._recognise(now_ms)
-            case Bare(offer, reason):
+            case talk.Bare(offer, reason):
                 self._absorb_bare(partner, offer, reason, now_ms)
-            case TwinMet(start):
+            case talk.TwinMet(start):
                 self._effects.twins.append(start)
-            case Fault(kind, text, is_fatal):
+            case talk.Fault(kind, text, is_fatal):
                 self._fault(partner, kind, text, is_fatal=is_fatal)
-            case Left(reason):
+            case talk.Left(reason):
                 self._close(partner, reason)
             case _:
                 assert_never(event)
 
     def _admits(self, partner: Partner) -> bool:
-        """Return whether a peer may be spoken to now."""
+        """Return whether anything of a peer counts, and anything may be sent to it."""
         return self._replica.regard(partner.peer) is not Regard.REFUSED
 
-    def _refuse(self, partner: Partner, event: Event, now_ms: int) -> None:
-        """Leave aside what a peer says to which this node does not speak."""
+    def _refuse(self, partner: Partner, event: talk.Event, now_ms: int) -> None:
+        """Answer a peer that is not admitted, in the words for something unknown."""
         self._effects.note("not-admitted", partner.id, f"{type(event).__name__.lower()} by it")
-        if isinstance(event, Asked | Round):
-            self._say(partner, Deny(event.exchange), now_ms)
+        if isinstance(event, talk.Asked | talk.Round):
+            self._say(partner, talk.Deny(event.exchange), now_ms)
             self._hear(partner, now_ms)
-        elif isinstance(event, Delivered):
+        elif isinstance(event, talk.Delivered):
             for hash in event.request.hashes:
                 self._wants.failed(hash, partner.id, now_ms)
 
@@ -401,7 +369,7 @@ class Replicator:
         """Begin with a peer that was not admitted before."""
         if partner.joined:
             self._wants.add_helper(partner.id)
-        # What it was told before does not count: it may not have admitted this node either.
+        # What it was sent before does not count: it may not have admitted this node either.
         partner.sent, partner.has_news = None, True
         if partner.met:
             self._compare(partner, Why.DUE, now_ms)
@@ -410,17 +378,17 @@ class Replicator:
     def _expel(self, partner: Partner, now_ms: int) -> None:
         """End what is open with a peer that is no longer admitted."""
         for exchange in list(partner.comparisons):
-            self._say(partner, Deny(exchange), now_ms)
+            self._say(partner, talk.Deny(exchange), now_ms)
         while partner.answers:
-            self._say(partner, Deny(partner.answers.popleft().exchange), now_ms)
+            self._say(partner, talk.Deny(partner.answers.popleft().exchange), now_ms)
         self._hear(partner, now_ms)
         self._wants.remove_peer(partner.id, now_ms)
         self._drop_lost(partner.peer, now_ms)
 
     def _met(self, partner: Partner, start: object, now_ms: int, *, answered: bool) -> None:
-        """Take up replication with a peer of which it is known now how it speaks."""
+        """Begin to replicate with a peer whose features are known now."""
         was_met, partner.met = partner.met, True
-        if partner.takes_lots:
+        if partner.is_plain:
             self._recognise(now_ms)
         if not answered:
             partner.has_news = True
@@ -428,17 +396,18 @@ class Replicator:
             self._started(partner, start, now_ms)
         if not answered:
             self._flush(partner, now_ms)
-        if answered or not was_met:  # who greets again and again is compared when that is due
+        # A peer that greets again and again is compared when that is due, and not each time.
+        if answered or not was_met:
             # "Then it asks for the peer's root, ... and states its own root" (docs/node.md, What is
             # sent when).
             self._compare(partner, Why.MEETING if answered else Why.WELCOMED, now_ms)
 
     def _serve(self, partner: Partner, exchange: object, request: object, now_ms: int) -> None:
-        """Answer a request: the first reply at once, what follows as the peer reads."""
+        """Answer a request: the first reply at once, the others as the peer reads."""
         if len(partner.answers) >= ANSWERS_MAX:
             text = f"{ANSWERS_MAX} answers to it are open already"
             self._effects.note("answers-refused", partner.id, text)
-            self._say(partner, Deny(exchange), now_ms)
+            self._say(partner, talk.Deny(exchange), now_ms)
             return
         answer = OpenAnswer(exchange, request, self._replica.serve(partner.peer, request))
         if self._reply(partner, answer, now_ms):
@@ -446,7 +415,7 @@ class Replicator:
             self._answer_on(partner, now_ms)
 
     def _answer_on(self, partner: Partner, now_ms: int) -> None:
-        """Make the next replies of open answers, each in its turn, while there is room."""
+        """Make the next replies of open answers in turn, while there is room."""
         while partner.has_open_answers:
             answer = partner.answers.popleft()
             if self._reply(partner, answer, now_ms):
@@ -466,8 +435,8 @@ class Replicator:
             # lost, and at once tells all that lies beyond the receiver's root" (docs/node.md,
             # Patches).
             if partner.asked_for(answer.request.hashes, now_ms, is_wanted=is_wanted):
-                self._flush(partner, now_ms)  # it may need no more of them then
-        self._say(partner, Answer(answer.exchange, reply), now_ms)
+                self._flush(partner, now_ms)  # before the answer: it may make that unnecessary
+        self._say(partner, talk.Answer(answer.exchange, reply), now_ms)
         return not reply.last
 
     # --- offers -------------------------------------------------------------------------------
@@ -481,17 +450,20 @@ class Replicator:
         asked: bool = False,
         exchange: int | None = None,
     ) -> None:
-        """Take in an offer. asked: it answers something of ours; `exchange`: a comparison."""
+        """Take in an offer.
+
+        asked: it answers a request of ours. exchange: the comparison that it came in.
+        """
         try:
             absorbed = self._replica.absorb(offer, partner.peer, asked=asked)
         except Undecodable as error:
-            self._say(partner, Refuse(str(error)), now_ms)
+            self._say(partner, talk.Refuse(str(error)), now_ms)
             error.peer = partner.id
             self._charge(partner, MALFORMED, str(error))
             return
         except PeerError as error:
             if offer.probe is not None and not offer.is_aside:
-                partner.states(offer.probe.key)
+                partner.has_stated(offer.probe.key)
             error.peer = partner.id
             self._charge(partner, REFUSED, str(error))
             if exchange is not None:
@@ -499,7 +471,7 @@ class Replicator:
             return
         if offer.probe is not None:
             if not offer.is_aside:
-                partner.states(offer.probe.key)
+                partner.has_stated(offer.probe.key)
             if exchange is not None:
                 self._pulls.wait((partner.id, exchange), offer.probe.key)
         # "A receiver that cannot make the cells treats the message as a statement of the root: it
@@ -514,17 +486,16 @@ class Replicator:
         # What is wanted costs memory here before a byte of it has come (docs/node.md, Limits).
         if self._wants.count(partner.id) > WANTS_MAX:
             self._cut(partner, "missing", f"more than {WANTS_MAX} parts are missing of its values")
-        # Whoever states something is told what it lacks, unless it was told already.
+        # A peer that states something is sent what it lacks, unless it was sent that already.
         partner.has_news = True
         self.settle(absorbed, partner.id, now_ms)
         self._flush(partner, now_ms)
         self._fetch(now_ms)
 
     def _absorb_bare(self, partner: Partner, offer: Offer, reason: str, now_ms: int) -> None:
-        """Take in what a peer broadcasts, on whatever connection, as stated where it answers.
+        """Take in a broadcast value as stated on the connection on which that peer answers.
 
-        Parts that are missing are asked for there: on a connection that it made it hears answers
-        only.
+        Missing parts are requested there: on a connection that it made, it reads answers only.
         """
         home = self._home(partner)
         # What a peer broadcasts "counts once it has proved there that it holds the same key"
@@ -536,13 +507,13 @@ class Replicator:
             self._absorb(home, offer, now_ms)
 
     def _home(self, partner: Partner) -> Partner | None:
-        """Return the partner on whose connection a peer answers that broadcasts on this one."""
-        if partner.takes_lots:
+        """Return the partner on whose connection the peer that broadcasts here answers."""
+        if partner.is_plain:
             return partner
         key = partner.peer.public_key
         if key is None:
             return None
-        others = (one for one in self._partners.values() if one.takes_lots)
+        others = (one for one in self._partners.values() if one.is_plain)
         return next((one for one in others if one.peer.public_key == key), None)
 
     def _changed(self, now_ms: int) -> None:
@@ -554,7 +525,7 @@ class Replicator:
             self._flush(partner, now_ms)
 
     def _flush(self, partner: Partner, now_ms: int) -> None:
-        """Push the difference to a peer if there may be one, it reads, and its window is over."""
+        """Push the difference to a peer that may lack something, once its window is over."""
         if not (partner.has_news and partner.may_push) or now_ms < partner.push_after_ms:
             return
         partner.is_refused = not self._admits(partner)
@@ -570,26 +541,26 @@ class Replicator:
             self._effects.note(remark.kind, partner.id, remark.text, remark.count)
         size = 0
         for offer in news.offers:
-            told = replace(offer, patch=None) if partner.misread else offer
-            size += self._say(partner, Push(told), now_ms)
+            pushed = replace(offer, patch=None) if partner.lost_patch else offer
+            size += self._say(partner, talk.Push(pushed), now_ms)
             self._effects.push_count += 1
-            if offer.probe is not None and not partner.takes_lots:
-                partner.told(offer.probe, now_ms, self._pace)
-        if partner.takes_lots:
+            if offer.probe is not None and not partner.is_plain:
+                partner.pushed(offer.probe, now_ms, self._pace)
+        if partner.is_plain:
             partner.has_news = news.more
-            partner.told_lot(size, now_ms, self._pace)
+            partner.pushed_complete(size, now_ms, self._pace)
 
     # --- comparisons --------------------------------------------------------------------------
 
     def _compare(self, partner: Partner, why: Why, now_ms: int, pull: Pull | None = None) -> None:
-        """Begin to compare the two states; a pull ends when all is here that the peer offers."""
+        """Begin to compare the two states, for a pull if there is one."""
         path = () if pull is None else pull.path
         is_admitted = self._admits(partner)
         comparison = self._replica.compare(partner.peer, why, path) if is_admitted else None
         if comparison is None:
             self._effects.finish(pull, None)
             return
-        exchange = partner.conversation.send(Compare(comparison.start()), now_ms)
+        exchange = partner.conversation.send(talk.Compare(comparison.start()), now_ms)
         if exchange is not None:
             partner.comparisons[exchange] = OpenComparison(comparison)
             self._comparing[partner.id] = partner
@@ -597,16 +568,16 @@ class Replicator:
                 self._pulls.begin((partner.id, exchange), pull)
         if comparison.probe is not None:
             partner.has_news = False
-            partner.told(comparison.probe, now_ms, self._pace)
+            partner.pushed(comparison.probe, now_ms, self._pace)
             self._effects.push_count += 1
         self._send_frames(partner)
 
     def _disabuse(self, partner: Partner, now_ms: int) -> None:
-        """Tell a peer that takes us to hold a state which is not here what we do hold."""
+        """Tell a peer that assumes a state which is not here what we do hold."""
         comparison = self._replica.compare(partner.peer, Why.DOUBT)
         if comparison is None or comparison.probe is None or not partner.may_push:
             return
-        if comparison.probe.key not in partner.told_keys:
+        if comparison.probe.key not in partner.pushed_keys:
             self._compare(partner, Why.DOUBT, now_ms)
 
     def _round(self, partner: Partner, exchange: int, message: object, now_ms: int) -> None:
@@ -615,7 +586,7 @@ class Replicator:
         if running is None:
             comparison = self._replica.compare(partner.peer, Why.ASKED)
             if comparison is None:
-                self._say(partner, Deny(exchange), now_ms)
+                self._say(partner, talk.Deny(exchange), now_ms)
                 return
             running = partner.comparisons[exchange] = OpenComparison(comparison)
             self._comparing[partner.id] = partner
@@ -629,7 +600,7 @@ class Replicator:
         if step.error is not None:
             self._pulls.failed((partner.id, exchange), step.error)
         if step.say:
-            self._say(partner, Continue(exchange, step), now_ms)
+            self._say(partner, talk.Continue(exchange, step), now_ms)
         running.needs.update(step.need)
         running.is_done = running.is_done or step.is_done
         self._wants.add(step.need, partner.id)
@@ -640,12 +611,12 @@ class Replicator:
             self._fetch(now_ms)
 
     def _finish(self, partner: Partner, now_ms: int) -> None:
-        """Finish the comparisons with a peer that need nothing more."""
+        """Finish the comparisons with a peer that have all parts they need."""
         for exchange, running in list(partner.comparisons.items()):
             running.needs = {hash for hash in running.needs if hash in self._wants}
             if running.is_done and not running.needs and not running.has_finished:
                 running.has_finished = True
-                self._say(partner, Finish(exchange), now_ms)
+                self._say(partner, talk.Finish(exchange), now_ms)
                 self._hear(partner, now_ms)  # it may be over by that
 
     def _ended(self, partner: Partner, exchange: int, error: str | None, now_ms: int) -> None:
@@ -654,7 +625,7 @@ class Replicator:
             return
         if not partner.comparisons:
             self._comparing.pop(partner.id, None)
-        # A comparison that ended early proves nothing of what either side has now.
+        # A comparison that ended early proves nothing about what either side has now.
         if error is not None:
             self._pulls.failed((partner.id, exchange), error)
             if partner.id in self._partners:
@@ -664,8 +635,8 @@ class Replicator:
         if both is not None and error is None:
             partner.sent, partner.sent_last = both, True
             partner.received, partner.stated, partner.is_settled = both, both.key, True
-        if partner.id in self._partners and (both is not None or partner.takes_lots):
-            partner.has_news = True  # what changed meanwhile
+        if partner.id in self._partners and (both is not None or partner.is_plain):
+            partner.has_news = True  # our state may have changed meanwhile
             self._flush(partner, now_ms)
 
     # --- parts --------------------------------------------------------------------------------
@@ -682,7 +653,7 @@ class Replicator:
                 hashes = tuple(self._wants.take(partner.id, partner.conversation.batch_max))
                 if not hashes:
                     break
-                self._say(partner, Request(Want(hashes)), now_ms)
+                self._say(partner, talk.Request(Want(hashes)), now_ms)
                 room -= 1
 
     def _delivered(self, partner: Partner, want: Want, offer: Offer, now_ms: int) -> None:
@@ -697,11 +668,27 @@ class Replicator:
             self._effects.note("undelivered", partner.id, f"{lacking} of {len(want.hashes)} cells")
         if here:
             self._wants.delivered(partner.id)
-            self._repairs.take(offer.parts, self._effects)
+            self._repair([part for part in offer.parts if part.hash in self._repairs])
             self._absorb(partner, offer, now_ms, asked=True)
         self._drop_lost(partner.peer, now_ms)
         self._finish_all(now_ms)
         self._fetch(now_ms)
+
+    def _repair(self, parts: list[Part]) -> None:
+        """Have the replica replace its damaged parts by these.
+
+        Raises: BadFormat, StoreError: as `Replica.repair`; they count as not healed.
+        """
+        if not parts:
+            return
+        hashes = [part.hash for part in parts]
+        self._repairs.difference_update(hashes)
+        try:
+            self._replica.repair(parts)
+        except DataLatticeError:
+            self._effects.unhealed += hashes
+            raise
+        self._effects.healed += hashes
 
     def _finish_all(self, now_ms: int) -> None:
         for partner in list(self._comparing.values()):
@@ -710,50 +697,47 @@ class Replicator:
     def _drop_lost(self, peer: Peer, now_ms: int) -> None:
         lost = self._wants.take_lost()
         if lost:
-            self._repairs.lose(lost, self._effects)
+            self._effects.unhealed += (hash for hash in lost if hash in self._repairs)
+            self._repairs.difference_update(lost)
             absorbed = self._replica.absorb(Offer(None, (), lost), peer)
             self.settle(absorbed, peer.connection, now_ms)
 
     # --- who is there -------------------------------------------------------------------------
 
     def _recognise(self, now_ms: int) -> None:
-        """Have inbound connections prove their key on which a peer of ours may broadcast.
+        """Ask for proof on inbound connections whose claimed key is that of a plain peer of ours.
 
-        A peer that fetches nothing speaks on connections that it made, and answers on ours. It
-        proves who it is when it is asked to; the key it goes by tells that it may be worth asking.
+        A plain peer broadcasts on connections that it made, and answers on ours.
         """
-        ours = {one.peer.public_key for one in self._partners.values() if one.takes_lots}
+        ours = {one.peer.public_key for one in self._partners.values() if one.is_plain}
         for partner in self._partners.values():
             key, partner.claimed = partner.claimed, None
             if key is None or partner.peer.dialled or partner.peer.public_key is not None:
                 continue
             if key in ours:
-                self._say(partner, DemandProof(), now_ms)
+                self._say(partner, talk.DemandProof(), now_ms)
             else:
                 partner.claimed = key
 
     def _started(self, partner: Partner, start: object, now_ms: int) -> None:
-        """Note a peer's start; two live ones with one identity are told of each other.
-
-        The older one is told first, and the newer one when that is answered. Only an answer shows
-        that the older connection is alive: that of a node which was killed and started again may
-        linger, and such a node has no twin.
-        """
+        """Note a peer's start; two live peers with one identity are told of each other."""
         partner.start = start
+        # The older one is told first, and the newer one once that is answered: the connection of a
+        # node that was killed and restarted may linger, and only an answer shows that it is alive.
         for twin in partner.twins(self._partners.values()):
-            self._say(twin, TellTwin(start, partner.id), now_ms)
+            self._say(twin, talk.TellTwin(start, partner.id), now_ms)
 
     def _is_alive(self, partner: Partner, next: str, now_ms: int) -> None:
-        """Tell the newer of two nodes with one identity of the older one, which has answered."""
+        """Tell the newer of two nodes with one identity of the older, which has answered."""
         twin = self._partners.get(next)
         if twin is not None and not twin.closing and partner.start is not None:
             self._effects.note("peer-cloned", partner.id, f"{TWINS} {twin.id}")
-            self._say(twin, TellTwin(partner.start), now_ms)
+            self._say(twin, talk.TellTwin(partner.start), now_ms)
 
     # --- small things -------------------------------------------------------------------------
 
-    def _say(self, partner: Partner, saying: Saying, now_ms: int) -> int:
-        """Say something to a peer; return how many bytes that takes."""
+    def _say(self, partner: Partner, saying: talk.Saying, now_ms: int) -> int:
+        """Say something to a peer; return the size of its frames in bytes."""
         partner.conversation.send(saying, now_ms)
         return self._send_frames(partner)
 
@@ -783,7 +767,7 @@ class Replicator:
         self._judge(partner, kind)
 
     def _judge(self, partner: Partner, kind: str) -> None:
-        """Charge a peer with a useless message, and part with it when that is one too many."""
+        """Count a useless message of a peer; disconnect it when that is one too many."""
         reason = partner.conduct.charge(kind)
         if reason is not None:
             self._cut(partner, kind, reason)
@@ -799,7 +783,7 @@ class Replicator:
         return self._replica.regard(partner.peer) is Regard.WANTED
 
     def _part_with(self, id: str, reason: str) -> None:
-        """Cut who sends what no honest peer sends; a wanted peer may relay what others sent it."""
+        """Disconnect a peer that sent what no honest peer sends, unless it is a wanted one."""
         partner = self._partners.get(id)
         # "A named peer stays, since it may relay what others made; health says which and why"
         # (docs/design/foreign-data.md, Charges).

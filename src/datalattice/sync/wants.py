@@ -1,17 +1,16 @@
-"""Wants: which parts are missing, whom to ask for each, and when to give up.
-
-Every hash is asked of one peer at a time. It goes first to the peer that made it wanted, and after
-a refusal or a time-out to those that stated it since, and to the others in turn; when all were
-asked a round is over, and after a rest the next begins. A part that nobody delivered in
-`rounds_max` rounds is lost: the replica drops what depended on it, and nothing else suffers.
-
-Who states a part has it by now, so it is asked although it lacked the part before. A peer that
-answers nothing while it makes more and more wanted holds up only that: what others made wanted
-leaves its line after a while, and what is asked of a peer that did not deliver the last time, or
-never did, is asked of whoever states it next, too.
+"""Wants: which parts are missing, which peer is asked for each, and when to give up.
 
 The newest wants are asked first. In a tree that means depth first, which keeps the list short: the
 children of a cell just received are fetched before its neighbours.
+
+Every hash is asked of one peer at a time: first of the peer that made it wanted, after a refusal or
+a time-out of those that stated it since, then of the others. When all were asked a round ends, and
+after a rest the next begins. A part that no peer delivered in `rounds_max` rounds is lost: the
+replica drops what depends on it.
+
+A peer that states a part has it now, so it is asked even if it lacked the part before. A peer that
+makes more and more wanted and answers nothing delays only its own wants: those of others leave its
+line after a while, and what a slow peer was asked for is asked of the next one that states it.
 """
 
 from __future__ import annotations
@@ -22,26 +21,28 @@ from dataclasses import dataclass, field
 from typing import Final
 
 ROUNDS_MAX: Final = 3
-"""Times that every peer is asked for a part."""
+"""Times that every peer is asked for a missing part."""
 
 WANTS_MAX: Final = 700_000
-"""Parts that may be missing of one peer's values: about as many as there is room for in staging."""
+"""Parts that one peer's values may lack: about as many as there is room for in staging."""
 
 REST_MS: Final = 250
-"""Pause after a round in which nobody had the part; doubled after the second."""
-
+"""Pause after the first round in which no peer had the part; doubled after the second."""
 
 LINE_MS: Final = 5_000
-"""Time that a part passed on to a peer waits to be asked of it; then it is the next one's."""
+"""How long a part waits in a peer's line before it moves to the next peer's."""
 
 
 @dataclass(slots=True)
 class _Want:
     """A missing part.
 
-    `source` made it wanted, `later` stated it after that, in order; `asked` are the peers already
-    asked in this round. Passed on, it is in line at `next_peer` until `line_until_ms`; in line at
-    `slow` it was before.
+    source:    the peer that made it wanted.
+    later:     peers that stated it after that, in order.
+    asked:     peers already asked in this round.
+    in_flight: the peer that is asked just now.
+    next_peer: once passed on, the peer in whose line it is, until `line_until_ms`.
+    slow:      peers in whose lines it waited in vain.
     """
 
     source: str
@@ -62,13 +63,12 @@ class WantList:
         self._rest_ms = rest_ms
         self._wants: dict[bytes, _Want] = {}
         self._queues: dict[str, list[bytes]] = {}  # peer -> hashes to ask of it, newest last
-        self._helpers: dict[
-            str, None
-        ] = {}  # peers that are asked for what others made wanted, in order
-        self._prompt: set[str] = set()  # peers that delivered, and left nothing unanswered since
-        self._alarms: list[tuple[int, bytes]] = []  # (end of a rest or of a wait in line, hash)
+        # Peers that are asked for what others made wanted, in order.
+        self._helpers: dict[str, None] = {}
+        self._prompt: set[str] = set()  # peers that delivered and have not timed out since
+        self._alarms: list[tuple[int, bytes]] = []  # heap of (end of a rest or of a line, hash)
         self._lost: list[bytes] = []
-        self._counts: dict[str, int] = {}  # source -> how many it made wanted
+        self._counts: dict[str, int] = {}  # source -> number of its wants
         self._asked_of: dict[str, dict[bytes, None]] = {}  # peer -> what is in flight there
 
     def __len__(self) -> int:
@@ -78,16 +78,16 @@ class WantList:
         return hash in self._wants
 
     def count(self, source: str) -> int:
-        """Return how many parts are wanted that `source` made wanted first."""
+        """Return how many of the wanted parts `source` made wanted first."""
         return self._counts.get(source, 0)
 
     def add_helper(self, peer: str) -> None:
-        """Make `peer` one that is asked for parts that others made wanted."""
+        """Have `peer` asked for parts that others made wanted, too."""
         self._queues.setdefault(peer, [])
         self._helpers[peer] = None
 
     def remove_peer(self, peer: str, now_ms: int) -> None:
-        """Forget `peer`; what was to be asked of it, or was in flight, goes to the next one."""
+        """Forget `peer`; its line and what is in flight there go to other peers."""
         self._helpers.pop(peer, None)
         self._prompt.discard(peer)
         queue = self._queues.pop(peer, [])
@@ -100,7 +100,7 @@ class WantList:
                 self._pass_on(hash, now_ms)
 
     def add(self, hashes: Iterable[bytes], source: str) -> None:
-        """Note that these parts are missing and that `source` (connected) should have them."""
+        """Note that these parts are missing and that a connected peer should have them."""
         queue = self._queues.setdefault(source, [])
         for hash in hashes:
             want = self._wants.get(hash)
@@ -111,23 +111,24 @@ class WantList:
                 continue
             if source != want.source and source not in want.later:
                 want.later += (source,)
-                if want.in_flight != source:  # what it answered before says nothing of now
+                # "Who states a part has it by now", whatever it answered before.
+                if want.in_flight != source:
                     want.asked.discard(source)
             if source not in want.asked and self._may_ask(want):
                 self._land(hash, want)
                 queue.append(hash)
 
     def has_line(self, peer: str) -> bool:
-        """Return whether there may be something to ask of `peer`."""
+        """Return whether there may be something to ask `peer` for."""
         return bool(self._queues.get(peer))
 
     def take(self, peer: str, count: int) -> list[bytes]:
-        """Return up to `count` hashes to ask of `peer`; in flight until found or failed."""
+        """Return up to `count` hashes to ask `peer` for; in flight until found or failed."""
         queue = self._queues.get(peer)
         taken: list[bytes] = []
         while queue and len(taken) < count:
             hash = queue.pop()
-            # A hash may stand in several queues, or twice in one; the first to take it wins.
+            # A hash may be in several queues, or twice in one; the first to take it wins.
             if not self._is_waiting(hash):
                 continue
             want = self._wants[hash]
@@ -138,27 +139,27 @@ class WantList:
         return taken
 
     def delivered(self, peer: str) -> None:
-        """Note that `peer` delivered: what is asked of it is asked of it alone."""
+        """Note that `peer` delivered: while it is asked, no other peer is."""
         self._prompt.add(peer)
 
     def timed_out(self, peer: str) -> None:
-        """Note that `peer` did not answer: until it delivers, nothing waits for it alone."""
+        """Note that `peer` did not answer: until it delivers, others are asked at the same time."""
         self._prompt.discard(peer)
 
     def found(self, hash: bytes) -> None:
-        """Note that a part has arrived, from wherever."""
+        """Note that a part has arrived, from any peer."""
         if hash in self._wants:
             self._remove(hash)
 
     def failed(self, hash: bytes, peer: str, now_ms: int) -> None:
-        """Note that `peer` did not deliver: ask the next one, or rest, or give up."""
+        """Note that `peer` did not deliver: ask the next peer, rest, or give up."""
         want = self._wants.get(hash)
         if want is not None and want.in_flight == peer:
             self._land(hash, want)
             self._pass_on(hash, now_ms)
 
     def wake(self, now_ms: int) -> None:
-        """Put the parts whose rest is over back in line, and those out of a line that wait long."""
+        """Resume parts whose rest is over; move those that waited too long to another line."""
         while self._alarms and self._alarms[0][0] <= now_ms:
             _, hash = heapq.heappop(self._alarms)
             want = self._wants.get(hash)
@@ -170,11 +171,11 @@ class WantList:
                 self._pass_on(hash, now_ms)
 
     def next_wake_ms(self) -> int | None:
-        """Return when `wake` has something to do."""
+        """Return when `wake` has something to do, if ever."""
         return self._alarms[0][0] if self._alarms else None
 
     def take_lost(self) -> tuple[bytes, ...]:
-        """Return the parts given up since the last call; they are no longer wanted."""
+        """Return the parts given up since the last call."""
         lost, self._lost = tuple(self._lost), []
         return lost
 
@@ -189,7 +190,7 @@ class WantList:
             del self._counts[source]
 
     def _land(self, hash: bytes, want: _Want) -> None:
-        """Note that a part is in flight no more."""
+        """Note that a part is no longer in flight."""
         if want.in_flight is not None:
             self._asked_of.get(want.in_flight, {}).pop(hash, None)
             want.in_flight = None
@@ -202,7 +203,7 @@ class WantList:
         return want.in_flight is None or want.in_flight not in self._prompt
 
     def _able(self, want: _Want) -> list[str]:
-        """Return the peers that can be asked, in order: those that stated it come first."""
+        """Return the peers that can be asked, in order: first those that stated it."""
         stated = (want.source, *want.later)
         able = [peer for peer in stated if peer in self._queues]
         return able + [peer for peer in self._helpers if peer not in stated]
@@ -216,13 +217,12 @@ class WantList:
         if fresh:
             self._line_up(hash, want, fresh[0], now_ms)
         elif not able or want.rounds + 1 >= self._rounds_max:
-            # Without any peer there is nobody to wait for: the next one to connect states its root
-            # anew.
+            # Without any peer waiting is useless: the next one to connect states its root anew.
             self._remove(hash)
             self._lost.append(hash)
         else:
-            # "Three rounds with rests" (docs/node.md, What is sent when): a peer may just be
-            # fetching it.
+            # "Three rounds with rests" (docs/node.md, What is sent when): a peer may be fetching
+            # the part itself.
             rest_ms = self._rest_ms << want.rounds
             want.rounds += 1
             want.asked.clear()
@@ -230,13 +230,13 @@ class WantList:
             heapq.heappush(self._alarms, (want.line_until_ms, hash))
 
     def _change_line(self, hash: bytes, want: _Want, now_ms: int) -> None:
-        """Try another peer's line: to wait is no answer, so no round ends by it."""
+        """Move to another peer's line. The slow peer did not answer, so the round goes on."""
         want.slow.add(want.next_peer)
         able = self._able(want)
         other = [peer for peer in able if peer not in want.asked and peer not in want.slow]
         if not other:
-            # All the rest were asked, or are as slow. Somebody who was asked may have it by now,
-            # or lost the question.
+            # All others were asked, or are as slow. One that was asked may have the part by now,
+            # or may have lost the request.
             want.slow = {want.next_peer}
             other = [peer for peer in able if peer != want.next_peer] or [want.next_peer]
         self._line_up(hash, want, other[0], now_ms)

@@ -184,10 +184,10 @@ class Counters:
         self.parts.update((part.hash, part) for part in offer.parts)
         if offer.probe is None:
             return Absorbed(changed=changed)
-        missing = tuple(bytes.fromhex(one) for one in hashes_of(offer.probe) if not self.has(one))
-        holds = () if missing else ((peer.connection, offer.probe),)
-        done = () if missing else (offer.probe.key,)
-        return Absorbed(missing, holds, done, (), changed)
+        missing = [bytes.fromhex(one) for one in hashes_of(offer.probe) if not self.has(one)]
+        holds = [] if missing else [(peer.connection, offer.probe)]
+        done = [] if missing else [offer.probe.key]
+        return Absorbed(missing, holds, done, changed=changed)
 
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
         """Return the parts that none of the known states has."""

@@ -73,7 +73,7 @@ def test_cells_of_a_value_that_is_incomplete_are_given_to_nobody(kind: str, tmp_
     with opened(kind, tmp_path) as store:
         replica = LatticeReplica(store, NUMBERS)
         absorbed = replica.absorb(stated(value, {withheld}), Peer("mallory"))
-        assert absorbed.missing == (withheld,)
+        assert absorbed.missing == [withheld]
         # They are in the store, complete below, so that only the rule keeps them in.
         assert store.has_many(brought) == set(brought)
         assert [given(replica, hash) for hash in brought] == [None] * len(brought)

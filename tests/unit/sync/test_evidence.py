@@ -53,8 +53,7 @@ from datalattice.lattice import (
 )
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import EvidenceLimits, LatticeReplica, Offer, Peer, Probe, stored_forks
-from datalattice.sync.lattice.branches import Branches
-from datalattice.sync.lattice.evidence import Evidence
+from datalattice.sync.lattice.evidence import Branches, Evidence
 from datalattice.sync.lattice.forkrecords import fork_id, losses_of
 from datalattice.sync.lattice.incoming import Incoming
 from datalattice.testing.bombs import queue_state, repeated_log, topics
@@ -308,12 +307,12 @@ def test_dropped_records_do_not_come_back() -> None:
     give(node, RIGHT)
     give(node, LEFT)
     (id,) = node.evidence.records
-    assert node.drop_evidence([id])
-    assert not node.drop_evidence([id])
+    assert node.state.drop_evidence([id])
+    assert not node.state.drop_evidence([id])
     assert kept(node) == {}
     give(node, LEFT)
     assert kept(node) == {}
-    again = relay(node._store)
+    again = relay(node.store)
     give(again, LEFT)
     assert kept(again) == {}
 
@@ -334,12 +333,13 @@ def test_a_crash_at_any_write_leaves_the_slot_and_its_evidence_together(
         for name, root in (("left", DB_LEFT), ("right", DB_RIGHT), ("log", RIGHT), ("lost", LEFT)):
             give(node, root)
             done.append(name)
-        node.drop_evidence([one.id for one in node.evidence.records.values() if one.path == SLOT])
+        ids = [one.id for one in node.evidence.records.values() if one.path == SLOT]
+        node.state.drop_evidence(ids)
         done.append("dropped")
         give(node, joined)
         done.append("joined")
         give(node, LEFT)  # a replay
-        node._store.close()
+        node.store.close()
 
     disk = SimDisk(0)
     run(disk, [])
@@ -431,7 +431,7 @@ def test_a_single_branch_beyond_the_room_is_kept_as_its_signature() -> None:
     assert same(
         record.proof, Vector.of((loser.public_key, loser.signature, value_hash(loser.value)))
     )
-    again = relay(node._store)
+    again = relay(node.store)
     assert again.evidence.records == node.evidence.records
 
 
@@ -527,7 +527,7 @@ def test_ten_thousand_equivocations_are_bounded_in_room() -> None:
         fork = OwnerForked(OWNER.public_key, SLOT, own, other)
         value = node.evidence.bring_up(node.root, [fork])
         if value is not node.root:
-            node._commit(value)
+            node.state._commit(value)
     assert len(node.evidence.records) <= 8
     assert node.evidence.seen_count == 10_000
     assert node.evidence.skipped_count == 10_000 - 60
@@ -744,7 +744,7 @@ def test_a_branch_above_a_slot_that_a_program_made_less_is_not_taken_for_a_lesse
         assert give(node, root)
     # The program writes an old value over it, which the kept branch contains.
     root = assoc_in(node.root, SLOT, slot_of(short), node.lattice)
-    node._commit(node.evidence.bring_up(root, []), contains=False)
+    node.state._commit(node.evidence.bring_up(root, []), contains=False)
     for root in (longer, queue_root(["w"], 250, short)):
         assert give(node, root)
     # What gives way is in the branch, so it is kept with it.

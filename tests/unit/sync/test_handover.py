@@ -35,8 +35,9 @@ from datalattice.sync import (
     Probe,
     Replicator,
 )
+from datalattice.sync.lattice.forkrecords import FORKS_KEY
 from datalattice.sync.lattice.handover import OWNERS_ASKED_MAX, fork_queries, one_handed
-from datalattice.sync.lattice.incoming import Incoming
+from datalattice.sync.lattice.incoming import Incoming, Lookup, LookupResult
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.malformed import cells_of
 
@@ -227,16 +228,24 @@ def test_records_of_a_lost_log_become_evidence_of_the_owners_node() -> None:
     assert [(log.first, log.end) for log in record.logs] == [(0, 1)]
 
 
+def handed(node: LatticeReplica, owner: bytes) -> Vector:
+    """Return what a node answers to the peer `p` that asks for the branches of an owner."""
+    (reply,) = node.serve(Peer("p"), Lookup((FORKS_KEY, owner), is_strict=True))
+    assert isinstance(reply.body, LookupResult)
+    assert isinstance(reply.body.value, Vector)
+    return reply.body.value
+
+
 def test_only_the_branches_of_the_owner_are_handed_and_not_outside_the_view() -> None:
     kept = relays_with(kv_root("a", 10), kv_root("b", 20))
-    assert len(kept.handed(OWNER.public_key, "p")) == 1
-    assert kept.handed(RELAY.public_key, "p") is EMPTY_VECTOR
+    assert len(handed(kept, OWNER.public_key)) == 1
+    assert handed(kept, RELAY.public_key) is EMPTY_VECTOR
     kept.views.restrict("p", [(Keyword("queue"),)])
-    assert kept.handed(OWNER.public_key, "p") is EMPTY_VECTOR
+    assert handed(kept, OWNER.public_key) is EMPTY_VECTOR
 
 
 def test_wrong_answers_cost_nothing() -> None:
-    (entry,) = relays_with(kv_root("a", 10), kv_root("b", 20)).handed(OWNER.public_key, "p")
+    (entry,) = handed(relays_with(kv_root("a", 10), kv_root("b", 20)), OWNER.public_key)
     assert isinstance(entry, Vector)
     owner = OWNER.public_key
     found = one_handed(Vector.of((entry,)), owner, 5)
@@ -279,7 +288,7 @@ def test_a_branch_takes_not_the_place_of_what_its_peer_has_in_the_slot() -> None
     assert mine.absorb(present, Peer("relay")).missing
     branch, others = stated(kv_root("b", 10, 1), is_branch=True)
     taken = mine.absorb(branch, Peer("relay"))
-    assert taken.superseded == ()
+    assert taken.superseded == []
     finished: set[bytes] = set()
     for parts in (others, cells) * 4:  # one level of a tree comes at a time
         finished.update(mine.absorb(Offer(None, tuple(parts)), Peer("relay")).finished)

@@ -49,9 +49,16 @@ from datalattice.sync import (
 )
 from datalattice.sync import conversation as said
 from datalattice.sync.lattice.absorption import Absorption
-from datalattice.sync.lattice.incoming import Incoming, PatchedRoot
+from datalattice.sync.lattice.incoming import (
+    Content,
+    Incoming,
+    Lookup,
+    LookupResult,
+    PatchedRoot,
+    Question,
+    State,
+)
 from datalattice.sync.lattice.patch import write_patch
-from datalattice.sync.lattice.requests import Content, Lookup, LookupResult, Question, State
 from datalattice.sync.lattice.starts import START, TWIN, Start
 from datalattice.sync.replica import Reply, Undecodable
 from datalattice.testing.clocks import StoppedClock

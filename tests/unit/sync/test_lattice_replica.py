@@ -187,12 +187,12 @@ def test_a_value_that_is_stated_again_while_it_is_fetched_is_not_finished_before
     stated = Offer(Probe(source.announced_hash, Incoming((), *decode_parts(encode(source.root)))))
     missing = list(target.absorb(stated, Peer("peer")).missing)
     assert missing
-    assert target.absorb(stated, Peer("peer")).finished == ()
-    finished: tuple[bytes, ...] = ()
+    assert target.absorb(stated, Peer("peer")).finished == []
+    finished: list[bytes] = []
     while missing:
         absorbed = target.absorb(given(source, missing), Peer("peer"))
         missing, finished = list(absorbed.missing), absorbed.finished
-    assert finished == (source.announced_hash,)
+    assert finished == [source.announced_hash]
 
 
 def test_a_value_that_is_being_fetched_is_taken_in_though_newer_ones_are_stated() -> None:
@@ -204,7 +204,7 @@ def test_a_value_that_is_being_fetched_is_taken_in_though_newer_ones_are_stated(
         number += 1
         source.cursor.path("key 7").set(number)
         source.publish()
-        assert target.absorb(by_hash(source), Peer("peer")).missing == ()
+        assert target.absorb(by_hash(source), Peer("peer")).missing == []
         absorbed = target.absorb(given(source, missing), Peer("peer"))
         missing, changed = list(absorbed.missing), absorbed.changed
     assert same(target.announced, first)
@@ -227,7 +227,7 @@ def test_what_comes_after_a_value_that_another_peer_completes_is_asked_of_who_st
         absorbed = target.absorb(given(old, missing), Peer("helper"))
         missing = list(absorbed.missing)
     assert absorbed.changed
-    assert absorbed.lacking == (("owner", (source.announced_hash,)),)
+    assert absorbed.lacking == {"owner": [source.announced_hash]}
 
 
 def with_top(source: LatticeReplica) -> Offer:
@@ -243,7 +243,7 @@ def test_what_is_stated_twice_is_finished_when_it_is_here_and_not_before(
     source, target = numbered(300), LatticeReplica(MemoryStore(), NUMBERS)
     missing = list(target.absorb(with_top(source), Peer("peer")).missing)
     second = target.absorb(again(source), Peer("peer"))
-    assert (second.finished, second.superseded) == ((), ())
+    assert (second.finished, second.superseded) == ([], [])
     while missing:
         absorbed = target.absorb(given(source, missing), Peer("peer"))
         assert (source.announced_hash in absorbed.finished) == absorbed.changed
@@ -264,10 +264,10 @@ def test_what_waits_for_an_older_value_of_a_peer_waits_for_the_newer_one_that_re
         source.publish()
         absorbed = target.absorb(again(source), Peer("peer"))
         missing += absorbed.missing
-        assert absorbed.finished == ()
+        assert absorbed.finished == []
         # A value by its hash alone waits its turn, so the first one is fetched all the same.
         replaced = keys[-1] if again is with_top or number == 2 else None
-        wanted = () if replaced is None else ((replaced, source.announced_hash),)
+        wanted = [] if replaced is None else [(replaced, source.announced_hash)]
         assert absorbed.superseded == wanted
         keys.append(source.announced_hash)
     ended: list[bytes] = []
@@ -343,9 +343,9 @@ def test_what_every_restricted_peer_is_told_can_be_had_however_many_there_are() 
         replica.cursor.path("key 1").set(1_000 + change)
         replica.publish()
         for peer in peers:
-            assert replica.begin(peer).probe is not None
+            assert replica.views.top(peer).probe is not None
         for peer in peers:
-            probe = replica.begin(peer).probe
+            probe = replica.views.top(peer).probe
             assert probe is not None
             front = [probe.key]
             while front:
@@ -374,6 +374,6 @@ def test_who_fills_the_room_for_gaps_does_not_keep_others_out(more: int) -> None
     limit = replica.intake.size_bytes + alone.intake.size_bytes - more
     replica.intake.staged_bytes_max = limit
     absorbed = replica.absorb(without_leaves(modest), Peer("modest"))
-    assert absorbed.dropped == ((greedy.announced_hash,) if more > 0 else ())
+    assert absorbed.dropped == ([greedy.announced_hash] if more > 0 else [])
     replica.absorb(given(modest, absorbed.missing), Peer("modest"))
     assert replica.announced_hash == modest.announced_hash

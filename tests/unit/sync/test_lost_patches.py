@@ -11,7 +11,7 @@ from datalattice.crypto import KeyPair
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.store import MemoryStore
 from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator
-from datalattice.sync.partner import RETELL_MS
+from datalattice.sync.partner import REPUSH_MS
 from datalattice.wire import (
     Announcement,
     DataRequest,
@@ -146,7 +146,7 @@ def ask_for_the_top(link: Link) -> int:
 
 def test_a_stranger_is_told_again_once_a_second() -> None:
     link = joined()
-    steps = RETELL_MS // STEP_MS
+    steps = REPUSH_MS // STEP_MS
     assert [ask_for_the_top(link) for _ in range(steps + 1)] == [1] + [0] * (steps - 1) + [1]
 
 

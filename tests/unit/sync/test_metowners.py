@@ -10,7 +10,7 @@ from datalattice.crypto import KeyPair
 from datalattice.lattice import MergeContext, assoc_in, did_of, root_lattice
 from datalattice.store import MemoryStore
 from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator
-from datalattice.sync.lattice.metowners import DIDS_MAX, MetOwners
+from datalattice.sync.lattice.handover import DIDS_MAX, MetOwners
 from datalattice.testing.steps import steps_of
 from datalattice.wire import encode_ping
 

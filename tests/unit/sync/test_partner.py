@@ -17,7 +17,7 @@ def partner(*, alike: bool) -> Partner:
 
 
 def tell(one: Partner, now_ms: int) -> None:
-    one.told(Probe(b"state"), now_ms, PACE)
+    one.pushed(Probe(b"state"), now_ms, PACE)
     one.has_news = False
 
 

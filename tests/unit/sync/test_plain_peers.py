@@ -41,7 +41,7 @@ from datalattice.sync import (
     Replicator,
     Standing,
 )
-from datalattice.sync.partner import LOT_BYTES_PER_S
+from datalattice.sync.partner import COMPLETE_BYTES_PER_S
 from datalattice.testing.clocks import StoppedClock, TickingClock
 from datalattice.testing.reference import ReferencePeer, ReferenceQueue
 from datalattice.wire import (
@@ -398,7 +398,7 @@ def test_long_values_wait_in_proportion() -> None:
     pair.topics.partition("t", 0).offer("behind it")
     del pair.said[:]
     pair.publish()
-    pair.pass_time(1_000 * 5_000_000 // LOT_BYTES_PER_S - 1)
+    pair.pass_time(1_000 * 5_000_000 // COMPLETE_BYTES_PER_S - 1)
     assert sent > 5_000_000
     assert pair.values == []
     pair.pass_time(1_000)

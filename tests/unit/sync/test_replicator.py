@@ -534,7 +534,7 @@ def test_parts_that_an_offer_of_another_peer_needs_are_asked_of_that_peer() -> N
         """Finds out what the offer of `late` needs when `quick` says something."""
 
         def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
-            return Absorbed(lacking=(("late", (bytes(32),)), ("gone", (bytes([1]) * 32,))))
+            return Absorbed(lacking={"late": [bytes(32)], "gone": [bytes([1]) * 32]})
 
     node = Replicator(Queueing(), JsonProtocol())
     for peer in ("mute", "late", "quick"):
@@ -552,7 +552,7 @@ def test_parts_that_a_replica_needs_no_more_are_not_asked_for() -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.wanted: tuple[bytes, ...] = ()
+            self.wanted: list[bytes] = []
 
         def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
             if offer.parts:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from datalattice.sync.timetable import STALE_MAX, Timetable
+from datalattice.sync.partner import STALE_MAX, Timetable
 
 
 @pytest.mark.parametrize("seed", range(20))

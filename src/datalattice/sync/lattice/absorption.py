@@ -1,8 +1,9 @@
-"""Absorption: what becomes of an offer, while it is taken in."""
+"""Absorption: the result of an offer, collected on its way through the replica."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from datalattice.cells import Keyword, Value, brief, to_text
@@ -21,18 +22,18 @@ from datalattice.lattice import (
     OwnerForked,
     SectionDropped,
 )
-from datalattice.sync.replica import Absorbed, Probe, Remark
+from datalattice.sync.replica import Absorbed, Remark
 
 REFUSED: Final = "value-refused"
-"""What a value that is not taken is counted as."""
+"""Metric label of values that were refused."""
 
 UNSOUND: Final = "unsound-cells"
-"""What cells are counted as that are well formed by themselves and do not fit together."""
+"""Metric label of cells that are well formed by themselves and do not fit together."""
 
 QUOTA_EXCEEDED: Final = "quota-exceeded"
-"""What slots are counted as that have no room for a value."""
+"""Metric label of slots that have no room for a value."""
 
-_PARTS: Final = frozenset({MALFORMED, MISMATCHED, TOO_COSTLY, SECTION_DROPPED, QUOTA_EXCEEDED})
+_LOSSES: Final = frozenset({MALFORMED, MISMATCHED, TOO_COSTLY, SECTION_DROPPED, QUOTA_EXCEEDED})
 
 _WHY: Final = {
     ENTRY_DROPPED: "it is no value of this place",
@@ -44,16 +45,16 @@ _WHY: Final = {
 }
 
 
-def report_text(report: MergeNotice) -> str:
-    """Return what a merge reported, in words: where, and why or what."""
-    where = " ".join(map(_key_text, report.path)) or "the root"
-    if isinstance(report, EntryDropped):
-        return f"{where}: not taken, {_WHY.get(report.kind, report.kind)}"
-    if isinstance(report, SectionDropped):
-        return f"{where}: not taken, {report.reason}"
-    if isinstance(report, OwnerForked):
+def notice_text(notice: MergeNotice) -> str:
+    """Return a notice of a merge in words: where, and what or why."""
+    where = " ".join(map(_key_text, notice.path)) or "the root"
+    if isinstance(notice, EntryDropped):
+        return f"{where}: not taken, {_WHY.get(notice.kind, notice.kind)}"
+    if isinstance(notice, SectionDropped):
+        return f"{where}: not taken, {notice.reason}"
+    if isinstance(notice, OwnerForked):
         return f"{where}: its owner signed two values of which neither has the other"
-    return repr(report)
+    return repr(notice)
 
 
 def _key_text(key: Value) -> str:
@@ -62,37 +63,26 @@ def _key_text(key: Value) -> str:
     return to_text(key) if isinstance(key, Keyword) else brief(key)
 
 
-class Absorption:
-    """An `Absorbed` in the making."""
+@dataclass(slots=True)
+class Absorption(Absorbed):
+    """The `Absorbed` of one offer in the making: it travels with the offer to every step.
 
-    def __init__(self, sender: str = "") -> None:
-        self.missing: list[bytes] = []
-        self._sender = sender
-        self._lacking: dict[str, list[bytes]] = {}  # by the peer that stated what needs it
-        self.holds: list[tuple[str, Probe]] = []
-        self.parts_of: list[tuple[str, Probe]] = []
-        self.finished: list[bytes] = []
-        self.refused: dict[bytes, str] = {}
-        self.disputed: set[bytes] = set()
-        self.superseded: list[tuple[bytes, bytes]] = []
-        self.dropped: list[bytes] = []
-        self.unwanted: list[bytes] = []
-        self.breaches: list[tuple[str, str]] = []
-        self.changed = False
-        self.unread = False
-        self._is_disputed = False
-        self.ended: list[tuple[str, bool]] = []
-        self.dropped_parts = 0
-        """Slots, entries and sections that were left out because they cannot be merged."""
-        self._remarks: dict[str, object] = {}
-        self._counts: dict[str, int] = {}
+    sender:        the connection that the offer came over.
+    dropped_parts: slots, entries and sections that were left out because they cannot be merged.
+    """
+
+    sender: str = ""
+    dropped_parts: int = 0
+    _is_disputed: bool = False
+    _first: dict[str, object] = field(default_factory=dict)  # by kind
+    _counts: dict[str, int] = field(default_factory=dict)
 
     def need(self, hashes: Iterable[bytes], peer: str) -> None:
         """Note cells that are missing of what `peer` stated or sent."""
-        if peer == self._sender:
+        if peer == self.sender:
             self.missing.extend(hashes)
-        else:
-            self._lacking.setdefault(peer, []).extend(hashes)
+        elif found := list(hashes):
+            self.lacking.setdefault(peer, []).extend(found)
 
     def refuse(self, key: bytes, text: str) -> None:
         """Note that a value is not taken, and needs nothing more."""
@@ -100,59 +90,30 @@ class Absorption:
         self.refused[key] = text
         self.remark(REFUSED, text)
 
-    def supersede(self, key: bytes, newer: bytes) -> None:
-        """Note that a peer's newer value stands for an older one of it, which it contains."""
-        if key != newer:
-            self.superseded.append((key, newer))
-
-    def report(self, report: MergeNotice, context: MergeContext) -> None:
+    def report(self, notice: MergeNotice, context: MergeContext) -> None:
         """Note what a merge left out."""
-        self.remark(report.kind, report)
-        owner = report.path[1] if len(report.path) > 1 else None
-        if isinstance(report, EntryDropped) and isinstance(owner, bytes) and context.holds(owner):
+        self.remark(notice.kind, notice)
+        owner = notice.path[1] if len(notice.path) > 1 else None
+        if isinstance(notice, EntryDropped) and isinstance(owner, bytes) and context.holds(owner):
             self._is_disputed = True
 
     def merged(self, key: bytes) -> None:
-        """Note that all reports so far since the last merge are about the value with this key."""
+        """Attribute the notices since the last call to the value with this key."""
         if self._is_disputed:
             self.disputed.add(key)
         self._is_disputed = False
 
     def remark(self, kind: str, what: object) -> None:
-        """Note something. A value may give cause to millions: the first of a kind speaks for all.
-
-        It is made text at the end, so that the others cost a count and no more.
-        """
-        self.dropped_parts += kind in _PARTS
-        self._remarks.setdefault(kind, what)
+        """Note something for the operator."""
+        # A value may cause millions of notices: the first of a kind is kept, the others counted.
+        self.dropped_parts += kind in _LOSSES
+        self._first.setdefault(kind, what)
         self._counts[kind] = self._counts.get(kind, 0) + 1
 
-    def absorbed(self) -> Absorbed:
-        """Return what became of it."""
-        remarks = (
-            Remark(
-                kind,
-                report_text(what) if isinstance(what, MergeNotice) else str(what),
-                self._counts[kind],
-                is_refusal=kind == REFUSED,
-                is_loss=kind in _PARTS,
-            )
-            for kind, what in self._remarks.items()
-        )
-        return Absorbed(
-            tuple(self.missing),
-            tuple(self.holds),
-            tuple(self.finished),
-            tuple(self.dropped),
-            self.changed,
-            tuple(remarks),
-            self.refused,
-            frozenset(self.disputed),
-            tuple(self.superseded),
-            tuple(self.parts_of),
-            tuple(self.ended),
-            tuple(self.unwanted),
-            tuple(self.breaches),
-            self.unread,
-            tuple((peer, tuple(hashes)) for peer, hashes in self._lacking.items() if hashes),
-        )
+    def finish(self) -> Absorbed:
+        """Write the remarks as text and return the result."""
+        for kind, what in self._first.items():
+            text = notice_text(what) if isinstance(what, MergeNotice) else str(what)
+            count, is_loss = self._counts[kind], kind in _LOSSES
+            self.reports.append(Remark(kind, text, count, kind == REFUSED, is_loss))
+        return self

@@ -114,9 +114,14 @@ class Charges:
         made = _beginning(work, start, 0)
         return Work(made, earn_max=account.brought - start, pairs=self.pairs)
 
-    def close(self, peer: str, work: Work) -> None:
-        """Charge what a merge spent; to have exceeded its account costs the sender its credit."""
-        account = self._charge(peer, work.spent)
+    def close(self, peer: str, work: Work, *, is_commit: bool = False) -> None:
+        """Charge what a merge spent; to have exceeded its account costs the sender its credit.
+
+        is_commit: it took a commit.
+        """
+        # "A message costs 40 ticks ..., and a commit 100": it stands for the sync of the disk
+        # (docs/design/foreign-data.md, Charges).
+        account = self._charge(peer, work.spent + self.limits.commit * is_commit)
         if work.exceeded and peer not in self._wanted:
             account.exceeded_ms = self._clock.now_ms()
 
@@ -124,12 +129,6 @@ class Charges:
         """Charge a message of a stranger for being read: the smallest ones cost nothing else."""
         if peer not in self._wanted:
             self._charge(peer, self.limits.message)
-
-    def commit(self, peer: str) -> None:
-        """Charge the commit of what a merge made."""
-        # "A message costs 40 ticks ..., and a commit 100": it stands for the sync of the disk
-        # (docs/design/foreign-data.md, Charges).
-        self._charge(peer, self.limits.commit)
 
     def _charge(self, peer: str, ticks: int) -> _Account:
         """Charge ticks to the bytes that a sender brought, then to its bucket."""

@@ -1,78 +1,116 @@
 """Lattice comparison: how two lattice replicas find out what each lacks.
 
-A peer that fetches is told our root alone, and asked for its own when it is met; whoever lacks
-something fetches it. A peer that fetches nothing is asked for its root in each round, or for each
-section of it where an answer could be too long.
+A peer that fetches is sent our root alone, and asked for its own when it is met; whoever lacks
+something fetches it.
+
+A *plain peer*, such as the reference node, has none of our extensions. It
+
+* takes a value with the cells that came with it, and fetches none;
+* says what it has when it is asked, and only then, or as a bare value on a connection that it made;
+* answers only on connections that it accepted;
+* reads no patches.
+
+So it is asked for its root, or for each section where an answer could be too long, when a
+connection opens and in every root sync interval. Then it is sent what it lacks, in values that are
+complete in themselves. It confirms nothing: what was sent counts as held until its next answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final
 
 from datalattice.cells import Value
-from datalattice.lattice import LOCAL_KEY, KeyedLattice, Lattice
+from datalattice.lattice import LOCAL_KEY, KeyedLattice
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.lattice.handover import HANDED_BYTES, fork_queries, is_fork_query, one_handed
-from datalattice.sync.lattice.plain import PlainPeer
-from datalattice.sync.lattice.requests import PATCHES, Content, Question, State, stated
-from datalattice.sync.replica import Offer, Peer, Probe, Step, Why
+from datalattice.sync.lattice.incoming import PATCHES, Content, Question, State, stated
+from datalattice.sync.lattice.state import LatticeState
+from datalattice.sync.replica import Peer, Probe, Step, Why
 
 FIRST_BYTES_MAX: Final = 32_000_000
-"""Bytes of cells that a node without anything asks for at once."""
+"""Bytes of cells that a node without any data asks for at once."""
 
 
-class Compared(Protocol):
-    """What a comparison needs of the replica."""
+@dataclass(slots=True)
+class PlainPeer:
+    """What this node assumes that one plain peer has. A *round* asks for its state once.
 
-    @property
-    def lattice(self) -> Lattice:
-        """What is replicated."""
-        ...
+    heard:    the states, or parts of its state, that it answered with; together its state.
+    told:     what it was sent since.
+    open:     unanswered questions of the present round.
+    fresh:    its answers in this round.
+    failed:   something of the present round was not answered in full.
+    is_asked: a first round is over, so that it is known what it lacks.
+    level:    the key of our state, if its last answers have all of it.
+    """
 
-    @property
-    def is_blank(self) -> bool:
-        """Whether nothing was written or taken in here so far."""
-        ...
+    heard: tuple[Probe, ...] = ()
+    told: Probe | None = None
+    open: int = 0
+    fresh: list[Probe] = field(default_factory=list)
+    failed: bool = False
+    is_asked: bool = False
+    level: bytes | None = None
 
-    @property
-    def owners(self) -> list[bytes | str]:
-        """The owners that this node may sign for."""
-        ...
+    def holds(self, probe: Probe, *, part: bool) -> None:
+        """Note a state of the peer that is here now; `part`: only a part of its state."""
+        if self.open:
+            self.fresh.append(probe)
+        elif part:
+            self.heard = (*self.heard, probe)
+        else:
+            self.heard = (probe,)
 
-    def begin(self, peer: str) -> Offer:
-        """Return the root alone."""
-        ...
+    def states_again(self, key: bytes) -> bool:
+        """Return whether the peer stated this before; note that it still has it."""
+        known = next((one for one in self.heard if one.key == key), None)
+        if known is not None and self.open:
+            self.fresh.append(known)
+        return known is not None
+
+    def answered(self, count: int) -> None:
+        """Note the end of `count` questions; the last ones end the round."""
+        self.open -= count
+        if self.open:
+            return
+        if self.failed:
+            # What was not answered is assumed to be as it was.
+            self.heard = tuple({one.key: one for one in (*self.heard, *self.fresh)}.values())
+        else:
+            self.heard, self.told = tuple(self.fresh), None
+        self.fresh, self.failed, self.is_asked = [], False, True
 
 
+@dataclass(slots=True)
 class Meeting:
     """What is remembered of one connection from comparison to comparison.
 
     turn:  how often the peer was asked for branches of forks.
-    plain: what it is taken to have, where it fetches nothing.
+    plain: what it is assumed to have, where it fetches nothing.
     """
 
-    def __init__(self) -> None:
-        self.turn = 0
-        self.plain: PlainPeer | None = None
+    turn: int = 0
+    plain: PlainPeer | None = None
 
 
 class LatticeComparison:
-    """One run. What its questions are is decided when it starts.
+    """One comparison. All its questions are decided when it is made.
 
     frame_max: the longest answer that this node takes, in bytes.
     """
 
     def __init__(
         self,
-        replica: Compared,
+        state: LatticeState,
         peer: Peer,
         meeting: Meeting,
         why: Why,
         path: Sequence[object],
         frame_max: int,
     ) -> None:
-        self._replica = replica
+        self._state = state
         self._meeting = meeting
         self._plain = meeting.plain
         self._questions: list[Question] = []
@@ -80,42 +118,41 @@ class LatticeComparison:
         if why is Why.PULL or why is Why.MEETING or self._plain is not None:
             self._ask_state(tuple(path), frame_max)
         tells = self._plain is None and why in (Why.MEETING, Why.DUE, Why.DOUBT)
-        self._state = replica.begin(peer.connection) if tells else None
+        self._top = state.views.top(peer.connection) if tells else None
         if PATCHES in peer.features and why in (Why.MEETING, Why.WELCOMED, Why.DUE):
-            queries = fork_queries(replica.owners, meeting.turn)
+            queries = fork_queries(state.owners, meeting.turn)
             self._questions += [Question(one, HANDED_BYTES, is_optional=True) for one in queries]
             meeting.turn += 1
 
     def _ask_state(self, path: tuple[Value, ...], frame_max: int) -> None:
-        """Ask for the value at a path; without one for the root, or each section of a plain peer's.
-
-        A plain peer answers with everything below the path, in frames of up to its own limit.
-        """
-        lattice = self._replica.lattice
+        """Ask for the value at a path, by default the root."""
+        # A plain peer answers with everything below the path, so where our frame limit is smaller
+        # than its own it is asked for each section.
+        lattice = self._state.lattice
         paths = [path]
         if not path and self._plain is not None:
             self._is_round = True
             if frame_max < MESSAGE_BYTES_MAX and isinstance(lattice, KeyedLattice):
                 paths = [(key,) for key in lattice.children() if key != LOCAL_KEY]
-        room = FIRST_BYTES_MAX if self._replica.is_blank else 0
+        room = FIRST_BYTES_MAX if self._state.is_blank else 0
         self._questions += [Question(one, room) for one in paths]
 
     @property
     def probe(self) -> Probe | None:
-        """The state of ours that the peer is told by it."""
-        return None if self._state is None else self._state.probe
+        """The state of ours that it tells the peer, if any."""
+        return None if self._top is None else self._top.probe
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to say."""
-        return not self._questions and self._state is None
+        return not self._questions and self._top is None
 
     def start(self) -> Step:
         """Return what to say first."""
         if self._plain is not None and self._is_round:
-            self._plain.asked(len(self._questions))
+            self._plain.open += len(self._questions)
         said: list[object] = [one for one in self._questions if not one.is_optional]
-        said += [] if self._state is None else [State(self._state)]
+        said += [] if self._top is None else [State(self._top)]
         said += [one for one in self._questions if one.is_optional]
         return Step(tuple(said))
 
@@ -127,7 +164,7 @@ class LatticeComparison:
         if message.error is not None:
             if self._plain is not None and self._is_round:
                 self._plain.failed = True
-            # A peer whose lattice has no such section has nothing there.
+            # A peer whose lattice lacks the section has nothing there.
             is_empty = bool(message.path) and message.is_absent
             return Step(error=None if is_empty else message.error)
         if message.value is None and message.absent is None:
@@ -139,10 +176,8 @@ class LatticeComparison:
         return Step(offers=(offer,))
 
     def _branch(self, message: Content) -> Step:
-        """Take one of the branches in an answer, as stated at its slot.
-
-        A peer that does not know the question answers an error, which costs nothing.
-        """
+        """Take one of the branches in an answer, as stated at its slot."""
+        # A peer that does not know hand-overs answers with an error, which is not a fault.
         if message.error is not None:
             return Step()
         found = one_handed(message.value, message.path[1], self._meeting.turn)
@@ -152,6 +187,6 @@ class LatticeComparison:
         return Step(offers=(stated(slot, cell, message.parts, absent, is_branch=True),))
 
     def ended(self) -> None:
-        """Take note that no answer will come."""
+        """Note that no further answer comes."""
         if self._plain is not None and self._is_round:
             self._plain.answered(len(self._questions))

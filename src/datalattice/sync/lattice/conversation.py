@@ -47,6 +47,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
+import datalattice.sync.conversation as talk
 from datalattice.cells import (
     Keyword,
     Map,
@@ -70,48 +71,14 @@ from datalattice.errors import (
 )
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED
-from datalattice.sync.conversation import (
-    CLOSED,
-    NO_ANSWER,
-    PENDING_MAX,
-    Answer,
-    Answered,
-    Asked,
-    Bare,
-    Claimed,
-    Compare,
-    Continue,
-    Delivered,
-    DemandProof,
-    Deny,
-    Ended,
-    Event,
-    Failed,
-    Fault,
-    Finish,
-    Greet,
-    Joined,
-    Left,
-    Met,
-    Offered,
-    Pending,
-    Proved,
-    Push,
-    Refuse,
-    Request,
-    Requests,
-    Round,
-    Saying,
-    TellTwin,
-    TwinMet,
-)
+from datalattice.sync.conversation import CLOSED, NO_ANSWER, PENDING_MAX
 from datalattice.sync.effects import Pace
-from datalattice.sync.lattice.incoming import PatchedRoot
-from datalattice.sync.lattice.requests import (
+from datalattice.sync.lattice.incoming import (
     ALIKE,
     Content,
     Lookup,
     LookupResult,
+    PatchedRoot,
     Question,
     State,
     stated,
@@ -238,11 +205,11 @@ class LatticeConversation:
         self._is_greeted = False  # our greeting has left
         self._is_met = False
         self._start: Start | None = None  # the peer's
-        self._requests = Requests()
+        self._requests = talk.Requests()
         self._last_exchange = 0
         self._open: dict[int, int] = {}  # exchange -> questions that wait for an answer
         self._frames: list[bytes] = []
-        self._events: list[Event] = []
+        self._events: list[talk.Event] = []
 
     @property
     def room(self) -> int:
@@ -264,41 +231,41 @@ class LatticeConversation:
         frames, self._frames = self._frames, []
         return frames
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[talk.Event]:
         """Return what happened, in order, and forget it."""
         events, self._events = self._events, []
         return events
 
     # --- what we say --------------------------------------------------------------------------
 
-    def send(self, saying: Saying, now_ms: int) -> int | None:
+    def send(self, saying: talk.Saying, now_ms: int) -> int | None:
         """Say something; return the exchange of a comparison of which answers are awaited."""
         match saying:
-            case Push(offer):
+            case talk.Push(offer):
                 self._frames.append(_pushed(offer))
-            case Request(want):
+            case talk.Request(want):
                 deadline_ms = now_ms + self._node.pace.request_timeout_ms
                 id = self._requests.add(saying, deadline_ms)
                 self._frames.append(encode_request(id, want.hashes))
-            case Answer(exchange, reply):
+            case talk.Answer(exchange, reply):
                 self._frames.append(self._answer(exchange, reply))
-            case Compare(step):
+            case talk.Compare(step):
                 return self._compare(step.say, now_ms)
-            case Continue() | Finish():
+            case talk.Continue() | talk.Finish():
                 raise AssertionError("a comparison of this protocol says all at its start")
-            case Greet():
+            case talk.Greet():
                 self._greet(now_ms)
-            case DemandProof():
+            case talk.DemandProof():
                 self._challenge(now_ms)
-            case Deny((id, _)):
+            case talk.Deny((id, _)):
                 self._frames.append(encode_failure(id, ErrorCode.TRUST, DENIED))
-            case Deny(exchange):
+            case talk.Deny(exchange):
                 assert isinstance(exchange, int)
                 if self._open.pop(exchange, None) is not None:
-                    self._events.append(Ended(exchange, DENIED))
-            case Refuse(text):
+                    self._events.append(talk.Ended(exchange, DENIED))
+            case talk.Refuse(text):
                 self._frames.append(encode_failure(None, ErrorCode.FORMAT, text))
-            case TellTwin(start):
+            case talk.TellTwin(start):
                 assert isinstance(start, Start)
                 self._frames.append(encode_ping(self._ask(saying, now_ms), TWIN, start.signed))
         return None
@@ -326,16 +293,18 @@ class LatticeConversation:
             return
         self._is_greeted = True
         self._say_hello(now_ms)
-        self._events.append(Joined())
+        self._events.append(talk.Joined())
 
     def _say_hello(self, now_ms: int) -> None:
         start = () if self._node.start is None else (self._node.start.signed,)
-        self._frames.append(encode_ping(self._ask(Greet(), now_ms), PEER, READS_PATCHES, *start))
+        self._frames.append(
+            encode_ping(self._ask(talk.Greet(), now_ms), PEER, READS_PATCHES, *start)
+        )
 
     def _challenge(self, now_ms: int) -> None:
         asker = self._node.asker
         token = self._node.entropy.bytes(TOKEN_BYTES)
-        id = self._ask(DemandProof(), now_ms, token)
+        id = self._ask(talk.DemandProof(), now_ms, token)
         self._frames.append(encode_challenge(id, asker, token, self._pinned))
 
     def _compare(self, said: Sequence[object], now_ms: int) -> int | None:
@@ -391,19 +360,19 @@ class LatticeConversation:
             return
         match message:
             case Announcement(path, value, absent):
-                self._events.append(Offered(stated(path, value, parts, absent)))
+                self._events.append(talk.Offered(stated(path, value, parts, absent)))
             case Patched():
                 root = PatchedRoot(message, len(payload), dialect.message_bytes_max)
-                self._events.append(Offered(Offer(Probe(message.hash, root))))
+                self._events.append(talk.Offered(Offer(Probe(message.hash, root))))
             case DataRequest(id, hashes, fault):
                 if fault is not None:
                     self._frames.append(encode_failure(id, ErrorCode.ARGUMENT, fault))
                 else:
-                    self._events.append(Asked((id, hashes), Want(hashes)))
+                    self._events.append(talk.Asked((id, hashes), Want(hashes)))
             case Query():
                 self._asked(message)
             case Result(None, value, ErrorCode.LOAD):
-                self._events.append(Left(f"the peer refused: {brief(value)}"))
+                self._events.append(talk.Left(f"the peer refused: {brief(value)}"))
             case Result():
                 self._answered(message, parts, now_ms)
             case Ping():
@@ -412,9 +381,11 @@ class LatticeConversation:
                 self._frames.append(answer_challenge(message, self._node.identity))
                 signed = message.signed
                 is_signed = signed is not None and signed.verify()
-                self._events.append(Claimed(signed.public_key if signed and is_signed else None))
+                self._events.append(
+                    talk.Claimed(signed.public_key if signed and is_signed else None)
+                )
             case Goodbye():
-                self._events.append(Left())
+                self._events.append(talk.Left())
             case Unknown(value, reason):
                 self._unknown(value, reason, parts)
 
@@ -426,7 +397,7 @@ class LatticeConversation:
         # key" (docs/node.md, Plain peers); or the operator takes anybody's.
         offer = stated((), value, parts)
         is_accepted = self._node.dialect.accept_bare_values
-        self._events.append(Offered(offer) if is_accepted else Bare(offer, reason))
+        self._events.append(talk.Offered(offer) if is_accepted else talk.Bare(offer, reason))
 
     def _asked(self, query: Query) -> None:
         if query.fault is not None:
@@ -436,7 +407,7 @@ class LatticeConversation:
         room = dialect.message_bytes_max - ANSWER_RESERVE_BYTES
         asked = query.extra[0] if query.extra else None
         room = asked if type(asked) is int and 0 <= asked < room else room
-        self._events.append(Asked((query.id, room), Lookup(query.path, dialect.strict_paths)))
+        self._events.append(talk.Asked((query.id, room), Lookup(query.path, dialect.strict_paths)))
 
     def _pinged(self, ping: Ping) -> None:
         node = self._node
@@ -462,8 +433,8 @@ class LatticeConversation:
         # Who asks to be told of changes fetches what it lacks; whether it reads patches it says
         # itself (docs/node.md, What is sent when).
         self._learn(ALIKE if reads_patches else {FETCHES})
-        self._events.append(Joined())
-        self._events.append(Met(False, self._started(said)))
+        self._events.append(talk.Joined())
+        self._events.append(talk.Met(False, self._started(said)))
 
     def _learn(self, features: AbstractSet[str]) -> None:
         self._is_met = True
@@ -486,12 +457,12 @@ class LatticeConversation:
         if self._node.start is None:
             self._end_own()
         else:
-            self.send(TellTwin(self._node.start), now_ms)
+            self.send(talk.TellTwin(self._node.start), now_ms)
 
     def _end_own(self) -> None:
         """End a conversation with our own key; an address at which it answers is left alone."""
         if self.peer.dialled and self.peer.public_key is None:
-            self._events.append(Proved(self._node.asker.public_key))
+            self._events.append(talk.Proved(self._node.asker.public_key))
         self._fault("myself", MYSELF, is_fatal=True)
 
     def _heard_of_twin(self, said: Value) -> None:
@@ -499,7 +470,7 @@ class LatticeConversation:
         if isinstance(said, Signed) and self._node.is_own(said.public_key):
             start = read_start(said)
             if start is not None:
-                self._events.append(TwinMet(start))
+                self._events.append(talk.TwinMet(start))
 
     # --- answers ------------------------------------------------------------------------------
 
@@ -509,10 +480,12 @@ class LatticeConversation:
             self._fault(UNASKED, "an answer to nothing that was asked")
             return
         error = None if result.error is None else f"{result.error.name}: {brief(result.value)}"
-        self._events.append(Answered(pending.saying))
+        self._events.append(talk.Answered(pending.saying))
         match pending.saying:
-            case Request(want):
-                self._events.append(Delivered(want, self._delivered(want, result, parts, error)))
+            case talk.Request(want):
+                self._events.append(
+                    talk.Delivered(want, self._delivered(want, result, parts, error))
+                )
             case Question(path):
                 content = Content(path, result.value, parts, result.absent)
                 if error is not None:
@@ -520,13 +493,13 @@ class LatticeConversation:
                     text = f"the peer answered {error}"
                     content = Content(path, error=text, is_absent=is_absent)
                 self._round(pending, content)
-            case Greet() if error is None and not self._is_own:
+            case talk.Greet() if error is None and not self._is_own:
                 self._greeted(result.info)
-            case TellTwin() if self._is_own:
+            case talk.TellTwin() if self._is_own:
                 # Not the answer to a greeting: the other end has not heard of our start by then.
                 self._heard_of_twin(_said_of_start(result.info))
                 self._end_own()
-            case DemandProof():
+            case talk.DemandProof():
                 self._proved(pending, result.value, error, now_ms)
 
     def _delivered(
@@ -540,25 +513,25 @@ class LatticeConversation:
             self._blame(REFUSED, fault)
             return ()
 
-    def _round(self, pending: Pending, content: Content) -> None:
+    def _round(self, pending: talk.Pending, content: Content) -> None:
         exchange = pending.detail
         assert isinstance(exchange, int)
         if exchange not in self._open:
             return  # it was denied
-        self._events.append(Round(exchange, content))
+        self._events.append(talk.Round(exchange, content))
         self._open[exchange] -= 1
         if not self._open[exchange]:
             del self._open[exchange]
-            self._events.append(Ended(exchange))
+            self._events.append(talk.Ended(exchange))
 
     def _greeted(self, info: Value) -> None:
         """Learn from the answer to our greeting what the peer is able to do."""
         reads_patches = isinstance(info, Map) and READS_PATCHES in info
         known = self.peer.features if self._is_met else frozenset[str]()
         self._learn(known | ALIKE if reads_patches else known)
-        self._events.append(Met(True, self._started(_said_of_start(info))))
+        self._events.append(talk.Met(True, self._started(_said_of_start(info))))
 
-    def _proved(self, pending: Pending, value: Value, error: str | None, now_ms: int) -> None:
+    def _proved(self, pending: talk.Pending, value: Value, error: str | None, now_ms: int) -> None:
         token = pending.detail
         assert isinstance(token, bytes)
         try:
@@ -572,7 +545,7 @@ class LatticeConversation:
             self._meet_twin(now_ms)
             return
         self.peer = replace(self.peer, public_key=public_key)
-        self._events.append(Proved(public_key))
+        self._events.append(talk.Proved(public_key))
         self._hello(now_ms)
 
     def _unproved(self, reason: str) -> None:
@@ -593,15 +566,15 @@ class LatticeConversation:
             saying = pending.saying
             self._fault("timeout", f"no answer to {_name_of(saying)}")
             match saying:
-                case Request(want):
-                    self._events.append(Failed(want))
+                case talk.Request(want):
+                    self._events.append(talk.Failed(want))
                 case Question(path):
                     self._round(pending, Content(path, error=NO_ANSWER))
-                case Greet() | TellTwin() if self._is_own:
+                case talk.Greet() | talk.TellTwin() if self._is_own:
                     self._end_own()
-                case Greet():
+                case talk.Greet():
                     self._say_hello(now_ms)  # unheard, the peer will not tell us of its changes
-                case DemandProof():
+                case talk.DemandProof():
                     self._unproved("the peer does not answer a challenge")
 
     def excuse(self, busy_ms: int) -> None:
@@ -611,7 +584,7 @@ class LatticeConversation:
     def close(self) -> None:
         """End it: what is awaited has failed."""
         self._requests.clear()
-        self._events += [Ended(exchange, CLOSED) for exchange in self._open]
+        self._events += [talk.Ended(exchange, CLOSED) for exchange in self._open]
         self._open.clear()
 
     def _blame(self, kind: str, error: PeerError) -> None:
@@ -619,7 +592,7 @@ class LatticeConversation:
         self._fault(kind, str(error))
 
     def _fault(self, kind: str, text: str, *, is_fatal: bool = False) -> None:
-        self._events.append(Fault(kind, text, is_fatal))
+        self._events.append(talk.Fault(kind, text, is_fatal))
 
 
 def _pushed(offer: Offer) -> bytes:
@@ -677,5 +650,10 @@ def _name_of(saying: object) -> str:
     """Return what was not answered, as a word to count by."""
     if isinstance(saying, Question):
         return "more" if saying.is_optional else "ask"
-    names = {Request: "want", Greet: "hello", DemandProof: "challenge", TellTwin: "twin"}
+    names = {
+        talk.Request: "want",
+        talk.Greet: "hello",
+        talk.DemandProof: "challenge",
+        talk.TellTwin: "twin",
+    }
     return names[type(saying)]

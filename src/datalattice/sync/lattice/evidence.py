@@ -1,9 +1,11 @@
 """Evidence: the branches of forked slots that this node did not choose, kept until they are joined.
 
-They stand under `:forks` of the node's own `:local` slot: part of the root, so they survive
-restarts and collections; never announced, so they burden nobody else. It is a Map with `:timestamp`
-(the registers of `:local` are last-write-wins), `:records`, an Index from fork id to a record, and
-`:dropped`, the ids of records that the operator dropped.
+They are stored under `:forks` of the node's own `:local` slot: part of the root, so they survive
+restarts and collections, and never announced. It is a Map with `:timestamp` (the registers of
+`:local` are last-write-wins), `:records`, an Index from fork id to a record, and `:dropped`, the
+ids of records that the operator dropped.
+
+Length: what is kept of each slot, and the comparisons that decide it.
 
 Source: docs/design/forks.md "Evidence".
 """
@@ -33,16 +35,21 @@ from datalattice.lattice import (
     LOCAL_KEY,
     LOG_BRANCH,
     TIMESTAMP,
+    DIDVerifier,
     Lattice,
     MergeContext,
+    MergeNotice,
     OwnerForked,
+    SignedLattice,
+    Walk,
     as_integer,
+    discard,
     get_in,
+    is_greater,
     local_value,
     set_local,
     slot_changes,
 )
-from datalattice.sync.lattice.branches import Branches, SlotChange
 from datalattice.sync.lattice.delta import Fetch, growth
 from datalattice.sync.lattice.forkrecords import (
     DROPPED,
@@ -58,12 +65,12 @@ from datalattice.sync.lattice.forkrecords import (
 
 MINUTE_MS: Final = 60_000
 COMPARING_TICKS_MAX: Final = 64_000
-"""Ticks that one message may spend before the last comparison of branches begins."""
+"""Ticks that one message may have spent when the last comparison of its branches begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceLimits:
-    """How much evidence a node keeps. An owner that equivocates is as cheap as its signatures.
+    """How much evidence a node keeps. A fork costs its owner no more than two signatures.
 
     records_per_slot: beyond it the least in the order goes, never one of the first two.
     bytes_per_owner:  of cells that only the losing branches have; likewise. A single branch that
@@ -74,7 +81,7 @@ class EvidenceLimits:
     forks_per_minute: of one slot that are examined; of further ones the order decides alone.
     own_records_per_slot: of an owner whose key is here. Of its forks every one is examined, for a
                       clone of this node may fork as often as it writes, and each branch may have
-                      records that were acknowledged; they may take all `bytes`.
+                      acknowledged records; they may take all `bytes`.
     """
 
     records_per_slot: int = 8
@@ -115,36 +122,36 @@ class Evidence:
         self._limits = limits or EvidenceLimits()
         self._watched = watched
         self._key_pair = context.key_pair
-        # Without an identity, or where nothing is this node's own, nothing can be kept.
+        # Evidence is signed into `:local`, which takes an identity.
         self.can_keep: Final = context.key_pair is not None and lattice.child(LOCAL_KEY) is not None
         self.records: dict[bytes, ForkRecord] = {}
         """What is kept, by id; for the thread that owns the replica."""
         self.open: tuple[ForkRecord, ...] = ()
         """The same as of the last commit, for any thread."""
         self.seen_count = 0
-        """Forks that were met, kept or not."""
+        """Forks met so far, kept or not."""
         self.skipped_count = 0
-        """Forks that were not examined, for their slot had too many."""
+        """Forks that were not examined, since their slot had too many."""
         self.unpaid: list[OwnerForked] = []
-        """Forks of the last message that it did not pay for: another one may."""
+        """Forks that the last message did not pay for: another one may."""
         self.evicted_count = 0
-        """Records that went because there were too many."""
+        """Records that were deleted because there were too many."""
         self.size_bytes = 0
         """Bytes of cells that only the kept branches have."""
         self._slots: dict[bytes, dict[bytes, ForkRecord]] = {}  # path hash -> records by id
         self._owners: dict[bytes, _OfOwner] = {}  # by the hash of the owner
         self._settled: Value = None  # the root that the records were last compared with
-        self._fresh: dict[bytes, ForkRecord] = {}  # those that were put since, by id
+        self._fresh: dict[bytes, ForkRecord] = {}  # records that were put since, by id
         self._cells: Index = EMPTY_INDEX  # the records as they are stored
         self._dropped: tuple[bytes, ...] = ()
         self._checked: dict[bytes, bytes] = {}  # id -> hash of the slot it was last compared with
         self._apart: dict[bytes, bytes] = {}  # id -> hash of that slot, if it lacks the branch
         self._examined: dict[bytes, tuple[int, int]] = {}  # path hash -> (minute, forks in it)
-        self._is_new = False  # whether there is something to be written
+        self._is_new = False  # there is something to be written
         self._branches: Final = Branches(lattice, context)
 
     def load(self, root: Value) -> None:
-        """Take over what a root holds, as after a restart."""
+        """Read the evidence in a root, after a start."""
         if self._key_pair is None or not self.can_keep:
             return
         try:
@@ -159,11 +166,11 @@ class Evidence:
     def bring_up(
         self, root: Value, forks: Sequence[OwnerForked], work: Work | None = None
     ) -> Value:
-        """Return the root to be committed, with the evidence that its slots leave necessary.
+        """Return the root to be committed, with the evidence of what its slots leave out.
 
-        work: the account of the message that made the root, a new one when there is none. Branches
-              are compared for what it has left, each fork for an equal share, except those of
-              owners whose keys are here.
+        work: the account of the message that made the root, a new one when there is none. It pays
+              for the comparisons of branches, each fork having an equal share of what is left,
+              except for owners whose keys are here.
         Cost: the slots that changed since the last call; a merge for each fork and record of its
               slot.
         """
@@ -202,7 +209,7 @@ class Evidence:
 
     def is_mine(self, owner: Value) -> bool:
         """Return whether a key of this node may sign for an owner."""
-        return self._branches.is_mine(owner)
+        return self._context.signer(owner) is not None
 
     def is_watched(self, owner: Value) -> bool:
         """Return whether forks of an owner concern this node: its own, and those it watches."""
@@ -214,9 +221,9 @@ class Evidence:
         return 0 if found is None else found.size
 
     def release(self, owner: Value) -> bool:
-        """Let go of all branches of an owner, for want of room; return whether there were any.
+        """Delete all branches of an owner to make room; return whether there were any.
 
-        The next root that is committed is without them.
+        The next committed root is without them.
         """
         found = self._owners.get(value_hash(owner))
         if found is None:
@@ -263,7 +270,8 @@ class Evidence:
         self._is_new = True
 
     def _may_examine(self, fork: OwnerForked) -> bool:
-        """Count a fork of a slot; "forks of a slot examined: 60 a minute", of one's own all."""
+        """Count a fork of a slot; return whether it is compared."""
+        # "Forks of a slot examined: 60 a minute", of one's own all.
         if self.is_mine(fork.owner):
             return True
         minute = self._clock.now_ms() // MINUTE_MS
@@ -279,7 +287,7 @@ class Evidence:
         return True
 
     def _afforded(self, look: Callable[[], None]) -> bool:
-        """Take a look that costs merges; False: nobody pays for it, so the order alone decides."""
+        """Run a comparison; False: no message pays for it, so the order alone decides."""
         try:
             look()
         except WorkExceeded:
@@ -293,11 +301,11 @@ class Evidence:
         id = fork_id(fork.path, loser)
         if id in self._dropped or id in self.records:
             return
-        # "A branch that writes on is one record."
+        # "A branch that writes on is one record": a later cell of it replaces the earlier ones.
         earlier: list[bytes] = []
         for other in self._slots.get(_path_hash(fork.path), {}).values():
             if other.loser is None or self._apart.get(other.id) == value_hash(loser):
-                continue  # neither has the other, as was found when this one was in the slot
+                continue  # compared before, while this cell was in the slot
             kept, left = self._branches.joined(fork.path, fork.owner, other.loser, loser)
             if left is None and kept is not loser:
                 return
@@ -326,7 +334,7 @@ class Evidence:
         )
 
     def _settle(self, root: Value) -> None:
-        """Let go of records whose branch is in its slot by now."""
+        """Delete the records whose branch is contained in its slot by now."""
         former, self._settled = self._settled, root
         if not self.records:
             return
@@ -353,15 +361,15 @@ class Evidence:
                 self._checked[record.id] = hash
 
     def _compare(self, record: ForkRecord, slot: Signed, change: SlotChange | None) -> None:
-        """Let go of a record if its branch is in its slot by now, else note how it is left out."""
+        """Delete a record if its slot contains its branch by now, else note how it is left out."""
         loser = record.loser
         assert loser is not None
-        # What is above the cell that a branch lost to is above the branch: the order is total.
+        # The order is total: what is above the cell that a branch lost to is above the branch.
         lost_to = value_hash(loser), self._apart.get(record.id)
         if change is not None and value_hash(change.before) not in lost_to:
             change = None
         kept, left = self._branches.joined(record.path, record.owner, slot, loser, change)
-        if kept is not slot:  # it is the greater one of the two
+        if kept is not slot:  # the branch is the greater one of the two
             left = OwnerForked(record.owner, record.path, slot, loser)
         now = record
         if left is not None and (left.branch != record.branch or losses_of(left) != record.logs):
@@ -377,7 +385,7 @@ class Evidence:
     # --- bounds ---------------------------------------------------------------------------------
 
     def _bound(self, added: Iterable[ForkRecord]) -> None:
-        """Let go of what is too much, where records were added."""
+        """Delete what exceeds the limits, where records were added."""
         limits = self._limits
         for record in added:
             slot = self._slots.get(_path_hash(record.path), {})
@@ -411,7 +419,8 @@ class Evidence:
         return self._limits.bytes if self.is_mine(owner) else self._limits.bytes_per_owner
 
     def _evict(self, records: dict[bytes, ForkRecord]) -> bool:
-        """Remove the least of some records by the order, but none of the first two."""
+        """Delete the least of some records by the order; return whether there was one."""
+        # "Never one of the first two": they prove the fork.
         later = sorted(records.values(), key=lambda one: (one.seen_ms, one.id))[2:]
         if not later:
             return False
@@ -427,7 +436,7 @@ class Evidence:
         self.evicted_count += 1
 
     def _is_stored(self, root: Value) -> bool:
-        """Return whether a root holds these records; a program may have written over them."""
+        """Return whether a root has these records; a program may have overwritten them."""
         if self._key_pair is None or not self.records:
             return True
         held = local_value(root, self._key_pair.public_key, FORKS_KEY)
@@ -452,6 +461,98 @@ class Evidence:
         self._is_new = False
         self.open = tuple(self.records.values())
         return set_local(root, key_pair, fields.put(FORKS_KEY, made))
+
+
+# --- comparisons ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class SlotChange:
+    """What was in a slot before; `is_rise`: its present cell is greater, None: not compared yet."""
+
+    before: Value
+    is_rise: bool | None = None
+
+
+class Branches:
+    """Comparisons of two cells of one slot.
+
+    work:      the account of the message whose forks are compared just now.
+    spent_max: ticks of that account after which no comparison begins.
+    """
+
+    def __init__(self, lattice: Lattice, context: MergeContext) -> None:
+        self._lattice: Final = lattice
+        self._context: Final = context
+        self.work = Work()
+        self.spent_max = 0
+
+    def joined(
+        self, path: Path, owner: Value, one: Signed, two: Signed, change: SlotChange | None = None
+    ) -> tuple[Value, OwnerForked | None]:
+        """Return (the cell of a slot that stays, how it leaves the other one out).
+
+        change: of the slot, if `one` is there now and `two` is at most what was there before.
+        Cost:   a merge; the order is asked once for a change.
+        Raises: WorkExceeded: there is too little left on the account.
+        """
+        lattice = self._lattice.path(*path)
+        if not isinstance(lattice, SignedLattice):
+            return one, None
+        # Own forks are compared at any cost.
+        work = None if self._context.signer(owner) is not None else self.work
+        if work is not None and work.spent > self.spent_max:
+            raise WorkExceeded("the message pays for no more comparisons")
+        if change is not None:
+            if change.is_rise is None:
+                change.is_rise = _is_rise(lattice, owner, change.before, one, Walk(work))
+            if change.is_rise:
+                context = MergeContext(path=path, report=discard, owner=owner, work=work)
+                return one, lattice.left_out(one, two, context)
+        found: list[OwnerForked] = []
+
+        def note(report: MergeNotice) -> None:
+            if isinstance(report, OwnerForked):
+                found.append(report)
+
+        verifier = self._context.verifier
+        if isinstance(owner, str):
+            verifier = DIDVerifier(verifier)
+        # Without keys, so that no join is signed.
+        context = MergeContext(verifier=verifier, path=path, report=note, owner=owner, work=work)
+        kept = lattice.merge(one, two, context)
+        return kept, found[0] if found else None
+
+    def is_less(self, a: ForkRecord, b: ForkRecord) -> bool:
+        """Return whether the branch of `a` is less than that of `b`, or is not kept."""
+        lattice = self._lattice.path(*a.path)
+        if a.loser is None or b.loser is None or not isinstance(lattice, SignedLattice):
+            return a.loser is None
+        if not _same_path(a.path, b.path) or not lattice.inner.has_order():
+            return value_hash(a.loser) < value_hash(b.loser)
+        hashes = value_hash(b.loser), value_hash(a.loser)
+        inner = lattice.inner
+        return is_greater(inner, b.loser.value, hashes[0], a.loser.value, hashes[1], Walk())
+
+
+def _is_rise(
+    lattice: SignedLattice, owner: Value, before: Value, after: Signed, walk: Walk
+) -> bool:
+    """Return whether a valid cell replaced a lesser one, in the slot of a public key."""
+    inner = lattice.inner
+    if lattice.whole or not inner.has_order() or not isinstance(before, Signed):
+        return False
+    if owner != after.public_key or not after.verify():
+        return False
+    hashes = value_hash(after), value_hash(before)
+    try:
+        return is_greater(inner, after.value, hashes[0], before.value, hashes[1], walk)
+    except MissingData:
+        return False  # the former root was collected: each branch is compared for itself
+
+
+def _same_path(a: Path, b: Path) -> bool:
+    return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _path_hash(path: Path) -> bytes:

@@ -1,39 +1,54 @@
-"""Hand-over: the branches that a node keeps of an owner, for the nodes that can join them.
+"""Hand-over: the branches that a node keeps of an owner go to the nodes that can join them.
 
-A node without the owner's key chooses one branch of a slot, so the other one may be nowhere but in
-its evidence. A node that holds a key of the owner asks for it with the query path `[:forks owner]`;
-the answer is a Vector of `[path cell]`, each cell to be merged at its path. It is never stored, and
-no part of the announced value.
+A node without the owner's key chooses one branch of a slot, so the other one may exist only in its
+evidence. A node that holds a key of the owner asks for it with the query path `[:forks owner]`. The
+answer is a Vector of `[path cell]`, each cell to be merged at its path. It is never stored, and it
+is not part of the announced value.
 
 Source: docs/design/forks.md "Hand-over".
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from datalattice.cells import EMPTY_VECTOR, Signed, Value, Vector, same
+from datalattice.cells import (
+    EMPTY_VECTOR,
+    Index,
+    Map,
+    Signed,
+    Value,
+    Vector,
+    arriving_names,
+    same,
+)
 from datalattice.errors import MissingData
+from datalattice.lattice import get_in, is_bare_did, public_key_of
 from datalattice.sync.lattice.forkrecords import FORKS_KEY, ForkRecord, Path
 
 HANDED_MAX: Final = 8
-"""Cells of one answer."""
+"""Greatest number of cells in one answer."""
 
 HANDED_BYTES: Final = 4_000
-"""Bytes of cells that come along with an answer: its entries; of branches what differs is asked."""
+"""Bytes of cells that come with an answer: its entries. The asker fetches the branches' cells."""
 
 OWNERS_ASKED_MAX: Final = 8
-"""Owners that one peer is asked for in one round; of more, the next ones in the next round."""
+"""Owners that one peer is asked about in one round; the next round goes on with the others."""
+
+DIDS_MAX: Final = 64
+"""DIDs that are named at a time, and judged anew each time: anybody may add any number of them, and
+may name a key of this node in a document."""
 
 
 def is_fork_query(path: Path) -> bool:
-    """Return whether a query path is that of a hand-over."""
+    """Return whether a query path asks for a hand-over."""
     return len(path) == 2 and same(path[0], FORKS_KEY)
 
 
 def fork_queries(owners: Sequence[Value], turn: int) -> list[Path]:
-    """Return what one peer is asked in its round number `turn`."""
+    """Return the query paths for one peer in its round number `turn`."""
     count = min(len(owners), OWNERS_ASKED_MAX)
     first = turn * OWNERS_ASKED_MAX
     return [(FORKS_KEY, owners[(first + at) % len(owners)]) for at in range(count)]
@@ -42,7 +57,7 @@ def fork_queries(owners: Sequence[Value], turn: int) -> list[Path]:
 def handed(
     records: Iterable[ForkRecord], owner: Value, is_shared: Callable[[Path], bool]
 ) -> Vector:
-    """Return the answer: the branches of an owner that are kept, of slots that are shared."""
+    """Return the answer: the kept branches of an owner in slots that the asker may see."""
     found: list[Vector] = []
     for record in records:
         if record.loser is None or not same(record.owner, owner) or not is_shared(record.path):
@@ -54,11 +69,12 @@ def handed(
 
 
 def one_handed(answer: Value, owner: Value, turn: int) -> tuple[Path, Value, bytes | None] | None:
-    """Return (path, cell, nil) of one entry of an answer, or (path, nil, hash) of an absent cell.
+    """Return (path, cell, None) of an entry of an answer, or (path, None, hash) of an absent cell.
 
-    One at a time, another one each turn: of several values at one path a newer one would take the
-    place of one that still waits for cells. None: there is none, or the answer is not one.
+    None: the answer has none, or is malformed.
     """
+    # One entry each turn: a second value at one path would replace the first while that still
+    # waits for cells.
     if not isinstance(answer, Vector) or not 0 < len(answer) <= HANDED_MAX:
         return None
     try:
@@ -75,3 +91,49 @@ def one_handed(answer: Value, owner: Value, turn: int) -> tuple[Path, Value, byt
     except MissingData as error:
         return steps, None, error.hashes[0]
     return (steps, cell, None) if isinstance(cell, Signed) else None
+
+
+class MetOwners:
+    """The DIDs among a root's owners that this node may sign for, kept up as the root changes.
+
+    A `did:key` names its key and is left out. What another DID stands for is known only where it is
+    met: in the root. One thread uses it.
+
+    paths: the containers of owners.
+    signs: whether a key of this node may sign for a DID; the answer may change.
+    """
+
+    def __init__(self, paths: Sequence[Path], signs: Callable[[str], bool]) -> None:
+        self._signs = signs
+        self._seen: dict[Path, Map | Index] = dict.fromkeys(paths, Map())
+        self._known: set[str] = set()
+        self._named: deque[str] = deque()  # the known ones, longest unjudged first
+        self._ours: dict[str, None] = {}
+
+    def ours(self, root: Value) -> list[str]:
+        """Return the DIDs that keys here may sign for, 64 at most, of the owners in a root.
+
+        With more than 64 DIDs each call judges the next 64.
+        Cost: what changed in the containers of owners since the last call.
+        """
+        for path, seen in self._seen.items():
+            owners = get_in(root, path)
+            if isinstance(owners, (Map, Index)) and owners is not seen:
+                self._meet(seen, owners)
+                self._seen[path] = owners
+        for _ in range(min(len(self._named), DIDS_MAX)):
+            did = self._named[0]
+            self._named.rotate(-1)
+            if not self._signs(did):
+                self._ours.pop(did, None)
+            elif len(self._ours) < DIDS_MAX:
+                self._ours[did] = None
+        return list(self._ours)
+
+    def _meet(self, seen: Map | Index, owners: Map | Index) -> None:
+        for owner, _ in arriving_names(seen, owners):
+            if not isinstance(owner, str) or owner in self._known or not is_bare_did(owner):
+                continue
+            if public_key_of(owner) is None:
+                self._known.add(owner)
+                self._named.append(owner)

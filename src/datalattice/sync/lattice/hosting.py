@@ -4,7 +4,7 @@ It is a policy of one node and changes no lattice value: what is refused is cut 
 before anything of it is fetched, and a value that would take more room than its owner has is left
 out of the merge. Own keys are never limited.
 
-Length: the decisions of one node about foreign values; tables, policy and counts stand apart.
+Length: the decisions of one node about foreign values; policy and counts are other modules.
 
 Source: docs/design/foreign-data.md "Room".
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from datalattice.cells import (
     Index,
@@ -46,22 +46,22 @@ from datalattice.lattice import (
 from datalattice.store import Store
 from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, Absorption
 from datalattice.sync.lattice.delta import Fetch
+from datalattice.sync.lattice.evidence import Evidence
 from datalattice.sync.lattice.forkrecords import Path
-from datalattice.sync.lattice.hostingtable import HostingTable
-from datalattice.sync.lattice.policy import HostingPolicy
+from datalattice.sync.lattice.policy import HostingPolicy, HostingTable
 from datalattice.sync.lattice.usage import RECOUNT_MS, Count, OwnerSlot, Usage
 
 DISK_LOW: Final = "disk-low"
-"""What a value is counted as that is not taken because the disk is nearly full."""
-
+"""Metric label of values that are not taken because the disk is nearly full."""
 
 _OVER_MAX: Final = 65_536
+"""Slots without room that are remembered."""
 
 OWNER_CELLS: Final = "owner_cells"
 STRANGERS_BYTES: Final = "strangers_bytes"
 
 SHORT_MS: Final = 2 * RECOUNT_MS
-"""How long health names a slot that had no room for a value; peers offer it again sooner."""
+"""How long health names a slot that had no room for a value; peers offer values more often."""
 
 SHORT_MAX: Final = 1_024
 """Slots that health names for this reason."""
@@ -69,14 +69,14 @@ SHORT_MAX: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class QuotaExceeded:
-    """A value was not taken because there would be more than `quota` bytes, or cells, here."""
+    """A value was not taken because it would exceed `quota` bytes or cells."""
 
     kind: ClassVar[str] = QUOTA_EXCEEDED
     section: str
     owner: str
     """The key in hex, or the name; "" for the unsigned data of strangers."""
     bytes: int
-    """What is here already of what the quota is for: of the owner, or of all strangers."""
+    """Bytes here already that count towards the quota: of the owner, or of all strangers."""
     quota: int
     setting: str
 
@@ -97,7 +97,7 @@ class QuotaExceeded:
 
 
 def owner_text(owner: Value) -> str:
-    """Return how people name an owner: a key in hex, a DID or other text as it is."""
+    """Return an owner as text: a key in hex, a DID or other text as it is."""
     if isinstance(owner, bytes) and len(owner) == PUBLIC_KEY_BYTES:
         return owner.hex()
     return owner if isinstance(owner, str) else to_text(owner)
@@ -105,7 +105,7 @@ def owner_text(owner: Value) -> str:
 
 @dataclass(slots=True)
 class _Short:
-    """A slot that had no room: when and why, and over which connections the value came."""
+    """A slot that had no room: when and why, and the connections that the values came over."""
 
     report: QuotaExceeded
     at_ms: int
@@ -114,7 +114,7 @@ class _Short:
 
 @dataclass(slots=True)
 class Areas:
-    """Where a lattice has owners, and where what nobody signs: paths from the root."""
+    """The paths from the root at which a lattice has owners, and those of its unsigned parts."""
 
     owned: list[Path] = field(default_factory=list)
     unsigned: list[Path] = field(default_factory=list)
@@ -127,7 +127,7 @@ class Areas:
         return areas
 
     def collect(self, path: Path, lattice: Lattice) -> None:
-        """Add the paths below one, at which this lattice is."""
+        """Add the areas of a lattice that is at a path."""
         if isinstance(lattice, KeyedLattice):
             for key, child in lattice.children().items():
                 if path or key != LOCAL_KEY:
@@ -151,36 +151,15 @@ def _name_of(key: Value) -> str:
 
 
 def _within(paths: list[Path], value: Value) -> list[Path]:
-    """Return those of some paths whose section a root has: of a small message, most are not."""
+    """Return the paths whose section a root has."""
     return [path for path in paths if path[0] in value] if isinstance(value, Index) else []
 
 
-class OwnersEvidence(Protocol):
-    """The evidence of forks that a node keeps."""
-
-    def bytes_of(self, owner: Value) -> int:
-        """Return the bytes that are kept for the forks of an owner."""
-        ...
-
-    def release(self, owner: Value) -> bool:
-        """Let go of them; return whether there were any."""
-        ...
-
-
-class NoEvidence:
-    """The evidence of a node that keeps none."""
-
-    def bytes_of(self, owner: Value) -> int:
-        """Return 0."""
-        return 0
-
-    def release(self, owner: Value) -> bool:
-        """Return False."""
-        return False
-
-
 class Hosting:
-    """The policy of one node, what its operator decided since, and what is used. One thread's."""
+    """The policy of one node, what its operator decided since, and what is used.
+
+    One thread uses it.
+    """
 
     def __init__(
         self,
@@ -190,6 +169,7 @@ class Hosting:
         context: MergeContext,
         fetch: Fetch,
         clock: Clock,
+        evidence: Evidence,
     ) -> None:
         self.policy = policy
         self.table = HostingTable(store.notes, clock)
@@ -201,15 +181,15 @@ class Hosting:
         self._context = context
         self._areas = Areas.of(lattice)
         self._clock = clock
-        self.evidence: OwnersEvidence = NoEvidence()
-        """What is kept of forks; it counts for the owner, and goes before a value is refused."""
+        # "What is kept of forks" counts for the owner, and goes before a value is refused.
+        self.evidence = evidence
         self._over: dict[bytes, int] = {}  # key of a slot -> when it had no room for a value
         self._short: dict[bytes, _Short] = {}  # by the key of a slot
         self._acquainted: set[str] = set()
         self._strangers_bytes: int | None = None  # of all their slots, None: to be added up
 
     def introduce(self, peer: str, *, is_known: bool) -> None:
-        """Take note of whether a peer is known: wanted, or allowed."""
+        """Note whether a peer is known: wanted, or allowed."""
         if is_known:
             self._acquainted.add(peer)
         else:
@@ -222,17 +202,18 @@ class Hosting:
         return self._context.signer(owner) is not None
 
     def is_own_text(self, text: str) -> bool:
-        """Return whether people call an owner of this node so."""
+        """Return whether this text names an owner of this node."""
         return any(self.is_own(self.owner_of(path, text)) for path in self._areas.owned)
 
     def is_allowed(self, owner: Value) -> bool:
-        """Return whether an owner is on a list of those without limits."""
+        """Return whether an owner is on a list of owners without limits."""
         text = owner_text(owner)
         return text in self.policy.allow or self.table.is_allowed(text)
 
     def refuses(self, section: str, owner: Value) -> bool:
         """Return whether the data of an owner is not taken."""
         text = owner_text(owner)
+        # The operator's decision comes first, then own keys, then the lists of the policy.
         if self.table.is_forgotten(section, text):
             return True
         if self.is_own(owner) or self.table.is_allowed(text) or text in self.policy.allow:
@@ -243,17 +224,17 @@ class Hosting:
 
     @property
     def epoch(self) -> object:
-        """What the decisions rest on: when it is another one, a value may be cut in another way."""
+        """What the decisions rest on: while it is equal, a value is cut in the same way."""
         wanted = frozenset(self.wanted()) if self.policy.owners == "known" else None
         return self.table.version, wanted
 
     # --- before a claim -----------------------------------------------------------------------
 
     def cut(self, value: Value, root: Value, peer: str, work: Work | None = None) -> Value:
-        """Return a foreign root without what is refused; where `root` has the same, it may stay.
+        """Return a foreign root without what is refused. What `root` has already may stay.
 
         Raises: MissingData: an owner's entry cannot be judged before its cell is here.
-                WorkExceeded: to look whose data it has costs more than `work` has.
+                WorkExceeded: to find out whose data it has costs more than `work` has.
         """
         if not isinstance(value, Index):
             return value
@@ -312,7 +293,7 @@ class Hosting:
     def _differing(
         self, root: Value, other: Value, work: Work | None
     ) -> Iterator[tuple[Path, Value, list[bytes]]]:
-        """Yield (path, owner, names) where the other has something else; slots are not loaded."""
+        """Yield (path, owner, names) where the other differs; slots are not loaded."""
         for path in _within(self._areas.owned, other):
             own, theirs = _containers(root, other, path)
             if theirs is None:
@@ -320,17 +301,17 @@ class Hosting:
             try:
                 found = list(arriving_names(own, theirs, work))
             except BadFormat:
-                continue  # as in `_slots`
+                continue  # the merge leaves out what cannot be walked, and reports it
             for owner, names in found:
                 yield path, owner, names
 
     def limited(
         self, root: Value, other: Value, peer: str, work: Work | None = None
     ) -> list[tuple[OwnerSlot, list[bytes]]]:
-        """Return (slot, hashes that lead into it) of what differs in a foreign root and has limits.
+        """Return (slot, hashes that lead into it) of what differs in a foreign root and is limited.
 
         Raises: MissingData: a node of a container that leads there is not here.
-                WorkExceeded: to look whose data it has costs more than `work` has.
+                WorkExceeded: to find out whose data it has costs more than `work` has.
         """
         found = [
             (OwnerSlot(section_name(path), owner), names)
@@ -346,36 +327,42 @@ class Hosting:
         return found
 
     def has_room_for(self, slot: OwnerSlot, root: Value, size: int, outcome: Absorption) -> bool:
-        """Return whether a slot has room for so many bytes more; if not, it is refused a minute."""
-        quota, used, setting = self._limit_of(slot)
+        """Return whether a slot has room for `size` bytes more; if not, refuse it for a minute."""
+        # Before a value is refused, evidence of the owner's forks goes, then the slot is recounted.
+
+        quota, used, setting = self.limit_of(slot)
         if used + size > quota and slot.owner is not None and self.evidence.release(slot.owner):
-            quota, used, setting = self._limit_of(slot)
+            quota, used, setting = self.limit_of(slot)
         if used + size > quota and slot.owner is not None:
             for path in self._areas.owned:
                 if section_name(path) == slot.section:
                     self.usage.refreshed(slot, get_in(root, (*path, slot.owner)))
-            quota, used, setting = self._limit_of(slot)
+            quota, used, setting = self.limit_of(slot)
         if used + size <= quota:
             return True
         if len(self._over) >= _OVER_MAX:
             self._over.clear()
         self._over[slot.key] = self._clock.now_ms()
-        text = "" if slot.owner is None else owner_text(slot.owner)
-        report = QuotaExceeded(slot.section, text, used + size, quota, setting)
-        self._refuse(slot, report, outcome)
+        self.refuse(slot, (used + size, quota, setting), outcome)
         return False
 
-    def _refuse(self, slot: OwnerSlot, report: QuotaExceeded, outcome: Absorption) -> None:
-        """Note that a slot has no room for a value."""
+    def refuse(
+        self, slot: OwnerSlot, limit: tuple[int, int, str], outcome: Absorption, peer: str = ""
+    ) -> None:
+        """Note that a slot has no room for a value; limit: (bytes used, quota, setting)."""
+        text = "" if slot.owner is None else owner_text(slot.owner)
+        report = QuotaExceeded(slot.section, text, *limit)
         outcome.remark(QuotaExceeded.kind, str(report))
         before = self._short.pop(slot.key, None)
         peers = set() if before is None else before.peers
         self._short[slot.key] = _Short(report, self._clock.now_ms(), peers)
         if len(self._short) > SHORT_MAX:
             del self._short[next(iter(self._short))]
+        if peer:
+            self.blame(slot, (peer,))
 
     def blame(self, slot: OwnerSlot, peers: Iterable[str]) -> None:
-        """Note over which connections a value came for which a slot had no room."""
+        """Note the connections that a value came over for which a slot had no room."""
         found = self._short.get(slot.key)
         if found is not None:
             found.peers.update(peers)
@@ -383,7 +370,7 @@ class Hosting:
                 found.peers.pop()
 
     def short_of(self, peer: str | None = None) -> list[str]:
-        """Say which slots had no room of late, the latest last: all, or for values of one peer."""
+        """Describe the slots that had no room of late, latest last: all, or those of one peer."""
         if not self._short:
             return []
         since_ms = self._clock.now_ms() - SHORT_MS
@@ -392,8 +379,8 @@ class Hosting:
             str(one.report) for one in self._short.values() if peer is None or peer in one.peers
         ]
 
-    def _limit_of(self, slot: OwnerSlot) -> tuple[int, int, str]:
-        """Return (quota, bytes used of it, the setting) of the limit that a slot meets first."""
+    def limit_of(self, slot: OwnerSlot) -> tuple[int, int, str]:
+        """Return (quota, bytes used of it, the setting) of the limit with least room for a slot."""
         policy, owner = self.policy, slot.owner
         if owner is None:
             quota = policy.unsigned_of(slot.section).strangers_bytes
@@ -410,159 +397,28 @@ class Hosting:
         )
         return min(limits, key=lambda one: one[0] - one[1])
 
-    def _slots(
-        self, path: Path, root: Value, other: Value, work: Work
-    ) -> list[tuple[Value, Value, Value]]:
-        """Return (owner, own slot, other's) where the other has something else at a path."""
-        own, theirs = _containers(root, other, path)
-        if theirs is None:
-            return []
-        try:
-            return list(arrivals(own, theirs, work))
-        except BadFormat:
-            return []  # the merge leaves out what cannot be walked, and reports it
-
     # --- before a merge -----------------------------------------------------------------------
 
     def within(
         self, root: Value, other: Value, peer: str, outcome: Absorption, work: Work | None = None
-    ) -> Admitted:
+    ) -> Admission:
         """Return what of a complete foreign root has room here, and the counts to be taken then.
 
         What costs more to count than `work` has is left out, and reported.
         """
-        work = work or Work()
-        admitted = Admitted(other, is_short=bool(self._over))
-        for path in _within(self._areas.unsigned, other):
-            mine, theirs = get_in(root, path), get_in(other, path)
-            if theirs is None or same(mine, theirs) or peer in self._acquainted:
-                continue
-
-            def weigh(path: Path = path, mine: Value = mine, theirs: Value = theirs) -> Value:
-                self._weigh_unsigned(path, mine, theirs, admitted, outcome, peer, work)
-                return None
-
-            try:
-                self._afford(path[:-1], path[-1], mine, theirs, weigh, admitted, outcome, work)
-            except WorkExceeded:
-                self._end(path, admitted, outcome)
+        made = Admission(
+            self, self._lattice, root, other, peer, outcome, work or Work(), bool(self._over)
+        )
+        if peer not in self._acquainted:
+            for path in _within(self._areas.unsigned, other):
+                made.weigh_area(made.weigh_unsigned, path, other)
         for path in _within(self._areas.owned, other):
-            try:
-                self._weigh_owners(path, root, other, admitted, peer, outcome, work)
-            except WorkExceeded:
-                self._end(path, admitted, outcome)
-        return admitted
+            made.weigh_area(made.weigh_owners, path, other)
+        return made
 
-    def _end(self, path: Path, admitted: Admitted, outcome: Absorption) -> None:
-        """Leave out all at a path, since the account ended there: nothing is left to merge it."""
-        outcome.remark(TOO_COSTLY, SectionDropped(path, TOO_COSTLY))
-        admitted.leave_out(path[:-1], path[-1], self._lattice)
-
-    def _weigh_owners(
-        self,
-        path: Path,
-        root: Value,
-        other: Value,
-        admitted: Admitted,
-        peer: str,
-        outcome: Absorption,
-        work: Work,
-    ) -> None:
-        """Weigh what differs in the owners' slots at a path.
-
-        Raises: WorkExceeded: the account is at its end.
-        """
-        for owner, mine, theirs in self._slots(path, root, other, work):
-            if self.is_own(owner) or self.is_allowed(owner):
-                continue
-            # Who is not the owner cannot use up the owner's room.
-            if not isinstance(theirs, Signed):
-                continue
-
-            def weigh(owner: Value = owner, mine: Value = mine, theirs: Signed = theirs) -> Value:
-                work.verify(value_hash(theirs))
-                if theirs.verify() and self._context.verify_owner(owner, theirs.public_key):
-                    self._weigh(path, owner, mine, theirs, admitted, outcome, peer, work)
-                return None
-
-            self._afford(path, owner, mine, theirs, weigh, admitted, outcome, work)
-
-    def _afford(
-        self,
-        path: Path,
-        key: Value,
-        mine: Value,
-        theirs: Value,
-        weigh: Callable[[], Value],
-        admitted: Admitted,
-        outcome: Absorption,
-        work: Work,
-    ) -> None:
-        """Weigh what is at a key of the container at a path, or leave it out: it costs too much.
-
-        Raises: WorkExceeded: it does, and the account is at its end.
-        """
-        try:
-            work.attempt(mine, theirs, weigh)
-        except WorkExceeded:
-            if work.left < 0:
-                raise
-            outcome.remark(TOO_COSTLY, EntryDropped((*path, key), TOO_COSTLY))
-            admitted.leave_out(path, key, self._lattice)
-
-    def _weigh(
-        self,
-        path: tuple[Value, ...],
-        owner: Value,
-        mine: Value,
-        theirs: Value,
-        admitted: Admitted,
-        outcome: Absorption,
-        peer: str,
-        work: Work,
-    ) -> None:
-        policy, usage = self.policy, self.usage
-        slot = OwnerSlot(section_name(path), owner)
-        text = owner_text(owner)
-        before = usage.known(slot, mine).size_bytes
-        quota, used, setting = self._limit_of(slot)
-        count = usage.after(slot, mine, theirs, quota - used + before, work)
-        if count is None and self.evidence.release(owner):
-            quota, used, setting = self._limit_of(slot)
-            grown = usage.growth(mine, theirs, quota - used, work)
-            count = (
-                None if grown is None else usage.known(slot, mine).plus(value_hash(theirs), grown)
-            )
-        if count is not None and count.cells > policy.owner_cells:
-            count, quota, setting = None, policy.owner_cells, OWNER_CELLS
-        if count is None:
-            report = QuotaExceeded(slot.section, text, used, quota, setting)
-            self._refuse(slot, report, outcome)
-            self.blame(slot, (peer,))
-            admitted.leave_out(path, owner, self._lattice)
-        else:
-            admitted.counts.append((path, owner, mine, count))
-
-    def _weigh_unsigned(
-        self,
-        path: Path,
-        mine: Value,
-        theirs: Value,
-        admitted: Admitted,
-        outcome: Absorption,
-        peer: str,
-        work: Work,
-    ) -> None:
-        slot = OwnerSlot(section_name(path), None)
-        quota, used, setting = self._limit_of(slot)
-        grown = self.usage.growth(mine, theirs, quota - used, work)
-        if grown is None:
-            report = QuotaExceeded(slot.section, "", used, quota, setting)
-            self._refuse(slot, report, outcome)
-            self.blame(slot, (peer,))
-            admitted.leave_out(path[:-1], path[-1], self._lattice)
-        else:
-            admitted.added.append((path, mine, slot, grown))
+    def is_signed_by(self, owner: Value, cell: Signed) -> bool:
+        """Return whether an owner signed a cell."""
+        return cell.verify() and self._context.verify_owner(owner, cell.public_key)
 
     @property
     def section_names(self) -> list[str]:
@@ -570,7 +426,7 @@ class Hosting:
         return list(dict.fromkeys(section_name(path) for path in self._areas.owned))
 
     def strangers_bytes(self) -> int:
-        """Return the bytes of all who are neither own nor allowed."""
+        """Return the bytes of all owners that are neither own nor allowed."""
         if self._strangers_bytes is None:
             self._strangers_bytes = sum(
                 count.size_bytes
@@ -581,8 +437,8 @@ class Hosting:
             )
         return self._strangers_bytes
 
-    def taken(self, merged: Value, admitted: Admitted) -> list[Count]:
-        """Take the counts of what was merged, where it is in the merged root; return them."""
+    def taken(self, merged: Value, admitted: Admission) -> list[Count]:
+        """Take over the counts of what is in the merged root; return them."""
         found: list[Count] = []
         for path, owner, mine, count in admitted.counts:
             present = get_in(merged, (*path, owner))
@@ -604,7 +460,7 @@ class Hosting:
     # --- by the operator ----------------------------------------------------------------------
 
     def decided(self) -> None:
-        """Take note that lists or limits changed."""
+        """Note that lists or limits changed."""
         self._strangers_bytes = None
         self._over.clear()
         self._short.clear()
@@ -625,7 +481,7 @@ class Hosting:
         return value
 
     def released(self) -> None:
-        """Take note that what was forgotten is not in the root any more."""
+        """Note that the root is now without what the operator had forgotten."""
         for section, text in self.table.forgotten:
             for path in self._areas.owned:
                 if section in (None, section_name(path)):
@@ -633,14 +489,14 @@ class Hosting:
         self.decided()
 
     def owner_of(self, path: tuple[Value, ...], text: str) -> Value:
-        """Return the owner that people name so, as it stands in the map of owners at a path."""
+        """Return the owner that this text names, as a key of the map of owners at a path."""
         lattice: Lattice | None = self._lattice
         for key in path:
             lattice = None if lattice is None else lattice.child(key)
         return text if lattice is None else lattice.resolve_key(text)
 
     def slots_of(self, root: Value, text: str) -> list[tuple[tuple[Value, ...], Value, Value]]:
-        """Return (path, owner, value) of all that an owner has in a root."""
+        """Return (path, owner, value) of each slot that an owner has in a root."""
         found = []
         for path in self._areas.owned:
             owner = self.owner_of(path, text)
@@ -650,10 +506,7 @@ class Hosting:
         return found
 
     def inexact(self, root: Value) -> list[tuple[OwnerSlot, Value]]:
-        """Return the slots whose counts are not exact, with their values; forget those that went.
-
-        What strangers added to unsigned data is known exactly; it is bounded by what is there.
-        """
+        """Return the slots whose counts may be too high, with their values; forget those gone."""
         found: list[tuple[OwnerSlot, Value]] = []
         for count in self.usage:
             slot = count.slot
@@ -673,7 +526,9 @@ class Hosting:
         return [value for value in values if value is not None]
 
     def recounted(self, root: Value, counts: list[Count]) -> None:
-        """Take exact counts of the slots that have still the values that were counted."""
+        """Take over exact counts of the slots that still have the counted values."""
+        # What strangers added to an unsigned part is at most what is there.
+
         for slot in dict.fromkeys(count.slot for count in counts if count.slot.owner is None):
             size = sum(one.size_bytes for one in counts if one.slot == slot)
             cells = sum(one.cells for one in counts if one.slot == slot)
@@ -687,23 +542,118 @@ class Hosting:
 
 
 @dataclass(slots=True)
-class Admitted:
-    """What of a foreign root is merged, and what is to be counted when it was."""
+class Admission:
+    """What of one foreign root has room here.
 
+    value:    what is merged of it; at first all.
+    work:     the account that pays for the counting.
+    is_short: something was left out that had no room just now.
+    counts:   (path, owner, value before, count) of owners' slots, to be taken once merged.
+    added:    (path, value before, slot, (bytes, cells)) of unsigned parts, likewise.
+    """
+
+    hosting: Hosting
+    lattice: Lattice
+    root: Value
     value: Value
+    peer: str
+    outcome: Absorption
+    work: Work
+    is_short: bool
     counts: list[tuple[Path, Value, Value, Count]] = field(default_factory=list)
     added: list[tuple[Path, Value, OwnerSlot, tuple[int, int]]] = field(default_factory=list)
-    is_short: bool = False
-    """Whether something was left out that had no room just now."""
 
-    def leave_out(self, path: Path, key: Value, lattice: Lattice) -> None:
+    def weigh_area(self, weigh: Callable[[Path, Value], None], path: Path, other: Value) -> None:
+        """Weigh all that a foreign root has at a path."""
+        try:
+            weigh(path, other)
+        except WorkExceeded:
+            # The account is at its end, so nothing is left to merge any of it.
+            self.outcome.remark(TOO_COSTLY, SectionDropped(path, TOO_COSTLY))
+            self.leave_out(path[:-1], path[-1])
+
+    def weigh_unsigned(self, path: Path, other: Value) -> None:
+        """Weigh the unsigned part at a path, which a stranger sent."""
+        mine, theirs = get_in(self.root, path), get_in(other, path)
+        if theirs is None or same(mine, theirs):
+            return
+
+        def weigh() -> Value:
+            slot = OwnerSlot(section_name(path), None)
+            quota, used, setting = self.hosting.limit_of(slot)
+            grown = self.hosting.usage.growth(mine, theirs, quota - used, self.work)
+            if grown is None:
+                self.hosting.refuse(slot, (used, quota, setting), self.outcome, self.peer)
+                self.leave_out(path[:-1], path[-1])
+            else:
+                self.added.append((path, mine, slot, grown))
+            return None
+
+        self._afford(path[:-1], path[-1], mine, theirs, weigh)
+
+    def weigh_owners(self, path: Path, other: Value) -> None:
+        """Weigh what differs in the owners' slots at a path."""
+        own, others = _containers(self.root, other, path)
+        try:
+            found = [] if others is None else list(arrivals(own, others, self.work))
+        except BadFormat:
+            return  # the merge leaves out what cannot be walked, and reports it
+        for owner, mine, theirs in found:
+            is_free = self.hosting.is_own(owner) or self.hosting.is_allowed(owner)
+            if is_free or not isinstance(theirs, Signed):
+                continue
+
+            def weigh(owner: Value = owner, mine: Value = mine, theirs: Signed = theirs) -> Value:
+                # A forged cell must not use up the owner's room: the merge drops it.
+                self.work.verify(value_hash(theirs))
+                if self.hosting.is_signed_by(owner, theirs):
+                    self._weigh_slot(path, owner, mine, theirs)
+                return None
+
+            self._afford(path, owner, mine, theirs, weigh)
+
+    def _weigh_slot(self, path: Path, owner: Value, mine: Value, theirs: Value) -> None:
+        hosting, usage, work = self.hosting, self.hosting.usage, self.work
+        slot = OwnerSlot(section_name(path), owner)
+        before = usage.known(slot, mine).size_bytes
+        quota, used, setting = hosting.limit_of(slot)
+        count = usage.after(slot, mine, theirs, quota - used + before, work)
+        if count is None and hosting.evidence.release(owner):
+            quota, used, setting = hosting.limit_of(slot)
+            grown = usage.growth(mine, theirs, quota - used, work)
+            if grown is not None:
+                count = usage.known(slot, mine).plus(value_hash(theirs), grown)
+        if count is not None and count.cells > hosting.policy.owner_cells:
+            count, quota, setting = None, hosting.policy.owner_cells, OWNER_CELLS
+        if count is None:
+            hosting.refuse(slot, (used, quota, setting), self.outcome, self.peer)
+            self.leave_out(path, owner)
+        else:
+            self.counts.append((path, owner, mine, count))
+
+    def _afford(
+        self, path: Path, key: Value, mine: Value, theirs: Value, weigh: Callable[[], Value]
+    ) -> None:
+        """Weigh what is at a key of the container at a path, or leave it out: it costs too much.
+
+        Raises: WorkExceeded: it does, and the account is at its end.
+        """
+        try:
+            self.work.attempt(mine, theirs, weigh)
+        except WorkExceeded:
+            if self.work.left < 0:
+                raise
+            self.outcome.remark(TOO_COSTLY, EntryDropped((*path, key), TOO_COSTLY))
+            self.leave_out(path, key)
+
+    def leave_out(self, path: Path, key: Value) -> None:
         """Leave out what is at a key of the container at a path."""
-        self.value = _without(self.value, path, key, lattice)
+        self.value = _without(self.value, path, key, self.lattice)
         self.is_short = True
 
 
 def _containers(root: Value, other: Value, path: Path) -> tuple[Map | Index, Map | Index | None]:
-    """Return the containers of two roots at a path; (an empty one, nil) if the other lacks it."""
+    """Return the containers of two roots at a path; (an empty one, None) if the other lacks it."""
     mine, theirs = get_in(root, path), get_in(other, path)
     if not isinstance(theirs, (Map, Index)):
         return Map(), None

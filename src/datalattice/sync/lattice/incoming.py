@@ -1,24 +1,36 @@
-"""Incoming: foreign values on their way in, and what is noted of those that wait for cells."""
+"""Incoming: what the lattice's conversation and replica hand to each other about foreign values.
+
+The conversation knows messages, the replica knows the lattice. Between them go questions and their
+answers, and statements: a value at a path, or its hash, or a patch that makes it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from datalattice.cells import MessageCells, Value, Vector, encode, is_embedded, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.sync.lattice.forkrecords import FORKS_KEY
+from datalattice.sync.lattice.patch import Load
+from datalattice.sync.replica import FETCHES, REPLICATES, Offer, Probe
 from datalattice.wire import Patched
 
-_ROOT_PLACE: Final = sha3_256(encode(Vector.of(())))
-"""Where a root stands, as nearly every value that peers send does."""
+PATCHES: Final = "patches"
+"""Feature of a peer that reads patches."""
+
+ALIKE: Final = frozenset({FETCHES, REPLICATES, PATCHES})
+"""Features of a peer that speaks both extensions."""
+_ROOT_LOCATION: Final = sha3_256(encode(Vector.of(())))
+"""The location of a root, which nearly all values of peers have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """What a message brought: a value at a path, or its hash when its own cell was left out.
+    """A foreign value at a path, or its hash when its own cell was left out of the message.
 
-    is_branch: it is evidence that the peer keeps of a fork, and not what the peer has at the path.
+    is_branch: it is evidence that the peer keeps of a fork, not what the peer has at the path.
     sent: the bytes that came, where they are fewer than those of the cells: the length of a patch.
     """
 
@@ -30,17 +42,16 @@ class Incoming:
     sent: int | None = None
 
     @property
-    def place(self) -> bytes:
-        """The hash of where it stands: of values of one peer there, the newer contains the older.
-
-        A branch stands apart, for it does not contain what the peer has at its path.
-        """
+    def location(self) -> bytes:
+        """The hash of its path: of one peer's values at a location the newer contains the older."""
+        # A branch has a location of its own, since it does not contain what the peer has there.
         path = (FORKS_KEY, *self.path) if self.is_branch else self.path
-        return sha3_256(encode(Vector.of(path))) if path else _ROOT_PLACE
+        return sha3_256(encode(Vector.of(path))) if path else _ROOT_LOCATION
 
     @property
     def size_bytes(self) -> int:
         """Bytes that came for the cells."""
+        # "A patch brings the bytes of its message, whatever it stands for."
         if self.sent is not None:
             return self.sent
         top = 0 if self.absent is not None else len(encode(self.value))
@@ -49,7 +60,7 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class PatchedRoot:
-    """What a patch brought: a root, as what differs from another one.
+    """A root that came as a patch of another one.
 
     size_bytes: of its message. bytes_max: of the longest message that could have brought it all.
     """
@@ -60,21 +71,19 @@ class PatchedRoot:
 
 
 class Claim(NamedTuple):
-    """A foreign root that waits for cells.
-
-    One peer has one for each path; a newer one replaces it.
-    """
+    """A foreign value that waits for cells; a newer one of that peer and location replaces it."""
 
     peer: str
-    place: bytes
+    location: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A claimed value: the key it was offered under, its path, and its top.
+    """A claimed value.
 
-    `top` is its hash, or its encoding when it has no cell of its own. It is `wrapped` already
-    unless that took cells that are not here yet.
+    key:        under which it was offered.
+    top:        its hash, or its encoding when it has no cell of its own.
+    is_wrapped: it is a root already. Otherwise wrapping needs cells that are not here yet.
     """
 
     key: bytes
@@ -85,7 +94,78 @@ class Waiting:
 
     @staticmethod
     def of(value: Value, key: bytes, path: tuple[Value, ...], *, is_wrapped: bool) -> Waiting:
-        """Return the claim of a value that is here, offered under `key`."""
+        """Return the claim of a value whose own cell is here, offered under `key`."""
         is_hash = not is_embedded(value)
         top = value_hash(value) if is_hash else encode(value)
         return Waiting(key, path, top, is_hash, is_wrapped)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a comparison says: our state."""
+
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a comparison asks: the peer's value at a path, with up to `cells_bytes` of its cells.
+
+    is_optional: it is left out when too many requests wait for an answer already.
+    """
+
+    path: tuple[Value, ...]
+    cells_bytes: int
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The answer to a `Question`: the peer's value at the path with its cells, or an error.
+
+    absent:    the hash of the value, where its own cell was left out.
+    is_absent: the error says that the peer has no such path.
+    """
+
+    path: tuple[Value, ...]
+    value: Value = None
+    parts: MessageCells = field(default_factory=partial(MessageCells, None))
+    absent: bytes | None = None
+    error: str | None = None
+    is_absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A question of a peer: what is announced at a path.
+
+    is_strict: a section that the lattice does not have is an error, not None.
+    """
+
+    path: tuple[Value, ...]
+    is_strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """The answer to a `Lookup`: a value and a function that loads cells below it, or an error."""
+
+    value: Value = None
+    load: Load | None = None
+    error: str | None = None
+
+
+def stated(
+    path: tuple[Value, ...],
+    value: Value,
+    parts: MessageCells,
+    absent: bytes | None = None,
+    *,
+    is_branch: bool = False,
+) -> Offer:
+    """Return the offer of a value at a path; `absent`: its hash, where its own cell is left out."""
+    key = value_hash(value) if absent is None else absent
+    # A value below the root has another key than the same value as a root.
+    if path:
+        key = sha3_256(encode(Vector.of(path)) + key)
+    return Offer(Probe(key, Incoming(path, value, parts, absent, is_branch)), is_aside=is_branch)

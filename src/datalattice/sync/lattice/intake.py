@@ -1,13 +1,15 @@
-"""Intake: foreign values, from their arrival until they are merged or refused.
+"""Intake: foreign values, from their arrival until they are complete and joined, or refused.
 
 A foreign value goes through four steps. It is wrapped up to the root, so that every check from
 there down applies to it. What this node does not replicate is cut off. It is claimed: cells that
-are neither here nor in the message are named, and nothing more happens until they are. Then it is
-merged, on the account of who sent it.
+are neither here nor in the message are named, and nothing more happens until they have come. Then
+the `LatticeState` joins it into the root, on the account of its sender.
 
-What goes on with a claim depends on what else waits for it: under a hosting policy the upper cells
-come first (`Approach`), and of a value that is known by its hash alone the one before it is
-finished first.
+Two rules decide what comes first. Under a hosting policy the upper cells of a value are fetched
+before the rest (`Approach`). A value that is known by its hash alone waits until the one before it
+is finished.
+
+The `Absorption` of an offer goes along with it from step to step and is its result.
 
 Length: one account of what every peer's values wait for; every step changes the same claims.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
 from datalattice.cells import (
     NO_HOLES,
@@ -34,7 +36,6 @@ from datalattice.cells import (
     same,
     value_hash,
 )
-from datalattice.clock import Clock
 from datalattice.errors import (
     BadFormat,
     Corruption,
@@ -50,124 +51,73 @@ from datalattice.lattice import (
     LOCAL_KEY,
     KeyedLattice,
     Lattice,
-    MergeContext,
     assoc_in,
     get_in,
     name_bytes,
     select,
 )
-from datalattice.store import Store
 from datalattice.sync.lattice.absorption import REFUSED, UNSOUND, Absorption
 from datalattice.sync.lattice.approach import AHEAD_BYTES_MAX, Approach
 from datalattice.sync.lattice.charging import Charges, Sender
-from datalattice.sync.lattice.hosting import DISK_LOW, Admitted, Hosting, QuotaExceeded
+from datalattice.sync.lattice.hosting import DISK_LOW
 from datalattice.sync.lattice.incoming import Claim, Incoming, PatchedRoot, Waiting
 from datalattice.sync.lattice.incomplete import Completion, IncompleteCells
 from datalattice.sync.lattice.patch import cells_worth, read_patch
-from datalattice.sync.lattice.policy import HostingPolicy
+from datalattice.sync.lattice.state import REFUSALS, Joined, LatticeState
 from datalattice.sync.lattice.usage import OwnerSlot
-from datalattice.sync.lattice.views import Views
 from datalattice.sync.replica import Offer, Part, Probe, Undecodable
 from datalattice.wire import PATCH_BYTES_MAX, join_cells
 
 CLAIMS_MAX: Final = 64
-"""Incomplete values that one peer may have us wait for."""
+"""Incomplete values that one peer may have here."""
 
 STAGED_BYTES_MAX: Final = 256_000_000
-"""Cells held in memory above gaps.
-
-They are inner nodes, so the values above them may be far larger.
-"""
+"""Bytes of cells in memory above gaps: inner nodes, so the values may be far larger."""
 
 CUTS_MAX: Final = 1_024
-"""Peers whose last state is remembered of which a part is not hosted here."""
+"""Remembered states of peers of which a part is not hosted here."""
 
 SECTIONS_MAX: Final = 256
-"""Sections of a foreign root, those among them that are unknown here. A huge root is named in a few
-bytes when all of it came before."""
-
-
-class Merger(Protocol):
-    """Where complete foreign values go."""
-
-    @property
-    def root(self) -> Value:
-        """The value that they are merged into."""
-        ...
-
-    def merge(self, other: Value, holes: Holes, work: Work) -> Value:
-        """Return the root with a foreign one merged into it, around its holes.
-
-        Raises: BadFormat: its own cell is not sound, or the result would refer to one that is not.
-                WorkExceeded: it takes more work than there is.
-        """
-        ...
-
-    def keep(self, merged: Value, work: Work) -> bool:
-        """Make a merged root, and the evidence for it, durable; return whether it took a commit."""
-        ...
-
-    def lost(self, hashes: Sequence[bytes]) -> None:
-        """Take note of cells of the root that turned out to be missing."""
-        ...
+"""Greatest number of sections of a foreign root, unknown ones included. A few bytes name a huge
+root whose cells are here already."""
 
 
 class Intake:
-    """The foreign values of one replica that are on their way in. One thread uses it.
-
-    policy: whose data is taken, and how much; None: all of it.
-    """
+    """The foreign values of one replica that are on their way in. One thread uses it."""
 
     def __init__(
-        self,
-        merger: Merger,
-        store: Store,
-        lattice: Lattice,
-        views: Views,
-        context: MergeContext,
-        clock: Clock,
-        policy: HostingPolicy | None = None,
-        charges: Charges | None = None,
-        staged_bytes_max: int = STAGED_BYTES_MAX,
+        self, state: LatticeState, charges: Charges, staged_bytes_max: int = STAGED_BYTES_MAX
     ) -> None:
-        self._merger = merger
-        self._store = store
-        self._lattice = lattice
-        self._views = views
+        self._state = state
+        self._charges = charges
+        self._store = state.store
+        self._lattice = state.lattice
+        self._views = state.views
+        self._hosting = state.hosting
         self.staged_bytes_max = staged_bytes_max
-        self._sections = _sections_of(lattice)
-        self._zero: Final = lattice.zero()
-        self.outcome = Absorption()
-        """What becomes of the offer that is taken in just now."""
-        self._incomplete = IncompleteCells(store)
-        self._approach = Approach(store)
+        self._sections = _sections_of(state.lattice)
+        self._incomplete = IncompleteCells(state.store)
+        self._approach = Approach(state.store)
         self._waiting: dict[Claim, Waiting] = {}
         self._stated: dict[Claim, Probe] = {}  # what is waited for, as it was stated
         self._next: dict[Claim, Probe] = {}  # what is known by its hash alone, and comes after
         # What a peer stated, under which policy, and what of it was taken.
         self._cuts: dict[Claim, tuple[bytes, object, Probe]] = {}
-        self._holes = NO_HOLES  # of the value that is merged just now
-        self.charges = charges or Charges(clock)
-        """What the merges of each sender cost."""
-        self.hosting: Hosting | None = None
-        """Whose data is taken, and how much; None: all of it."""
-        if policy is not None:
-            self.hosting = Hosting(policy, store, lattice, context, self._fetch, clock)
 
     def introduce(self, peer: str, sender: Sender, *, is_wanted: bool, is_known: bool) -> None:
-        """Take note of who is at the other end of a connection, before anything else of it.
+        """Note who is at the other end of a connection, before anything else of it.
 
-        is_wanted: the operator named it as a peer; is_known: that, or allowed it to connect.
+        is_wanted: the operator named it as a peer. is_known: that, or allowed it to connect.
         """
-        self.charges.introduce(peer, sender, is_wanted=is_wanted)
-        if self.hosting is not None:
-            self.hosting.introduce(peer, is_known=is_known)
+        self._charges.introduce(peer, sender, is_wanted=is_wanted)
+        if self._hosting is not None:
+            self._hosting.introduce(peer, is_known=is_known)
 
     def leave(self, peer: str) -> None:
-        """Take note that a connection has ended."""
-        self.charges.leave(peer)
-        if self.hosting is not None:
-            self.hosting.introduce(peer, is_known=False)
+        """Note that a connection has ended."""
+        self._charges.leave(peer)
+        if self._hosting is not None:
+            self._hosting.introduce(peer, is_known=False)
 
     @property
     def count(self) -> int:
@@ -184,27 +134,23 @@ class Intake:
         """Of these, bytes of cells above gaps: at most `staged_bytes_max`."""
         return self._incomplete.size_bytes
 
-    def take_in(self, offer: Offer, peer: str) -> Absorption:
-        """Take in what a peer sent; return what became of it.
+    def take_in(self, offer: Offer, outcome: Absorption) -> None:
+        """Take in what `outcome.sender` sent, and note there what became of it.
 
-        Raises: Undecodable: a patch that is none. StoreError: the store cannot keep it; all that
-                waits for cells is given up.
+        Raises: Undecodable: a malformed patch. StoreError: the store cannot keep it; all that waits
+                for cells is given up.
         """
-        outcome = self.outcome = Absorption(peer)
         try:
-            self._take_in(self._unpatched(offer, outcome), peer, outcome)
+            self._take_in(self._unpatched(offer, outcome), outcome)
         except StoreError:
             # Staging has let go of cells that the store may not have: nothing may rest on them.
             self._give_up(list(self._waiting), outcome)
             raise
-        return outcome
 
     def _unpatched(self, offer: Offer, outcome: Absorption) -> Offer:
-        """Return what a patch says, or its hash alone where it is known or cannot be read.
+        """Return the value that a patch makes, or its hash alone where that is known or unreadable.
 
-        It brought the bytes of its message, whatever it stands for, and is read where it has as
-        many: a few cells that repeat are a blob of any length.
-        Raises: Undecodable: it is no patch.
+        Raises: Undecodable: the patch is malformed.
         """
         patched = None if offer.probe is None else offer.probe.data
         if not isinstance(patched, PatchedRoot):
@@ -218,6 +164,7 @@ class Intake:
         if load(message.hash) is not None:
             return Offer(top)
         outcome.unread = True
+        # A patch may be a blob of a few cells that repeat, so of any length.
         if base is None or len(patch) > size:
             return Offer(top)
         limit = min(patched.bytes_max, PATCH_BYTES_MAX)
@@ -236,14 +183,19 @@ class Intake:
         outcome.unread = False
         return Offer(Probe(hash, Incoming((), value, parts, sent=size)))
 
-    def _take_in(self, offer: Offer, peer: str, outcome: Absorption) -> None:
+    def _take_in(self, offer: Offer, outcome: Absorption) -> None:
+        peer = outcome.sender
         # "A disk that is full stops a store where it writes before it frees"
         # (docs/design/foreign-data.md, Room): others' data is refused before that.
-        if self.hosting is not None and not self.hosting.has_room():
+        if self._hosting is not None and not self._hosting.has_room():
             self._turn_away(offer, outcome)
             return
+        size = sum(len(part.data) for part in offer.parts)
+        if offer.probe is not None:
+            assert isinstance(offer.probe.data, Incoming)
+            size += offer.probe.data.size_bytes
+        self._charges.bring(peer, size)
         if offer.parts:
-            self.charges.bring(peer, sum(len(part.data) for part in offer.parts))
             cells = {part.hash: part.data for part in offer.parts}
             progress = self._incomplete.add(cells, peer)
             charged = self._approach.arrived(offer.parts, progress.missing)
@@ -255,13 +207,13 @@ class Intake:
             self._give_up(self._incomplete.claims_above(offer.lost), outcome)
             self._turn_back(self._approach.lost(offer.lost), outcome)
         if offer.probe is not None:
-            self._consider(offer.probe, peer, outcome, is_new=True)
+            self._consider(offer.probe, peer, outcome)
         if self._incomplete.size_bytes > self.staged_bytes_max:
-            # Not those of this peer: who fills the room to the brim would keep the others out.
+            # Not those of this peer: one that fills the room would keep the others out.
             self._give_up(self._incomplete.heaviest(attrgetter("peer")), outcome)
 
     def _turn_away(self, offer: Offer, outcome: Absorption) -> None:
-        """Take nothing in: the room that the disk still has is for this node's own data."""
+        """Refuse an offer: the room that the disk still has is for this node's own data."""
         outcome.remark(DISK_LOW, "the disk is nearly full: data of others is not taken")
         if offer.probe is not None:
             outcome.dropped.append(offer.probe.key)
@@ -270,26 +222,22 @@ class Intake:
         self._turn_back(self._approach.claims(), outcome)
 
     def not_hosted(self, offer: Offer, peer: str) -> list[str]:
-        """Name the parts of a stated root that the hosting policy cuts off; its cells are here."""
-        if self.hosting is None or offer.probe is None:
+        """Name the parts of a root that the hosting policy cuts off; its cells are here."""
+        if self._hosting is None or offer.probe is None:
             return []
         incoming = offer.probe.data
         assert isinstance(incoming, Incoming)
         try:
             value, _ = self._approach.open(incoming)
-            return self.hosting.cut_off(value, self._merger.root, peer)
+            return self._hosting.cut_off(value, self._state.root, peer)
         except (MissingData, BadFormat):
-            return []  # `absorb` tells what is wrong with it
+            return []  # `take_in` notes what is wrong with it
 
-    def _consider(
-        self, probe: Probe, peer: str, outcome: Absorption, *, is_new: bool = False
-    ) -> None:
-        """Take in a value as far as its cells are here; `is_new`: it has just come."""
+    def _consider(self, probe: Probe, peer: str, outcome: Absorption) -> None:
+        """Take in a value as far as its cells are here."""
         incoming = probe.data
         assert isinstance(incoming, Incoming)
-        if is_new:
-            self.charges.bring(peer, incoming.size_bytes)
-        claim = Claim(peer, incoming.place)
+        claim = Claim(peer, incoming.location)
         # "A peer that states nothing, or the state that it is told, is answered without a look at
         # its cells" (docs/design/foreign-data.md, Costs outside of merges).
         if self._is_here(claim, probe, outcome):
@@ -301,12 +249,12 @@ class Intake:
         if claim not in self._waiting and self._claim_count(peer) >= CLAIMS_MAX:
             outcome.refuse(probe.key, f"{CLAIMS_MAX} values of this peer are incomplete already")
             return
-        if self.hosting is not None and self._enter(claim, probe, outcome):
+        if self._hosting is not None and self._enter(claim, probe, outcome):
             return
         before = self._waiting.get(claim)
         if before is not None and incoming.absent is not None:
-            # It would be fetched from its top. A peer that writes faster than that takes would
-            # never be heard if the last value always took the place of the one before.
+            # It would be fetched from its top again. If the last value always replaced the one
+            # before, nothing of a peer that writes faster than that takes would ever be merged.
             self._pass_over_next(claim, probe.key, outcome)
             if before.key != probe.key:
                 self._next[claim] = probe
@@ -318,12 +266,12 @@ class Intake:
             try:
                 value, is_wrapped = self._wrap(incoming.path, incoming.value, peer), True
             except (MissingData, BadFormat):
-                # Nothing of it is checked yet: it is wrapped once it is complete, around its holes.
+                # It is wrapped, and so checked, once it is complete.
                 value, is_wrapped = incoming.value, False
             except UsageError as error:
                 outcome.refuse(probe.key, f"value at {brief(incoming.path)} not taken: {error}")
                 return
-            # What wrapping made is here in memory only; all other cells came with the message.
+            # What wrapping made is only in memory; all other cells came with the message.
             cells.update((hash, data) for hash, data, _ in novelty(value, incoming.cells))
             waiting = Waiting.of(value, probe.key, incoming.path, is_wrapped=is_wrapped)
         self._proceed(self._wait(claim, waiting, cells, outcome), peer, outcome)
@@ -331,11 +279,11 @@ class Intake:
     def _wait(
         self, claim: Claim, waiting: Waiting, cells: Mapping[bytes, bytes], outcome: Absorption
     ) -> Completion:
-        """Wait for the cells of a value, with these at hand, in the place of the one before it."""
+        """Wait for the cells of a value, with these at hand, instead of the one before it."""
         before = self._waiting.get(claim)
         if before is not None:
             # A peer's newer value contains its older one; the cells fetched so far serve both.
-            outcome.supersede(before.key, waiting.key)
+            _supersede(outcome, before.key, waiting.key)
             self._pass_over_next(claim, waiting.key, outcome)
             self._incomplete.release(claim)
         self._waiting[claim] = waiting
@@ -348,21 +296,21 @@ class Intake:
 
         False: that cannot be told, so it is cut, around its holes, when all of it is here.
         """
-        incoming, hosting, approach = probe.data, self.hosting, self._approach
+        incoming, hosting, approach = probe.data, self._hosting, self._approach
         assert isinstance(incoming, Incoming)
         assert hosting is not None
         before = self._waiting.get(claim)
-        work = self.charges.open(claim.peer)
+        work = self._charges.open(claim.peer)
         try:
             value, loader = approach.open(incoming)
             value = self._wrap(incoming.path, value, claim.peer, work)
-            limited = hosting.limited(self._merger.root, value, claim.peer, work)
+            limited = hosting.limited(self._state.root, value, claim.peer, work)
         except MissingData as error:
             is_new = claim not in approach or approach.probe_of(claim) is probe
             if before is None and is_new:
                 outcome.need(approach.look(claim, probe, error.hashes), claim.peer)
                 return True
-            # What is fetched just now comes first, or whoever writes quickly is never heard.
+            # What is being fetched comes first, or a peer that writes quickly is never merged.
             self._pass_over_next(claim, probe.key, outcome)
             if (approach.probe_of(claim).key if before is None else before.key) != probe.key:
                 self._next[claim] = probe
@@ -375,14 +323,14 @@ class Intake:
             outcome.refuse(probe.key, f"value at {brief(incoming.path)} not taken: {error}")
             return True
         finally:
-            self.charges.close(claim.peer, work)
-        if before is None and claim not in approach and same(value, self._zero):
+            self._charges.close(claim.peer, work)
+        if before is None and claim not in approach and same(value, self._state.zero):
             self._took(claim, probe.key, Probe(value_hash(value), value), outcome)
             return True  # nothing of it concerns this node, so there is nothing to merge
         cells = approach.cells(incoming, {hash: data for hash, data, _ in novelty(value, loader)})
         passed = approach.forget(claim)
         if passed is not None:
-            outcome.supersede(passed.key, probe.key)
+            _supersede(outcome, passed.key, probe.key)
         waiting = Waiting.of(value, probe.key, incoming.path, is_wrapped=True)
         progress = self._wait(claim, waiting, cells, outcome)
         self._stated[claim] = probe
@@ -415,11 +363,11 @@ class Intake:
                 outcome.dropped.append(self._next.pop(claim).key)
 
     def _cut_short(self, slot: OwnerSlot, size: int, outcome: Absorption) -> None:
-        """Fetch no more of a slot when what came of it has no room; fetch the rest without it."""
-        hosting, approach = self.hosting, self._approach
+        """If what came for a slot has no room here, fetch the rest of the value without it."""
+        hosting, approach = self._hosting, self._approach
         # "From there on every cell that arrives lies in a known slot": the quota holds while a
         # value still comes (docs/design/foreign-data.md, Room).
-        if hosting is None or hosting.has_room_for(slot, self._merger.root, size, outcome):
+        if hosting is None or hosting.has_room_for(slot, self._state.root, size, outcome):
             return
         waits = approach.waits_for(slot)
         claims = self._incomplete.claims_above(waits)
@@ -435,9 +383,9 @@ class Intake:
         outcome.unwanted += [hash for hash in waits if not self._incomplete.is_wanted(hash)]
 
     def _pass_over_next(self, claim: Claim, newer: bytes, outcome: Absorption) -> None:
-        """Wait for the value with the key `newer` in the place of the one that was to come next."""
+        """Let the value with the key `newer` replace the one that was to come next."""
         if claim in self._next:
-            outcome.supersede(self._next.pop(claim).key, newer)
+            _supersede(outcome, self._next.pop(claim).key, newer)
 
     def _claim_count(self, peer: str) -> int:
         return sum(claim.peer == peer for claim in self._waiting) + self._approach.count(peer)
@@ -445,7 +393,7 @@ class Intake:
     def _wrap(
         self, path: tuple[Value, ...], value: Value, peer: str, work: Work | None = None
     ) -> Value:
-        """Return a foreign value as a root: where it belongs, without what is not replicated.
+        """Return a foreign value as a root, at its path, without what is not replicated.
 
         Raises: UsageError: the path leads nowhere, or through a signature; a wrong kind of value.
                 MissingData: it takes a look at a cell that is not here yet.
@@ -472,8 +420,8 @@ class Intake:
             value = select(value, paths)
             if value is None:
                 raise NoSuchPath("nothing of it is replicated with this peer")
-        if self.hosting is not None:
-            value = self.hosting.cut(value, self._merger.root, peer, work)
+        if self._hosting is not None:
+            value = self._hosting.cut(value, self._state.root, peer, work)
             if path and get_in(value, path) is None:
                 raise NoSuchPath("this node does not host it")
         return value
@@ -481,8 +429,7 @@ class Intake:
     def _proceed(self, progress: Completion, peer: str, outcome: Absorption) -> None:
         """Store what is complete, note what is missing, merge the values that became complete."""
         if progress.stored:
-            if self._store.has_failed:
-                self._store.resume()
+            self._state.make_writable()
             try:
                 self._store.put_encodings(progress.stored)
             except MissingData:  # a collection removed what they lean on; they are offered again
@@ -494,8 +441,8 @@ class Intake:
         for hash, reason, sender in progress.unsound:
             text = f"cell 0x{hash.hex()} is not stored: {reason}"
             outcome.remark(UNSOUND, text)
-            if self.charges.blame(sender):
-                count = self.charges.limits.unsound_max
+            if self._charges.blame(sender):
+                count = self._charges.limits.unsound_max
                 outcome.breaches.append((sender, f"{count} cells that do not fit together: {text}"))
         for claim in progress.complete:
             assert isinstance(claim, Claim)
@@ -504,101 +451,80 @@ class Intake:
             refusal = progress.refused.get(claim)
             if refusal is None:
                 holes = progress.holes.get(claim, NO_HOLES)
-                in_full = self._merge(claim, waiting, holes, outcome)
+                in_full = self._join(claim, waiting, holes, outcome)
             else:
-                outcome.refuse(
-                    waiting.key, f"a value at {brief(waiting.path)} is not taken: {refusal}"
-                )
+                text = f"a value at {brief(waiting.path)} is not taken: {refusal}"
+                outcome.refuse(waiting.key, text)
                 in_full = False
             outcome.ended.append((claim.peer, in_full))
             after = self._next.pop(claim, None)
             if after is not None:
                 self._consider(after, claim.peer, outcome)
 
-    def _merge(self, claim: Claim, waiting: Waiting, holes: Holes, outcome: Absorption) -> bool:
-        """Merge a complete foreign value around its holes; return whether it was taken in full."""
-        work = self.charges.open(claim.peer)
-        try:
-            return self._merge_on(work, claim, waiting, holes, outcome)
-        finally:
-            self.charges.close(claim.peer, work)
-
-    def _merge_on(
-        self, work: Work, claim: Claim, waiting: Waiting, holes: Holes, outcome: Absorption
-    ) -> bool:
-        """Merge it on the account of one message, which pays for its evidence, too."""
+    def _join(self, claim: Claim, waiting: Waiting, holes: Holes, outcome: Absorption) -> bool:
+        """Join a complete value into the root, around its holes; return whether all was taken."""
         peer = claim.peer
         outcome.finished.append(waiting.key)
-        loader = holes.loader(self._store)
-        dropped = outcome.dropped_parts
-        self._holes = holes
+        work, joined = self._charges.open(peer), Joined(None)
         try:
-            other = loader.load(waiting.top) if waiting.is_hash else decode(waiting.top, loader)
-            if not waiting.is_wrapped:
-                other = self._wrap(waiting.path, other, peer, work)
-            admitted = self._admit(other, peer, work)
-            other = other if admitted is None else admitted.value
-            merged = self._merger.merge(other, holes, work)
-        except (BadFormat, Corruption, MissingData, UsageError, WorkExceeded) as error:
-            if isinstance(error, MissingData):
-                self._merger.lost(error.hashes)  # the foreign value is complete: it is ours
-            # Parts that do not fit together show only when they are looked at.
-            text = f"a value at {brief(waiting.path)} is not taken: {error}"
+            joined = self._joined(claim, waiting, holes, work, outcome)
+        finally:
+            self._charges.close(peer, work, is_commit=joined.is_commit)
+        if joined.error is not None:
+            if isinstance(joined.error, MissingData):
+                self._state.lost(joined.error.hashes)  # the foreign value is complete: it is ours
+            text = f"a value at {brief(waiting.path)} is not taken: {joined.error}"
             outcome.refused[waiting.key] = text
             outcome.remark(REFUSED, text)
             return False
-        finally:
-            self._holes = NO_HOLES
-            outcome.merged(waiting.key)
-        taken = Probe(value_hash(other), other)
+        taken = Probe(value_hash(joined.value), joined.value)
+        # Of a value with holes the peer has more than was taken.
         if not holes:
             held = outcome.parts_of if waiting.path else outcome.holds
             held.append((peer, taken))
-        in_full = not holes and outcome.dropped_parts == dropped
-        # What had no room is cut off its later values for a while; it is missing here all the same.
-        short = [] if self.hosting is None else self.hosting.short_of(peer)
-        if in_full and short:
-            outcome.remark(QuotaExceeded.kind, short[-1])
-            in_full = False
-        if in_full and admitted is not None and not admitted.is_short and taken.key != waiting.key:
+        if joined.is_cut and taken.key != waiting.key:
             self._remember_cut(claim, waiting, taken)
-        root = self._merger.root
-        is_new = merged is not root and not same(merged, root)
-        if not self._merger.keep(merged, work):
-            return in_full
-        self.charges.commit(peer)
-        if not is_new:
-            return in_full
-        if self.hosting is not None and admitted is not None:
-            for count in self.hosting.taken(merged, admitted):
-                self._approach.drop(count.slot)
-        outcome.changed = True
-        return in_full
+        for slot in joined.slots:
+            self._approach.drop(slot)
+        return joined.in_full
+
+    def _joined(
+        self, claim: Claim, waiting: Waiting, holes: Holes, work: Work, outcome: Absorption
+    ) -> Joined:
+        loader = holes.loader(self._store)
+        try:
+            other = loader.load(waiting.top) if waiting.is_hash else decode(waiting.top, loader)
+            if not waiting.is_wrapped:
+                other = self._wrap(waiting.path, other, claim.peer, work)
+        except REFUSALS as error:
+            return Joined(None, error)
+        return self._state.join(other, waiting.key, holes, work, claim.peer, outcome)
 
     def _remember_cut(self, claim: Claim, waiting: Waiting, taken: Probe) -> None:
-        """Remember that all of a peer's state is here that is hosted: it may state it for hours."""
-        if self.hosting is None or waiting.path:
+        """Remember that all hosted parts of a peer's state are here: it may state it for hours."""
+        if self._hosting is None or waiting.path:
             return
         self._cuts.pop(claim, None)
-        self._cuts[claim] = (waiting.key, self.hosting.epoch, taken)
+        self._cuts[claim] = (waiting.key, self._hosting.epoch, taken)
         if len(self._cuts) > CUTS_MAX:
             del self._cuts[next(iter(self._cuts))]
 
     def _is_here(self, claim: Claim, probe: Probe, outcome: Absorption) -> bool:
-        """Return whether all is here that a peer states: nothing, or the state that it is told.
+        """Return whether all that a peer states is here, without a look at its cells.
 
-        Or it states again what was taken of it but for what is not hosted.
+        That is: the zero, our own state, or again a value of which all hosted parts were taken.
         """
         if claim in self._waiting or claim in self._approach:
             return False
-        for value in (self._zero, self._views.of(claim.peer)):
+        for value in (self._state.zero, self._views.of(claim.peer)):
             if value_hash(value) == probe.key:
                 self._took(claim, probe.key, Probe(probe.key, value), outcome)
                 return True
         key, epoch, taken = self._cuts.get(claim, (b"", None, None))
-        if taken is None or key != probe.key or self.hosting is None:
+        if taken is None or key != probe.key or self._hosting is None:
             return False
-        if epoch != self.hosting.epoch:
+        # Another policy may host what was cut off.
+        if epoch != self._hosting.epoch:
             return False
         self._took(claim, probe.key, taken, outcome)
         return True
@@ -609,24 +535,6 @@ class Intake:
         outcome.holds.append((claim.peer, taken))
         outcome.ended.append((claim.peer, True))
 
-    def _fetch(self, hashes: Sequence[bytes]) -> list[bytes | None]:
-        """Return encodings of cells of the value that is just merged, also of those above holes."""
-        tainted = self._holes.tainted
-        if not tainted:
-            return self._views.load_all(hashes)
-        found = self._views.load_all([hash for hash in hashes if hash not in tainted])
-        rest = iter(found)
-        return [tainted[hash] if hash in tainted else next(rest) for hash in hashes]
-
-    def _admit(self, other: Value, peer: str, work: Work) -> Admitted | None:
-        """Return what of a complete root is hosted and has room; None: there is no policy."""
-        hosting = self.hosting
-        if hosting is None:
-            return None
-        # Once more: it may have been decided while the value waited for its cells.
-        other = hosting.cut(other, self._merger.root, peer, work)
-        return hosting.within(self._merger.root, other, peer, self.outcome, work)
-
     def _give_up(self, claims: Iterable[object], outcome: Absorption) -> None:
         for claim in claims:
             assert isinstance(claim, Claim)
@@ -635,6 +543,12 @@ class Intake:
             if claim in self._next:
                 outcome.dropped.append(self._next.pop(claim).key)
         self._approach.leave(self._incomplete.drop(claims))
+
+
+def _supersede(outcome: Absorption, key: bytes, newer: bytes) -> None:
+    """Note that a peer's newer value replaces an older one, which it contains."""
+    if key != newer:
+        outcome.superseded.append((key, newer))
 
 
 def _sections_of(lattice: Lattice) -> set[bytes | None]:

@@ -1,12 +1,15 @@
-"""Policy: whose data a node hosts and how much of it, as its settings say."""
+"""Policy: whose data a node hosts and how much: its settings and its operator's decisions."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
-from datalattice.errors import UsageError
+from datalattice.clock import Clock
+from datalattice.errors import Corruption, UsageError
+from datalattice.store import Notes
 
 SENDERS: Final = ("any", "known", "none")
 OWNERS: Final = ("any", "known")
@@ -20,9 +23,10 @@ UNSIGNED_BYTES: Final = 64_000_000
 
 @dataclass(frozen=True, slots=True)
 class UnsignedPolicy:
-    """Of whom the unsigned part of a section is taken: `any`, `known` (wanted peers), `none`.
+    """From whom the unsigned part of a section is taken.
 
-    strangers_bytes: what peers that are not known may add in all.
+    sender:          `any`, `known` (wanted peers), or `none`.
+    strangers_bytes: bytes that all peers together may add that are not known.
     """
 
     sender: str = "any"
@@ -40,9 +44,10 @@ class HostingPolicy:
     sections:        names of the sections that are taken; None: all that are registered.
     owners:          `any`, or `known`: own keys, wanted peers, and `allow`.
     allow, refuse:   owners without limits, and owners whose data is not taken: keys in hex, DIDs.
-    owner_bytes, owner_cells: what one owner may have, over all sections; cells in each.
-    strangers_bytes: what all owners together may have who are neither own nor allowed.
-    reserve_bytes:   free room of the disk below which foreign data is not taken.
+    owner_bytes:     bytes that one owner may have, over all sections.
+    owner_cells:     cells that one owner may have in each section.
+    strangers_bytes: bytes that all owners together may have that are neither own nor allowed.
+    reserve_bytes:   free bytes of the disk below which foreign data is not taken.
     unsigned:        rules for the unsigned part of sections, by name.
     """
 
@@ -79,3 +84,123 @@ def _check_size(name: str, value: int) -> None:
 
 
 _UNSIGNED: Final = UnsignedPolicy()
+
+# --- decisions while the node runs ----------------------------------------------------------------
+
+NOTE: Final = "hosting"
+"""The name of the hosting table among the notes of a store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the operator decided about one owner.
+
+    allowed: its data has no limits.
+    limit:   bytes that it may have, where they are not those of the policy.
+    refused: sections whose data of the owner is not taken; "*" for all.
+    """
+
+    owner: str
+    allowed: bool = False
+    limit: int | None = None
+    refused: tuple[str, ...] = ()
+    since_ms: int = 0
+    reason: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it says nothing."""
+        return not self.allowed and self.limit is None and not self.refused
+
+
+class HostingTable:
+    """The decisions of one store, kept durably as JSON in a note."""
+
+    def __init__(self, notes: Notes, clock: Clock) -> None:
+        self._notes = notes
+        self._clock = clock
+        self._decisions = _parse(notes.read(NOTE))
+        self.version = 0
+        """Grows with every decision."""
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """All decisions, by owner."""
+        return [self._decisions[owner] for owner in sorted(self._decisions)]
+
+    @property
+    def has_refusals(self) -> bool:
+        """Whether any owner is refused anywhere."""
+        return any(one.refused for one in self._decisions.values())
+
+    @property
+    def forgotten(self) -> list[tuple[str | None, str]]:
+        """(section, owner) of all refusals; section None: every one."""
+        return [
+            (None if section == "*" else section, one.owner)
+            for one in self._decisions.values()
+            for section in one.refused
+        ]
+
+    def is_allowed(self, owner: str) -> bool:
+        """Return whether an owner has no limits."""
+        found = self._decisions.get(owner)
+        return found is not None and found.allowed
+
+    def limit(self, owner: str) -> int | None:
+        """Return the bytes that an owner may have, None when nothing was decided."""
+        found = self._decisions.get(owner)
+        return None if found is None else found.limit
+
+    def is_forgotten(self, section: str, owner: str) -> bool:
+        """Return whether the data of an owner in a section is refused."""
+        found = self._decisions.get(owner)
+        return found is not None and ("*" in found.refused or section in found.refused)
+
+    def allow(self, owner: str) -> None:
+        """Take an owner's data without limits, even if it was refused; durable on return."""
+        self._decide(replace(self._of(owner), allowed=True, refused=(), reason=""))
+
+    def refuse(self, owner: str, section: str | None, reason: str) -> None:
+        """Stop taking an owner's data, in one section or in all; durable on return.
+
+        Without a reason the former one stays.
+        """
+        before = self._of(owner)
+        refused = {"*"} if section is None else {*before.refused, section}
+        names = ("*",) if "*" in refused else tuple(sorted(refused))
+        self._decide(replace(before, allowed=False, refused=names, reason=reason or before.reason))
+
+    def set_limit(self, owner: str, limit: int | None) -> None:
+        """Set the bytes that an owner may have, None: as many as others; durable on return."""
+        self._decide(replace(self._of(owner), limit=limit))
+
+    def host(self, owner: str) -> None:
+        """Take an owner's data again, within the limits of all; durable on return."""
+        self._decide(replace(self._of(owner), refused=(), reason=""))
+
+    def _of(self, owner: str) -> Decision:
+        return self._decisions.get(owner, Decision(owner))
+
+    def _decide(self, decision: Decision) -> None:
+        decision = replace(decision, since_ms=self._clock.now_ms())
+        after = {**self._decisions, decision.owner: decision}
+        if decision.is_empty:
+            del after[decision.owner]
+        rows = [asdict(after[owner]) for owner in sorted(after)]
+        self._notes.write(NOTE, json.dumps(rows, indent=1) + "\n")
+        self._decisions = after
+        self.version += 1
+
+
+def _parse(text: str | None) -> dict[str, Decision]:
+    """Return the decisions in a note.
+
+    Raises: Corruption: it is none.
+    """
+    try:
+        rows = [] if text is None else json.loads(text)
+        found = [Decision(**row | {"refused": tuple(row["refused"])}) for row in rows]
+    except (ValueError, TypeError, KeyError) as error:
+        raise Corruption(f"the note {NOTE!r} of the store is no hosting table: {error}") from error
+    return {one.owner: one for one in found}

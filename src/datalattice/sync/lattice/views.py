@@ -1,7 +1,7 @@
-"""Views: what of a root peers are told and served.
+"""Views: which parts of a root peers are told and served.
 
-The *announced* value is the root without what never leaves this node (`:local`). Every peer is told
-its *view* of that: all of it, or what lies at the paths that are replicated with it.
+The *announced* value is the root without what never leaves this node (`:local`). Each peer sees its
+*view* of that: all of it, or only the paths that are replicated with it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datalattice.cells import (
     Value,
     brief,
     encode,
+    is_embedded,
     novelty,
     value_hash,
 )
@@ -29,16 +30,16 @@ from datalattice.lattice import (
     step,
 )
 from datalattice.store import Store
-from datalattice.sync.replica import Part
+from datalattice.sync.replica import Offer, Part, Probe
 
 MADE_MAX: Final = 1_000
-"""Cells remembered that exist only because something was cut off the root, for each view of it."""
+"""Remembered cells that exist only because something was cut off the root, for each view of it."""
 
 _SIGNED_FIELDS: Final = {"public-key", "signature", "value"}
 
 
 class Views:
-    """The announced value of one replica, and what each peer is told of it."""
+    """The announced value of one replica, and each peer's view of it."""
 
     def __init__(self, lattice: Lattice, store: Store, made_max: int = MADE_MAX) -> None:
         self._lattice = lattice
@@ -46,10 +47,10 @@ class Views:
         self._made_max = made_max
         self._zero: Final = lattice.zero()
         self.announced: Value = self._zero
-        """What may be known of the root."""
-        self._made: dict[bytes, bytes] = {}  # cells that cutting made, which no store has
+        """What peers may know of the root."""
+        self._made: dict[bytes, bytes] = {}  # cells that cutting made, which the store lacks
         self._paths: dict[str, tuple[tuple[Value, ...], ...]] = {}
-        self._views: dict[str, tuple[Value, Value]] = {}  # peer -> (announced, what it is told)
+        self._views: dict[str, tuple[Value, Value]] = {}  # peer -> (announced, its view)
 
     def public(self, root: Value) -> Value:
         """Return a root without what never leaves this node."""
@@ -64,8 +65,8 @@ class Views:
     def restrict(self, peer: str, paths: Iterable[Sequence[object]] | None) -> None:
         """Replicate with `peer` only what lies at `paths`, in both directions; None: everything.
 
-        It bounds what is exchanged, not what may be known: a peer that learnt the hash of another
-        announced cell elsewhere is given it.
+        This saves bandwidth and is no access control: a peer that knows the hash of another
+        announced cell is served it.
         Raises: UsageError: a path that the lattice does not have, or that enters a signed value.
         """
         self._views.pop(peer, None)
@@ -79,7 +80,7 @@ class Views:
         return self._paths.get(peer)
 
     def of(self, peer: str) -> Value:
-        """Return what a peer is told of the announced value."""
+        """Return a peer's view of the announced value."""
         paths = self._paths.get(peer)
         if paths is None:
             return self.announced
@@ -91,8 +92,14 @@ class Views:
             self._views[peer] = (self.announced, view)
         return view
 
+    def top(self, peer: str) -> Offer:
+        """Return the offer of a peer's view, with its top cell alone."""
+        value = self.of(peer)
+        probe = Probe(value_hash(value), value)
+        return Offer(probe, () if is_embedded(value) else (Part(probe.key, encode(value)),))
+
     def query(self, path: Sequence[Value], peer: str, *, strict: bool = True) -> Value:
-        """Return what is announced to `peer` at a path, nil where nothing is.
+        """Return what is announced to `peer` at a path, None where nothing is.
 
         Raises: NoSuchPath: `strict`, and a key names a section that the lattice does not have.
         """
@@ -112,19 +119,19 @@ class Views:
 
     @property
     def made_count(self) -> int:
-        """Cells remembered that exist only because something was cut off."""
+        """Remembered cells that exist only because something was cut off."""
         return len(self._made)
 
     def load(self, hash: bytes) -> bytes | None:
-        """Return the encoding of a cell, or None when it is not here, or damaged."""
+        """Return the encoding of a cell, None if it is missing or damaged."""
         encoding = self._made.get(hash)
         try:
             return self._store.get_encoding(hash) if encoding is None else encoding
         except Corruption:
-            return None  # the store tells whoever is to heal it
+            return None  # the store reports it to the healer itself
 
     def load_all(self, hashes: Sequence[bytes]) -> list[bytes | None]:
-        """Return the encodings of cells, None for each that is not here, or damaged."""
+        """Return the encodings of cells, None for each that is missing or damaged."""
         try:
             found = self._store.get_encodings(hashes)
         except Corruption:
@@ -140,22 +147,22 @@ class Views:
         return [None if data is None else Part(hash, data) for hash, data in found]
 
     def _supplied(self, hash: bytes) -> bytes | None:
+        # "A cell is served by its hash when the part of a root that peers see reached it"
+        # (docs/design/foreign-data.md, What is served): a guessed hash of `:local` gets nothing.
         return self.load(hash) if self._store.announced(hash) else self._made.get(hash)
 
     def _keep(self, value: Value) -> None:
-        """Keep the cells on the way to what was cut off: they differ from the stored ones.
-
-        Peers will ask for them, and for those of the state before this one, too.
-        """
+        """Keep the cells above what was cut off: they differ from the stored ones."""
+        # Peers ask for them, and still for those of the state before this one.
         made = {hash: encoding for hash, encoding, _ in novelty(value, self._store)}
-        made[value_hash(value)] = encode(value)  # asked for by hash even where it is no branch
+        made[value_hash(value)] = encode(value)  # a root is asked for by hash even when embedded
         known = {hash: encoding for hash, encoding in self._made.items() if hash not in made}
-        room = self._made_max * (1 + len(self._paths))  # the views of all peers are kept, too
+        room = self._made_max * (1 + len(self._paths))  # for the views of all peers
         self._made = dict([*known.items(), *made.items()][-max(room, len(made)) :])
 
 
 def _field(signed: Signed, key: Value) -> Value:
-    """Return a field of signed data, which a query reads like a record with three keyword keys."""
+    """Return a field of signed data; a query reads it as a record of three fields."""
     if not isinstance(key, Keyword) or key.name not in _SIGNED_FIELDS:
         return None
     if key.name == "value":

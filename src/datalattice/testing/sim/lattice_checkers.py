@@ -158,7 +158,7 @@ class Completeness(SimChecker):
     def on_commit(self, node: LatticeHost) -> None:
         """Ask for every cell that was not asked for before."""
         served = self._served[node.name]
-        top = node.data.begin("checker").parts
+        top = node.data.views.top("checker").parts
         # The announced value may be asked for by its hash even where it has no cell of its own.
         names = [part.hash for part in top] or [node.data.announced_hash]
         while names:
