@@ -58,13 +58,9 @@ MESSAGE_FIELDS: Final = ("cells", "mclen", "mc")
 SIGNED_FIELDS: Final = ("seed", "key", "sig", "msg", "valid")
 
 FAULTS_IN_PLAIN_SIGHT: Final = ("map-tree-onechild", "map-tree-shift64")
-"""Vectors marked `missing` that a decoder may also reject: their fault shows in the cell itself."""
+"""Vectors marked `missing` that a decoder may also reject: the fault shows in the cell itself."""
 
 TAG_SIGNED_WITHOUT_KEY: Final = 0x91
-
-
-def _recognises(document: Fields) -> bool:
-    return document.get("schema") == SCHEMA
 
 
 def _cases(document: Fields) -> Iterable[Case]:
@@ -114,7 +110,7 @@ def run_value(fields: Fields) -> None:
 
 
 def _check_whole(fields: Fields, value: Value) -> None:
-    """Check the message of a value with branches; a value without says nothing about one."""
+    """Check the message of a value; a value without branches has no fields about it."""
     if not branch_hashes(encode(value)):
         only_fields(fields, set(fields) - set(MESSAGE_FIELDS))
         expect("message without branches", need_hex(fields, "enc"), encode_message(value))
@@ -235,7 +231,7 @@ def _check_written_again(fields: Fields, data: bytes, value: Value, *, message: 
         try:
             encode(value)
         except DataLatticeError:
-            return  # refusing to write it is right as well
+            return  # a refusal to write it is right, too
         expect("written again", data, encode(value))
         return
     if not message:
@@ -275,7 +271,7 @@ def run_json_write(fields: Fields) -> None:
     expect("out5", need_text(fields, "out5"), to_json(value, json5=True))
 
 
-register_format(Format(SCHEMA, _recognises, _cases))
+register_format(Format(SCHEMA, lambda document: document.get("schema") == SCHEMA, _cases))
 register_kind("value", run_value)
 register_kind("signature", run_signature)
 register_kind("cell", run_cell)

@@ -1,21 +1,23 @@
-"""Checks: small comparisons with a reason, shared by all runners.
+"""Checks: comparisons and readers of fields, shared by all runners. Errors name the field.
 
-Everything in a vector file is checked for its exact form (lower-case hex, no unknown field,
-integers that are integers), because a vector that was changed by one byte must not pass unnoticed.
+The form of a vector file is checked exactly (lower-case hex, no unknown field, integers that are
+integers), so that a vector changed by one byte is noticed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 from datalattice.conformance.registry import Fields, Mismatch
+
+T = TypeVar("T")
 
 SHOWN_CHARACTERS: Final = 160
 """Longest piece of a value in a reason."""
 
 INTEGER_DIGITS_AT_ONCE: Final = 4000
-"""Python converts at most 4300 decimal digits in one go."""
+"""Digits converted in one step: Python refuses more than 4,300."""
 
 
 def expect(what: str, wanted: object, got: object) -> None:
@@ -33,12 +35,9 @@ def shown(value: object) -> str:
 
 
 def only_fields(fields: Fields, allowed: Iterable[str]) -> None:
-    """Raise `Mismatch` when a vector has a field this kind does not know.
-
-    Fields about the reference implementation (`java_...`, `..._java`) and rejected variants
-    (`merged_...`) are comments to us.
-    """
+    """Raise `Mismatch` if a vector has a field that its kind does not know."""
     known = set(allowed)
+    # Fields about the reference (`java_...`) and rejected variants (`merged_...`) are comments.
     for name in fields:
         if name in known or name.startswith(("java_", "merged_")) or name.endswith("_java"):
             continue
@@ -52,39 +51,6 @@ def need(fields: Fields, name: str) -> Any:
     return fields[name]
 
 
-def need_text(fields: Fields, name: str) -> str:
-    """Return a field that must be a string."""
-    return as_text(need(fields, name), name)
-
-
-def need_int(fields: Fields, name: str) -> int:
-    """Return a field that must be an integer."""
-    return as_int(need(fields, name), name)
-
-
-def need_bool(fields: Fields, name: str) -> bool:
-    """Return a field that must be true or false."""
-    value = need(fields, name)
-    if not isinstance(value, bool):
-        raise Mismatch(f"field {name!r}: true or false is needed, got {shown(value)}")
-    return value
-
-
-def need_list(fields: Fields, name: str) -> list[Any]:
-    """Return a field that must be an array."""
-    return as_list(need(fields, name), name)
-
-
-def need_fields(fields: Fields, name: str) -> Fields:
-    """Return a field that must be an object."""
-    return as_fields(need(fields, name), name)
-
-
-def need_hex(fields: Fields, name: str) -> bytes:
-    """Return the bytes of a field that must be lower-case hex."""
-    return as_hex(need(fields, name), name)
-
-
 def as_text(value: object, name: str) -> str:
     """Return `value`, which must be a string."""
     if not isinstance(value, str):
@@ -96,6 +62,13 @@ def as_int(value: object, name: str) -> int:
     """Return `value`, which must be an integer (true and false are none)."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise Mismatch(f"{name}: an integer is needed, got {shown(value)}")
+    return value
+
+
+def as_bool(value: object, name: str) -> bool:
+    """Return `value`, which must be true or false."""
+    if not isinstance(value, bool):
+        raise Mismatch(f"{name}: true or false is needed, got {shown(value)}")
     return value
 
 
@@ -137,3 +110,16 @@ def as_decimal(value: object, name: str) -> int:
         piece = digits[start : start + INTEGER_DIGITS_AT_ONCE]
         number = number * 10 ** len(piece) + int(piece)
     return -number if text.startswith("-") else number
+
+
+def _needs(read: Callable[[object, str], T]) -> Callable[[Fields, str], T]:
+    """Return the reader of a field that must be there, from the reader of its value."""
+    return lambda fields, name: read(need(fields, name), name)
+
+
+need_text: Final = _needs(as_text)
+need_int: Final = _needs(as_int)
+need_bool: Final = _needs(as_bool)
+need_list: Final = _needs(as_list)
+need_fields: Final = _needs(as_fields)
+need_hex: Final = _needs(as_hex)

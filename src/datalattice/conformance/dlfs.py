@@ -6,146 +6,113 @@ from collections.abc import Callable
 from typing import Final
 
 from datalattice.apps.dlfs import DLFSLattice, Drive
-from datalattice.cells import Value
 from datalattice.conformance.checks import expect, need_hex, need_int, need_text, only_fields
 from datalattice.conformance.notation import plain_type, register_lattice_type
 from datalattice.conformance.registry import Fields, register_kind
 from datalattice.conformance.sequences import (
     SEQUENCE_FIELDS,
-    handle_of,
-    new_name,
-    operation_of,
+    SequenceRun,
+    StepClock,
+    operation,
     returned,
-    returns_nothing,
-    run_steps,
-    step_fields,
 )
 from datalattice.errors import AlreadyExists, DirectoryNotEmpty, NoSuchPath
 
 LAYOUT: Final = "4-field"
 
 
-class _DriveClock:
-    """The clock of one drive: it stands still until a step sets it."""
+class _Drives(SequenceRun[Drive]):
+    """One sequence on drives. Each has a clock of its own, which stands still until it is set."""
 
-    def __init__(self, time_ms: int = 0) -> None:
-        self.time_ms = time_ms
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-
-class _DriveRun:
-    """One sequence on drives."""
+    what = "a drive"
+    fields = ("java_states",)
 
     def __init__(self) -> None:
-        self.drives: dict[str, Drive] = {}
-        self.clocks: dict[str, _DriveClock] = {}
+        super().__init__()
+        self.clocks: dict[str, StepClock] = {}
 
-    def states(self) -> dict[str, Value]:
-        return {name: drive.cursor.get() for name, drive in self.drives.items()}
-
-    def perform(self, step: Fields) -> None:
-        operation_of(_OPERATIONS, need_text(step, "op"), "a drive")(self, step)
-
-    def _drive(self, step: Fields, field: str = "on") -> Drive:
-        return handle_of(self.drives, need_text(step, field))
-
+    @operation(silent=True)
     def create(self, step: Fields) -> None:
-        _fields(step)
-        returns_nothing(step)
-        name = new_name(self.drives, need_text(step, "on"))
-        clock = self.clocks[name] = _DriveClock()
-        self.drives[name] = Drive.create(clock)
+        clock = self.clocks[need_text(step, "on")] = StepClock()
+        self.add(step, "on", Drive.create(clock))
 
+    @operation("time", silent=True)
     def set_time(self, step: Fields) -> None:
-        _fields(step, "time")
-        returns_nothing(step)
-        handle_of(self.clocks, need_text(step, "on")).time_ms = need_int(step, "time")
+        self.on(step)
+        self.clocks[need_text(step, "on")].time_ms = need_int(step, "time")
 
+    @operation("as", silent=True)
     def fork(self, step: Fields) -> None:
-        _fields(step, "as")
-        returns_nothing(step)
-        parent = self._drive(step)
-        name = new_name(self.drives, need_text(step, "as"))
-        clock = self.clocks[name] = _DriveClock(self.clocks[need_text(step, "on")].time_ms)
-        self.drives[name] = Drive(parent.cursor.fork(), clock)
+        parent = self.on(step)
+        clock = StepClock(self.clocks[need_text(step, "on")].time_ms)
+        self.add(step, "as", Drive(parent.cursor.fork(), clock))
+        self.clocks[need_text(step, "as")] = clock
 
+    @operation(silent=True)
     def sync(self, step: Fields) -> None:
-        _fields(step)
-        returns_nothing(step)
-        self._drive(step).sync()
+        self.on(step).sync()
 
+    @operation("from", silent=True)
     def replicate(self, step: Fields) -> None:
-        _fields(step, "from")
-        returns_nothing(step)
-        self._drive(step).replicate(self._drive(step, "from"))
+        self.on(step).replicate(self.on(step, "from"))
 
+    @operation("path")
     def list(self, step: Fields) -> None:
-        _fields(step, "path")
-        drive, path = self._drive(step), need_text(step, "path")
+        drive, path = self.on(step), need_text(step, "path")
         _returns(step, lambda: drive.list(path))
 
+    @operation("path")
     def read(self, step: Fields) -> None:
-        _fields(step, "path")
-        drive, path = self._drive(step), need_text(step, "path")
+        drive, path = self.on(step), need_text(step, "path")
         _returns(step, lambda: drive.read(path).hex())
 
+    @operation("path")
     def mkdir(self, step: Fields) -> None:
-        _fields(step, "path")
-        _done(step, self._drive(step).mkdir)
+        _done(step, self.on(step).mkdir)
 
+    @operation("path")
     def create_file(self, step: Fields) -> None:
-        _fields(step, "path")
-        _done(step, self._drive(step).create_file)
+        _done(step, self.on(step).create_file)
 
+    @operation("path")
     def delete(self, step: Fields) -> None:
-        _fields(step, "path")
-        _done(step, self._drive(step).delete)
+        _done(step, self.on(step).delete)
 
+    @operation("path", "data")
     def write(self, step: Fields) -> None:
-        _fields(step, "path", "data")
-        drive, data = self._drive(step), need_hex(step, "data")
+        drive, data = self.on(step), need_hex(step, "data")
         _done(step, lambda path: drive.write(path, data))
 
+    @operation("path", "data")
     def append(self, step: Fields) -> None:
-        _fields(step, "path", "data")
-        drive, data = self._drive(step), need_hex(step, "data")
+        drive, data = self.on(step), need_hex(step, "data")
         _done(step, lambda path: drive.append(path, data))
 
+    @operation("path", "position", "data")
     def write_at(self, step: Fields) -> None:
-        _fields(step, "path", "position", "data")
-        drive, data, position = (
-            self._drive(step),
-            need_hex(step, "data"),
-            need_int(step, "position"),
-        )
+        drive, data, position = self.on(step), need_hex(step, "data"), need_int(step, "position")
         _done(step, lambda path: drive.write_at(path, position, data))
 
+    @operation("path", "size")
     def truncate(self, step: Fields) -> None:
-        _fields(step, "path", "size")
-        drive, size = self._drive(step), need_int(step, "size")
+        drive, size = self.on(step), need_int(step, "size")
         _done(step, lambda path: drive.truncate(path, size))
 
 
-def _fields(step: Fields, *more: str) -> None:
-    step_fields(step, "java_states", *more)
-
-
-def _done(step: Fields, operation: Callable[[str], None]) -> None:
+def _done(step: Fields, action: Callable[[str], None]) -> None:
     path = need_text(step, "path")
 
     def perform() -> str:
-        operation(path)
+        action(path)
         return "ok"
 
     _returns(step, perform)
 
 
-def _returns(step: Fields, operation: Callable[[], object]) -> None:
+def _returns(step: Fields, action: Callable[[], object]) -> None:
     """Compare what an operation returns, or the word for its error, with what is recorded."""
     try:
-        got = operation()
+        got = action()
     except NoSuchPath:
         got = "not-found"
     except AlreadyExists:
@@ -155,30 +122,11 @@ def _returns(step: Fields, operation: Callable[[], object]) -> None:
     returned(step, got)
 
 
-_OPERATIONS: Final[dict[str, Callable[[_DriveRun, Fields], None]]] = {
-    "create": _DriveRun.create,
-    "set_time": _DriveRun.set_time,
-    "fork": _DriveRun.fork,
-    "sync": _DriveRun.sync,
-    "replicate": _DriveRun.replicate,
-    "list": _DriveRun.list,
-    "read": _DriveRun.read,
-    "mkdir": _DriveRun.mkdir,
-    "create_file": _DriveRun.create_file,
-    "delete": _DriveRun.delete,
-    "write": _DriveRun.write,
-    "append": _DriveRun.append,
-    "write_at": _DriveRun.write_at,
-    "truncate": _DriveRun.truncate,
-}
-
-
 def run_drive_sequence(fields: Fields) -> None:
     """Check a recorded sequence of operations on drives."""
     only_fields(fields, (*SEQUENCE_FIELDS, "layout", "java_final"))
     expect("layout", LAYOUT, need_text(fields, "layout"))
-    run = _DriveRun()
-    run_steps(fields, run.states, run.perform)
+    _Drives().run(fields)
 
 
 def run_sparse(fields: Fields) -> None:
@@ -186,9 +134,9 @@ def run_sparse(fields: Fields) -> None:
     only_fields(
         fields, ("id", "kind", "time", "path", "position", "data", "size", "root_hash", "decision")
     )
-    # The file is made a moment earlier: a write of ours is later than what it replaces.
+    # A write of ours is stamped later than what it replaces, so the file is made one ms earlier.
     time_ms = need_int(fields, "time")
-    clock = _DriveClock(time_ms - 1)
+    clock = StepClock(time_ms - 1)
     drive = Drive.create(clock)
     path, data, position = (
         need_text(fields, "path"),

@@ -1,7 +1,7 @@
 """Grid vectors: asset ids, job merges, collections, venues and grids, DIDs and who may write.
 
-These files list their cases by section. In them hashes, ids and blobs are lower-case hex, keywords
-plain names and null is nil, so what a piece of JSON stands for depends on where it stands.
+These files list their cases by section. Hashes, ids and blobs are lower-case hex, keywords are
+plain names and null is nil, so the reader of a JSON value depends on where it stands.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from datalattice.lattice import Lattice, MergeContext, MergeNotice, did_of, publ
 
 Reader = Callable[[Any], Value]
 COMMENTS: Final = ("about", "form", "tie_rule", "value_ids_note")
-"""Members of a file that are words about it."""
+"""Members of a file that only describe it."""
 
 
 def _index_of(keys: Callable[[str], Value], values: Reader) -> Reader:
@@ -105,7 +105,7 @@ _LEVELS: Final[dict[str, tuple[Lattice, Reader]]] = {
 
 
 def _refuses(call: Callable[[], object], what: str) -> None:
-    """Check that a call says no."""
+    """Check that a call raises UsageError."""
     try:
         got = call()
     except UsageError:
@@ -186,7 +186,7 @@ def _run_merge(level: str) -> Callable[[Fields], None]:
 
 
 def _last(report: MergeNotice) -> str:
-    """Return the key of what was refused, as the files write it."""
+    """Return the key of a refused value, as the files write it."""
     last = report.path[-1] if report.path else None
     if isinstance(last, bytes):
         return last.hex()
@@ -297,7 +297,7 @@ _FILES: Final[dict[str, dict[str, Callable[[Fields], None]]]] = {
 
 
 def _recognises(sections: dict[str, Callable[[Fields], None]]) -> Callable[[Fields], bool]:
-    """Return what knows a file by its members: sections of this one alone, and words."""
+    """Return the recogniser of a file: it has only these sections, and comments."""
 
     def recognises(document: Fields) -> bool:
         members = set(document) - set(COMMENTS)

@@ -13,29 +13,26 @@ from datalattice.conformance.checks import (
     need_fields,
     need_hex,
     need_int,
-    need_list,
     need_text,
     only_fields,
 )
 from datalattice.conformance.notation import (
     expect_cell,
+    need_cell,
+    need_cells,
     plain_type,
     read_cell,
-    read_cells,
     register_lattice_type,
 )
 from datalattice.conformance.registry import Fields, Mismatch, register_kind
 from datalattice.conformance.sequences import (
     SEQUENCE_FIELDS,
-    StepClock,
-    handle_of,
-    new_name,
-    operation_of,
+    STEP_FIELDS,
+    Perform,
+    SequenceRun,
+    operation,
     returned,
     returned_cell,
-    returns_nothing,
-    run_steps,
-    step_fields,
 )
 from datalattice.crypto import KeyPair
 from datalattice.errors import WrongType
@@ -43,38 +40,33 @@ from datalattice.errors import WrongType
 WRONG_TYPE: Final = "wrongtype"
 
 
-class _Run:
+class _Databases(SequenceRun[Database]):
     """One sequence on databases."""
 
-    def __init__(self) -> None:
-        self.clock = StepClock()
-        self.databases: dict[str, Database] = {}
-
-    def states(self) -> dict[str, Value]:
-        return {name: database.cursor.get() for name, database in self.databases.items()}
+    what = "a database"
+    fields = ("clock",)
 
     def perform(self, step: Fields) -> None:
-        operation = need_text(step, "op")
+        name = need_text(step, "op")
         self.clock.time_ms = need_int(step, "clock")
-        refused = operation.removeprefix(WRONG_TYPE + ":")
-        if refused != operation:
+        refused = name.removeprefix(WRONG_TYPE + ":")
+        if refused != name:
             self._refuse(refused, step)
         else:
-            operation_of(_OPERATIONS, operation, "a database")(self, step)
+            super().perform(step)
 
-    def on(self, step: Fields, field: str = "on") -> Database:
-        return handle_of(self.databases, need_text(step, field))
-
-    def _refuse(self, operation: str, step: Fields) -> None:
-        step_fields(step, "clock", "key")
+    def _refuse(self, name: str, step: Fields) -> None:
+        """Check that an operation refuses a key of another type and changes nothing."""
+        only_fields(step, (*STEP_FIELDS, "clock", "key"))
         expect("returns", WRONG_TYPE, need(step, "returns"))
-        call = _REFUSED.get(operation)
-        if call is None:
-            raise Mismatch(f"unknown operation {operation!r}; known: {', '.join(sorted(_REFUSED))}")
+        if name not in _REFUSED:
+            known = ", ".join(sorted(_REFUSED))
+            raise Mismatch(f"unknown operation {name!r}; known: {known}")
+        method, arguments, _ = _CALLS[name]
         database = self.on(step)
         before = database.cursor.get()
         try:
-            got = call(database, need_text(step, "key"))
+            got = method(database, need_text(step, "key"), *(_SAMPLES[one] for one in arguments))
         except WrongType as error:
             expect("the error's first word", "WRONGTYPE", str(error).split(" ", 1)[0])
             if database.cursor.get() is not before:
@@ -82,225 +74,147 @@ class _Run:
             return
         raise Mismatch(f"expected a WRONGTYPE error, got {got!r}")
 
+    @operation("replica", silent=True)
     def create(self, step: Fields) -> None:
-        step_fields(step, "clock", "replica")
-        returns_nothing(step)
-        name = new_name(self.databases, need_text(step, "on"))
         replica = need_text(step, "replica")
-        self.databases[name] = Database.create(replica=replica, clock=self.clock)
+        self.add(step, "on", Database.create(replica=replica, clock=self.clock))
 
+    @operation("as", silent=True)
     def fork(self, step: Fields) -> None:
-        step_fields(step, "clock", "as")
-        returns_nothing(step)
-        name = new_name(self.databases, need_text(step, "as"))
-        self.databases[name] = self.on(step).fork()
+        self.add(step, "as", self.on(step).fork())
 
+    @operation(silent=True)
     def sync(self, step: Fields) -> None:
-        step_fields(step, "clock")
-        returns_nothing(step)
         self.on(step).sync()
 
+    @operation("from", silent=True)
     def merge(self, step: Fields) -> None:
-        step_fields(step, "clock", "from")
-        returns_nothing(step)
         self.on(step).merge(self.on(step, "from"))
 
+    @operation()
     def gc(self, step: Fields) -> None:
-        step_fields(step, "clock")
         returned(step, self.on(step).gc(0))
 
+    @operation()
     def keys(self, step: Fields) -> None:
-        step_fields(step, "clock")
         returned_cell(step, Set.of(list(self.on(step))))
 
+    @operation("key", "value", "ttl", silent=True)
     def set(self, step: Fields) -> None:
-        step_fields(step, "clock", "key", "value", "ttl")
-        returns_nothing(step)
         ttl_ms = None if step.get("ttl") is None else need_int(step, "ttl")
-        self.on(step).set(need_text(step, "key"), _cell(step, "value"), ttl_ms)
+        self.on(step).set(need_text(step, "key"), need_cell(step, "value"), ttl_ms)
 
+    @operation("key", "ttl")
     def expire(self, step: Fields) -> None:
-        step_fields(step, "clock", "key", "ttl")
         done = self.on(step).expire(need_text(step, "key"), need_int(step, "ttl"))
         wanted = need(step, "returns")
         expect("returns", int(wanted) if isinstance(wanted, bool) else wanted, int(done))
 
-    def hdel(self, step: Fields) -> None:
-        step_fields(step, "clock", "key", "field")
-        returned(step, self.on(step).hdel(need_text(step, "key"), need_text(step, "field")) == 1)
 
-    def hset(self, step: Fields) -> None:
-        step_fields(step, "clock", "key", "field", "value")
-        returns_nothing(step)
-        key, field = need_text(step, "key"), need_text(step, "field")
-        self.on(step).hset(key, field, _cell(step, "value"))
-
-    def zadd(self, step: Fields) -> None:
-        step_fields(step, "clock", "key", "score", "member")
-        score = need(step, "score")
-        if isinstance(score, bool) or not isinstance(score, (int, float)):
-            raise Mismatch(f"a score is a number, got {score!r}")
-        member = _cell(step, "member")
-        returned(step, self.on(step).zadd(need_text(step, "key"), float(score), member))
+def _score(step: Fields, name: str) -> float:
+    score = need(step, name)
+    if isinstance(score, bool) or not isinstance(score, (int, float)):
+        raise Mismatch(f"a score is a number, got {score!r}")
+    return float(score)
 
 
-def _cell(step: Fields, name: str) -> Value:
-    return read_cell(need(step, name), name)
+def _returned_flag(step: Fields, count: object) -> None:
+    returned(step, count == 1)  # the reference returns whether the field was there
 
 
-def _reads(method: Callable[[Database, str], object]) -> Callable[[_Run, Fields], None]:
-    """Return the step of an operation on one key that returns a plain value."""
-
-    def perform(run: _Run, step: Fields) -> None:
-        step_fields(step, "clock", "key")
-        returned(step, method(run.on(step), need_text(step, "key")))
-
-    return perform
+def _returned_none(step: Fields, _got: object) -> None:
+    if "returns" in step:
+        raise Mismatch(f"{need_text(step, 'op')} returns nothing")
 
 
-def _reads_cell(
-    method: Callable[[Database, str], Value], *positions: str
-) -> Callable[[_Run, Fields], None]:
-    """Return the step of an operation on one key that returns a cell."""
-
-    def perform(run: _Run, step: Fields) -> None:
-        step_fields(step, "clock", "key", *positions)
-        numbers = [need_int(step, name) for name in positions]
-        call: Any = method
-        returned_cell(step, call(run.on(step), need_text(step, "key"), *numbers))
-
-    return perform
-
-
-def _named(method: Callable[..., Value], argument: str) -> Callable[[_Run, Fields], None]:
-    """Return the step of an operation on one key and one text that returns a cell."""
-
-    def perform(run: _Run, step: Fields) -> None:
-        step_fields(step, "clock", "key", argument)
-        returned_cell(step, method(run.on(step), need_text(step, "key"), need_text(step, argument)))
-
-    return perform
-
-
-def _named_plain(method: Callable[..., object], argument: str) -> Callable[[_Run, Fields], None]:
-    """Return the step of an operation on one key and one text that returns a plain value."""
-
-    def perform(run: _Run, step: Fields) -> None:
-        step_fields(step, "clock", "key", argument)
-        returned(step, method(run.on(step), need_text(step, "key"), need_text(step, argument)))
-
-    return perform
-
-
-def _one(method: Callable[..., object], argument: str) -> Callable[[_Run, Fields], None]:
-    """Return the step of an operation on one key and one member."""
-
-    def perform(run: _Run, step: Fields) -> None:
-        step_fields(step, "clock", "key", argument)
-        returned(step, method(run.on(step), need_text(step, "key"), _cell(step, argument)))
-
-    return perform
-
-
-def _many(method: Callable[..., object], argument: str) -> Callable[[_Run, Fields], None]:
-    """Return the step of an operation on one key and many values that returns a number."""
-
-    def perform(run: _Run, step: Fields) -> None:
-        step_fields(step, "clock", "key", argument)
-        cells = read_cells(need_list(step, argument), argument)
-        returned(step, method(run.on(step), need_text(step, "key"), *cells))
-
-    return perform
-
-
-def _counts(method: Callable[[Database, str, int], int]) -> Callable[[_Run, Fields], None]:
-    """Return the step of an operation that counts."""
-
-    def perform(run: _Run, step: Fields) -> None:
-        step_fields(step, "clock", "key", "amount")
-        amount = need_int(step, "amount") if "amount" in step else 1
-        returned(step, method(run.on(step), need_text(step, "key"), amount))
-
-    return perform
-
-
-_OPERATIONS: Final[dict[str, Callable[[_Run, Fields], None]]] = {
-    "create": _Run.create,
-    "fork": _Run.fork,
-    "sync": _Run.sync,
-    "merge": _Run.merge,
-    "gc": _Run.gc,
-    "keys": _Run.keys,
-    "set": _Run.set,
-    "get": _reads_cell(Database.get),
-    "del": _reads(Database.delete),
-    "exists": _reads(Database.__contains__),
-    "ttl": _reads(Database.ttl),
-    "type": _reads(Database.type),
-    "expire": _Run.expire,
-    "hset": _Run.hset,
-    "hget": _named(Database.hget, "field"),
-    "hdel": _Run.hdel,
-    "hexists": _named_plain(Database.hexists, "field"),
-    "hgetall": _reads_cell(Database.hgetall),
-    "hlen": _reads(Database.hlen),
-    "sadd": _many(Database.sadd, "members"),
-    "srem": _many(Database.srem, "members"),
-    "sismember": _one(Database.sismember, "member"),
-    "smembers": _reads_cell(Database.smembers),
-    "scard": _reads(Database.scard),
-    "zadd": _Run.zadd,
-    "zrem": _many(Database.zrem, "members"),
-    "zscore": _one(Database.zscore, "member"),
-    "zrange": _reads_cell(Database.zrange, "start", "stop"),
-    "zcard": _reads(Database.zcard),
-    "rpush": _many(Database.rpush, "values"),
-    "lpush": _many(Database.lpush, "values"),
-    "lpop": _reads_cell(Database.lpop),
-    "rpop": _reads_cell(Database.rpop),
-    "lrange": _reads_cell(Database.lrange, "start", "stop"),
-    "llen": _reads(Database.llen),
-    "incr": _counts(Database.incr),
-    "decr": _counts(Database.decr),
-    "incrby": _counts(Database.incr),
-    "decrby": _counts(Database.decr),
+_READERS: Final[dict[str, Callable[[Fields, str], object]]] = {
+    "amount": lambda step, name: need_int(step, name) if name in step else 1,
+    "field": need_text,
+    "member": need_cell,
+    "members": need_cells,
+    "score": _score,
+    "start": need_int,
+    "stop": need_int,
+    "value": need_cell,
+    "values": need_cells,
 }
+"""How the arguments of operations on a key are read. A list is several arguments."""
 
-_REFUSED: Final[dict[str, Callable[[Database, str], object]]] = {
-    "hset": lambda database, key: database.hset(key, "field", 1),
-    "hget": lambda database, key: database.hget(key, "field"),
-    "hdel": lambda database, key: database.hdel(key, "field"),
-    "hexists": lambda database, key: database.hexists(key, "field"),
-    "hgetall": Database.hgetall,
-    "hlen": Database.hlen,
-    "sadd": lambda database, key: database.sadd(key, 1),
-    "srem": lambda database, key: database.srem(key, 1),
-    "sismember": lambda database, key: database.sismember(key, 1),
-    "smembers": Database.smembers,
-    "scard": Database.scard,
-    "zadd": lambda database, key: database.zadd(key, 1.0, 1),
-    "zrem": lambda database, key: database.zrem(key, 1),
-    "zscore": lambda database, key: database.zscore(key, 1),
-    "zrange": Database.zrange,
-    "zcard": Database.zcard,
-    "rpush": lambda database, key: database.rpush(key, 1),
-    "lpush": lambda database, key: database.lpush(key, 1),
-    "lpop": Database.lpop,
-    "rpop": Database.rpop,
-    "lrange": Database.lrange,
-    "llen": Database.llen,
-    "incr": Database.incr,
-    "decr": Database.decr,
-    "incrby": Database.incr,
-    "decrby": Database.decr,
+_SAMPLES: Final[dict[str, object]] = {
+    "amount": 1,
+    "field": "field",
+    "member": 1,
+    "members": 1,
+    "score": 1.0,
+    "start": 0,
+    "stop": -1,
+    "value": 1,
+    "values": 1,
 }
+"""Arguments for operations that must refuse their key."""
+
+_Call = tuple[Callable[..., object], tuple[str, ...], Callable[[Fields, Any], None]]
+
+_CALLS: Final[dict[str, _Call]] = {
+    "get": (Database.get, (), returned_cell),
+    "del": (Database.delete, (), returned),
+    "exists": (Database.__contains__, (), returned),
+    "ttl": (Database.ttl, (), returned),
+    "type": (Database.type, (), returned),
+    "hset": (Database.hset, ("field", "value"), _returned_none),
+    "hget": (Database.hget, ("field",), returned_cell),
+    "hdel": (Database.hdel, ("field",), _returned_flag),
+    "hexists": (Database.hexists, ("field",), returned),
+    "hgetall": (Database.hgetall, (), returned_cell),
+    "hlen": (Database.hlen, (), returned),
+    "sadd": (Database.sadd, ("members",), returned),
+    "srem": (Database.srem, ("members",), returned),
+    "sismember": (Database.sismember, ("member",), returned),
+    "smembers": (Database.smembers, (), returned_cell),
+    "scard": (Database.scard, (), returned),
+    "zadd": (Database.zadd, ("score", "member"), returned),
+    "zrem": (Database.zrem, ("members",), returned),
+    "zscore": (Database.zscore, ("member",), returned),
+    "zrange": (Database.zrange, ("start", "stop"), returned_cell),
+    "zcard": (Database.zcard, (), returned),
+    "rpush": (Database.rpush, ("values",), returned),
+    "lpush": (Database.lpush, ("values",), returned),
+    "lpop": (Database.lpop, (), returned_cell),
+    "rpop": (Database.rpop, (), returned_cell),
+    "lrange": (Database.lrange, ("start", "stop"), returned_cell),
+    "llen": (Database.llen, (), returned),
+    "incr": (Database.incr, ("amount",), returned),
+    "decr": (Database.decr, ("amount",), returned),
+    "incrby": (Database.incr, ("amount",), returned),
+    "decrby": (Database.decr, ("amount",), returned),
+}
+"""Operations on one key: the method, its further arguments, and how the result is compared."""
+
+_REFUSED: Final = _CALLS.keys() - {"get", "del", "exists", "ttl", "type"}
+"""Operations that refuse a key of another type; the others take every type."""
+
+
+def _operation_of(call: _Call) -> Perform:
+    method, arguments, compare = call
+
+    @operation("key", *arguments)
+    def perform(run: _Databases, step: Fields) -> None:
+        given: list[object] = []
+        for name in arguments:
+            read = _READERS[name](step, name)
+            given.extend(read if isinstance(read, list) else [read])
+        compare(step, method(run.on(step), need_text(step, "key"), *given))
+
+    return perform
+
+
+_Databases.operations.update({name: _operation_of(call) for name, call in _CALLS.items()})
 
 
 def run_kv_sequence(fields: Fields) -> None:
     """Check a recorded sequence of operations on databases."""
     only_fields(fields, SEQUENCE_FIELDS)
-    run = _Run()
-    run_steps(fields, run.states, run.perform)
+    _Databases().run(fields)
 
 
 # --- replicas -----------------------------------------------------------------------------------
@@ -320,7 +234,7 @@ def run_kv_replica(fields: Fields) -> None:
     for database, side in ((first, "export_a"), (second, "export_b")):
         _adopt(database, exports[side], side, name)
         expect_cell(f"{side} made here", exports[side], database.export_replica())
-    forged = read_cell(need(fields, "forged"), "forged")
+    forged = need_cell(fields, "forged")
     merged = [("self", first, exports["export_a"]), ("forged_merged", first, forged)]
     merged += [("a_merges_b", first, exports["export_b"])]
     merged += [("b_merges_a", second, exports["export_a"])]

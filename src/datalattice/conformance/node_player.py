@@ -1,8 +1,7 @@
 """Node player: plays the client of a transcript against a live node of ours, over loopback.
 
-The node is a whole one, with its store, its threads and a listening socket; all that differs from
-one in use is the in-memory store. Every step either sends, or waits for what must come and compares
-it by the rules in `transcripts`.
+The node is a real one with threads and a listening socket, on a store in memory. Each step sends,
+or waits for what must come and compares it by the rules in `transcripts`.
 """
 
 from __future__ import annotations
@@ -69,13 +68,13 @@ ANSWER_S: Final = 5.0
 """How long an answer, an end of stream or a state may take."""
 
 SILENCE_MS: Final = 500
-"""How long nothing must come before that counts as silence."""
+"""How long nothing must come to count as silence."""
 
 QUIET_S: Final = 0.5
-"""How long a node asks for no more cells before it is taken to have them all."""
+"""A node that requests no cells for so long has them all."""
 
 AT_ONCE_MAX: Final = 12
-"""Transcripts of one file that are played at the same time: most of it is waiting for nothing."""
+"""Transcripts of one file that are played at once: they mostly wait."""
 
 POLL_S: Final = 0.01
 READ_BYTES: Final = 1 << 18
@@ -142,7 +141,7 @@ class _Client:
             await self._writer.wait_closed()
 
     async def send(self, step: Fields) -> None:
-        """Do a sending step. That the node has closed shows at the next step that waits."""
+        """Do a sending step. If the node has closed, the next waiting step fails."""
         if "skip" in step:
             return
         if step.get("closed"):
@@ -242,7 +241,7 @@ class _Client:
                 return
 
     async def _serve(self) -> None:
-        """Answer what the node asks for, until it asks for nothing more."""
+        """Serve the node's requests for cells until it sends none."""
         payload: bytes | None = await self.answer()
         while payload is not None:
             message, _ = decode_payload(payload)

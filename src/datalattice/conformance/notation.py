@@ -73,7 +73,7 @@ UNPRINTED: Final = "null"
 
 
 def read_cell(node: Any, what: str) -> Value:
-    """Return the value of a cell in notation, after checking its parts against one another."""
+    """Return the value of a cell in notation; its parts must agree with one another."""
     if node is None:
         return None
     fields = as_fields(node, what)
@@ -85,6 +85,16 @@ def read_cell(node: Any, what: str) -> Value:
     if "text" in fields:
         _check_text(what, need_text(fields, "text"), value)
     return value
+
+
+def need_cell(fields: Fields, name: str) -> Value:
+    """Return the value of a field that must hold a cell."""
+    return read_cell(need(fields, name), name)
+
+
+def need_cells(fields: Fields, name: str) -> list[Value]:
+    """Return the values of a field that must hold an array of cells."""
+    return read_cells(need(fields, name), name)
 
 
 def read_cells(nodes: Any, what: str) -> list[Value]:
@@ -182,6 +192,11 @@ def read_lattice(node: Any) -> Lattice:
     return builder(fields)
 
 
+def need_lattice(fields: Fields, name: str = "lattice") -> Lattice:
+    """Return the lattice that a field describes."""
+    return read_lattice(need(fields, name))
+
+
 def plain_type(lattice: Callable[[], Lattice]) -> LatticeBuilder:
     """Return the builder of a lattice type without parameters."""
 
@@ -195,7 +210,7 @@ def plain_type(lattice: Callable[[], Lattice]) -> LatticeBuilder:
 def _around_child(lattice: Callable[[Lattice], Lattice]) -> LatticeBuilder:
     def builder(fields: Fields) -> Lattice:
         only_fields(fields, ("type", "child"))
-        return lattice(read_lattice(need(fields, "child")))
+        return lattice(need_lattice(fields, "child"))
 
     return builder
 
@@ -215,7 +230,7 @@ def _max(fields: Fields) -> Lattice:
 def _lwp(fields: Fields) -> Lattice:
     only_fields(fields, ("type", "timestamp", "inner"))
     expect("timestamp of an lwp lattice", ":timestamp", need_text(fields, "timestamp"))
-    return LWPLattice(read_lattice(need(fields, "inner")))
+    return LWPLattice(need_lattice(fields, "inner"))
 
 
 def _tuple(fields: Fields) -> Lattice:

@@ -6,7 +6,7 @@ register their own at import:
     register_format(Format("cells", recognises, cases))
     register_kind("merge", run_merge)
 
-A kind nobody registered is a failure, never a skip: a file that is not run proves nothing.
+An unknown kind is a failure, not a skip: a vector that is not run proves nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from datalattice.errors import UsageError
 
 Fields = Mapping[str, Any]
-"""One vector as it stands in the file."""
+"""One vector, as in the file."""
 
 Runner = Callable[[Fields], None]
 """Checks one vector; raises `Mismatch` (or anything else) when it does not hold."""
@@ -36,7 +36,7 @@ class Skipped(Exception):
 class Case:
     """One vector of a file: its name in reports, its kind and its fields.
 
-    `inspect`, when there is one, looks at the vector within its file before it is run.
+    inspect: checks the vector within its file before it is run.
     """
 
     id: str
@@ -49,8 +49,8 @@ class Case:
 class Format:
     """A family of files: how to recognise one and how to list its cases.
 
-    `together`, when there is one, runs all cases of a file at once and returns what each raised:
-    for cases that mostly wait.
+    together: runs all cases of a file at once and returns what each raised, for cases that mostly
+              wait.
     """
 
     name: str

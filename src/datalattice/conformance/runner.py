@@ -1,4 +1,4 @@
-"""Runner: files and folders in, one report a file out."""
+"""Runner: runs vector files and folders, with one report a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """What came of one file."""
+    """Results of one file."""
 
     path: Path
     passed: int
@@ -44,15 +44,14 @@ class FileReport:
 def run_paths(paths: Iterable[str | Path]) -> Iterator[FileReport]:
     """Run the vectors of the files at `paths`, and of the `*.json` files in and below folders.
 
-    Never raises for what a file holds or for a file that cannot be read: that is a failure of the
-    file. A file or folder without any vector is a failure too, because zero run proves nothing.
+    A file that cannot be read, or holds no vector, is a failure in its report.
     """
     for file in list_files(paths):
         yield run_file(file)
 
 
 def list_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Return the files that `paths` stand for; a folder without any stands for itself."""
+    """Return the files of `paths`, and of their folders; an empty folder is returned itself."""
     files: list[Path] = []
     for given in paths:
         path = Path(given)

@@ -1,9 +1,10 @@
-"""Sequences: what all recorded sequences share - handles, states after each step, returns."""
+"""Sequences: what all recorded sequences share - handles, operations, states after each step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from datalattice.cells import Value, value_hash
 from datalattice.conformance.checks import (
@@ -12,55 +13,122 @@ from datalattice.conformance.checks import (
     expect,
     need,
     need_fields,
+    need_int,
     need_list,
     need_text,
     only_fields,
 )
-from datalattice.conformance.notation import expect_cell, hash_or_none, read_cell
+from datalattice.conformance.notation import expect_cell, hash_or_none, need_cell, read_cell
 from datalattice.conformance.registry import Fields, Mismatch
 
 SEQUENCE_FIELDS: Final = ("id", "kind", "steps", "final", "decision", "differs_from_step")
 STEP_FIELDS: Final = ("op", "on", "returns", "states")
 
-
-T = TypeVar("T")
-
-Step = Callable[[Fields], None]
-"""Performs one step and checks what it returns."""
+H = TypeVar("H")
 
 
 class StepClock:
-    """A clock that shows what the present step says."""
+    """A clock that shows the time of the present step."""
 
-    def __init__(self) -> None:
-        self.time_ms = 0
+    def __init__(self, time_ms: int = 0) -> None:
+        self.time_ms = time_ms
 
     def now_ms(self) -> int:
         """Return the time of the present step."""
         return self.time_ms
 
 
-def operation_of(known: Mapping[str, T], operation: str, what: str) -> T:
-    """Return what performs an operation on `what`.
+Perform = Callable[[Any, Fields], None]
+"""Performs one step of a sequence and checks what it returns."""
 
-    Raises: Mismatch: no such operation is known.
+
+def operation(*fields: str, silent: bool = False) -> Callable[[Perform], Perform]:
+    """Make a method the operation of its name, on steps with these further fields.
+
+    silent: the operation returns nothing.
     """
-    found = known.get(operation)
-    if found is None:
-        names = ", ".join(sorted(known))
-        raise Mismatch(f"unknown operation {operation!r} on {what}; known: {names}")
-    return found
+
+    def decorated(method: Perform) -> Perform:
+        @wraps(method)
+        def perform(run: SequenceRun[Any], step: Fields) -> None:
+            only_fields(step, (*STEP_FIELDS, *run.fields, *fields))
+            if silent and "returns" in step:
+                raise Mismatch(f"{need_text(step, 'op')} returns nothing")
+            method(run, step)
+
+        perform.is_operation = True  # type: ignore[attr-defined]
+        return perform
+
+    return decorated
+
+
+class SequenceRun(Generic[H]):
+    """A recorded sequence being performed: handles by name, a clock, and operations on handles.
+
+    what:   the kind of handle, for errors.
+    fields: fields that every step may have.
+    """
+
+    what: ClassVar[str] = ""
+    fields: ClassVar[tuple[str, ...]] = ()
+    operations: ClassVar[dict[str, Perform]] = {}
+
+    def __init_subclass__(cls) -> None:
+        methods = {name: getattr(cls, name) for name in dir(cls)}
+        marked = {name: one for name, one in methods.items() if hasattr(one, "is_operation")}
+        cls.operations = {**cls.operations, **marked}
+
+    def __init__(self) -> None:
+        self.clock = StepClock()
+        self.handles: dict[str, H] = {}
+
+    def states(self) -> dict[str, Value]:
+        """Return the value of each handle."""
+        return {name: self.value_of(handle) for name, handle in self.handles.items()}
+
+    def value_of(self, handle: Any) -> Value:
+        """Return the value of a handle."""
+        return handle.cursor.get()
+
+    def perform(self, step: Fields) -> None:
+        """Perform a step and check what it returns."""
+        name = need_text(step, "op")
+        found = self.operations.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.operations))
+            raise Mismatch(f"unknown operation {name!r} on {self.what}; known: {known}")
+        if "clock" in step:
+            self.clock.time_ms = need_int(step, "clock")
+        found(self, step)
+
+    def on(self, step: Fields, field: str = "on") -> H:
+        """Return the handle that a field names."""
+        name = need_text(step, field)
+        if name not in self.handles:
+            raise Mismatch(f"no handle named {name!r}")
+        return self.handles[name]
+
+    def add(self, step: Fields, field: str, handle: H) -> None:
+        """Add a handle under the name in a field, which must be free."""
+        name = need_text(step, field)
+        if name in self.handles:
+            raise Mismatch(f"there is a handle named {name!r} already")
+        self.handles[name] = handle
+
+    def run(self, fields: Fields) -> None:
+        """Perform all steps of a vector, and compare what it recorded."""
+        run_steps(fields, self.states, self.perform)
 
 
 def run_steps(
     fields: Fields,
     states: Callable[[], Mapping[str, Value]],
-    perform: Step,
+    perform: Callable[[Fields], None],
 ) -> None:
-    """Perform the steps, compare the state of every handle after each, and the final values.
+    """Perform the steps; compare the state of every handle after each step, and the final values.
 
-    From the step `differs_from_step` on a ruling of ours differs from the reference: then only what
-    operations return is compared.
+    From the step `differs_from_step` on, a decision of ours differs from the reference, and only
+    what operations return is compared.
     """
     steps = need_list(fields, "steps")
     differs = as_int(fields.get("differs_from_step", len(steps)), "differs_from_step")
@@ -99,18 +167,13 @@ def _compare_final(wanted: Mapping[str, Any], got: Mapping[str, Value]) -> None:
 
 
 def _compare_stated(final: Mapping[str, Any], reference: Mapping[str, object]) -> None:
-    """Compare final cells of the reference with its last states: all we can say about those."""
+    """Compare final cells of the reference with its last states."""
     for name, node in final.items():
         if name not in reference:
             raise Mismatch(f"final names the handle {name!r}, which the last step does not")
         value = read_cell(node, f"final of {name}")
         if reference[name] != hash_or_none(value) and reference[name] != value_hash(value).hex():
             raise Mismatch(f"final of {name} is not the value of the last step")
-
-
-def step_fields(step: Fields, *more: str) -> None:
-    """Raise `Mismatch` when a step has fields that its operation does not know."""
-    only_fields(step, (*STEP_FIELDS, *more))
 
 
 def returned(step: Fields, got: object) -> None:
@@ -120,24 +183,4 @@ def returned(step: Fields, got: object) -> None:
 
 def returned_cell(step: Fields, got: Value) -> None:
     """Compare the cell an operation returned with the one recorded."""
-    expect_cell("returns", read_cell(need(step, "returns"), "returns"), got)
-
-
-def returns_nothing(step: Fields) -> None:
-    """Raise `Mismatch` when a step records a return value for an operation that has none."""
-    if "returns" in step:
-        raise Mismatch(f"{need_text(step, 'op')} returns nothing")
-
-
-def handle_of(handles: Mapping[str, T], name: str) -> T:
-    """Return a handle by name."""
-    if name not in handles:
-        raise Mismatch(f"no handle named {name!r}")
-    return handles[name]
-
-
-def new_name(handles: Mapping[str, object], name: str) -> str:
-    """Return a name for a new handle, which must be free."""
-    if name in handles:
-        raise Mismatch(f"there is a handle named {name!r} already")
-    return name
+    expect_cell("returns", need_cell(step, "returns"), got)

@@ -1,8 +1,8 @@
 """Transcripts: recorded conversations with a node, and what must be equal when ours takes part.
 
-A file `{"schema": "datalattice-node-transcript/1", "transcripts": [...]}` holds conversations; a
-transcript holds the node's set-up and the steps on one connection, in order. What is written here
-are the rules for one step; `node_player` has the connection.
+A file `{"schema": "datalattice-node-transcript/1", "transcripts": [...]}` holds conversations. A
+transcript holds the node's set-up and the steps on one connection, in order. Here are the rules for
+one step; `node_player` has the connection.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OURS_OPS: Final = ("recv", "state", "closed", "serve")
 SLOTS: Final = ("id", "result", "error", "log", "info")
 
 CONSTRUCTED_MAX: Final = 50_000_000
-"""Longest input that a step may describe instead of writing it down."""
+"""Longest input that a step may construct."""
 
 _STEP_FIELDS: Final = (
     *("op", "bytes", "decoded", "note", "text", "raw", "construct", "skip", "closed", "at_ms"),
@@ -57,7 +57,7 @@ def recognises(document: Fields) -> bool:
 
 
 def cases(document: Fields) -> Iterator[Case]:
-    """Yield the transcripts that are to be played; the others do not count."""
+    """Yield the transcripts that are played."""
     for position, node in enumerate(need_list(document, "transcripts")):
         transcript = as_fields(node, f"transcript {position}")
         run = need_text(transcript, "run")
@@ -71,7 +71,7 @@ def cases(document: Fields) -> Iterator[Case]:
 
 
 def steps_of(transcript: Fields) -> list[Fields]:
-    """Return the steps, each of a known form: those that are not reached in the end, too."""
+    """Return the steps, all checked for a known form."""
     steps = [as_fields(node, f"step {n}") for n, node in enumerate(need_list(transcript, "steps"))]
     for number, step in enumerate(steps):
         try:
@@ -112,7 +112,7 @@ def _volatile(step: Fields) -> list[Fields]:
 
 
 def cells_of(transcript: Fields) -> dict[bytes, bytes]:
-    """Return the cells that our node may ask for: encodings by hash, each checked."""
+    """Return the cells that our node may request: checked encodings by hash."""
     cells = {}
     for name, text in as_fields(transcript.get("cells", {}), "cells").items():
         encoding = as_hex(text, f"cell {name}")
@@ -143,11 +143,11 @@ def bytes_of(step: Fields) -> bytes:
 
 
 def pings_in(payload: bytes) -> Iterator[bytes]:
-    """Yield the id of a PING that is being sent; what is no message is sent all the same."""
+    """Yield the id of a PING that is sent."""
     try:
         message, _ = decode_payload(payload)
     except PeerError:
-        return
+        return  # transcripts send malformed frames on purpose
     if isinstance(message, Ping):
         yield encode(message.id)
 

@@ -1,8 +1,7 @@
 """Typed descriptions: the JSON form in which value vectors say what to build.
 
-`null`, `true` and `false` are themselves; everything else is an object with one member that names
-the type. Containers are built twice, by the bulk builders and by single updates, and both must
-agree.
+`null`, `true` and `false` stand for themselves; any other value is an object with one member that
+names the type. Containers are built in bulk and by single updates, and both must agree.
 
 Source: docs/conformance.md "Kinds of vectors".
 """
@@ -53,7 +52,7 @@ from datalattice.conformance.checks import (
 from datalattice.conformance.registry import Mismatch
 
 GENERATED_MAX: Final = 4_000_000
-"""Most elements or bytes that a generator may be asked for."""
+"""Most elements or bytes of a generator."""
 
 SINGLE_UPDATES_MAX: Final = 5_000
 """Containers up to this size are also built by single updates and compared."""
@@ -66,14 +65,20 @@ def build(node: Any) -> Value:
     """
     if node is None or isinstance(node, bool):
         return node
-    fields = as_fields(node, "typed value")
-    if len(fields) != 1:
-        raise Mismatch(f"a typed value has one member, got {shown(dict(fields))}")
-    ((name, body),) = fields.items()
+    name, body = _member(node, "typed value")
     builder = _BUILDERS.get(name)
     if builder is None:
         raise Mismatch(f"unknown type {name!r} of a value; known: {', '.join(sorted(_BUILDERS))}")
     return builder(body)
+
+
+def _member(node: Any, what: str) -> tuple[str, Any]:
+    """Return the name and body of an object with one member."""
+    fields = as_fields(node, what)
+    if len(fields) != 1:
+        raise Mismatch(f"{what}: one member is needed, got {shown(dict(fields))}")
+    ((name, body),) = fields.items()
+    return name, body
 
 
 # --- scalars ----------------------------------------------------------------------------------
@@ -113,50 +118,28 @@ def _generated_count(node: Any) -> int:
 # --- containers -------------------------------------------------------------------------------
 
 
-def _agree(bulk: Value, single: Value) -> Value:
-    if encode(bulk) != encode(single):
-        raise Mismatch("the bulk builder and single updates give different values")
-    return bulk
+def _container(
+    kind: Any, empty: Any, add: Callable[[Any, Any], Any]
+) -> Callable[[list[Any]], Value]:
+    """Return the builder of a container: in bulk, and by single updates, which must agree."""
+
+    def built(items: list[Any]) -> Value:
+        bulk: Value = kind.of(items)
+        if len(items) <= SINGLE_UPDATES_MAX:
+            single = empty
+            for item in items:
+                single = add(single, item)
+            if encode(bulk) != encode(single):
+                raise Mismatch("the bulk builder and single updates give different values")
+        return bulk
+
+    return built
 
 
-def _vector_of(items: list[Value]) -> Vector:
-    bulk = Vector.of(items)
-    if len(items) <= SINGLE_UPDATES_MAX:
-        single = EMPTY_VECTOR
-        for item in items:
-            single = single.append(item)
-        _agree(bulk, single)
-    return bulk
-
-
-def _set_of(items: list[Value]) -> Set:
-    bulk = Set.of(items)
-    if len(items) <= SINGLE_UPDATES_MAX:
-        single = EMPTY_SET
-        for item in items:
-            single = single.add(item)
-        _agree(bulk, single)
-    return bulk
-
-
-def _map_of(entries: list[tuple[Value, Value]]) -> Map:
-    bulk = Map.of(entries)
-    if len(entries) <= SINGLE_UPDATES_MAX:
-        single = EMPTY_MAP
-        for key, value in entries:
-            single = single.put(key, value)
-        _agree(bulk, single)
-    return bulk
-
-
-def _index_of(entries: list[tuple[Value, Value]]) -> Index:
-    bulk = Index.of(entries)
-    if len(entries) <= SINGLE_UPDATES_MAX:
-        single = EMPTY_INDEX
-        for key, value in entries:
-            single = single.put(key, value)
-        _agree(bulk, single)
-    return bulk
+_vector_of: Final = _container(Vector, EMPTY_VECTOR, Vector.append)
+_set_of: Final = _container(Set, EMPTY_SET, Set.add)
+_map_of: Final = _container(Map, EMPTY_MAP, lambda made, entry: made.put(*entry))
+_index_of: Final = _container(Index, EMPTY_INDEX, lambda made, entry: made.put(*entry))
 
 
 def _items(body: Any) -> list[Value]:
@@ -200,10 +183,7 @@ def _signed(body: Any) -> Value:
 
 def _generator(node: Any) -> Callable[[int], Value]:
     """Return the item generator G that a description stands for."""
-    fields = as_fields(node, "item generator")
-    if len(fields) != 1:
-        raise Mismatch(f"an item generator has one member, got {shown(dict(fields))}")
-    ((name, body),) = fields.items()
+    name, body = _member(node, "item generator")
     maker = _GENERATORS.get(name)
     if maker is None:
         raise Mismatch(f"unknown item generator {name!r}; known: {', '.join(sorted(_GENERATORS))}")
