@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import permutations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from datalattice.apps.queue import Queue, QueueLattice, TopicLattice, make_entry
+from datalattice.apps.kv import Database
+from datalattice.apps.queue import (
+    Consumer,
+    Queue,
+    QueueEntry,
+    QueueLattice,
+    Taken,
+    TopicLattice,
+    make_entry,
+)
 from datalattice.cells import Index, Keyword, Value, Vector, same, to_cell, value_hash
+from datalattice.crypto import KeyPair
+from datalattice.cursors import LatticeCursor
+from datalattice.errors import DataLoss
 from datalattice.lattice import Lattice
+from datalattice.testing.bindings import MemoryBinding
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.lattice_kit import check_joins_rise, check_order
 
 QUEUE = QueueLattice()
 TOPIC = TopicLattice()
+KEYS = KeyPair(bytes(range(32)))
 
 META_KEYS = st.sampled_from(["a", "b", 1, True])
 META_VALUES = st.sampled_from([None, 0, 1, 1.0, True, "x", "y"])
@@ -257,3 +273,203 @@ class QueueAgainstList(RuleBasedStateMachine):
 
 QueueAgainstList.TestCase.settings = settings(max_examples=25, stateful_step_count=25)
 test_a_queue_behaves_like_a_list = QueueAgainstList.TestCase
+
+
+# --- consumers ---
+
+
+class ConsumerAgainstModel(RuleBasedStateMachine):
+    """A topic of two partitions, its consumer, and what must come again.
+
+    `left` holds, for each partition, the offsets that are not done, in order. Whatever happens,
+    delivery goes on with the first of them. `totals` are written in the batches that commit.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node = MemoryBinding(KEYS, StoppedClock(100))
+        self.appended = [0, 0]
+        self.done = [0, 0]
+        """The first offset of each partition that is not done."""
+        self.delivered = [0, 0]
+        """The first offset that was not delivered since the consumer was opened or put back."""
+        self.totals = [0, 0]
+        self.consumer = self._opened()
+
+    def _opened(self) -> Consumer:
+        self.begins = [self._start(0), self._start(1)]
+        return self.node.topic("t").consumer("c", wait=False, commit_every=0.0)
+
+    def _committed(self) -> dict[int, int]:
+        """Return the stored positions; a partition of which nothing was done has none."""
+        return {id.partition: at for id, at in self.consumer.committed.items()}
+
+    def _assert_stored(self) -> None:
+        stored = self._committed()
+        assert [stored.get(p, self.begins[p]) for p in (0, 1)] == self.done
+
+    def _start(self, partition: int) -> int:
+        return self.node.topic("t")[partition].start_offset()
+
+    def _put_back(self) -> None:
+        """Delivery begins again at what is stored."""
+        stored = self._committed()
+        self.done = [stored.get(p, self.begins[p]) for p in (0, 1)]
+        self.delivered = list(self.done)
+
+    def _request(self) -> None:
+        self.done = list(self.delivered)
+
+    def _came(self, entries: Iterable[QueueEntry]) -> None:
+        for entry in entries:
+            partition = entry.partition
+            assert entry.offset == self.delivered[partition]
+            assert entry.value == entry.offset
+            self.delivered[partition] += 1
+
+    def _is_lost(self) -> bool:
+        return any(self._start(p) > self.delivered[p] for p in (0, 1))
+
+    def _taken(self, count: int) -> list[QueueEntry]:
+        """Take entries; go on behind a loss as a user does."""
+        self._request()
+        try:
+            return self.consumer.take(count)
+        except DataLoss as loss:
+            assert self._is_lost()
+            self.consumer.seek({id: gone.stop for id, gone in loss.lost.items()})
+            for id, gone in loss.lost.items():
+                assert gone == range(self.done[id.partition], self._start(id.partition))
+                self.done[id.partition] = gone.stop
+            self.delivered = list(self.done)
+            return []
+
+    @rule(partition=st.integers(0, 1), count=st.integers(1, 5))
+    def append(self, partition: int, count: int) -> None:
+        begin = self.appended[partition]
+        self.node.topic("t").offer_many(range(begin, begin + count), partition=partition)
+        self.appended[partition] += count
+
+    @rule(count=st.integers(1, 6))
+    def take(self, count: int) -> None:
+        self._came(self._taken(count))
+
+    @rule(count=st.integers(1, 6))
+    def take_and_finish(self, count: int) -> None:
+        entries = self._taken(count)
+        self._came(entries)
+        if isinstance(entries, Taken):
+            with entries:
+                pass
+            self.done = list(self.delivered)
+
+    @rule(count=st.integers(1, 6))
+    def fail_at_work(self, count: int) -> None:
+        entries = self._taken(count)
+        self._came(entries)
+        if isinstance(entries, Taken):
+            with suppress(ZeroDivisionError), entries:
+                raise ZeroDivisionError
+            self.delivered = list(self.done)
+
+    @rule(count=st.integers(0, 4))
+    def loop(self, count: int) -> None:
+        """Take some in a loop, which is left by `break`."""
+        self.delivered = list(self.done)
+        if self._is_lost():
+            return
+        for number, entry in enumerate(self.consumer):
+            self._request()
+            self._came([entry])
+            if number >= count:
+                return
+        self._request()
+
+    @rule()
+    def commit(self) -> None:
+        self.consumer.commit()
+        self._request()
+        self._assert_stored()
+
+    @rule(count=st.integers(1, 6), fails=st.booleans(), crashes=st.booleans())
+    def batch(self, count: int, fails: bool, crashes: bool) -> None:
+        """Exactly once: the totals and the position are one root."""
+        totals = list(self.totals)
+        try:
+            with self.node.batch():
+                entries = self._taken(count)
+                self._came(entries)
+                for entry in entries:
+                    totals[entry.partition] += 1
+                    self._total(self.node.root, totals)
+                self.consumer.commit()
+                self._request()
+                assert 1 // (not fails)
+        except ZeroDivisionError:
+            self._put_back()
+        else:
+            self.totals = totals
+        if crashes:
+            self.crash()
+
+    def _total(self, root: LatticeCursor, totals: list[int]) -> None:
+        Database.at(root, self.node.own, "totals")["sums"] = totals
+
+    @rule()
+    def crash(self) -> None:
+        """End the process; what is not stored is forgotten."""
+        self.consumer._release()
+        self.consumer = self._opened()
+        self._put_back()
+
+    @rule()
+    def close_and_open(self) -> None:
+        self.consumer.close()
+        begins = self.begins
+        self.consumer = self._opened()
+        stored = self._committed()
+        assert [stored.get(p, begins[p]) for p in (0, 1)] == self.done
+        self._put_back()
+
+    @rule(partition=st.integers(0, 1), ahead=st.integers(-3, 8))
+    def truncate(self, partition: int, ahead: int) -> None:
+        queue = self.node.topic("t")[partition]
+        queue.truncate(min(self.done[partition] + ahead, self.appended[partition]))
+
+    @rule(start=st.sampled_from(["start", "end"]))
+    def seek(self, start: str) -> None:
+        self.consumer.seek(start)  # type: ignore[arg-type]
+        present = self.node.topic("t").partitions()
+        for partition in (0, 1):
+            if partition in present:
+                at_end = start == "end"
+                self.done[partition] = (
+                    self.appended[partition] if at_end else self._start(partition)
+                )
+        self.delivered = list(self.done)
+
+    @invariant()
+    def commits_are_never_ahead_of_what_is_done(self) -> None:
+        assert all(at <= self.done[p] for p, at in self._committed().items())
+
+    @invariant()
+    def positions_are_those_of_the_model(self) -> None:
+        position = {id.partition: at for id, at in self.consumer.position.items()}
+        for partition in self.node.topic("t").partitions():
+            assert position[partition] == self.delivered[partition]
+
+    @invariant()
+    def totals_and_positions_are_one(self) -> None:
+        held = Database.at(self.node.base, self.node.own, "totals").get("sums")
+        assert (list(held) if isinstance(held, Vector) else [0, 0]) == self.totals
+
+    def teardown(self) -> None:
+        """Take what is left."""
+        for _ in range(3):
+            while entries := self._taken(100):
+                self._came(entries)
+        assert self.delivered == self.appended
+
+
+ConsumerAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+test_a_consumer_delivers_whatever_is_not_done = ConsumerAgainstModel.TestCase

@@ -76,8 +76,7 @@ class Stream(ABC, Generic[T]):
 
     def poll(self) -> list[T]:
         """Return the next items that are there, some thousand at most; never waits."""
-        self._refill()
-        items = list(self._ready)
+        items = list(self._ready) if self._refill() else []
         self._ready.clear()
         return items
 
@@ -99,7 +98,9 @@ class Stream(ABC, Generic[T]):
         self._bell.ring()
 
     def _refill(self) -> bool:
-        if not self._ready and not self.closed:
+        if self.closed:
+            return False
+        if not self._ready:
             self._ready.extend(self._fetch())
         return bool(self._ready)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 from datalattice.apps.binding import Binding, Owner, bound
 from datalattice.apps.kv import Database, checked_key
@@ -27,10 +27,11 @@ from datalattice.apps.queue.following import (
     bookmark_at,
 )
 from datalattice.apps.queue.state import QueueState
+from datalattice.apps.valuetypes import T
 from datalattice.cells import Value, Vector, to_text, value_hash
 from datalattice.clock import Clock, present_ms
 from datalattice.cursors import LatticeCursor, Stream
-from datalattice.errors import ConsumerBusy, ReadOnly, StoreLocked, UsageError
+from datalattice.errors import ConsumerBusy, DataLoss, ReadOnly, StoreLocked, UsageError
 
 CONSUMERS: Final = ".consumers"
 """The database of an owner that holds the positions of consumers."""
@@ -39,10 +40,10 @@ Reach = tuple[Value, Owner | None, Value]
 """What a consumer reads: topic, owner, partition. None means all owners, and all partitions."""
 
 
-class Taken(list[QueueEntry[Value]]):
+class Taken(list[QueueEntry[T]], Generic[T]):
     """Entries that `Consumer.take` delivered. In `with` they are done when the block ends well."""
 
-    def __init__(self, consumer: Consumer, entries: list[QueueEntry[Value]]) -> None:
+    def __init__(self, consumer: Consumer[T], entries: list[QueueEntry[T]]) -> None:
         super().__init__(entries)
         self._consumer: Final = consumer
 
@@ -56,7 +57,7 @@ class Taken(list[QueueEntry[Value]]):
             self._consumer.rewind()
 
 
-class Consumer(Stream[QueueEntry[Value]]):
+class Consumer(Stream[QueueEntry[T]]):
     """A named reader of a queue, topic or feed; each entry comes at least once.
 
     Asking for the next entry says that the one before is done. What is done becomes durable every
@@ -73,7 +74,7 @@ class Consumer(Stream[QueueEntry[Value]]):
 
     def __init__(
         self,
-        partitions: PartitionSet,
+        partitions: PartitionSet[T],
         binding: Binding | None,
         name: str,
         reach: Reach,
@@ -96,7 +97,7 @@ class Consumer(Stream[QueueEntry[Value]]):
         self._commit_every_s: Final = commit_every
         self._done: dict[PartitionId, Bookmark] = {}
         self._stored: dict[str, Bookmark] = {}
-        self._delivered: list[QueueEntry[Value]] = []
+        self._delivered: list[QueueEntry[T]] = []
         self._begins: dict[PartitionId, Bookmark] = {}
         self._is_dirty = False
         self._is_stale = False
@@ -128,25 +129,25 @@ class Consumer(Stream[QueueEntry[Value]]):
         self.rewind()
         return self
 
-    def __next__(self) -> QueueEntry[Value]:
+    def __next__(self) -> QueueEntry[T]:
         self._request()
         entry = super().__next__()
         self._delivered.append(entry)
         return entry
 
-    async def __anext__(self) -> QueueEntry[Value]:
+    async def __anext__(self) -> QueueEntry[T]:
         self._request()
         entry = await super().__anext__()
         self._delivered.append(entry)
         return entry
 
-    def poll(self) -> list[QueueEntry[Value]]:
+    def poll(self) -> list[QueueEntry[T]]:
         """Return the next entries that are there; those delivered before are done."""
         self._request()
         self._delivered += (entries := super().poll())
         return entries
 
-    def take(self, count: int, timeout: float = 0.0) -> Taken:
+    def take(self, count: int, timeout: float = 0.0) -> Taken[T]:
         """Return up to `count` entries; those delivered before are done.
 
         Waits up to `timeout` seconds for the first one; the list is empty if none came.
@@ -168,17 +169,18 @@ class Consumer(Stream[QueueEntry[Value]]):
         self._delivered += entries
         return Taken(self, entries)
 
-    def _take_ready(self, count: int) -> list[QueueEntry[Value]]:
-        entries: list[QueueEntry[Value]] = []
+    def _take_ready(self, count: int) -> list[QueueEntry[T]]:
+        entries: list[QueueEntry[T]] = []
         try:
             while len(entries) < count and self._refill():
                 entries.append(self._ready.popleft())
-        except BaseException:
-            self._ready.extendleft(reversed(entries))
-            raise
+        except DataLoss:
+            # The entries before the loss come first; the next request finds it again.
+            if not entries:
+                raise
         return entries
 
-    def _fetch(self) -> list[QueueEntry[Value]]:
+    def _fetch(self) -> list[QueueEntry[T]]:
         return self._partitions.fetch()
 
     # --- what is done ---
@@ -187,8 +189,7 @@ class Consumer(Stream[QueueEntry[Value]]):
         """Say that all delivered entries are done; unlike `commit`, it writes nothing."""
         with self._flush_lock:
             for entry in self._delivered:
-                id = PartitionId(entry.topic, entry.owner, entry.partition)
-                self._done[id] = Bookmark(entry.offset + 1, value_hash(entry.cell))
+                self._done[entry.id] = Bookmark(entry.offset + 1, value_hash(entry.cell))
                 self._is_dirty = True
             self._delivered.clear()
 
@@ -236,6 +237,7 @@ class Consumer(Stream[QueueEntry[Value]]):
             if self._is_dirty:
                 self._flush()
         finally:
+            self._delivered.clear()
             super().close()
             self._release()
 
@@ -247,7 +249,7 @@ class Consumer(Stream[QueueEntry[Value]]):
         self._refresh()
         offsets = {id: mark.next for id, mark in self._marks().items()}
         for entry in self._delivered:
-            offsets[PartitionId(entry.topic, entry.owner, entry.partition)] = entry.offset + 1
+            offsets[entry.id] = entry.offset + 1
         return offsets
 
     @property

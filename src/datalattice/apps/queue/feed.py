@@ -6,7 +6,7 @@ Source: docs/queue.md "Feeds"; docs/design/front-door.md "Handles".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, Generic
 
 from datalattice.apps.binding import Binding, Owner, owner_cell
 from datalattice.apps.queue.consumer import Consumer
@@ -14,12 +14,13 @@ from datalattice.apps.queue.following import Follow, Found, OnLoss, PartitionSet
 from datalattice.apps.queue.lattice import QUEUE_SECTION
 from datalattice.apps.queue.queue import checked_topic
 from datalattice.apps.queue.topic import Topic
+from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
 from datalattice.cells import Index, Map, Value
 from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.cursors import LatticeCursor
 
 
-class Feed:
+class Feed(Generic[T]):
     """A topic of several owners below one root; iteration yields their values by time.
 
     Order holds within a partition. Entries of several partitions come by the times of what is
@@ -27,7 +28,7 @@ class Feed:
     while a feed is followed are read from their start.
     """
 
-    __slots__ = ("_binding", "_clock", "_name", "_owners", "_root")
+    __slots__ = ("_binding", "_clock", "_name", "_owners", "_root", "_type")
 
     def __init__(
         self,
@@ -35,6 +36,7 @@ class Feed:
         name: object,
         owners: Iterable[object] | None = None,
         *,
+        of: type[T] | None = None,
         clock: Clock | None = None,
         binding: Binding | None = None,
     ) -> None:
@@ -42,6 +44,7 @@ class Feed:
         self._root: Final = root
         self._name: Final = checked_topic(name)
         self._owners: Final = None if owners is None else [owner_cell(one) for one in owners]
+        self._type: Final[ValueType[T]] = UNTYPED if of is None else value_type(of)
         self._clock: Final = clock or SystemClock()
         self._binding: Final = binding
 
@@ -57,11 +60,14 @@ class Feed:
         wanted = [key for key in held if self._owners is None or key in self._owners]
         return [self._named(key) for key in wanted if self[key].partitions()]
 
-    def __getitem__(self, owner: object) -> Topic:
+    def __getitem__(self, owner: object) -> Topic[T]:
         """Return the topic of one owner."""
-        return Topic.at(self._root, owner, self._name, clock=self._clock, binding=self._binding)
+        of = None if self._type is UNTYPED else self._type.of
+        return Topic.at(
+            self._root, owner, self._name, of=of, clock=self._clock, binding=self._binding
+        )
 
-    def __iter__(self) -> Iterator[Value]:
+    def __iter__(self) -> Iterator[T]:
         return (entry.value for entry in self.follow(wait=False))
 
     def follow(
@@ -71,7 +77,7 @@ class Feed:
         wait: bool = True,
         timeout: float | None = None,
         on_loss: OnLoss = "raise",
-    ) -> Follow:
+    ) -> Follow[T]:
         """Return the entries of all owners from `start` on: see `Queue.follow`."""
         now_ms = present_ms(self._clock)
         return Follow(self._partitions(on_loss), start, now_ms, wait=wait, timeout=timeout)
@@ -85,7 +91,7 @@ class Feed:
         timeout: float | None = None,
         commit_every: float = 1.0,
         on_loss: OnLoss = "raise",
-    ) -> Consumer:
+    ) -> Consumer[T]:
         """Return the consumer `name` of all owners' entries: see `Queue.consumer`."""
         return Consumer(
             self._partitions(on_loss),
@@ -106,9 +112,9 @@ class Feed:
         for owner in self.owners():
             yield from self[owner].found()
 
-    def _partitions(self, on_loss: OnLoss) -> PartitionSet:
+    def _partitions(self, on_loss: OnLoss) -> PartitionSet[T]:
         root = self._root.path(QUEUE_SECTION)
-        return PartitionSet(root, self._found, self._binding, on_loss)
+        return PartitionSet(root, self._found, self._binding, on_loss, self._type)
 
     def __repr__(self) -> str:
         return f"<Feed {self._name!r}: {len(self.owners())} owners>"

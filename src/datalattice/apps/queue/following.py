@@ -14,17 +14,16 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple
 
 from datalattice.apps.binding import Binding, Owner
 from datalattice.apps.queue.entries import entry_headers, entry_key, entry_stamp_ms, entry_value
 from datalattice.apps.queue.state import QueueState, checked_offset, read_state
-from datalattice.cells import Map, Value, brief, value_hash
+from datalattice.apps.valuetypes import UNTYPED, T, ValueType
+from datalattice.cells import Map, Value, brief, same, value_hash
 from datalattice.cursors import LatticeCursor, Stream
 from datalattice.errors import DataLoss, UsageError
 from datalattice.lattice import RecordsSkipped
-
-T = TypeVar("T")
 
 Start = Literal["start", "end"] | int | datetime | timedelta
 """Where reading begins: an end of the log, an offset (a negative one counts from the end), the
@@ -43,38 +42,89 @@ _YEAR_9999_MS: Final = 253_402_300_799_999
 class PartitionId(NamedTuple):
     """Which partition of which owner's topic; None for what a queue outside a root lacks."""
 
-    topic: Value
+    topic: Any
     owner: Owner | None
-    partition: Value
+    partition: Any
 
     def __str__(self) -> str:
         owner = "" if self.owner is None else f" of {self.owner}"
         return f"{brief(self.topic)}[{brief(self.partition)}]{owner}"
 
 
-class QueueEntry(NamedTuple, Generic[T]):
-    """One record of a queue.
+class QueueEntry(Generic[T]):
+    """One record of a queue, with where it is.
 
-    Units:  time_ms: Unix milliseconds, as the writer's clock gave them.
-    Shapes: cell: the record as it is stored. An element that is not a record has key, value None,
-            time 0 and no headers.
+    Shapes: cell: the record as it is stored. An element that is not a record has key and value
+            None, no headers, and the time 0.
     """
 
-    topic: Value
-    owner: Owner | None
-    partition: Value
-    offset: int
-    key: Value
-    value: T
-    headers: Map
-    time_ms: int
-    cell: Value
+    __slots__ = ("_type", "cell", "id", "offset")
+
+    def __init__(
+        self, id: PartitionId, offset: int, cell: Value, type: ValueType[T] = UNTYPED
+    ) -> None:
+        self.id: Final = id
+        self.offset: Final = offset
+        self.cell: Final = cell
+        self._type: Final = type
+
+    @property
+    def topic(self) -> Any:
+        """The name of the topic."""
+        return self.id.topic
+
+    @property
+    def owner(self) -> Owner | None:
+        """The owner of the topic; None of a queue that stands alone."""
+        return self.id.owner
+
+    @property
+    def partition(self) -> Any:
+        """The id of the partition."""
+        return self.id.partition
+
+    @property
+    def key(self) -> Any:
+        """The key, None if the record has none."""
+        return entry_key(self.cell)
+
+    @property
+    def value(self) -> T:
+        """The value.
+
+        Raises: TypeMismatch: the handle has a type (`of=`), and the stored value does not fit.
+        """
+        return self._type.from_cell(entry_value(self.cell))
+
+    @property
+    def headers(self) -> Map:
+        """The headers; empty if the record has none."""
+        return entry_headers(self.cell)
+
+    @property
+    def time_ms(self) -> int:
+        """The time that the writer's clock gave, in Unix milliseconds."""
+        return entry_stamp_ms(self.cell) or 0
 
     @property
     def time(self) -> datetime:
         """The time as an aware datetime in UTC, at most that of the years 1 and 9999."""
         # A writer may set any 64-bit number.
         return _EPOCH + timedelta(milliseconds=min(max(self.time_ms, _YEAR_1_MS), _YEAR_9999_MS))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, QueueEntry)
+            and (self.id, self.offset) == (other.id, other.offset)
+            and same(self.cell, other.cell)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.offset))
+
+    def __repr__(self) -> str:
+        value = brief(entry_value(self.cell))
+        return f"<QueueEntry {self.offset} of {self.id}: key {brief(self.key)}, value {value}>"
 
 
 def partition_id(cursor: LatticeCursor, binding: Binding | None) -> PartitionId:
@@ -85,21 +135,6 @@ def partition_id(cursor: LatticeCursor, binding: Binding | None) -> PartitionId:
         path[-3] if len(path) >= 3 else None,
         None if owner is None else named,
         path[-1] if path else 0,
-    )
-
-
-def entry_at(id: PartitionId, offset: int, cell: Value) -> QueueEntry[Value]:
-    """Return the record `cell`, which stands at `offset` of a partition."""
-    return QueueEntry(
-        id.topic,
-        id.owner,
-        id.partition,
-        offset,
-        entry_key(cell),
-        entry_value(cell),
-        entry_headers(cell),
-        entry_stamp_ms(cell) or 0,
-        cell,
     )
 
 
@@ -155,13 +190,14 @@ def bookmark_at(state: QueueState, offset: int) -> Bookmark:
     )
 
 
-class PartitionReader:
+class PartitionReader(Generic[T]):
     """The position up to which one partition was read, and the entries read ahead of its user."""
 
-    def __init__(self, id: PartitionId, cursor: LatticeCursor) -> None:
+    def __init__(self, id: PartitionId, cursor: LatticeCursor, type: ValueType[T]) -> None:
         self.id: Final = id
         self.cursor: Final = cursor
-        self.ahead: Final[deque[QueueEntry[Value]]] = deque()
+        self.ahead: Final[deque[QueueEntry[T]]] = deque()
+        self._type: Final = type
         self.mark = Bookmark(0)
         self.has_more = True
 
@@ -184,7 +220,8 @@ class PartitionReader:
         begin, stop = self.mark.next, min(self.mark.next + CHUNK, state.end)
         if begin < stop:
             cells = state.entries.iter_range(begin - state.start, stop - state.start)
-            self.ahead.extend(entry_at(self.id, at, cell) for at, cell in enumerate(cells, begin))
+            id, type = self.id, self._type
+            self.ahead.extend([QueueEntry(id, at, c, type) for at, c in enumerate(cells, begin)])
             self.mark = bookmark_at(state, stop)
         self.has_more = stop < state.end
 
@@ -192,7 +229,7 @@ class PartitionReader:
 Found = Iterable[tuple[PartitionId, LatticeCursor]]
 
 
-class PartitionSet:
+class PartitionSet(Generic[T]):
     """The readers of the partitions that `find` gives.
 
     Shapes: first: gives the position at which a partition that is new is begun: its start.
@@ -204,6 +241,7 @@ class PartitionSet:
         find: Callable[[], Found],
         binding: Binding | None,
         on_loss: OnLoss,
+        type: ValueType[T],
     ) -> None:
         if on_loss not in ("raise", "skip"):
             raise UsageError(f'`on_loss` is "raise" or "skip", got {on_loss!r}')
@@ -211,15 +249,16 @@ class PartitionSet:
         self._find: Final = find
         self._binding: Final = binding
         self._on_loss: Final = on_loss
+        self._type: Final = type
         self._seen: Value = None
-        self.readers: Final[dict[PartitionId, PartitionReader]] = {}
+        self.readers: Final[dict[PartitionId, PartitionReader[T]]] = {}
         self.first: Callable[[PartitionId, QueueState], Bookmark] = _first
 
     def refresh(self) -> None:
         """Take up the partitions that are new."""
         for id, cursor in self._find():
             if id not in self.readers:
-                reader = self.readers[id] = PartitionReader(id, cursor)
+                reader = self.readers[id] = PartitionReader(id, cursor, self._type)
                 reader.move(self.first(id, reader.state()))
 
     def starts(self, start: Start, now_ms: int) -> dict[PartitionId, Bookmark]:
@@ -242,7 +281,7 @@ class PartitionSet:
             if id in self.readers:
                 self.readers[id].move(mark)
 
-    def fetch(self) -> list[QueueEntry[Value]]:
+    def fetch(self) -> list[QueueEntry[T]]:
         """Return the next entries that are there, by time; none if there are none.
 
         Raises: DataLoss: entries were truncated before they were read, or a log has forked.
@@ -258,13 +297,14 @@ class PartitionSet:
         self._seen = value
         return list(self._by_time())
 
-    def _by_time(self) -> Iterator[QueueEntry[Value]]:
+    def _by_time(self) -> Iterator[QueueEntry[T]]:
         """Yield entries that were read ahead, until one reader has to read more."""
-        heads = [
-            (reader.ahead[0].time_ms, order, reader)
-            for order, reader in enumerate(self.readers.values())
-            if reader.ahead
-        ]
+        filled = [reader for reader in self.readers.values() if reader.ahead]
+        if len(filled) == 1:
+            yield from filled[0].ahead
+            filled[0].ahead.clear()
+            return
+        heads = [(reader.ahead[0].time_ms, at, reader) for at, reader in enumerate(filled)]
         heapq.heapify(heads)
         while heads:
             _, order, reader = heads[0]
@@ -313,7 +353,7 @@ def _loss_text(lost: dict[PartitionId, range], forked: dict[PartitionId, int]) -
     return f"{'; '.join(texts)}; go on from another start, or use on_loss='skip'"
 
 
-class Follow(Stream[QueueEntry[Value]]):
+class Follow(Stream[QueueEntry[T]]):
     """The entries of a queue, topic or feed from a start on, as they are appended.
 
     Raises: DataLoss: when it is asked for entries that were truncated, or the log has forked; see
@@ -322,7 +362,7 @@ class Follow(Stream[QueueEntry[Value]]):
 
     def __init__(
         self,
-        partitions: PartitionSet,
+        partitions: PartitionSet[T],
         start: Start,
         now_ms: int,
         *,
@@ -333,5 +373,5 @@ class Follow(Stream[QueueEntry[Value]]):
         partitions.move(partitions.starts(start, now_ms))
         super().__init__(partitions.root, wait=wait, timeout=timeout)
 
-    def _fetch(self) -> list[QueueEntry[Value]]:
+    def _fetch(self) -> list[QueueEntry[T]]:
         return self._partitions.fetch()

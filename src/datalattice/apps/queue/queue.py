@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from operator import index
-from typing import Any, Final, Self, overload
+from typing import Final, Generic, Self, overload
 
 from datalattice.apps.binding import Binding, owner_cell
 from datalattice.apps.queue import state as states
@@ -29,7 +29,6 @@ from datalattice.apps.queue.following import (
     PartitionSet,
     QueueEntry,
     Start,
-    entry_at,
     partition_id,
 )
 from datalattice.apps.queue.lattice import (
@@ -39,6 +38,7 @@ from datalattice.apps.queue.lattice import (
 )
 from datalattice.apps.queue.metadata import checked_meta_key
 from datalattice.apps.queue.state import QueueState, checked_offset, read_state
+from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
 from datalattice.cells import EMPTY_VECTOR, Value, Vector, html_table, to_cell
 from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.cursors import LatticeCursor, RootLattice
@@ -49,7 +49,7 @@ HTML_RECORDS_MAX: Final = 10
 """Most records in a notebook's table of a queue."""
 
 
-class Queue:
+class Queue(Generic[T]):
     """One partition of a topic.
 
     Records are read by absolute offset and stay until they are truncated; each reader keeps its own
@@ -57,13 +57,20 @@ class Queue:
     object. A queue has one writer: only one process, or one fork at a time, should append to it.
     """
 
-    __slots__ = ("_binding", "_clock", "_cursor")
+    __slots__ = ("_binding", "_clock", "_cursor", "_type")
 
     def __init__(
-        self, cursor: LatticeCursor, clock: Clock | None = None, *, binding: Binding | None = None
+        self,
+        cursor: LatticeCursor,
+        clock: Clock | None = None,
+        *,
+        of: type[T] | None = None,
+        binding: Binding | None = None,
     ) -> None:
+        """Make a handle; `of` is the Python type of its values, by default any (`valuetypes`)."""
         self._cursor = cursor
         self._clock = clock or SystemClock()
+        self._type: ValueType[T] = UNTYPED if of is None else value_type(of)
         self._binding = binding
 
     @classmethod
@@ -79,6 +86,7 @@ class Queue:
         topic: object,
         partition: object = 0,
         *,
+        of: type[T] | None = None,
         clock: Clock | None = None,
         binding: Binding | None = None,
     ) -> Self:
@@ -89,7 +97,7 @@ class Queue:
         Raises: UsageError: the topic's name is empty.
         """
         path = (QUEUE_SECTION, owner_cell(owner), VALUE, checked_topic(topic), PARTITIONS)
-        return cls(root.path(*path, to_cell(partition)), clock, binding=binding)
+        return cls(root.path(*path, to_cell(partition)), clock, of=of, binding=binding)
 
     @property
     def id(self) -> PartitionId:
@@ -107,7 +115,7 @@ class Queue:
 
     # --- append -----------------------------------------------------------------------------
 
-    def offer(self, value: object, *, key: object = None, headers: object = None) -> int:
+    def offer(self, value: T, *, key: object = None, headers: object = None) -> int:
         """Append one record and return its absolute offset.
 
         A value of None is a tombstone: compaction removes its key.
@@ -115,11 +123,12 @@ class Queue:
         Raises: TypeMismatch: `headers` is not a mapping. NoSigningKey: the queue belongs to an
                 owner and no key is at hand.
         """
-        return self._append([value], [key], None if headers is None else [headers]).start
+        cell = value if self._type is UNTYPED else self._type.to_cell(value)
+        return self._append([cell], [key], None if headers is None else [headers]).start
 
     def offer_many(
         self,
-        values: Iterable[object],
+        values: Iterable[T],
         *,
         keys: Iterable[object] | None = None,
         headers: Iterable[object] | None = None,
@@ -131,7 +140,8 @@ class Queue:
         Cost:   one signature for the batch, if the queue belongs to an owner.
         Raises: UsageError: `keys` or `headers` differ in length from `values`; nothing is appended.
         """
-        return self._append(values, keys, headers)
+        cells = values if self._type is UNTYPED else self._type.to_cells(values)
+        return self._append(cells, keys, headers)
 
     def _append(
         self,
@@ -175,9 +185,9 @@ class Queue:
 
     # --- read -------------------------------------------------------------------------------
 
-    def peek(self, offset: int) -> Value:
+    def peek(self, offset: int) -> T | None:
         """Return the value of the record at `offset`, None if the queue does not hold it."""
-        return entry_value(self.peek_entry(offset))
+        return self._value_of(self.peek_entry(offset))
 
     def peek_entry(self, offset: int) -> Value:
         """Return the record at `offset`, None if it is truncated or not yet appended."""
@@ -187,18 +197,18 @@ class Queue:
             return None
         return state.entries[offset - state.start]
 
-    def peek_first(self) -> Value:
+    def peek_first(self) -> T | None:
         """Return the value of the oldest record, None if the queue is empty."""
-        return entry_value(self.peek_first_entry())
+        return self._value_of(self.peek_first_entry())
 
     def peek_first_entry(self) -> Value:
         """Return the oldest record, None if the queue is empty."""
         entries = self.state().entries
         return entries[0] if entries else None
 
-    def peek_last(self) -> Value:
+    def peek_last(self) -> T | None:
         """Return the value of the newest record, None if the queue is empty."""
-        return entry_value(self.peek_last_entry())
+        return self._value_of(self.peek_last_entry())
 
     def peek_last_entry(self) -> Value:
         """Return the newest record, None if the queue is empty."""
@@ -206,7 +216,10 @@ class Queue:
         return entries[-1] if entries else None
 
     def range(self, first: int, last: int) -> Vector:
-        """Return the values that the queue holds at offsets `first` to `last`, both included."""
+        """Return the values that the queue holds at offsets `first` to `last`, both included.
+
+        They are cells, also if the handle has a type.
+        """
         state, low, high = self._clamped(first, last)
         values = entry_values(state.entries, low, high)
         return Vector.of(values) if values else EMPTY_VECTOR
@@ -226,9 +239,7 @@ class Queue:
         end = state.end if last is None else min(checked_offset("last", last) + 1, state.end)
         return state, low - state.start, max(low, end) - state.start
 
-    def entries(
-        self, start: int | None = None, stop: int | None = None
-    ) -> Iterator[QueueEntry[Value]]:
+    def entries(self, start: int | None = None, stop: int | None = None) -> Iterator[QueueEntry[T]]:
         """Yield the entries of the offsets `start` to `stop` - 1 that are there at the call.
 
         Negative offsets count from the end, as in `queue[start:stop]`.
@@ -237,15 +248,16 @@ class Queue:
         state = self.state()
         held, id = _held(state, start, stop), self.id
         cells = state.entries.iter_range(held.start - state.start, held.stop - state.start)
-        return (entry_at(id, offset, cell) for offset, cell in zip(held, cells, strict=True))
+        type = self._type
+        return (QueueEntry(id, at, cell, type) for at, cell in zip(held, cells, strict=True))
 
     @overload
-    def __getitem__(self, at: int) -> Any: ...
+    def __getitem__(self, at: int) -> T: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[Any]: ...
+    def __getitem__(self, at: slice) -> list[T]: ...
 
-    def __getitem__(self, at: int | slice) -> Any:
+    def __getitem__(self, at: int | slice) -> T | list[T]:
         """Return the value at an absolute offset, or those of a half-open range of offsets.
 
         Negative offsets count from the end. A range is clamped to the offsets that are there.
@@ -256,7 +268,7 @@ class Queue:
             if at.step not in (None, 1):
                 raise UsageError(f"a range of offsets has no step, got {at.step!r}; slice the list")
             held = _held(state, at.start, at.stop)
-            return entry_values(state.entries, held.start - state.start, held.stop - state.start)
+            return self._values(state.entries, held.start - state.start, held.stop - state.start)
         wanted = index(at)
         offset = wanted if wanted >= 0 else state.end + wanted
         if not state.start <= offset < state.end:
@@ -264,7 +276,13 @@ class Queue:
                 f"there is no record at {wanted}: the queue holds {len(state.entries)} records, "
                 f"from offset {state.start} to {state.end - 1}"
             )
-        return entry_value(state.entries[offset - state.start])
+        return self._type.from_cell(entry_value(state.entries[offset - state.start]))
+
+    def _values(self, entries: Vector, start: int, stop: int) -> list[T]:
+        return [self._type.from_cell(cell) for cell in entry_values(entries, start, stop)]
+
+    def _value_of(self, entry: Value) -> T | None:
+        return None if entry is None else self._type.from_cell(entry_value(entry))
 
     def start_offset(self) -> int:
         """Return the offset of the oldest record; of an empty queue, that of the next record."""
@@ -289,15 +307,15 @@ class Queue:
         # Without this, `if queue:` would test for records rather than for None.
         return True
 
-    def __iter__(self) -> Iterator[Value]:
+    def __iter__(self) -> Iterator[T]:
         entries = self.state().entries
         for at in range(0, len(entries), CHUNK):
-            yield from entry_values(entries, at, at + CHUNK)
+            yield from self._values(entries, at, at + CHUNK)
 
-    def __reversed__(self) -> Iterator[Value]:
+    def __reversed__(self) -> Iterator[T]:
         entries = self.state().entries
         for end in range(len(entries), 0, -CHUNK):
-            yield from reversed(entry_values(entries, max(end - CHUNK, 0), end))
+            yield from reversed(self._values(entries, max(end - CHUNK, 0), end))
 
     def __contains__(self, value: object) -> bool:
         raise UnsupportedOperation(
@@ -314,7 +332,7 @@ class Queue:
         wait: bool = True,
         timeout: float | None = None,
         on_loss: OnLoss = "raise",
-    ) -> Follow:
+    ) -> Follow[T]:
         """Return the entries from `start` on, and then each new one as it is appended.
 
             for entry in queue.follow("end"): ...
@@ -338,7 +356,7 @@ class Queue:
         timeout: float | None = None,
         commit_every: float = 1.0,
         on_loss: OnLoss = "raise",
-    ) -> Consumer:
+    ) -> Consumer[T]:
         """Return the consumer `name` of this queue, which goes on where it was left: `Consumer`.
 
         Args:   start: where it begins when it has no stored position. commit_every: seconds. The
@@ -358,9 +376,9 @@ class Queue:
             commit_every=commit_every,
         )
 
-    def _partitions(self, on_loss: OnLoss) -> PartitionSet:
+    def _partitions(self, on_loss: OnLoss) -> PartitionSet[T]:
         found = [(self.id, self._cursor)]
-        return PartitionSet(self._cursor, lambda: found, self._binding, on_loss)
+        return PartitionSet(self._cursor, lambda: found, self._binding, on_loss, self._type)
 
     # --- metadata and maintenance -----------------------------------------------------------
 
@@ -394,9 +412,10 @@ class Queue:
 
     # --- fork and sync ----------------------------------------------------------------------
 
-    def fork(self) -> Queue:
+    def fork(self) -> Queue[T]:
         """Return a working copy; its `sync` merges its writes into this queue."""
-        return Queue(self._cursor.fork(), self._clock, binding=self._binding)
+        of = None if self._type is UNTYPED else self._type.of
+        return Queue(self._cursor.fork(), self._clock, of=of, binding=self._binding)
 
     def sync(self) -> None:
         """Merge a fork's writes into its parent; of a root cursor, write it to its store."""

@@ -8,7 +8,7 @@ Source: CAD040; docs/queue.md "Choice of partition", "Several devices", "Topics"
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Self
+from typing import Final, Generic, Self
 
 from datalattice.apps.binding import Binding, owner_cell
 from datalattice.apps.queue import state as states
@@ -33,6 +33,7 @@ from datalattice.apps.queue.lattice import (
 from datalattice.apps.queue.metadata import checked_meta_key, put_metadata
 from datalattice.apps.queue.queue import Queue, checked_topic
 from datalattice.apps.queue.state import read_state
+from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
 from datalattice.cells import (
     EMPTY_INDEX,
     EMPTY_MAP,
@@ -139,14 +140,14 @@ def _in_order(ids: list[Value]) -> list[Value]:
     return sorted(ids, key=rank)
 
 
-class Topic:
+class Topic(Generic[T]):
     """A topic over one cursor: partitions by id (normally 0 to n - 1) and metadata.
 
     Reading writes nothing: a topic and its partitions are created by their first write. Iteration
     yields the values of all partitions that are there, by time.
     """
 
-    __slots__ = ("_binding", "_clock", "_count", "_cursor")
+    __slots__ = ("_binding", "_clock", "_count", "_cursor", "_type")
 
     def __init__(
         self,
@@ -154,10 +155,12 @@ class Topic:
         clock: Clock | None = None,
         *,
         partitions: int | None = None,
+        of: type[T] | None = None,
         binding: Binding | None = None,
     ) -> None:
         self._cursor = cursor
         self._clock = clock or SystemClock()
+        self._type: ValueType[T] = UNTYPED if of is None else value_type(of)
         self._binding = binding
         self._count = None if partitions is None else checked_count(partitions)
         self._wanted_count(self.num_partitions)
@@ -175,6 +178,7 @@ class Topic:
         name: object,
         partitions: int | None = None,
         *,
+        of: type[T] | None = None,
         clock: Clock | None = None,
         binding: Binding | None = None,
     ) -> Self:
@@ -184,19 +188,23 @@ class Topic:
         Raises: UsageError: the topic has another number of partitions, or the name is empty.
         """
         path = (QUEUE_SECTION, owner_cell(owner), VALUE, checked_topic(name))
-        return cls(root.path(*path), clock, partitions=partitions, binding=binding)
+        return cls(root.path(*path), clock, partitions=partitions, of=of, binding=binding)
 
     @property
     def cursor(self) -> LatticeCursor:
         """The cursor below this topic."""
         return self._cursor
 
-    def partition(self, partition_id: object) -> Queue:
+    def partition(self, partition_id: object) -> Queue[T]:
         """Return the queue of one partition; `partition_id` is an integer or any cell."""
         path = (PARTITIONS, to_cell(partition_id))
-        return Queue(self._cursor.path(*path), self._clock, binding=self._binding)
+        cursor = self._cursor.path(*path)
+        return Queue(cursor, self._clock, of=self._of(), binding=self._binding)
 
-    def __getitem__(self, partition_id: object) -> Queue:
+    def _of(self) -> type[T] | None:
+        return None if self._type is UNTYPED else self._type.of
+
+    def __getitem__(self, partition_id: object) -> Queue[T]:
         return self.partition(partition_id)
 
     def partitions(self) -> list[Value]:
@@ -241,7 +249,7 @@ class Topic:
 
     def offer(
         self,
-        value: object,
+        value: T,
         *,
         key: object = None,
         headers: object = None,
@@ -258,7 +266,7 @@ class Topic:
 
     def offer_many(
         self,
-        values: Iterable[object],
+        values: Iterable[T],
         *,
         keys: Iterable[object] | None = None,
         headers: Iterable[object] | None = None,
@@ -271,7 +279,8 @@ class Topic:
         Raises: as `offer`. UsageError: `keys` or `headers` differ in length from `values`; nothing
                 is appended.
         """
-        rows = listed("values", values)
+        cells = values if self._type is UNTYPED else self._type.to_cells(values)
+        rows = listed("values", cells)
         key_row, header_row = row_of("keys", keys, len(rows)), row_of("headers", headers, len(rows))
         count = self._wanted_count(self.num_partitions)
         by_partition: dict[Value, list[int]] = {}
@@ -319,7 +328,7 @@ class Topic:
 
     # --- follow ---
 
-    def __iter__(self) -> Iterator[Value]:
+    def __iter__(self) -> Iterator[T]:
         return (entry.value for entry in self.follow(wait=False))
 
     def follow(
@@ -329,7 +338,7 @@ class Topic:
         wait: bool = True,
         timeout: float | None = None,
         on_loss: OnLoss = "raise",
-    ) -> Follow:
+    ) -> Follow[T]:
         """Return the entries of all partitions from `start` on: see `Queue.follow`.
 
         Order holds within a partition; those of several partitions come by time. A partition that
@@ -347,7 +356,7 @@ class Topic:
         timeout: float | None = None,
         commit_every: float = 1.0,
         on_loss: OnLoss = "raise",
-    ) -> Consumer:
+    ) -> Consumer[T]:
         """Return the consumer `name` of all partitions: see `Queue.consumer`."""
         id = self.partition(0).id
         return Consumer(
@@ -368,15 +377,19 @@ class Topic:
             queue = self.partition(id)
             yield queue.id, queue.cursor
 
-    def _partitions(self, on_loss: OnLoss) -> PartitionSet:
-        return PartitionSet(self._cursor, self.found, self._binding, on_loss)
+    def _partitions(self, on_loss: OnLoss) -> PartitionSet[T]:
+        return PartitionSet(self._cursor, self.found, self._binding, on_loss, self._type)
 
     # --- fork and sync ---
 
-    def fork(self) -> Topic:
+    def fork(self) -> Topic[T]:
         """Return a working copy; its writes arrive here with its `sync`."""
         return Topic(
-            self._cursor.fork(), self._clock, partitions=self._count, binding=self._binding
+            self._cursor.fork(),
+            self._clock,
+            partitions=self._count,
+            of=self._of(),
+            binding=self._binding,
         )
 
     def sync(self) -> None:

@@ -1,0 +1,107 @@
+"""A node for the tests of handles: one root in memory, with batches and locks, and no folder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from datalattice.apps.binding import Owner
+from datalattice.apps.queue import Feed, Queue, Topic
+from datalattice.cells import Value
+from datalattice.clock import Clock
+from datalattice.crypto import KeyPair, KeyRing
+from datalattice.cursors import LatticeCursor, RootLattice
+from datalattice.errors import StoreLocked
+from datalattice.lattice import MergeContext, MergeNotice, root_lattice
+
+T = TypeVar("T")
+
+
+class MemoryBinding:
+    """A `Binding` over a root in memory. `fails` is raised by the end of a batch, if it is set."""
+
+    def __init__(self, key_pair: KeyPair, clock: Clock, *others: KeyPair) -> None:
+        context = MergeContext(key_pair=key_pair, keys=KeyRing(key_pair, *others))
+        self.clock: Final = clock
+        self.base: Final[LatticeCursor] = RootLattice(root_lattice(), None, context)
+        self.reports: Final[list[MergeNotice]] = []
+        self.held: Final[set[str]] = set()
+        self.fails: Exception | None = None
+        self.is_read_only = False
+        self.edit_threads: Final[list[threading.Thread]] = []
+        self._key_pair: Final = key_pair
+        self._draft: LatticeCursor | None = None
+        self._undos: list[Callable[[], None]] = []
+
+    @property
+    def root(self) -> LatticeCursor:
+        """The root, or the draft of the batch."""
+        return self.base if self._draft is None else self._draft
+
+    @property
+    def own(self) -> bytes:
+        """The public key of the owner."""
+        return self._key_pair.public_key
+
+    def owner(self, key: Value) -> Owner:
+        """Return an owner without a local name."""
+        return Owner(key)
+
+    def edit(self, change: Callable[[LatticeCursor], T]) -> T:
+        """Make a change on a fork, and merge that in one step."""
+        fork = self.root.fork()
+        result = change(fork)
+        fork.sync()
+        self.edit_threads.append(threading.current_thread())
+        return result
+
+    def on_undo(self, undo: Callable[[], None]) -> bool:
+        """Note what to call when the batch fails."""
+        if self._draft is not None and undo not in self._undos:
+            self._undos.append(undo)
+        return self._draft is not None
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Gather writes; all or none of them are kept."""
+        self._draft = self.base.fork()
+        is_done = False
+        try:
+            yield
+            self._publish(self._draft)
+            is_done = True
+        finally:
+            self._draft = None
+            undos, self._undos = self._undos, []
+            for undo in [] if is_done else undos:
+                undo()
+
+    def _publish(self, draft: LatticeCursor) -> None:
+        if self.fails is not None:
+            raise self.fails
+        draft.sync()
+
+    def hold(self, name: str) -> Callable[[], None]:
+        """Take a lock of this object."""
+        if name in self.held:
+            raise StoreLocked(f"{name} is taken")
+        self.held.add(name)
+        return lambda: self.held.discard(name)
+
+    def report(self, event: MergeNotice) -> None:
+        """Keep a report."""
+        self.reports.append(event)
+
+    def queue(self, name: str, partition: object = 0) -> Queue:
+        """Return a queue of the owner, below the root."""
+        return Queue.at(self.root, self.own, name, partition, clock=self.clock, binding=self)
+
+    def topic(self, name: str, partitions: int | None = None) -> Topic:
+        """Return a topic of the owner, below the root."""
+        return Topic.at(self.root, self.own, name, partitions, clock=self.clock, binding=self)
+
+    def feed(self, name: str) -> Feed:
+        """Return the feed of a topic of all owners below the root."""
+        return Feed(self.root, name, clock=self.clock, binding=self)
