@@ -324,10 +324,11 @@ def test_times_of_large_structures_are_remembered_and_right() -> None:
 # --- states that our own writers make -------------------------------------------------------------
 
 KEYS = st.sampled_from([LONG + "k", LONG + "l"])
+SPANS = st.none() | st.integers(1, 6).map(lambda ms: ms / 1_000)
 OPERATIONS = st.one_of(
-    st.tuples(st.just("set"), KEYS, LEAVES, EXPIRIES),
+    st.tuples(st.just("set"), KEYS, LEAVES, SPANS),
     st.tuples(st.just("delete"), KEYS),
-    st.tuples(st.just("expire"), KEYS, st.integers(1, 6)),
+    st.tuples(st.just("expire"), KEYS, SPANS.filter(bool)),
     st.tuples(st.just("persist"), KEYS),
     st.tuples(st.just("hset"), KEYS, st.sampled_from("ab"), LEAVES),
     st.tuples(st.just("hdel"), KEYS, st.sampled_from("ab")),
@@ -338,7 +339,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("rpush"), KEYS, st.integers(0, 3)),
     st.tuples(st.just("lpop"), KEYS),
     st.tuples(st.just("incr"), KEYS, st.integers(-3, 3)),
-    st.tuples(st.just("gc"), st.integers(0, 3)),
+    st.tuples(st.just("gc"), st.integers(0, 3).map(lambda ms: ms / 1_000)),
     st.tuples(st.just("clear")),
 )
 
@@ -548,21 +549,21 @@ def model_write(model: Model, operation: tuple[Any, ...], now: int) -> None:
         for key, entry in list(model.items()):
             due = entry[3] if entry[3] is not None and now >= entry[3] else -1
             age = max(now - max(entry[2], due), 0)
-            if _seen(entry, now) in ("dead", "empty") and age >= arguments[0]:
+            if _seen(entry, now) in ("dead", "empty") and age >= round(arguments[0] * 1_000):
                 del model[key]
         return
     key = str(arguments[0])
     entry, seen = model.get(key), _seen(model.get(key), now)
     stamp = _replace(entry, now)
     if name == "set":
-        due = None if arguments[2] is None else now + arguments[2]
+        due = None if arguments[2] is None else now + round(arguments[2] * 1_000)
         model[key] = Vector.of((arguments[1], 0, stamp, due))
     elif name == "delete":
         if seen == "live":
             model[key] = Vector.of((None, None, stamp, None))
     elif name in ("expire", "persist"):
         if entry is not None and seen == "live" and (name == "expire" or entry[3] is not None):
-            due = now + arguments[1] if name == "expire" else None
+            due = now + round(arguments[1] * 1_000) if name == "expire" else None
             parts = _plain(entry)
             tail = (parts[4],) if parts is not None and parts[4] >= 0 else ()
             model[key] = Vector.of((entry[0], entry[1], stamp, due, *tail))

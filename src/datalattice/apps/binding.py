@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar
 
 from datalattice.cells import Value, to_cell
 from datalattice.cursors import LatticeCursor
-from datalattice.errors import UsageError
+from datalattice.errors import NoSigningKey, UsageError
 from datalattice.lattice import MergeNotice, did_of
 
 T = TypeVar("T")
@@ -131,4 +131,32 @@ def bound(binding: Binding | None, call: str) -> Binding:
     return binding
 
 
-__all__ = ["Binding", "Owner", "bound", "owner_cell"]
+def handle_text(
+    kind: str, name: str, owner: Value, binding: Binding | None, state: Callable[[], str]
+) -> str:
+    """Return the `repr` of a handle: `<Database 'shop' of north (read only): 2 keys>`.
+
+    It never raises: what `state` raises stands in its place.
+    """
+    try:
+        shown = _owner_text(owner, binding)
+        if binding is not None and binding.is_read_only:
+            shown += " (read only)"
+        return f"<{kind} {name}{shown}: {state()}>"
+    except Exception as error:  # noqa: BLE001 - a debugger calls it at any time, also after close
+        return f"<{kind} {name}: {type(error).__name__}>"
+
+
+def _owner_text(owner: Value, binding: Binding | None) -> str:
+    if owner is None:
+        return ""
+    if binding is None:
+        return f" of {Owner(owner)}"
+    try:
+        is_own = owner == binding.own
+    except NoSigningKey:  # a folder that is only read has no key
+        is_own = False
+    return " of own" if is_own else f" of {binding.owner(owner)}"
+
+
+__all__ = ["Binding", "Owner", "bound", "handle_text", "owner_cell"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Annotated, Final
 
 import typer
 
-from datalattice.apps.kv import GC_AGE_MS, Database, KeyChange
+from datalattice.apps.kv import GC_AGE, Database, KeyChange
 from datalattice.cells import Value
 from datalattice.cli.databases import (
     choose_database,
@@ -117,8 +118,8 @@ def keys(
     show(json, rows, text)
 
 
-def _left(ttl_ms: int) -> int | None:
-    return None if ttl_ms < 0 else ttl_ms
+def _left(left: timedelta | None) -> int | None:
+    return None if left is None else left // timedelta(milliseconds=1)
 
 
 @app.command("get")
@@ -195,8 +196,9 @@ def ttl(
 ) -> None:
     """Print the milliseconds until a key expires: -1 never, -2 there is no key."""
     with reading_database(dir, db, owner) as database:
-        left = database.ttl(key)
-    _say(json, key, "ttl_ms", left)
+        left = _left(database.ttl(key))
+        absent = -1 if key in database else -2
+    _say(json, key, "ttl_ms", absent if left is None else left)
 
 
 @app.command("hget")
@@ -265,6 +267,10 @@ def _print_change(change: KeyChange, as_json: bool) -> None:
         print_lines([f"{change.key}\t{change.type}\t{value_text(change.value)}"])
 
 
+def _span(ttl_ms: int | None) -> float | None:
+    return None if ttl_ms is None else ttl_ms / 1_000
+
+
 # --- writing --------------------------------------------------------------------------------------
 
 
@@ -280,7 +286,7 @@ def set_(
 ) -> None:
     """Set a value; it replaces anything under the key. The database is made if there is none."""
     cell = parse_value(value, form)
-    edit_database(dir, db, lambda database: database.set(key, cell, ttl_ms))
+    edit_database(dir, db, lambda database: database.set(key, cell, _span(ttl_ms)))
     show(json, {"key": key, "value": value_json(cell)}, lambda: None)
 
 
@@ -310,7 +316,12 @@ def expire(
     json: JsonOption = False,
 ) -> None:
     """Let a key expire; print whether there is one."""
-    _say(json, key, "done", edit_database(dir, db, lambda database: database.expire(key, ttl_ms)))
+    _say(
+        json,
+        key,
+        "done",
+        edit_database(dir, db, lambda database: database.expire(key, ttl_ms / 1_000)),
+    )
 
 
 @app.command("persist")
@@ -464,10 +475,10 @@ def gc(
     db: DbArgument,
     min_age_ms: Annotated[
         int, typer.Option("--min-age", help="Only what is as many milliseconds old.")
-    ] = GC_AGE_MS,
+    ] = GC_AGE // timedelta(milliseconds=1),
     dir: DirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Forget tombstones and expired keys; print how many. Only when all replicas have synced."""
-    gone = edit_database(dir, db, lambda database: database.gc(min_age_ms))
+    gone = edit_database(dir, db, lambda database: database.gc(min_age_ms / 1_000))
     show(json, {"database": db, "forgotten": gone}, lambda: print_lines([str(gone)]))

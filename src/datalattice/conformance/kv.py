@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Final
 
 from datalattice.apps.kv import Database, KVEntryLattice, KVStoreLattice
@@ -101,14 +102,22 @@ class _Databases(SequenceRun[Database]):
 
     @operation("key", "value", "ttl", silent=True)
     def set(self, step: Fields) -> None:
-        ttl_ms = None if step.get("ttl") is None else need_int(step, "ttl")
-        self.on(step).set(need_text(step, "key"), need_cell(step, "value"), ttl_ms)
+        ttl = None if step.get("ttl") is None else need_int(step, "ttl") / 1_000
+        self.on(step).set(need_text(step, "key"), need_cell(step, "value"), ttl)
 
     @operation("key", "ttl")
     def expire(self, step: Fields) -> None:
-        done = self.on(step).expire(need_text(step, "key"), need_int(step, "ttl"))
+        done = self.on(step).expire(need_text(step, "key"), need_int(step, "ttl") / 1_000)
         wanted = need(step, "returns")
         expect("returns", int(wanted) if isinstance(wanted, bool) else wanted, int(done))
+
+
+def _ttl_ms(database: Database, key: str) -> int:
+    """Return the milliseconds until a key expires; -1 for never, -2 if it is not live."""
+    left = database.ttl(key)
+    if left is not None:
+        return left // timedelta(milliseconds=1)
+    return -1 if key in database else -2
 
 
 def _score(step: Fields, name: str) -> float:
@@ -159,7 +168,7 @@ _CALLS: Final[dict[str, _Call]] = {
     "get": (Database.get, (), returned_cell),
     "del": (Database.delete, (), returned),
     "exists": (Database.__contains__, (), returned),
-    "ttl": (Database.ttl, (), returned),
+    "ttl": (_ttl_ms, (), returned),
     "type": (Database.type, (), returned),
     "hset": (Database.hset, ("field", "value"), _returned_none),
     "hget": (Database.hget, ("field",), returned_cell),

@@ -81,7 +81,7 @@ def test_what_every_application_writes_contains_what_was_there() -> None:
 
     steps: list[Callable[[], object]] = [
         lambda: shop.__setitem__("a", 1),
-        lambda: shop.set("b", 2, ttl_ms=10),
+        lambda: shop.set("b", 2, ttl=0.01),
         lambda: shop.zadd("scores", 7.5, "Ada"),
         lambda: shop.hset_many("fields", {"one": 1, "two": 2}),
         lambda: shop.incr("visits", 5),

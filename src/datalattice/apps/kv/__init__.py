@@ -12,7 +12,7 @@ from datalattice.apps.kv.entries import ZERO_ENTRY, Entry, read_entry
 from datalattice.apps.kv.joining import ENTRIES
 from datalattice.apps.kv.keys import KEY_BYTES_MAX, checked_key
 from datalattice.apps.kv.lattice import KV_SECTION, KVEntryLattice, KVStoreLattice, kv_section
-from datalattice.apps.kv.operations import GC_AGE_MS, NO_EXPIRY, NO_KEY
+from datalattice.apps.kv.operations import GC_AGE
 from datalattice.apps.kv.showing import (
     TYPE_TAGS,
     checked_shown,
@@ -27,11 +27,9 @@ __all__ = [
     "DEFAULT_NAME",
     "DEFAULT_REPLICA",
     "ENTRIES",
-    "GC_AGE_MS",
+    "GC_AGE",
     "KEY_BYTES_MAX",
     "KV_SECTION",
-    "NO_EXPIRY",
-    "NO_KEY",
     "TYPE_TAGS",
     "ZERO_ENTRY",
     "Batch",

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 from typing import Any, Final, Self
 
-from datalattice.apps.kv.operations import Operations, Step, T
+from datalattice.apps.kv.operations import Operations, R, Step
 from datalattice.apps.kv.typed import TypedOperations
+from datalattice.apps.valuetypes import T
 from datalattice.cells import Index, same
 from datalattice.errors import UsageError
 
 
-class Batch(TypedOperations):
+class Batch(TypedOperations[T]):
     """Writes to a database that are committed together; from `Database.batch`, for one thread."""
 
     __slots__ = ("_base", "_database", "_done", "_staged", "_steps")
 
-    def __init__(self, database: Operations) -> None:
+    def __init__(self, database: Operations[T]) -> None:
         self._clock = database._clock
+        self._type = database._type
         self._replica = database.replica
         self._database: Final = database
         self._base: Final = database.store()
@@ -35,7 +37,7 @@ class Batch(TypedOperations):
         """Return the store as this batch sees it: the snapshot at its start plus its own writes."""
         return self._staged
 
-    def _apply(self, step: Step[T]) -> T:
+    def _apply(self, step: Step[R]) -> R:
         if self._done:
             raise UsageError("the batch is over: begin another one")
         self._staged, result = step(self._staged)

@@ -7,17 +7,19 @@ Source: CAD037; docs/kv.md "Replicas", "Layout", "Batches", "Watching", "Forks a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from datalattice.apps.binding import Binding, handle_text, owner_cell
 from datalattice.apps.kv.batch import Batch
 from datalattice.apps.kv.entries import VALUE as VALUE_FIELD
 from datalattice.apps.kv.entries import Entry
 from datalattice.apps.kv.keys import checked_text
 from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
-from datalattice.apps.kv.operations import Step, T
+from datalattice.apps.kv.operations import R, Step
 from datalattice.apps.kv.showing import shown_value
 from datalattice.apps.kv.typed import TypedOperations
 from datalattice.apps.kv.watching import Watch
+from datalattice.apps.valuetypes import UNTYPED, T, value_type
 from datalattice.cells import (
     EMPTY_INDEX,
     EMPTY_MAP,
@@ -56,14 +58,15 @@ STORE: Final = KVStoreLattice()
 REPLICAS: Final = OwnerLattice(MapLattice(STORE))
 
 
-class Database(TypedOperations):
+class Database(TypedOperations[T]):
     """A database: keys with values, hashes, sets, sorted sets, lists and counters.
 
     It is a mutable mapping of plain values, with methods for the other types. Every write is one
-    atomic update of the cursor, so threads may share a database object.
+    atomic update of the cursor, so threads may share a database object. `of` is the Python type of
+    the plain values; without it they are cells.
     """
 
-    __slots__ = ("_cursor", "_held", "_name", "_owner")
+    __slots__ = ("_binding", "_cursor", "_held", "_name", "_owner")
 
     _held: tuple[object, Index] | None
     """The cursor's version at the last read, and the store read then."""
@@ -76,14 +79,18 @@ class Database(TypedOperations):
         *,
         name: str = DEFAULT_NAME,
         owner: object = None,
+        of: type[T] | None = None,
+        binding: Binding | None = None,
     ) -> None:
         key_pair = cursor.context.key_pair
+        self._type = UNTYPED if of is None else value_type(of)
+        self._binding = binding
         self._cursor = cursor
         self._held = None
         self._clock = clock or SystemClock()
         self._name = checked_name(name)
         self._replica = checked_replica(replica, cursor.context)
-        given = to_cell(owner)
+        given = owner_cell(owner)
         self._owner: Value = key_pair.public_key if given is None and key_pair else given
 
     @classmethod
@@ -95,6 +102,7 @@ class Database(TypedOperations):
         replica: str | None = None,
         clock: Clock | None = None,
         *,
+        of: type[T] | None = None,
         verifier: Verifier | None = None,
         report: Callable[[MergeNotice], None] = discard,
     ) -> Self:
@@ -106,7 +114,7 @@ class Database(TypedOperations):
         """
         context = MergeContext(key_pair=key_pair, verifier=verifier, report=report)
         cursor = RootLattice(STORE, EMPTY_INDEX, context)
-        return cls(cursor, clock, replica, name=name, owner=owner)
+        return cls(cursor, clock, replica, name=name, owner=owner, of=of)
 
     @classmethod
     def at(
@@ -116,29 +124,18 @@ class Database(TypedOperations):
         name: str = DEFAULT_NAME,
         clock: Clock | None = None,
         replica: str | None = None,
+        *,
+        of: type[T] | None = None,
+        binding: Binding | None = None,
     ) -> Self:
-        """Return the database `name` of `owner`, a 32-byte public key or owner cell, below a root.
+        """Return the database `name` of an `Owner`, public key or owner cell, below a root.
 
         Writing needs a signing key of the owner in the cursor's context; reading verifies the
-        owner's signature and writes nothing.
+        owner's signature. Nothing is written by looking.
         """
-        identity = to_cell(owner)
-        parent = root.path(KV_SECTION, identity, VALUE)
-        return cls(parent.path(checked_name(name)), clock, replica, name=name, owner=identity)
-
-    @classmethod
-    def connect(
-        cls,
-        parent: LatticeCursor,
-        name: str = DEFAULT_NAME,
-        replica: str | None = None,
-        clock: Clock | None = None,
-    ) -> Self:
-        """Return the database `name` below the cursor of an owner; create it if absent."""
-        cursor = parent.path(checked_name(name))
-        if cursor.get() is None:
-            cursor.compare_and_set(None, EMPTY_INDEX)
-        return cls(cursor, clock, replica, name=name, owner=parent.context.owner)
+        identity = owner_cell(owner)
+        cursor = root.path(KV_SECTION, identity, VALUE, checked_name(name))
+        return cls(cursor, clock, replica, name=name, owner=identity, of=of, binding=binding)
 
     @property
     def cursor(self) -> LatticeCursor:
@@ -168,8 +165,8 @@ class Database(TypedOperations):
             self._held = (version, store)
         return store
 
-    def _apply(self, step: Step[T]) -> T:
-        results: list[T] = []
+    def _apply(self, step: Step[R]) -> R:
+        results: list[R] = []
 
         def update(value: Value) -> Value:
             store = as_store(value)
@@ -183,7 +180,7 @@ class Database(TypedOperations):
 
     # --- batches and watching ---
 
-    def batch(self) -> Batch:
+    def batch(self) -> Batch[T]:
         """Return a batch: its writes become visible together, in one update, when `with` ends.
 
             with db.batch() as batch:
@@ -203,10 +200,15 @@ class Database(TypedOperations):
 
     # --- forks and merges ---
 
-    def fork(self) -> Database:
+    def fork(self) -> Database[T]:
         """Return a working copy with the same replica name; its `sync` merges its writes here."""
         return Database(
-            self._cursor.fork(), self._clock, self._replica, name=self._name, owner=self._owner
+            self._cursor.fork(),
+            self._clock,
+            self._replica,
+            name=self._name,
+            owner=self._owner,
+            of=None if self._type is UNTYPED else self._type.of,
         )
 
     def sync(self) -> None:
@@ -214,7 +216,7 @@ class Database(TypedOperations):
         with collector_paused:
             self._cursor.sync()
 
-    def merge(self, other: Database | Index) -> None:
+    def merge(self, other: Database[Any] | Index) -> None:
         """Merge another database, or a store, into this one.
 
         Malformed entries are skipped and reported to the cursor's context.
@@ -295,13 +297,24 @@ class Database(TypedOperations):
         return None
 
     def __repr__(self) -> str:
-        return f"Database({self._name!r}, keys={len(self)})"
+        """Return the name, the owner and the number of keys; never raises."""
+        return handle_text("Database", repr(self._name), self._owner, self._binding, self._counted)
+
+    def _counted(self) -> str:
+        store = self.store()
+        # Deleted and expired keys are counted too where looking at each would load much.
+        few = len(store) <= COUNTED_KEYS_MAX
+        count = len(self) if few else len(store)
+        return f"{'' if few else 'up to '}{count:,} {'key' if count == 1 else 'keys'}"
 
     def _repr_html_(self) -> str:
         """Return the notebook's table of the first keys."""
         entries = ((key, html_words(entry.type_name), _shown(entry)) for key, entry in self.scan())
         return html_table(f"Database {self._name!r}", ("key", "type", "value"), entries)
 
+
+COUNTED_KEYS_MAX: Final = 16
+"""Entries up to which `repr` counts the live keys one by one."""
 
 HTML_MEMBERS_MAX: Final = 1_000
 """A structure with more members is shown in its stored form, which needs no full read."""

@@ -11,9 +11,11 @@ Source: CAD037 "Operations", "Store", "get", "set", "del", "type", "expire", "tt
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
-from typing import Any, Final, TypeVar
+from datetime import timedelta
+from typing import Any, Final, Generic, TypeVar, cast
 
 from datalattice.apps.kv.entries import VALUE, VALUE_TAG, Entry, register
 from datalattice.apps.kv.joining import ENTRIES
@@ -30,47 +32,49 @@ from datalattice.apps.kv.writing import (
     read_slot,
     wrong_type,
 )
-from datalattice.cells import Index, Value, to_cell
+from datalattice.apps.valuetypes import T, ValueType
+from datalattice.cells import Index, Value
 from datalattice.clock import Clock
 from datalattice.errors import UsageError
 from datalattice.lattice import is_short
 
-T = TypeVar("T")
+R = TypeVar("R")
 
-Step = Callable[[Index], tuple[Index, T]]
+Step = Callable[[Index], tuple[Index, R]]
 """Returns the next store and a result; pure, because it may run again."""
 
-Write = Callable[[Value, int], tuple[Value, T]]
+Write = Callable[[Value, int], tuple[Value, R]]
 """Returns the next entry and a result from the stored entry, or None, and the time."""
 
 NOTHING: Final = object()
 GONE: Final = object()
 
-NO_EXPIRY: Final = -1
-NO_KEY: Final = -2
-
-GC_AGE_MS: Final = 24 * 60 * 60 * 1000
+GC_AGE: Final = timedelta(days=1)
 """Default age from which a clean-up removes tombstones and expired entries."""
 
+Duration = float | timedelta
+"""A time span: seconds, or a timedelta."""
 
-class Operations(MutableMapping[str, Value]):
+
+class Operations(MutableMapping[str, T], Generic[T]):
     """A mapping of the live keys of one store to their values.
 
-    Values are cells; a dict, list or set is converted to one. The value of a structure is the Index
-    of its members, for which there are typed operations.
+    Values are converted by the value type; without one they are cells. The value of a structure is
+    the Index of its members, for which there are typed operations; their members are cells.
     """
 
-    __slots__ = ("_clock", "_replica")
+    __slots__ = ("_clock", "_replica", "_type")
 
     _clock: Clock
     _replica: str
+    _type: ValueType[T]
 
     @abstractmethod
     def store(self) -> Index:
         """Return an immutable snapshot of the store."""
 
     @abstractmethod
-    def _apply(self, step: Step[T]) -> T:
+    def _apply(self, step: Step[R]) -> R:
         """Replace the store by the result of `step`; return the step's other result."""
 
     @property
@@ -92,12 +96,12 @@ class Operations(MutableMapping[str, Value]):
         slot = self._slot(key)
         return slot.entry if slot.live else None
 
-    def _write(self, key: str, write: Write[T]) -> T:
+    def _write(self, key: str, write: Write[R]) -> R:
         """Replace one entry by the result of `write`, in one update of the store."""
         name = checked_key(key, "a key")
         now_ms = self._clock.now_ms()
 
-        def step(store: Index) -> tuple[Index, T]:
+        def step(store: Index) -> tuple[Index, R]:
             stored = ENTRIES.get(store, name)
             entry, result = write(stored, now_ms)
             return store if entry is stored else ENTRIES.put(store, name, entry), result
@@ -106,19 +110,22 @@ class Operations(MutableMapping[str, Value]):
 
     # --- values ---
 
-    def __getitem__(self, key: str) -> Value:
+    def _value(self, entry: Entry) -> T:
+        return self._type.from_cell(entry.cell[VALUE])
+
+    def __getitem__(self, key: str) -> T:
         """Return the value of a live key; raise KeyError if the key is not live."""
         entry = self._live(key)
         if entry is None:
             raise KeyError(key)
-        return entry.cell[VALUE]
+        return self._value(entry)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a live key, otherwise `default`."""
         entry = self._live(key)
-        return default if entry is None else entry.cell[VALUE]
+        return default if entry is None else self._value(entry)
 
-    def __setitem__(self, key: str, value: object) -> None:
+    def __setitem__(self, key: str, value: T) -> None:
         """Set a plain value; see `set`."""
         self.set(key, value)
 
@@ -140,33 +147,33 @@ class Operations(MutableMapping[str, Value]):
         """Return the number of live keys; walks over all keys."""
         return sum(1 for _key in self)
 
-    def items(self) -> ItemsView[str, Value]:
+    def items(self) -> ItemsView[str, T]:
         """Return a view of the live keys and values; an iteration reads one snapshot."""
         return _Items(self)
 
-    def values(self) -> ValuesView[Value]:
+    def values(self) -> ValuesView[T]:
         """Return a view of the values of live keys; an iteration reads one snapshot."""
         return _Values(self)
 
-    def set(self, key: str, value: object, ttl_ms: int | None = None) -> None:
+    def set(self, key: str, value: T, ttl: Duration | None = None) -> None:
         """Set a plain value; it replaces an entry of any type and its expiry.
 
-        Units:  ttl_ms: milliseconds from now until the key expires; None for never.
-        Raises: UsageError: the key is too long, or `ttl_ms` is not a positive integer.
+        Units:  ttl: seconds, or a timedelta, until the key expires; None for never.
+        Raises: UsageError: the key is too long, or `ttl` is not a positive time span.
         """
-        cell = to_cell(value)
-        checked_ttl(ttl_ms)
+        cell = self._type.to_cell(value)
+        ttl_ms = None if ttl is None else milliseconds("ttl", ttl)
         self._write(key, lambda stored, now: (put_value(stored, cell, ttl_ms, now), None))
 
-    def set_many(self, values: Mapping[str, object], ttl_ms: int | None = None) -> None:
+    def set_many(self, values: Mapping[str, T], ttl: Duration | None = None) -> None:
         """Set many plain values in one update of the store; on an error, none is set.
 
-        Units:  ttl_ms: as for `set`, for all values.
+        Units:  ttl: as for `set`, for all values.
         Cost:   one signature, and fewer tree nodes than single writes.
         Raises: as `set`.
         """
-        cells = checked_values(values, "a key", to_cell)
-        checked_ttl(ttl_ms)
+        cells = checked_values(values, "a key", self._type.to_cell)
+        ttl_ms = None if ttl is None else milliseconds("ttl", ttl)
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, None]:
@@ -179,13 +186,13 @@ class Operations(MutableMapping[str, Value]):
         if cells:
             self._apply(step)
 
-    def update(self, *args: object, **values: object) -> None:
+    def update(self, *args: Any, **values: Any) -> None:
         """Set the values of a mapping or of (key, value) pairs in one update, as `set_many`."""
         self.set_many(dict(*args, **values))
 
-    def setdefault(self, key: str, default: object = None) -> Value:
+    def setdefault(self, key: str, default: T | None = None) -> T:
         """Return the value of a live key; if the key is not live, set and return `default`."""
-        cell = to_cell(default)
+        cell = self._type.to_cell(cast("T", default))
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
             slot = read_slot(stored, now_ms)
@@ -193,11 +200,9 @@ class Operations(MutableMapping[str, Value]):
                 return stored, slot.entry.cell[VALUE]
             return put_value(stored, cell, None, now_ms), cell
 
-        return self._write(key, write)
+        return self._type.from_cell(self._write(key, write))
 
-    def modify(
-        self, key: str, function: Callable[[Value], object], default: object = None
-    ) -> Value:
+    def modify(self, key: str, function: Callable[[Any], T], default: T | None = None) -> T:
         """Replace a plain value by `function(value)` in one update; return the new value.
 
         The function gets `default` if the key is not live. It must be pure, because it runs again
@@ -205,18 +210,19 @@ class Operations(MutableMapping[str, Value]):
 
         Raises: WrongType: the key holds a structure or a list.
         """
-        missing = to_cell(default)
+        kind = self._type
+        missing = None if default is None else kind.from_cell(kind.to_cell(default))
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
             slot = read_slot(stored, now_ms)
             entry = slot.entry if slot.live else None
             if entry is not None and entry.tag != VALUE_TAG:
                 raise wrong_type("MODIFY", entry)
-            fresh = to_cell(function(missing if entry is None else entry.cell[VALUE]))
+            fresh = kind.to_cell(function(missing if entry is None else self._value(entry)))
             expire = None if entry is None else entry.expire
             return register(fresh, VALUE_TAG, after(slot, now_ms), expire), fresh
 
-        return self._write(key, write)
+        return kind.from_cell(self._write(key, write))
 
     def delete(self, key: str) -> bool:
         """Delete a key of any type; return whether it was live.
@@ -235,14 +241,14 @@ class Operations(MutableMapping[str, Value]):
             slot = read_slot(stored, now_ms)
             if slot.entry is None or not slot.live:
                 return stored, default
-            return delete(stored, now_ms)[0], slot.entry.cell[VALUE]
+            return delete(stored, now_ms)[0], self._value(slot.entry)
 
         found = self._write(key, write)
         if found is NOTHING:
             raise KeyError(key)
         return found
 
-    def popitem(self) -> tuple[str, Value]:
+    def popitem(self) -> tuple[str, T]:
         """Delete the first live key and return it with its value, in one update.
 
         Raises: KeyError: the database has no live key.
@@ -286,14 +292,15 @@ class Operations(MutableMapping[str, Value]):
 
     # --- expiry ---
 
-    def expire(self, key: str, ttl_ms: int) -> bool:
-        """Let a live key expire in `ttl_ms` milliseconds; return whether the key was live.
+    def expire(self, key: str, ttl: Duration) -> bool:
+        """Let a live key expire after a time; return whether the key was live.
 
         The expiry is a write and is replicated.
 
-        Raises: UsageError: `ttl_ms` is not a positive integer.
+        Units:  ttl: seconds, or a timedelta.
+        Raises: UsageError: `ttl` is not a positive time span.
         """
-        checked_ttl(ttl_ms)
+        ttl_ms = milliseconds("ttl", ttl)
         return self._write(key, lambda stored, now: expire_at(stored, due(ttl_ms, now), now))
 
     def persist(self, key: str) -> bool:
@@ -307,24 +314,27 @@ class Operations(MutableMapping[str, Value]):
 
         return self._write(key, write)
 
-    def ttl(self, key: str) -> int:
-        """Return the milliseconds until a key expires; -1 for never, -2 if it is not live."""
+    def ttl(self, key: str) -> timedelta | None:
+        """Return the time until a key expires; None if it never does, or is not live."""
         stored, now_ms = self._stored(key)
         slot = read_slot(stored, now_ms)
-        if slot.entry is None or not slot.live:
-            return NO_KEY
-        return NO_EXPIRY if slot.entry.expire is None else slot.entry.expire - now_ms
+        if slot.entry is None or not slot.live or slot.entry.expire is None:
+            return None
+        try:
+            return timedelta(milliseconds=slot.entry.expire - now_ms)
+        except OverflowError:  # a peer may write any time of 64 bits
+            return timedelta.max
 
-    def gc(self, min_age_ms: int = GC_AGE_MS) -> int:
+    def gc(self, min_age: Duration = GC_AGE) -> int:
         """Remove tombstones, expired and empty entries of at least that age; return how many.
 
         A replica that has not seen a deletion brings the value back, so clean up after all replicas
         have synced. An age of 0 removes all such entries.
 
-        Raises: UsageError: `min_age_ms` is not an integer of 0 or more.
+        Units:  min_age: seconds, or a timedelta.
+        Raises: UsageError: `min_age` is not a time span of 0 or more.
         """
-        if type(min_age_ms) is not int or min_age_ms < 0:
-            raise UsageError(f"`min_age_ms` is not 0 or more milliseconds: {min_age_ms!r}")
+        min_age_ms = milliseconds("min_age", min_age, least=0)
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, int]:
@@ -341,24 +351,24 @@ class Operations(MutableMapping[str, Value]):
         return self._apply(step)
 
 
-class _Items(ItemsView[str, Value]):
+class _Items(ItemsView[str, T]):
     """Live keys and values of one snapshot."""
 
-    _mapping: Operations
+    _mapping: Operations[T]
 
-    def __iter__(self) -> Iterator[tuple[str, Value]]:
+    def __iter__(self) -> Iterator[tuple[str, T]]:
         for key, entry in self._mapping.scan():
-            yield key, entry.cell[VALUE]
+            yield key, self._mapping._value(entry)
 
 
-class _Values(ValuesView[Value]):
+class _Values(ValuesView[T]):
     """Values of live keys of one snapshot."""
 
-    _mapping: Operations
+    _mapping: Operations[T]
 
-    def __iter__(self) -> Iterator[Value]:
+    def __iter__(self) -> Iterator[T]:
         for _key, entry in self._mapping.scan():
-            yield entry.cell[VALUE]
+            yield self._mapping._value(entry)
 
 
 def live_entries(store: Index, prefix: str, now_ms: int) -> Iterator[tuple[str, Entry]]:
@@ -369,11 +379,19 @@ def live_entries(store: Index, prefix: str, now_ms: int) -> Iterator[tuple[str, 
             yield key, slot.entry
 
 
-def checked_ttl(ttl_ms: int | None) -> None:
-    """Check a time to live.
+def milliseconds(name: str, span: Duration, *, least: int = 1) -> int:
+    """Return a time span in milliseconds, rounded.
 
-    Raises: UsageError: `ttl_ms` is neither a positive integer of 64 bits nor None.
+    Raises: UsageError: it is not a number of seconds or a timedelta, or is less than `least`.
     """
-    given: object = ttl_ms
-    if given is not None and (type(given) is not int or not 0 < given <= LONG_MAX):
-        raise UsageError(f"`ttl_ms` is not a positive number of milliseconds or None: {given!r}")
+    given: object = span
+    if isinstance(given, timedelta):
+        found: float = given / timedelta(milliseconds=1)
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        found = given * 1_000
+    else:
+        found = math.nan
+    if not least <= found <= LONG_MAX:  # also not for NaN
+        wanted = "a positive time span" if least else "a time span of 0 or more"
+        raise UsageError(f"`{name}` is not {wanted}, in seconds or as a timedelta: {given!r}")
+    return round(found)

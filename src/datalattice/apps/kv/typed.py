@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from datalattice.apps.kv.keys import checked_text, checked_values
 from datalattice.apps.kv.kinds import COUNTER, FIELDS, HASH, SET, ZSET, StructureKind
@@ -29,6 +29,7 @@ from datalattice.apps.kv.writing import (
     remove_members,
     total_of,
 )
+from datalattice.apps.valuetypes import T
 from datalattice.cells import Index, Map, Set, Value, Vector, to_cell, to_cells, value_hash
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice import is_long, is_short
@@ -36,7 +37,7 @@ from datalattice.lattice import is_long, is_short
 INFINITY: Final = float("inf")
 
 
-class TypedOperations(Operations):
+class TypedOperations(Operations[T]):
     """The operations on lists, counters, hashes, sets and sorted sets."""
 
     __slots__ = ()
@@ -68,7 +69,7 @@ class TypedOperations(Operations):
 
         return self._write(key, write)
 
-    def lpop(self, key: str) -> Value:
+    def lpop(self, key: str) -> Any:
         """Remove and return the first element; None if the list is empty.
 
         Raises: WrongType: the key holds another type.
@@ -80,7 +81,7 @@ class TypedOperations(Operations):
 
         return self._write(key, write)
 
-    def rpop(self, key: str) -> Value:
+    def rpop(self, key: str) -> Any:
         """Remove and return the last element; None if the list is empty.
 
         Raises: WrongType: the key holds another type.
@@ -165,7 +166,7 @@ class TypedOperations(Operations):
             return 0
         return self._write(key, lambda stored, now: put_fields(stored, cells, now))
 
-    def hget(self, key: str, field: str) -> Value:
+    def hget(self, key: str, field: str) -> Any:
         """Return the value of one field, None if it is absent.
 
         Raises: WrongType: the key holds another type.

@@ -98,7 +98,7 @@ def due(ttl_ms: int, now_ms: int) -> int:
     """
     if ttl_ms > LONG_MAX - now_ms:
         raise UsageError(
-            f"`ttl_ms` exceeds the last time of 64 bits: {ttl_ms}; at most {LONG_MAX - now_ms}"
+            f"`ttl` exceeds the last time of 64 bits: {ttl_ms} ms; at most {LONG_MAX - now_ms} ms"
         )
     return now_ms + ttl_ms
 

@@ -6,7 +6,7 @@ import pickle
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ class Sink:
                 found[key] = dict(held.items()) if isinstance(held, Index) else held
             return found
 
-    def ttl(self, key: str) -> int:
+    def ttl(self, key: str) -> timedelta | None:
         with reading(Folder(self.home)) as root:
             mine = Database.at(RootLattice(root_lattice(), root), KEYS.public_key, "db")
             return mine.ttl(key)
@@ -180,9 +180,9 @@ def test_keys_expire_when_their_row_says_so(sink: Sink) -> None:
     schema = "key string, value string, expires timestamp"
     at = datetime.fromtimestamp((NOW_MS + 500) / 1000, UTC)
     sink.save(schema, [("a", "1", at), ("b", "1", None)])
-    assert (sink.ttl("a"), sink.ttl("b")) == (500, -1)
+    assert (sink.ttl("a"), sink.ttl("b")) == (timedelta(milliseconds=500), None)
     sink.save(PLAIN, [("a", "2")])
-    assert sink.ttl("a") == -1
+    assert sink.ttl("a") is None
 
 
 @pytest.mark.parametrize(

@@ -150,10 +150,10 @@ def stores(tmp_path: Path, clock: StoppedClock) -> Iterator[Stores]:
 def test_a_batch_has_a_row_for_each_live_key(stores: Stores, clock: StoppedClock) -> None:
     db = stores.db()
     db.set("a", {"n": 1})
-    db.set("b", 2, ttl_ms=500)
+    db.set("b", 2, ttl=0.5)
     db.set("gone", 3)
     db.delete("gone")
-    db.set("old", 4, ttl_ms=99)
+    db.set("old", 4, ttl=0.099)
     db.hset("h", "x", 1)
     db.zadd("z", 2.5, "m")
     db.rpush("l", 1, 2)
@@ -502,8 +502,8 @@ def test_a_stream_over_a_store_without_a_root_waits(stores: Stores) -> None:
 
 
 def test_expiry_is_judged_by_the_time_in_the_position(stores: Stores, clock: StoppedClock) -> None:
-    stores.db().set("a", 1, ttl_ms=100)
-    stores.db().set("b", 1, ttl_ms=100)
+    stores.db().set("a", 1, ttl=0.1)
+    stores.db().set("b", 1, ttl=0.1)
     stores.commit()
     stream = stores.stream()
     assert stream.told() == [("a", 1), ("b", 1)]
