@@ -45,6 +45,8 @@ if TYPE_CHECKING:
         to_text,
         value_hash,
     )
+    from datalattice.client import Node as Node
+    from datalattice.client import open as open
     from datalattice.crypto import KeyPair
     from datalattice.cursors import Cursor, Root, RootLattice, open_store
     from datalattice.errors import (
@@ -113,6 +115,9 @@ _HOMES: Final = (
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("open", "Node"):  # `open` is not in __all__: `import *` keeps the builtin
+        value = globals()[name] = getattr(import_module(f"{__name__}.client"), name)
+        return value
     if name in __all__:
         for home in _HOMES:
             module = import_module(f"{__name__}.{home}")

@@ -301,6 +301,12 @@ class ConsumerBusy(Unavailable):
     code = "consumer-busy"
 
 
+class OutcomeUnknown(Unavailable):
+    """A write may or may not have happened: the answer was lost, and looking did not tell."""
+
+    code = "outcome-unknown"
+
+
 class Backpressure(Unavailable):
     """A bounded queue is full."""
 

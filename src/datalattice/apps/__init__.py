@@ -8,3 +8,6 @@ import datalattice.apps.dlfs
 import datalattice.apps.grid
 import datalattice.apps.kv
 import datalattice.apps.queue  # noqa: F401 - each registers its section
+from datalattice.apps.binding import Binding, Owner, bound, owner_cell
+
+__all__ = ["Binding", "Owner", "bound", "owner_cell"]

@@ -14,6 +14,7 @@ from datalattice.client.edits import (
     OFFER_RECORDS_MAX,
     Change,
     Editor,
+    EditTurn,
     NodeEditor,
     edit,
     editing,
@@ -34,6 +35,8 @@ from datalattice.client.folder import (
 from datalattice.client.garbage import collect
 from datalattice.client.identity import begin_folder, renew_identity
 from datalattice.client.kept import KeptEditor
+from datalattice.client.node import Node, Past, open
+from datalattice.client.openfolder import OpenFolder
 from datalattice.client.opening import (
     ask_first,
     node_or_store,
@@ -77,11 +80,15 @@ __all__ = [
     "Address",
     "Change",
     "ControlClient",
+    "EditTurn",
     "Editor",
     "Folder",
     "KeptEditor",
+    "Node",
     "NodeEditor",
+    "OpenFolder",
     "OwnKeys",
+    "Past",
     "Progress",
     "Running",
     "Slot",
@@ -100,6 +107,7 @@ __all__ = [
     "name_owner",
     "node_or_store",
     "offline",
+    "open",
     "open_reader",
     "owner_of",
     "owners_in",

@@ -67,6 +67,8 @@ class ControlClient:
         self._last_id = 0
         self.home: Loader | None = None
         """A reader of the node's store. What is behind it is not sent along."""
+        self.node: tuple[int, int] | None = None
+        """The node's process and when it started, if known: no two nodes have the same."""
         try:
             self._socket.connect(path)
         except OSError as error:

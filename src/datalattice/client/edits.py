@@ -44,13 +44,14 @@ from datalattice.errors import (
     Corruption,
     MissingData,
     NoSigningKey,
+    OutcomeUnknown,
     PeerUnavailable,
     ProtocolViolation,
     StoreLocked,
     Timeout,
 )
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.store import CellStore, Lock, RealDisk, write_error
+from datalattice.store import CellStore, Lock, RealDisk, Store, write_error
 from datalattice.store.kept import Lease
 
 T = TypeVar("T")
@@ -101,10 +102,13 @@ class Editor:
     `NodeEditor` does it through a running node. Get either from `editing`.
     """
 
-    def __init__(self, store: CellStore, keys: OwnKeys) -> None:
+    def __init__(self, store: Store, keys: OwnKeys, copy_id: str | None = None) -> None:
+        """copy_id: which copy of a folder the store is; None: as the store says."""
+        if copy_id is None:
+            copy_id = store.place().copy_id if isinstance(store, CellStore) else ""
         self._store = store
         self._keys = keys
-        self._context = keys.context().of_copy(store.place().copy_id)
+        self._context = keys.context().of_copy(copy_id)
 
     @property
     def key_pair(self) -> KeyPair:
@@ -144,7 +148,7 @@ class Editor:
                 NotContained: it wrote what only another owner may.
         """
         lattice = root_lattice()
-        with self._turn():
+        with self.turn():
             pause_s = RETRY_S
             for _ in range(TRIES_MAX):
                 base = self._store.root_hash()
@@ -156,6 +160,9 @@ class Editor:
                     slots = changed_slots(lattice, cursor.initial_value, cursor.get())
                     if not slots or self._commit(cursor.get(), slots):
                         return result
+                except AnswerLost as lost:
+                    lost.slots, lost.result = slots, result
+                    raise
                 except (MissingData, Corruption):
                     if self._store.root_hash() == base:
                         raise
@@ -190,7 +197,7 @@ class Editor:
 
         return self.edit(append)
 
-    def _turn(self) -> AbstractContextManager[object]:
+    def turn(self) -> AbstractContextManager[None]:
         """Return what keeps other editors out meanwhile: here the store's own lock does."""
         return nullcontext()
 
@@ -200,14 +207,50 @@ class Editor:
         return True
 
 
+class EditTurn:
+    """The turn of those that edit through a running node. One thread uses it.
+
+    One process edits after the other: a quick one must not starve a slow one. What else the node
+    does meanwhile is found out when the slots are set.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._depth = 0
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold the turn. May be nested."""
+        lock = None if self._depth else take_turn(str(self._path), LOCK_WAIT_S, "edit to end")
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if lock is not None:
+                lock.release()
+
+
+class AnswerLost(OutcomeUnknown):
+    """The node went away before it answered. `slots` are those that it was to set."""
+
+    slots: list[Slot] | None = None
+    result: object = None
+    """What the change returned."""
+
+
 class NodeEditor(Editor):
     """An editor of a running node, through its control socket; the store is read beside it."""
 
-    def __init__(self, client: ControlClient, store: CellStore, keys: OwnKeys, lock: Path) -> None:
+    _store: CellStore
+
+    def __init__(
+        self, client: ControlClient, store: CellStore, keys: OwnKeys, turn: EditTurn
+    ) -> None:
         super().__init__(store, keys)
         self._client = client
+        self._edit_turn = turn
         self._client.home = store
-        self._lock = lock
         self._staged: dict[bytes, None] = {}  # what no staged value is above
         self._leases: dict[bytes, Lease] = {}
         self._kept_s = time.monotonic()
@@ -295,17 +338,9 @@ class NodeEditor(Editor):
             lease.release()
         self._leases.clear()
 
-    @contextmanager
-    def _turn(self) -> Iterator[object]:
-        """Have one process edit after the other: a quick one must not starve a slow one.
-
-        What else the node does meanwhile is found out when the slots are set.
-        """
-        turn = take_turn(str(self._lock), LOCK_WAIT_S, "edit to end")
-        try:
-            yield turn
-        finally:
-            turn.release()
+    def turn(self) -> AbstractContextManager[None]:
+        """Return what keeps other editors out meanwhile."""
+        return self._edit_turn.taken()
 
     def _commit(self, root: Value, slots: list[Slot]) -> bool:
         """Have the node set the slots; return whether they had not moved."""
@@ -321,7 +356,7 @@ class NodeEditor(Editor):
         try:
             return self._client.call(operation, **arguments)
         except (PeerUnavailable, Timeout) as error:
-            raise type(error)(f"{error}; whether the edit happened is not known") from error
+            raise AnswerLost(f"{error}; whether the edit happened is not known") from error
 
     def _bring(self, parts: list[EncodedCell]) -> bool:
         """Send cells, children first; return whether all below them is in the node's store."""
@@ -359,7 +394,7 @@ def editing(folder: Folder) -> Iterator[Editor]:
             raise NoSigningKey(NO_KEY)  # which says that the node has to be started again, too
         with (
             open_reader(folder) as store,
-            closing(NodeEditor(found, store, keys, folder.edit_lock_path)) as editor,
+            closing(NodeEditor(found, store, keys, EditTurn(folder.edit_lock_path))) as editor,
         ):
             yield editor
 

@@ -17,7 +17,7 @@ from typing import Final, Self, TypeVar
 
 from datalattice.cells import Loader, Value
 from datalattice.client.control import ControlClient
-from datalattice.client.edits import Change, Editor, NodeEditor
+from datalattice.client.edits import Change, Editor, EditTurn, NodeEditor
 from datalattice.client.folder import Folder, read_keys
 from datalattice.client.opening import LOCK_WAIT_S, check_writable, open_reader, whole
 from datalattice.client.runfile import connect
@@ -186,7 +186,7 @@ class KeptEditor(Editor):
                 return None
             self._client = client
             lock = self._folder.edit_lock_path
-            self._node = NodeEditor(client, self._reading(), self._keys, lock)
+            self._node = NodeEditor(client, self._reading(), self._keys, EditTurn(lock))
         return self._node
 
     def _leave_node(self) -> None:

@@ -13,7 +13,7 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from datalattice.apps.binding import Owner
+from datalattice.apps import Owner
 from datalattice.apps.grid import GRID_SECTION
 from datalattice.cells import Index, Keyword, Map, Value
 from datalattice.client.folder import Folder

@@ -56,9 +56,11 @@ def connect(folder: str | os.PathLike[str]) -> ControlClient | None:
     if found is None:
         return None
     try:
-        return ControlClient(found.control)
+        client = ControlClient(found.control)
     except PeerUnavailable:
         return None
+    client.node = (found.pid, found.started_ms)
+    return client
 
 
 def _read(path: Path) -> Running | None:

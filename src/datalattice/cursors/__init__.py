@@ -1,6 +1,6 @@
 """Cursors: mutable handles on immutable values: roots, paths, forks, signed values, views."""
 
-from datalattice.cursors.base import Cursor, PathCursor, Root, Wake
+from datalattice.cursors.base import ChangeFunction, Cursor, PathCursor, Root, Wake, Watched
 from datalattice.cursors.changes import Change, Changes
 from datalattice.cursors.collector import collector_paused
 from datalattice.cursors.lattices import (
@@ -19,6 +19,7 @@ from datalattice.cursors.views import TimeCache, Transformer, View, cached_trans
 
 __all__ = [
     "Change",
+    "ChangeFunction",
     "Changes",
     "Cursor",
     "Descended",
@@ -37,6 +38,7 @@ __all__ = [
     "Transformer",
     "View",
     "Wake",
+    "Watched",
     "cached_transform",
     "chain",
     "collector_paused",

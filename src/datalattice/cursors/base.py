@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from datalattice.cells import (
     Index,
@@ -52,6 +52,19 @@ class _Keep:
 
 KEEP: Final = _Keep()
 """Returned by a change to leave the value unchanged."""
+
+
+class Watched(Protocol):
+    """What a cursor's value depends on: a value that may be replaced."""
+
+    @property
+    def value(self) -> Value:
+        """The present value."""
+        ...
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after every replacement from now on; return a function that ends this."""
+        ...
 
 
 class Reference:
@@ -123,7 +136,7 @@ class Cursor(ABC):
         """
 
     @abstractmethod
-    def _watched(self) -> Reference:
+    def _watched(self) -> Watched:
         """Return the reference whose replacement may change the value."""
 
     def _seed(self, value: Value) -> Value:
@@ -336,7 +349,7 @@ class PathCursor(Cursor):
     def _path_shown(self) -> Sequence[object]:
         return (*self._base._path_shown(), *self._keys)
 
-    def _watched(self) -> Reference:
+    def _watched(self) -> Watched:
         return self._base._watched()
 
     def _read(self) -> Value:

@@ -25,6 +25,7 @@ from datalattice.cursors.base import (
     Reference,
     Root,
     Update,
+    Watched,
     cells,
 )
 from datalattice.cursors.refusals import is_guarded, refusals
@@ -290,7 +291,7 @@ class Descended(LatticeCursor):
         self._parent: Final = parent
         self._keys: Final = cells(keys)
         self._path: Final = PathCursor(parent, self._keys, parent.lattice)
-        self._reference: Final = parent._watched()
+        self._reference: Final[Watched] = parent._watched()
 
     @property
     def initial_value(self) -> Value:
@@ -314,7 +315,7 @@ class Descended(LatticeCursor):
         parent.merge(assoc_in(parent.get(), self._keys, to_cell(value), parent.lattice))
         return self._read()
 
-    def _watched(self) -> Reference:
+    def _watched(self) -> Watched:
         return self._reference
 
     def _read(self) -> Value:
@@ -366,7 +367,7 @@ class SignedCursor(LatticeCursor):
         self._base.sync()
         return self._read()
 
-    def _watched(self) -> Reference:
+    def _watched(self) -> Watched:
         return self._base._watched()
 
     def _read(self) -> Value:

@@ -10,7 +10,7 @@ from typing import Final
 
 from datalattice.cells import Value, to_cell
 from datalattice.clock import Clock, SystemClock
-from datalattice.cursors.base import ChangeFunction, Cursor, Reference
+from datalattice.cursors.base import ChangeFunction, Cursor, Watched
 from datalattice.errors import ReadOnly, TypeMismatch, UsageError
 
 Transform = Callable[[Value], object]
@@ -30,7 +30,7 @@ class View(Cursor):
         """Raise ReadOnly."""
         raise self._refusal()
 
-    def _watched(self) -> Reference:
+    def _watched(self) -> Watched:
         return self._source._watched()
 
     def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:

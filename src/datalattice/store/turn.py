@@ -166,6 +166,11 @@ class WriteTurn:
         self._line.lend()
         return False
 
+    def is_awaited(self) -> bool:
+        """Return whether this process has the lock and another one waits for it."""
+        with self._changed:
+            return self._is_held and self._is_awaited()
+
     def _give_back(self) -> None:
         """Give the lock back; the caller holds the condition, and nobody writes."""
         self._is_held = self._is_leaving = False

@@ -12,6 +12,7 @@ from datalattice.apps.queue import Topics
 from datalattice.cells import Value, value_hash
 from datalattice.client import (
     Change,
+    EditTurn,
     Folder,
     NodeEditor,
     OwnKeys,
@@ -71,8 +72,8 @@ def node_editor(folder: Path, keys: KeyPair) -> Iterator[NodeEditor]:
         raise PeerUnavailable(f"no node runs in {folder}")
     found = Folder(folder)
     with client, open_reader(found) as store:
-        lock = found.edit_lock_path
-        with closing(NodeEditor(client, store, OwnKeys.of(keys), lock)) as editor:
+        turn = EditTurn(found.edit_lock_path)
+        with closing(NodeEditor(client, store, OwnKeys.of(keys), turn)) as editor:
             yield editor
 
 

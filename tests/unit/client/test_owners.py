@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.apps.binding import Owner
+from datalattice.apps import Owner
 from datalattice.apps.kv import Database
 from datalattice.client import (
     Folder,

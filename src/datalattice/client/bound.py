@@ -1,0 +1,317 @@
+"""Bound: what the handles of one open node share: its root, its owners, its batch and reports."""
+
+from __future__ import annotations
+
+import atexit
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Final, TypeVar
+
+from datalattice.apps import Owner
+from datalattice.cells import Value
+from datalattice.client.folder import Folder, OwnKeys
+from datalattice.client.liveroot import DelayedWrites, Draft, LiveRoot, Work
+from datalattice.client.opendata import OpenData
+from datalattice.client.owners import owner_of, owners_in, read_names, resolve_owner
+from datalattice.cursors import LatticeCursor, Wake
+from datalattice.errors import NoSigningKey, ReadOnly, StoreClosed
+from datalattice.lattice import MergeContext, MergeNotice, verify_did
+from datalattice.store import CellStore
+
+T = TypeVar("T")
+
+LEASE_S: Final = 24 * 60 * 60
+"""How long a root of the past is kept, and again each time that half of it is over."""
+
+EVENTS_MAX: Final = 10_000
+"""Reports of merges that are kept for `events`; the oldest go."""
+
+_batches: Final[ContextVar[tuple[tuple[object, Draft], ...]]] = ContextVar("batches", default=())
+"""The batches that this thread or task is in, each with the `NodeBinding` that it belongs to."""
+
+
+class FormerRoot:
+    """A root of the past, leased for as long as a node shows it.
+
+    Raises: MissingData: the root is not complete in the store.
+    """
+
+    def __init__(self, store: CellStore, hash: bytes) -> None:
+        self._lease = store.lease(hash, LEASE_S)
+        self._renew_s = time.monotonic() + LEASE_S / 2
+        self._root = store.load(hash)
+
+    def root(self) -> Value:
+        """Return the root."""
+        if time.monotonic() >= self._renew_s:
+            self._lease.renew(LEASE_S)
+            self._renew_s = time.monotonic() + LEASE_S / 2
+        return self._root
+
+    def release(self) -> None:
+        """End the lease."""
+        self._lease.release()
+
+
+class Holdings:
+    """What an open node has to give back."""
+
+    def __init__(
+        self, data: OpenData, delayed: DelayedWrites | None, past: FormerRoot | None
+    ) -> None:
+        self.data: Final = data
+        self.delayed: Final = delayed
+        self.past: Final = past
+        self.is_closed = False
+        _unclosed.add(self)
+
+    @property
+    def has_unflushed(self) -> bool:
+        """Whether a write is not durable yet."""
+        return self.delayed is not None and self.delayed.has_writes
+
+    def close(self) -> None:
+        """Write out what is not durable yet, and give all back. Twice is fine."""
+        if self.is_closed:
+            return
+        try:
+            if self.delayed is not None:
+                self.delayed.sync()
+        finally:
+            self.is_closed = True
+            _unclosed.discard(self)
+            if self.past is not None:
+                self.past.release()
+            self.data.close()
+
+
+_unclosed: Final[set[Holdings]] = set()
+_abandoned: Final[deque[Holdings]] = deque()
+
+
+def close_abandoned() -> None:
+    """Close nodes that went away without `close`.
+
+    Not done where they went away: that may be anywhere in this process, with any lock held.
+    """
+    while _abandoned:
+        _abandoned.popleft().close()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    for held in list(_unclosed):
+        if held.has_unflushed:
+            warnings.warn("a node with unflushed writes was not closed", ResourceWarning, 1)
+        held.close()
+
+
+class NodeBinding:
+    """The `Binding` and the `Home` of the handles of one node."""
+
+    def __init__(
+        self,
+        data: OpenData,
+        folder: Folder | None,
+        keys: OwnKeys | None,
+        *,
+        past: FormerRoot | None,
+        is_read_only: bool,
+        is_delayed: bool,
+        wait_s: float,
+    ) -> None:
+        """past: the root of a node that shows the past; None: the present is shown."""
+        self._data = data
+        self._folder = folder
+        self.keys = keys
+        self._past = past
+        self.is_read_only = is_read_only
+        self._wait_s = wait_s
+        self.events: deque[MergeNotice] = deque(maxlen=EVENTS_MAX)
+        self._context: MergeContext | None = None
+        self._root: LiveRoot | None = None
+        self._owners: tuple[Value, dict[str, bytes], list[Value]] | None = None
+        self._delayed: DelayedWrites | None = None
+        if is_delayed and keys is not None and not is_read_only:
+            self._delayed = DelayedWrites(data, keys, self.context, wait_s)
+        self.held = Holdings(data, self._delayed, past)
+        # Handles refer to this, so it lives until the last of them is gone.
+        weakref.finalize(self, _abandoned.append, self.held).atexit = False
+
+    # --- Binding ---
+
+    @property
+    def root(self) -> LatticeCursor:
+        """The cursor on the root."""
+        if self._root is None:
+            self._root = LiveRoot(self, self.context)
+        return self._root
+
+    @property
+    def context(self) -> MergeContext:
+        """What writes here merge and sign with."""
+        if self._context is None:
+            store = self._data.store()
+            copy_id = store.place().copy_id if isinstance(store, CellStore) else ""
+            context = (
+                MergeContext(verifier=verify_did) if self.keys is None else self.keys.context()
+            )
+            self._context = context.of_copy(copy_id).reporting(self.events.append)
+        return self._context
+
+    @property
+    def own(self) -> bytes:
+        """The public key of the default owner.
+
+        Raises: NoSigningKey: there is none.
+        """
+        if self.keys is None:
+            where = "" if self._folder is None else f" in {self._folder.path}"
+            raise NoSigningKey(
+                f"there is no key{where}, so no own data; name an owner with owner=, or make a "
+                "key with `lattice key new`"
+            )
+        return self.keys.owner.public_key
+
+    def owner(self, key: Value) -> Owner:
+        """Return the owner with this key, with its local name."""
+        names, owners = self._known_owners()
+        return owner_of(key, names=names, owners=owners)
+
+    def owner_named(self, given: object) -> Value:
+        """Return the owner cell that `given` stands for; None: the default owner.
+
+        Raises: UsageError: it stands for none or several. NoSigningKey: there is no default owner.
+        """
+        if given is None:
+            return self.own
+        if isinstance(given, Owner):
+            return given.key
+        names, owners = self._known_owners()
+        own = None if self.keys is None else self.own
+        return resolve_owner(given, own=own, names=names, owners=owners)
+
+    def _known_owners(self) -> tuple[dict[str, bytes], list[Value]]:
+        """Return the local names, and the owners that have data here or keys in the ring."""
+        root = self.present()
+        names = {} if self._folder is None else read_names(self._folder)
+        known = self._owners
+        if known is None or known[0] is not root or known[1] != names:
+            owners = owners_in(root)
+            if self.keys is not None:
+                owners += [pair.public_key for pair in self.keys.in_order()]
+            known = self._owners = (root, names, list(dict.fromkeys(owners)))
+        return known[1], known[2]
+
+    def edit(self, change: Work[T]) -> T:
+        """Do `change` on the root, as one write; return what it returned."""
+        return self.perform(change)
+
+    def on_undo(self, undo: Callable[[], None]) -> bool:
+        """Call `undo` if the batch of this thread or task fails; return whether it is in one."""
+        draft = self._batch()
+        if draft is not None:
+            draft.on_undo(undo)
+        return draft is not None
+
+    def hold(self, name: str) -> Callable[[], None]:
+        """Take the lock with this name on this machine; return what gives it back."""
+        return self._data.hold(name)
+
+    def report(self, event: MergeNotice) -> None:
+        """Keep a report for `Node.events`."""
+        self.events.append(event)
+
+    # --- Home ---
+
+    def present(self) -> Value:
+        """Return the root as it is read here, None if there is none."""
+        self.check_open()
+        draft = self._batch()
+        if draft is not None:
+            return draft.root()
+        if self._past is not None:
+            return self._past.root()
+        if self._delayed is not None:
+            return self._delayed.present()
+        return self._data.root()
+
+    def perform(self, work: Work[T]) -> T:
+        """Do `work` on the root, as one write; return what it returned.
+
+        Raises: ReadOnly, StoreClosed, NoSigningKey, and as `OpenFolder.edit`.
+        """
+        keys = self._writing()
+        draft = self._batch()
+        if draft is not None:
+            return draft.perform(work)
+        if self._delayed is not None:
+            return self._delayed.perform(work)
+        return self._data.edit(keys, lambda cursor, _own: work(cursor), self._wait_s)
+
+    def _writing(self) -> OwnKeys:
+        self.check_open()
+        if self.is_read_only:
+            why = "it shows the past" if self._past is not None else "it was opened with read_only"
+            raise ReadOnly(f"this node cannot be written to: {why}")
+        if self.keys is None:
+            raise NoSigningKey("a write needs a key; make one with `lattice key new`")
+        return self.keys
+
+    def check_open(self) -> None:
+        """Raise `StoreClosed` once the node is closed."""
+        if self.held.is_closed:
+            raise StoreClosed("the node is closed; open it again with datalattice.open(...)")
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after every change of the root; return what ends this."""
+        return self._data.subscribe(wake)
+
+    def sync(self) -> None:
+        """Return when all writes made here are durable; those of a batch are at its end."""
+        if self._delayed is not None and self._batch() is None:
+            self._delayed.sync()
+
+    # --- batches ---
+
+    def _batch(self) -> Draft | None:
+        """Return the draft of the batch that this thread or task is in."""
+        for binding, draft in _batches.get():
+            if binding is self and draft.is_open:
+                return draft
+        return None
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Gather the writes that this thread or task makes, and make them one durable root.
+
+        It is for `with`. An exception that leaves it undoes all. A nested batch joins this one.
+        """
+        keys = self._writing()
+        if self._batch() is not None:
+            yield
+            return
+        with ExitStack() as stack:
+            if self._delayed is None:
+                editor = stack.enter_context(self._data.turn(keys, self._wait_s))
+                draft = Draft(editor.root(), self.context)
+            else:
+                outer = stack.enter_context(self._delayed.held())
+                draft = Draft(outer.root(), self.context)
+            token = _batches.set((*_batches.get(), (self, draft)))
+            try:
+                try:
+                    yield
+                finally:
+                    _batches.reset(token)
+                    draft.is_over = True
+                if draft.has_writes:
+                    self.perform(draft.write_to)
+            except BaseException:
+                draft.give_up()
+                raise

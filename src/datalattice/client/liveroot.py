@@ -1,0 +1,268 @@
+"""Live root: the cursor on the present root of open data, and the writes that are not durable yet.
+
+Every handle of a node stands on one `LiveRoot`. A read sees the newest durable root and a write is
+durable when it returns, unless the writes are gathered: in a batch (`Draft`), or for a node with
+`durable="sync"` (`DelayedWrites`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol, TypeVar
+
+from datalattice.cells import Value, same
+from datalattice.client.edits import Editor
+from datalattice.client.folder import OwnKeys
+from datalattice.client.opendata import OpenData
+from datalattice.client.openfolder import LOOK_S
+from datalattice.cursors import ChangeFunction, LatticeCursor, RootLattice, Wake, Watched
+from datalattice.lattice import MergeContext, root_lattice
+
+T = TypeVar("T")
+
+Work = Callable[[LatticeCursor], T]
+"""Reads and writes below a root cursor. It may run several times, on newer roots."""
+
+FLUSH_S: Final = 1.0
+"""Longest time that a write of a node with `durable="sync"` is not on disk."""
+
+
+class Home(Protocol):
+    """What a live root stands on."""
+
+    def present(self) -> Value:
+        """Return the root as it is read here, None if there is none."""
+        ...
+
+    def perform(self, work: Work[T]) -> T:
+        """Do `work` on the root, as one write; return what it returned."""
+        ...
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after every change of the root; return what ends this."""
+        ...
+
+    def sync(self) -> None:
+        """Return when all writes made here are durable."""
+        ...
+
+
+class LiveRoot(LatticeCursor):
+    """The cursor on the present root. Each change of it, or below it, is one write."""
+
+    __slots__ = ("_home",)
+
+    def __init__(self, home: Home, context: MergeContext) -> None:
+        super().__init__(root_lattice(), context, strict=True)
+        self._home: Final = home
+
+    @property
+    def value(self) -> Value:
+        """The present root."""
+        return self._read()
+
+    def sync(self) -> Value:
+        """Make all writes durable that were made here; return the root."""
+        self._home.sync()
+        return self._read()
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after every change by any process; return a function that ends this."""
+        return self._home.subscribe(wake)
+
+    def _watched(self) -> Watched:
+        return self
+
+    def _read(self) -> Value:
+        root = self._home.present()
+        return _ZERO if root is None else root
+
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
+        return self._home.perform(lambda cursor: cursor._apply(change, is_judged=is_judged))
+
+
+_ZERO: Final = root_lattice().zero()
+
+
+class Draft:
+    """Writes on a copy of a root. Threads may share it."""
+
+    def __init__(self, root: Value, context: MergeContext) -> None:
+        self._cursor = RootLattice(root_lattice(), _ZERO if root is None else root, context)
+        self._works: list[Work[object]] = []
+        self._undo: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self.is_over = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still gathers writes: not after its end, nor in a forked child."""
+        return not self.is_over and self._pid == os.getpid()
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether something was written."""
+        return bool(self._works)
+
+    def root(self) -> Value:
+        """Return the root with the writes made so far."""
+        return self._cursor.get()
+
+    def perform(self, work: Work[T]) -> T:
+        """Do `work` on the draft; if it raises, nothing of it stays."""
+        with self._lock:
+            before = self._cursor.get()
+            try:
+                result = work(self._cursor)
+            except BaseException:
+                self._cursor.adopt(lambda _current: before)
+                raise
+            if self._cursor.get() is not before:
+                self._works.append(work)
+            return result
+
+    def write_to(self, cursor: LatticeCursor) -> None:
+        """Make the writes below another root cursor.
+
+        If its root is the one that the draft began with, it takes over the result. Otherwise the
+        writes are made again on what is there now, so that nothing of either is lost.
+        """
+        if same(cursor.get(), self._cursor.initial_value):
+            result = self._cursor.get()
+            cursor.adopt(lambda _current: result)  # judged when it was written here
+            return
+        for work in self._works:
+            work(cursor)
+
+    def on_undo(self, undo: Callable[[], None]) -> None:
+        """Call `undo` if the writes are given up."""
+        self._undo.append(undo)
+
+    def give_up(self) -> None:
+        """Forget the writes."""
+        self._works.clear()
+        for undo in reversed(self._undo):
+            undo()
+
+
+class DelayedWrites:
+    """The writes of a node with `durable="sync"`: durable at `sync`, and `FLUSH_S` later at most.
+
+    While there are some, a thread keeps the write turn, so that offsets given meanwhile stay true.
+    It writes them out at once if another writer waits.
+    """
+
+    def __init__(self, data: OpenData, keys: OwnKeys, context: MergeContext, wait_s: float) -> None:
+        self._data = data
+        self._keys = keys
+        self._context = context
+        self._wait_s = wait_s
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._draft: Draft | None = None
+        self._is_gathering = False  # the thread has the turn, and the draft takes writes
+        self._is_wanted = False  # somebody waits for the writes to be durable
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+
+    @property
+    def has_writes(self) -> bool:
+        """Whether something is not durable."""
+        draft = self._draft
+        return self._pid == os.getpid() and draft is not None and draft.has_writes
+
+    def present(self) -> Value:
+        """Return the root as it is read here."""
+        draft = self._draft
+        if draft is None or self._pid != os.getpid():
+            return self._data.root()
+        return draft.root()
+
+    def perform(self, work: Work[T]) -> T:
+        """Do `work` on the draft.
+
+        Raises: what the last flush in the background raised. StoreLocked: as `OpenData.turn`.
+        """
+        with self.held() as draft:
+            return draft.perform(work)
+
+    @contextmanager
+    def held(self) -> Iterator[Draft]:
+        """Give the draft, and keep other threads from writing to it and from flushing it."""
+        if self._pid != os.getpid():
+            self._begin()  # the writes of before the fork are the parent's
+        with self._changed:
+            self._raise_failure()
+            while not self._is_gathering:
+                self._start()
+                self._changed.wait()
+                self._raise_failure()
+            assert self._draft is not None
+            yield self._draft
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._gather, name="delayed writes", daemon=True)
+            self._thread.start()
+
+    def sync(self) -> None:
+        """Return when all writes are durable.
+
+        Raises: why they could not be written; they are kept, and the next call tries again.
+        """
+        if self._pid != os.getpid():
+            return
+        with self._changed:
+            while self._draft is not None or self._thread is not None:
+                self._is_wanted = True
+                self._start()
+                self._changed.notify_all()
+                self._changed.wait()
+                self._raise_failure()
+            self._raise_failure()
+
+    def _gather(self) -> None:
+        """Take the turn, let writes come, and write them out."""
+        failure: BaseException | None = None
+        try:
+            with self._data.turn(self._keys, self._wait_s) as editor:
+                draft = self._gathered(editor)
+                self._data.edit(self._keys, lambda cursor, _: draft.write_to(cursor), self._wait_s)
+        except BaseException as error:  # noqa: BLE001 - raised by whoever writes or syncs next
+            failure = error
+        with self._changed:
+            self._is_gathering = self._is_wanted = False
+            self._thread = None
+            self._failure = failure
+            if failure is None or (self._draft is not None and not self._draft.has_writes):
+                self._draft = None
+            self._changed.notify_all()
+
+    def _gathered(self, editor: Editor) -> Draft:
+        with self._changed:
+            kept, draft = self._draft, Draft(editor.root(), self._context)
+            if kept is not None:  # what an earlier flush could not write
+                draft.perform(kept.write_to)
+            self._draft = draft
+            self._is_gathering = True
+            self._changed.notify_all()
+            until_s = time.monotonic() + FLUSH_S
+            while not self._is_wanted and time.monotonic() < until_s:
+                self._changed.wait(LOOK_S)  # first: who waits for the draft gets to write
+                if self._data.is_awaited():
+                    break
+            self._is_gathering = False
+            return draft

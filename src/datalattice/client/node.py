@@ -1,0 +1,462 @@
+"""Node: one owner's key, the data of a folder, and the copies of others' data in it.
+
+    with datalattice.open("data") as node:
+        node.queue("log").offer("hello")                   # signed, and on disk when it returns
+        node.database("shop")["opened"] = True
+
+It does not matter whether a process serves the folder meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Self, TypeVar
+
+from datalattice.apps import Owner
+from datalattice.apps.dlfs import FS_SECTION, Drive
+from datalattice.apps.grid import Venue
+from datalattice.apps.kv import KV_SECTION, Database
+from datalattice.apps.queue import Queue, Topic, Topics
+from datalattice.cells import Index, Map, Value, html_table
+from datalattice.client.bound import FormerRoot, NodeBinding, close_abandoned
+from datalattice.client.control import ControlClient
+from datalattice.client.folder import Folder, OwnKeys, folder_of, read_key, read_keys_or_none
+from datalattice.client.identity import begin_folder
+from datalattice.client.opendata import MemoryFolder, OpenData
+from datalattice.client.openfolder import OpenFolder
+from datalattice.client.opening import root_named
+from datalattice.client.runfile import Running, connect, running
+from datalattice.crypto import KeyPair, KeyRing
+from datalattice.cursors import LatticeCursor
+from datalattice.errors import (
+    NoSuchPath,
+    PeerUnavailable,
+    Timeout,
+    UnsupportedOperation,
+    UsageError,
+)
+from datalattice.lattice import VALUE, did_of, is_public_key
+from datalattice.store import CellStore
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MEMORY: Final = ":memory:"
+"""The path of a node that keeps its data in memory, for tests and documentation."""
+
+EACH: Final = "each"
+SYNC: Final = "sync"
+
+WAIT_S: Final = 10.0
+
+THREADS: Final = 8
+"""Threads of `Node.run`."""
+
+EQUAL_LOOK_S: Final = 0.05
+"""How often `wait_equal` asks the running node."""
+
+
+class Past(NamedTuple):
+    """A former root: its name for `as_of`, when it became the root, and its hash."""
+
+    ref: str
+    time: datetime
+    hash: bytes
+
+
+def open(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    key: str | os.PathLike[str] | KeyPair | None = None,
+    create: bool = True,
+    read_only: bool = False,
+    as_of: str | bytes | datetime | None = None,
+    durable: str = EACH,
+    wait: float = WAIT_S,
+) -> Node:
+    """Open the data of a folder: to read it, and to write what its owner signs.
+
+    path:      the folder. None: the variable DATALATTICE_HOME, else `~/.datalattice`. ":memory:":
+               a node with a fresh key that forgets everything, for tests.
+    key:       the default owner: the name of a key of the folder (`keys/NAME.key`), the path of a
+               key file (with a separator), or a KeyPair. None: the folder's own.
+    create:    False: a folder that is missing raises `NoSuchPath`.
+    read_only: every write raises `ReadOnly`; no key is needed, and none is made.
+    as_of:     show the root that was current then: "HEAD~1", the name of a pin, a hash, a time as
+               text, or a datetime with a zone. Implies `read_only`.
+    durable:   "each": a write is on disk when it returns. "sync": at `sync`, at `close`, and 1 s
+               later at most; only then other processes see it.
+    wait:      seconds that a write waits for other writers; then it raises `StoreLocked`.
+    Raises: NoSuchPath, UsageError. NoSigningKey: there is no such key.
+    """
+    if durable not in (EACH, SYNC):
+        raise UsageError(f'durable is "each" or "sync", got {durable!r}')
+    close_abandoned()
+    options = Options(key, create, read_only, as_of, durable, wait)
+    if path is not None and os.fspath(path) == MEMORY:
+        return _memory_node(options)
+    folder = folder_of(path)
+    is_read_only = read_only or as_of is not None
+    if not folder.path.is_dir() and (is_read_only or not create):
+        raise NoSuchPath(f"there is no folder {folder.path}; it is made without create=False")
+    keys = _chosen_keys(folder, key, is_read_only=is_read_only)
+    return Node(OpenFolder.at(folder), folder, keys, options)
+
+
+class Options(NamedTuple):
+    """The arguments of `open` behind the path."""
+
+    key: str | os.PathLike[str] | KeyPair | None
+    create: bool
+    read_only: bool
+    as_of: str | bytes | datetime | None
+    durable: str
+    wait: float
+
+
+def _memory_node(options: Options) -> Node:
+    if options.key is None:
+        pair = KeyPair.generate()
+    elif isinstance(options.key, KeyPair):
+        pair = options.key
+    else:
+        raise UsageError("a node in memory has no key files: give a KeyPair, or no key")
+    return Node(MemoryFolder(), None, OwnKeys.of(pair), options)
+
+
+def _chosen_keys(
+    folder: Folder, key: str | os.PathLike[str] | KeyPair | None, *, is_read_only: bool
+) -> OwnKeys | None:
+    """Return the keys of a folder with the chosen default owner; make them if they are missing."""
+    keys = read_keys_or_none(folder)
+    if keys is None and not is_read_only:
+        keys = begin_folder(folder)
+    if key is None:
+        return keys
+    if isinstance(key, KeyPair):
+        owner = key
+    else:
+        text = os.fspath(key)
+        is_path = os.sep in text or not isinstance(key, str)
+        owner = read_key(Path(text) if is_path else folder.named_key_path(text))
+    if keys is None:
+        return OwnKeys.of(owner)
+    return OwnKeys(keys.identity, owner, KeyRing(*keys.ring, owner))
+
+
+class Node:
+    """The data of a folder, or in memory. Made by `datalattice.open`; use it as a context.
+
+    Threads may share it and its handles. Reads see the newest durable data of all processes.
+    """
+
+    def __init__(
+        self, data: OpenData, folder: Folder | None, keys: OwnKeys | None, options: Options
+    ) -> None:
+        """Use `datalattice.open`."""
+        self._data = data
+        self._folder = folder
+        self._options = options
+        self._pool: ThreadPoolExecutor | None = None
+        past = None
+        if options.as_of is not None:
+            try:
+                store = self._cell_store()
+                past = FormerRoot(store, root_named(store, _ref_text(options.as_of)))
+            except BaseException:
+                data.close()
+                raise
+        self._binding = NodeBinding(
+            data,
+            folder,
+            keys,
+            past=past,
+            is_read_only=options.read_only or options.as_of is not None,
+            is_delayed=options.durable == SYNC,
+            wait_s=options.wait,
+        )
+
+    # --- handles ---
+
+    def queue(self, name: object, partition: object = 0, *, owner: object = None) -> Queue:
+        """Return one partition of a topic, a log. It is made by its first write."""
+        return self._topics(owner).topic(name).partition(partition)
+
+    def topic(self, name: object, *, owner: object = None) -> Topic:
+        """Return a topic: a log of several partitions, chosen by key."""
+        return self._topics(owner).topic(name)
+
+    def database(self, name: str, *, owner: object = None) -> Database:
+        """Return a database: a mutable mapping with typed values."""
+        return Database.at(self._binding.root, self._binding.owner_named(owner), name)
+
+    def drive(self, name: str, *, owner: object = None) -> Drive:
+        """Return a drive: a file system."""
+        return Drive.at(self._binding.root, self._binding.owner_named(owner), name)
+
+    def venue(self, did: str | None = None) -> Venue:
+        """Return a venue of the grid, by default that of the own DID."""
+        keys = self._binding.keys
+        if did is None:
+            did = did_of(self._binding.own)
+        is_own = keys is not None and did == did_of(keys.owner.public_key)
+        pair = keys.owner if keys is not None and is_own else None
+        return Venue.at(self._binding.root, pair, did)
+
+    def cursor(self, *keys: object) -> LatticeCursor:
+        """Return the cursor on the value at `keys`; without keys, on the root."""
+        return self._binding.root.path(*keys)
+
+    def _topics(self, owner: object) -> Topics:
+        return Topics.at(self._binding.root, self._binding.owner_named(owner))
+
+    # --- what is there ---
+
+    def topics(self, *, owner: object = None) -> list[Value]:
+        """Return the names of the topics of an owner, in order."""
+        return self._topics(owner).topics()
+
+    def databases(self, *, owner: object = None) -> list[str]:
+        """Return the names of the databases of an owner, in order."""
+        return self._names(KV_SECTION, owner)
+
+    def drives(self, *, owner: object = None) -> list[str]:
+        """Return the names of the drives of an owner, in order."""
+        return self._names(FS_SECTION, owner)
+
+    def _names(self, section: Value, owner: object) -> list[str]:
+        held = self._binding.root.path(section, self._binding.owner_named(owner), VALUE).get()
+        keys = held.keys() if isinstance(held, (Map, Index)) else ()
+        # Names that begin with a dot are the package's own, such as the positions of consumers.
+        return sorted(str(key) for key in keys if not str(key).startswith("."))
+
+    @property
+    def owner(self) -> Owner:
+        """The default owner. Raises: NoSigningKey: there is none."""
+        return self._binding.owner(self._binding.own)
+
+    @property
+    def keys(self) -> tuple[Owner, ...]:
+        """The owners that can be written for: the default owner first."""
+        keys = self._binding.keys
+        pairs = () if keys is None else keys.in_order()
+        return tuple(self._binding.owner(pair.public_key) for pair in pairs)
+
+    def owners(self) -> list[Owner]:
+        """Return the owners that have data here, the default owner first."""
+        names, known = self._binding._known_owners()
+        del names
+        return [self._binding.owner(key) for key in known]
+
+    # --- batches, durability and the past ---
+
+    def batch(self) -> AbstractContextManager[None]:
+        """Gather the writes that this thread or task makes, and make them one durable root.
+
+            with node.batch():
+                node.database("totals").incr("sum", 3)
+                node.queue("log").offer("three more")
+
+        Reads inside see them. An exception that leaves `with` undoes all. A nested batch joins the
+        outer one. Other writers of the folder wait meanwhile; a running node goes on merging.
+        """
+        return self._binding.batch()
+
+    def sync(self) -> None:
+        """Return when all writes of this node are on disk; those of a batch are at its end.
+
+        Raises: why they could not be written.
+        """
+        self._binding.sync()
+
+    def as_of(self, ref: str | bytes | datetime) -> Node:
+        """Return a read-only node that shows a former root; see `datalattice.open`."""
+        self._binding.check_open()
+        if self._folder is not None:
+            data: OpenData = OpenFolder.at(self._folder)
+        else:
+            data = self._data
+        return Node(data, self._folder, self._binding.keys, self._options._replace(as_of=ref))
+
+    def history(self) -> list[Past]:
+        """Return the roots that are remembered, the newest first."""
+        store = self._data.store()
+        if store is None:
+            return []
+        entries = self._cell_store().history.entries()
+        return [
+            Past(f"HEAD~{at}" if at else "HEAD", _time(moment.time_ms), moment.root_hash)
+            for at, moment in enumerate(reversed(entries))
+        ]
+
+    def _cell_store(self) -> CellStore:
+        store = self._data.store()
+        if isinstance(store, CellStore):
+            return store
+        if store is None:
+            raise NoSuchPath("nothing was written yet, so there is no former root")
+        raise UnsupportedOperation("a node in memory keeps no former roots")
+
+    # --- the running node ---
+
+    @property
+    def running(self) -> Running | None:
+        """The process that serves this folder, None if none does."""
+        return None if self._folder is None else running(self._folder.path)
+
+    @property
+    def address(self) -> str | None:
+        """Where the running node listens for peers, None without one."""
+        found = self.running
+        return None if found is None else found.address
+
+    def peers(self) -> list[dict[str, Any]]:
+        """Return what the running node says of its peers.
+
+        Raises: PeerUnavailable: no node runs in the folder.
+        """
+        from datalattice.cells import to_python
+
+        with self._control() as client:
+            status = client.call("node.status")
+        peers = status.get("peers") if isinstance(status, Map) else None
+        found = to_python(peers)
+        return found if isinstance(found, list) else []
+
+    def add_peer(self, address: str) -> None:
+        """Have the running node connect to a peer: `host:port`. Raises: as `peers`."""
+        with self._control() as client:
+            client.call("node.add_peer", address=address)
+
+    def remove_peer(self, address: str) -> None:
+        """Have the running node leave a peer. Raises: as `peers`."""
+        with self._control() as client:
+            client.call("node.remove_peer", address=address)
+
+    def wait_equal(self, timeout: float = 30.0) -> None:
+        """Return when the running node and all its peers have the same data.
+
+        Raises: PeerUnavailable: no node runs in the folder. Timeout: they differ still.
+        """
+        give_up_s = time.monotonic() + timeout
+        while True:
+            peers = self.peers()
+            if peers and all(peer.get("equal") is True for peer in peers):
+                return
+            if time.monotonic() >= give_up_s:
+                behind = [
+                    str(peer.get("address")) for peer in peers if peer.get("equal") is not True
+                ]
+                raise Timeout(f"not equal after {timeout:g} s: {', '.join(behind) or 'no peers'}")
+            time.sleep(EQUAL_LOOK_S)
+
+    def _control(self) -> ControlClient:
+        client = None if self._folder is None else connect(self._folder.path)
+        if client is None:
+            where = "memory" if self._folder is None else str(self._folder.path)
+            raise PeerUnavailable(f"no node runs in {where}; start one with `lattice node start`")
+        return client
+
+    # --- threads and life ---
+
+    async def run(self, call: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+        """Await a call that may wait for the disk: `await node.run(queue.offer, "x")`.
+
+        It runs in one of 8 threads, inside the batch that the task is in.
+        """
+        import asyncio
+        from concurrent.futures import ThreadPoolExecutor
+        from contextvars import copy_context
+
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(THREADS, "datalattice")
+        context = copy_context()
+
+        def in_context() -> T:
+            return context.run(call, *args, **named)
+
+        return await asyncio.wrap_future(self._pool.submit(in_context))
+
+    def close(self) -> None:
+        """Write out what is not durable yet, and give back what the node holds. Twice is fine.
+
+        Values that were read stay readable. Handles raise `StoreClosed` from now on.
+        Raises: why something could not be written.
+        """
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False)
+        self._binding.held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.run(self.close)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._folder is None:
+            raise UsageError("a node in memory cannot be pickled: its data is in this process")
+        return _reopen, (str(self._folder.path.absolute()), self._options)
+
+    def __repr__(self) -> str:
+        where = MEMORY if self._folder is None else str(self._folder.path)
+        if self._binding.held.is_closed:
+            return f"<Node {where}, closed>"
+        own = "no key" if self._binding.keys is None else f"own {self.owner}"
+        parts = [] if self._binding.keys is None else self._parts()
+        found = self.running
+        served = "" if found is None else f"; served at {found.address or found.control}"
+        return f"<Node {where}, {own}: {', '.join(parts) or 'empty'}{served}>"
+
+    def _parts(self) -> list[str]:
+        counts = {
+            "topic": len(self.topics()),
+            "database": len(self.databases()),
+            "drive": len(self.drives()),
+        }
+        return [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items() if count]
+
+    def _repr_html_(self) -> str:
+        """Return the notebook's table of what is here."""
+        rows: list[tuple[object, ...]] = []
+        for owner in self.owners():
+            if is_public_key(owner.key):
+                for kind, names in (
+                    ("topic", self.topics(owner=owner)),
+                    ("database", self.databases(owner=owner)),
+                    ("drive", self.drives(owner=owner)),
+                ):
+                    rows += [(str(owner), kind, str(name)) for name in names]
+        where = MEMORY if self._folder is None else str(self._folder.path)
+        return html_table(f"Node {where}", ("owner", "kind", "name"), rows, len(rows))
+
+
+def _reopen(path: str, options: Options) -> Node:
+    return open(path, **options._asdict())
+
+
+def _ref_text(ref: str | bytes | datetime) -> str:
+    if isinstance(ref, datetime):
+        if ref.tzinfo is None:
+            raise UsageError(f"a time needs a zone, as in datetime.now(UTC); got {ref!r}")
+        return f"@{round(ref.timestamp() * 1_000)}"
+    return f"0x{ref.hex()}" if isinstance(ref, bytes) else ref
+
+
+def _time(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1e3, UTC)

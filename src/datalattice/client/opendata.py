@@ -1,0 +1,145 @@
+"""Open data: what a node reads and writes, as `OpenFolder` has it in a folder; here in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol, TypeVar
+
+from datalattice.cells import Value
+from datalattice.client.edits import Change, Editor
+from datalattice.client.folder import OwnKeys
+from datalattice.client.opening import LOCK_WAIT_S
+from datalattice.cursors import Wake
+from datalattice.errors import StoreLocked
+from datalattice.store import MemoryStore, Store
+
+T = TypeVar("T")
+
+
+class OpenData(Protocol):
+    """Data that a node reads and writes: that of a folder, or in memory."""
+
+    def root(self) -> Value:
+        """Return the newest durable root, None if there is none."""
+        ...
+
+    def store(self) -> Store | None:
+        """Return the store, for reading; None if there is none yet."""
+        ...
+
+    def edit(self, keys: OwnKeys, change: Change[T], wait_s: float) -> T:
+        """Make a change of the root; return what it returned, once it is durable."""
+        ...
+
+    def turn(self, keys: OwnKeys, wait_s: float) -> AbstractContextManager[Editor]:
+        """Give an editor, and keep other writers out meanwhile. May be nested in one thread."""
+        ...
+
+    def is_awaited(self) -> bool:
+        """Return whether another writer waits for this thread to leave its turn."""
+        ...
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after each change of the root from now on; return what ends this."""
+        ...
+
+    def hold(self, name: str) -> Callable[[], None]:
+        """Take the lock with this name; return what gives it back. Raises: StoreLocked."""
+        ...
+
+    def close(self) -> None:
+        """Leave it; the last one that leaves gives back what it holds."""
+        ...
+
+
+class Wakes:
+    """Those who wait for changes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.held: tuple[Wake, ...] = ()
+
+    def add(self, wake: Wake) -> Wake:
+        """Have `wake` called after each change; return what ends this."""
+        with self._lock:
+            self.held = (*self.held, wake)
+
+        def end() -> None:
+            with self._lock:
+                # By identity, since two listeners may be equal.
+                self.held = tuple([held for held in self.held if held is not wake])
+
+        return end
+
+    def tell(self) -> None:
+        """Wake them all."""
+        for wake in self.held:
+            wake()
+
+
+class MemoryFolder:
+    """Data in memory, for one node: `datalattice.open(":memory:")`."""
+
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+        self._lock = threading.RLock()
+        self._waiting = 0
+        self._wakes = Wakes()
+        self._held: set[str] = set()
+
+    def root(self) -> Value:
+        """Return the root, None if there is none."""
+        return self._store.root()
+
+    def store(self) -> Store:
+        """Return the store."""
+        return self._store
+
+    def edit(self, keys: OwnKeys, change: Change[T], wait_s: float = LOCK_WAIT_S) -> T:
+        """Make a change; return what it returned."""
+        with self.turn(keys, wait_s) as editor:
+            result = editor.edit(change)
+        self._wakes.tell()
+        return result
+
+    @contextmanager
+    def turn(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> Iterator[Editor]:
+        """Give an editor, and keep other threads out meanwhile.
+
+        Raises: StoreLocked: another thread wrote for `wait_s`.
+        """
+        self._waiting += 1
+        try:
+            if not self._lock.acquire(timeout=wait_s):
+                raise StoreLocked(f"waited {wait_s:g} s in vain: another thread writes")
+        finally:
+            self._waiting -= 1
+        try:
+            yield Editor(self._store, keys)
+        finally:
+            self._lock.release()
+
+    def is_awaited(self) -> bool:
+        """Return whether another thread waits for this one to leave its turn."""
+        return self._waiting > 0
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after each change from now on; return what ends this."""
+        return self._wakes.add(wake)
+
+    def hold(self, name: str) -> Callable[[], None]:
+        """Take the lock with this name; return what gives it back.
+
+        Raises: StoreLocked: another caller has it.
+        """
+        with self._lock:
+            if name in self._held:
+                raise StoreLocked(f"{name}: in use by another thread")
+            self._held.add(name)
+        return lambda: self._held.discard(name)
+
+    def close(self) -> None:
+        """Wake those who wait; values that were read stay readable."""
+        self._wakes.tell()

@@ -1,0 +1,376 @@
+"""Open folder: the data of one folder in this process, read and written beside other processes.
+
+There is one `OpenFolder` a folder (by its real path) in a process, shared by all that have it open.
+A read sees the newest durable root. A write goes through the running node, else it takes the write
+turn, and gives it back. A node may start and end between any two of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+from datalattice.cells import Value, value_hash
+from datalattice.client.control import NO_KEY, ControlClient
+from datalattice.client.edits import AnswerLost, Change, Editor, EditTurn, NodeEditor
+from datalattice.client.folder import Folder, OwnKeys, read_keys_or_none
+from datalattice.client.opendata import Wakes
+from datalattice.client.opening import LOCK_WAIT_S, check_writable, open_reader, whole
+from datalattice.client.runfile import connect
+from datalattice.cursors import Wake
+from datalattice.errors import (
+    DataLatticeError,
+    NoSigningKey,
+    OutcomeUnknown,
+    PeerUnavailable,
+    StoreClosed,
+    StoreLocked,
+    Timeout,
+)
+from datalattice.lattice import get_in
+from datalattice.store import CellStore, Lock, RealDisk, WriteTurn, write_error
+
+T = TypeVar("T")
+
+SLICE_S: Final = 0.25
+"""How long one wait for the store's lock takes; then it is looked whether a node has it."""
+
+LOOK_S: Final = 0.01
+"""How often it is looked, for those who wait for changes, whether another process wrote."""
+
+_log = logging.getLogger("datalattice.client")
+
+
+class OpenFolder:
+    """The data of a folder. Get it from `OpenFolder.at`, and `close` it.
+
+    Any thread may use it; a forked child begins anew.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder: Final = folder
+        self._users = 0
+        self._is_closed = False
+        self._turns = WriteTurn(self._open_store, check=self._opened_anew)
+        self._wakes = Wakes()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin, also anew in a forked child."""
+        self._lock = threading.RLock()
+        self._waiting = 0
+        self._client: ControlClient | None = None
+        self._editors: dict[bytes, NodeEditor] = {}
+        self._edit_turn = EditTurn(self.folder.edit_lock_path)
+        self._reader: CellStore | None = None
+        self._seen: tuple[bytes | None, Value] = (None, None)
+        self._checked: set[bytes] = set()
+        self._watcher: threading.Thread | None = None
+
+    @classmethod
+    def at(cls, folder: Folder) -> OpenFolder:
+        """Return the open folder of this process."""
+        path = Path(os.path.realpath(folder.path))
+        with _opening:
+            found = _open.get(path)
+            if found is None:
+                found = _open[path] = cls(Folder(path))
+                _all.add(found)
+            found._users += 1
+            return found
+
+    def close(self) -> None:
+        """Leave it; the last one that leaves gives back what it holds."""
+        with _opening:
+            self._users -= 1
+            if self._users > 0 or self._is_closed:
+                return
+            self._is_closed = True
+            if _open.get(self.folder.path) is self:
+                del _open[self.folder.path]
+        with self._lock:
+            self._leave_node()
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+        self._turns.close()
+
+    # --- reading ---
+
+    def root(self) -> Value:
+        """Return the newest durable root, None if there is none."""
+        store = self.store()
+        if store is None:
+            return None
+        with whole(self.folder):
+            hash = store.root_hash()
+            seen = self._seen
+            if hash is None or seen[0] == hash:
+                return seen[1] if hash is not None else None
+            value = store.load(hash)
+        self._seen = (hash, value)
+        return value
+
+    def store(self) -> CellStore | None:
+        """Return the store, for reading; None if there is none yet."""
+        opened = self._turns.opened or self._reader
+        if opened is not None:
+            return opened
+        with self._lock:
+            if self._is_closed:
+                raise StoreClosed(f"{self.folder.path} is closed; open it again")
+            if self._reader is None and self.folder.store_path.is_dir():
+                self._reader = open_reader(self.folder)
+            return self._turns.opened or self._reader
+
+    # --- writing ---
+
+    def edit(self, keys: OwnKeys, change: Change[T], wait_s: float = LOCK_WAIT_S) -> T:
+        """Make a change; return what it returned, once what it wrote is durable.
+
+        Raises: as `Editor.edit`. StoreLocked: another process wrote for `wait_s`; it is named.
+                OutcomeUnknown: a node ended meanwhile, and looking did not tell what it did.
+        """
+        with whole(self.folder), self._taken(wait_s):
+            lost: AnswerLost | None = None
+            give_up_s = time.monotonic() + wait_s
+            while True:
+                try:
+                    with self.turn(keys, wait_s) as editor:
+                        if lost is not None and _has_happened(lost, editor.root()):
+                            result = cast(T, lost.result)
+                        else:
+                            result = editor.edit(change)
+                    break
+                except AnswerLost as error:
+                    lost = error
+                    self._end_of(lost, wait_s)
+                except PeerUnavailable:
+                    # Nothing was asked for yet but to keep some cells: begin again.
+                    if time.monotonic() >= give_up_s:
+                        raise
+                    lost = None
+        self._wakes.tell()
+        return result
+
+    def _end_of(self, lost: AnswerLost, wait_s: float) -> None:
+        """Return when the node whose answer was lost cannot write any more.
+
+        Raises: OutcomeUnknown: it still runs.
+        """
+        before = None if self._client is None else self._client.node
+        self._leave_node()
+        give_up_s = time.monotonic() + wait_s
+        while True:
+            client = connect(self.folder.path)
+            with client or contextlib.nullcontext():
+                if client is not None and client.node != before:
+                    return
+            try:
+                if client is None:
+                    # Its lock is free only after its last write.
+                    with self._turns.write(SLICE_S):
+                        return
+            except StoreLocked as error:
+                if time.monotonic() >= give_up_s:
+                    raise OutcomeUnknown(str(lost)) from error
+                continue
+            raise OutcomeUnknown(str(lost)) from lost
+
+    @contextmanager
+    def turn(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> Iterator[Editor]:
+        """Give the editor of the running node, or of the store with its lock.
+
+        Raises: StoreLocked: another process or thread wrote for `wait_s`. NoSigningKey: a node
+                runs, and the folder has no key. Others as `check_writable`.
+        """
+        with self._taken(wait_s), ExitStack() as stack:
+            give_up_s = time.monotonic() + wait_s
+            while True:
+                node = self._through_node(keys)
+                if node is not None:
+                    stack.enter_context(node.turn())
+                    yield from self._using(node)
+                    return
+                try:
+                    store = stack.enter_context(self._turns.write(min(SLICE_S, wait_s)))
+                    break
+                except StoreLocked as error:  # a node may have started
+                    if time.monotonic() >= give_up_s:
+                        reason = error.__cause__ or error
+                        raise StoreLocked(f"waited {wait_s:g} s in vain: {reason}") from error
+            if store.has_failed:
+                store.resume()
+            owner = keys.owner.public_key
+            if owner not in self._checked:
+                check_writable(self.folder, store, keys, fenced=True)
+                self._checked.add(owner)
+            yield Editor(store, keys)
+
+    def _using(self, node: NodeEditor) -> Iterator[Editor]:
+        try:
+            yield node
+        except (PeerUnavailable, Timeout):
+            self._leave_node()
+            raise
+
+    @contextmanager
+    def _taken(self, wait_s: float) -> Iterator[None]:
+        """Let one thread write at a time: each begins at the root that it finds."""
+        lock = self._lock
+        if not lock.acquire(blocking=False):
+            self._waiting += 1
+            try:
+                if not lock.acquire(timeout=wait_s):
+                    raise StoreLocked(
+                        f"waited {wait_s:g} s in vain: another thread of this process writes to "
+                        f"{self.folder.path}"
+                    )
+            finally:
+                self._waiting -= 1
+        try:
+            if self._is_closed:
+                raise StoreClosed(f"{self.folder.path} is closed; open it again")
+            yield
+        finally:
+            lock.release()
+
+    def is_awaited(self) -> bool:
+        """Return whether another writer waits for this thread to leave its turn."""
+        return self._waiting > 0 or self._turns.is_awaited()
+
+    def _open_store(self) -> CellStore:
+        store = CellStore.open(self.folder.store_path, wait_s=SLICE_S)
+        for damage in store.damage:
+            _log.warning("%s; what was there is missing", damage)
+        return store
+
+    def _opened_anew(self, _store: CellStore) -> None:
+        # The folder may be another copy now: peers and losses are asked about again.
+        self._checked.clear()
+
+    def _through_node(self, keys: OwnKeys) -> NodeEditor | None:
+        """Return the editor of the node that runs, None if none does."""
+        if self._client is not None and self._client.has_ended():
+            self._leave_node()
+        if self._client is None:
+            self._client = connect(self.folder.path)
+            if self._client is None:
+                return None
+        if read_keys_or_none(self.folder) is None:
+            raise NoSigningKey(NO_KEY)
+        owner = keys.owner.public_key
+        editor = self._editors.get(owner)
+        if editor is None:
+            store = self.store()
+            assert store is not None, "a node runs on it"
+            editor = NodeEditor(self._client, store, keys, self._edit_turn)
+            self._editors[owner] = editor
+        return editor
+
+    def _leave_node(self) -> None:
+        editors, self._editors = self._editors, {}
+        client, self._client = self._client, None
+        for editor in editors.values():
+            editor.close()
+        if client is not None:
+            client.close()
+
+    # --- changes ---
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after each change of the root from now on; return what ends this.
+
+        Changes of this process wake at once, those of others within `LOOK_S`.
+        """
+        end = self._wakes.add(wake)
+        with self._lock:
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="changes", daemon=True)
+                self._watcher.start()
+        return end
+
+    def _watch(self) -> None:
+        me, seen = self._watcher, self._look()
+        pause = threading.Event()
+        while True:
+            with self._lock:
+                if self._is_closed or not self._wakes.held or self._watcher is not me:
+                    if self._watcher is me:
+                        self._watcher = None
+                    break
+            pause.wait(LOOK_S)
+            found = self._look()
+            if found != seen:
+                seen = found
+                self._wakes.tell()
+        if self._is_closed:
+            self._wakes.tell()  # they find it closed
+
+    def _look(self) -> object:
+        """Return what differs after a change of the root."""
+        try:
+            store = self.store()
+            return None if store is None else store.root_hash()
+        except DataLatticeError as error:
+            return str(error)  # who is woken reads, and meets it
+
+    # --- locks by name ---
+
+    def hold(self, name: str) -> Callable[[], None]:
+        """Take the lock with this name on this machine; return what gives it back.
+
+        Raises: StoreLocked: another process, or another caller in this one, has it.
+        """
+        folder = self.folder.path / "locks"
+        path = str(folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock")
+        try:
+            RealDisk().create_folder(str(folder))
+            lock: Lock = RealDisk().lock(path)
+        except StoreLocked as error:
+            raise StoreLocked(f"{name}: in use by another process or thread ({error})") from error
+        except OSError as error:
+            raise write_error(error, path) from error
+        return lock.release
+
+
+def _has_happened(lost: AnswerLost, root: Value) -> bool:
+    """Return whether a node set the slots of an edit, False if it did not and cannot any more.
+
+    Raises: OutcomeUnknown: they hold something else since.
+    """
+    slots = lost.slots or []
+    found = [value_hash(get_in(root, slot.path)) for slot in slots]
+    if all(hash == value_hash(slot.after) for hash, slot in zip(found, slots, strict=True)):
+        return bool(slots)
+    if all(hash == value_hash(slot.before) for hash, slot in zip(found, slots, strict=True)):
+        return False
+    raise OutcomeUnknown(str(lost)) from lost
+
+
+_opening = threading.Lock()
+_open: Final[dict[Path, OpenFolder]] = {}
+_all: Final[weakref.WeakSet[OpenFolder]] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    # Fresh locks and stores: the parent's may be held or in use, and are the parent's to close.
+    global _opening  # noqa: PLW0603
+    _opening = threading.Lock()
+    for folder in list(_all):
+        client = folder._client
+        folder._begin()
+        if client is not None:
+            client.close()  # the child's own descriptor of the socket
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

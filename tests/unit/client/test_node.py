@@ -1,0 +1,515 @@
+"""`datalattice.open` and its node: one set of rules, embedded and beside a running node."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import datalattice
+from datalattice.client import Folder, Node, name_owner, write_key
+from datalattice.crypto import KeyPair
+from datalattice.errors import (
+    NoSigningKey,
+    NoSuchPath,
+    PeerUnavailable,
+    ReadOnly,
+    StoreClosed,
+    StoreLocked,
+    UnsupportedOperation,
+    UsageError,
+)
+from datalattice.store import CellStore
+from datalattice.testing.folders import running
+
+OTHER = KeyPair(bytes([7]) * 32)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def node(path: Path) -> Iterator[Node]:
+    with datalattice.open(path) as node:
+        yield node
+
+
+def served(path: Path) -> AbstractContextManager[object]:
+    return running(path)
+
+
+def embedded(_path: Path) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+@pytest.fixture(params=[embedded, served])
+def way(request: pytest.FixtureRequest, path: Path) -> Iterator[None]:
+    """Run a test without a running node, and beside one."""
+    datalattice.open(path).close()
+    with request.param(path):
+        yield
+
+
+def test_a_folder_and_its_key_are_made_and_found_again(path: Path) -> None:
+    with datalattice.open(path) as node:
+        own = node.owner
+        assert node.queue("log").offer("hello") == 0
+        assert not node.owners() or node.owners() == [own]
+    with datalattice.open(path) as node:
+        assert node.owner == own
+        assert list(node.queue("log")) == ["hello"]
+        assert (node.topics(), node.databases(), node.drives()) == (["log"], [], [])
+
+
+def test_opening_reads_and_writes_nothing_in_the_store(path: Path) -> None:
+    with datalattice.open(path) as node:
+        assert node.queue("log").size() == 0
+        assert dict(node.database("shop")) == {}
+    assert sorted(one.name for one in path.iterdir()) == ["identity.key"]
+
+
+@pytest.mark.usefixtures("way")
+def test_what_is_written_here_is_read_by_other_processes_and_the_other_way(
+    node: Node, path: Path
+) -> None:
+    script = (
+        "import datalattice, sys\n"
+        "with datalattice.open(sys.argv[1]) as node:\n"
+        "    print(node.queue('log').offer('there'), *node.queue('log'))\n"
+    )
+    node.queue("log").offer("here")
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "1 here there\n"
+    assert list(node.queue("log")) == ["here", "there"]
+
+
+@pytest.mark.usefixtures("way")
+def test_two_nodes_of_a_process_share_the_folder(node: Node, path: Path) -> None:
+    with datalattice.open(path, read_only=True) as other, datalattice.open(path) as third:
+        node.queue("log").offer(1)
+        third.queue("log").offer(2)
+        assert list(other.queue("log")) == list(node.queue("log")) == [1, 2]
+        assert other._data is node._data
+        with pytest.raises(ReadOnly, match="opened with read_only"):
+            other.queue("log").offer(3)
+    assert node.queue("log").offer(3) == 2
+
+
+# --- batches ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durable", ["each", "sync"])
+@pytest.mark.usefixtures("way")
+def test_a_batch_is_one_root_and_reads_what_it_wrote(path: Path, durable: str) -> None:
+    with datalattice.open(path, durable=durable) as node, datalattice.open(path) as other:
+        shop, log = node.database("shop"), node.queue("log")
+        with node.batch():
+            shop["tea"] = 3
+            with node.batch():  # joins the outer one
+                log.offer_many(["a", "b"])
+            assert (shop["tea"], log.size()) == (3, 2)
+            if durable == "each":
+                assert other.queue("log").size() == 0
+        node.sync()
+        assert (other.database("shop")["tea"], other.queue("log").size()) == (3, 2)
+        assert [len(node.history()), log.size()][1] == 2
+
+
+@pytest.mark.parametrize("durable", ["each", "sync"])
+@pytest.mark.usefixtures("way")
+def test_an_exception_undoes_a_batch(path: Path, durable: str) -> None:
+    undone: list[int] = []
+    with datalattice.open(path, durable=durable) as node:
+        shop = node.database("shop")
+        shop["tea"] = 3
+
+        def fail() -> None:
+            with node.batch():
+                shop["tea"] = 4
+                assert node._binding.on_undo(lambda: undone.append(1))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert shop["tea"] == 3
+        assert undone == [1]
+        assert not node._binding.on_undo(lambda: undone.append(2))
+
+
+@pytest.mark.usefixtures("way")
+def test_a_batch_is_of_one_thread(node: Node) -> None:
+    log = node.queue("log")
+    began, done = threading.Event(), threading.Event()
+
+    def write() -> None:
+        began.wait()
+        assert log.size() == 0
+        done.set()
+        log.offer("outside")  # waits for the batch to end
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with node.batch():
+        log.offer("inside")
+        began.set()
+        done.wait()
+    thread.join()
+    assert list(log) == ["inside", "outside"]
+
+
+def test_a_write_inside_edit_that_fails_leaves_nothing(node: Node) -> None:
+    shop = node.database("shop")
+
+    def change(cursor: Any) -> None:
+        datalattice.Database.at(cursor, node._binding.own, "shop")["tea"] = 1
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        node._binding.edit(change)
+    with node.batch():
+        shop["x"] = 1
+        with pytest.raises(ZeroDivisionError):
+            node._binding.edit(change)
+    assert dict(shop) == {"x": 1}
+
+
+# --- durable="sync" --------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("way")
+def test_delayed_writes_are_read_here_and_durable_after_sync(path: Path) -> None:
+    with datalattice.open(path, durable="sync") as node, datalattice.open(path) as other:
+        log = node.queue("log")
+        assert [log.offer(n) for n in range(5)] == list(range(5))
+        assert list(log) == list(range(5))
+        node.sync()
+        assert list(other.queue("log")) == list(range(5))
+        log.offer(5)
+    with datalattice.open(path) as node:
+        assert list(node.queue("log")) == list(range(6))
+
+
+@pytest.mark.usefixtures("way")
+def test_delayed_writes_give_way_to_another_writer(path: Path) -> None:
+    with datalattice.open(path, durable="sync") as node, datalattice.open(path) as other:
+        offsets = []
+        for n in range(5):
+            offsets.append(node.queue("log").offer(f"delayed {n}"))
+            offsets.append(other.queue("log").offer(f"at once {n}"))
+        assert offsets == list(range(10))
+
+
+def test_a_node_that_is_not_closed_is_flushed_at_exit_with_a_warning(path: Path) -> None:
+    script = (
+        "import datalattice, sys\n"
+        "node = datalattice.open(sys.argv[1], durable='sync')\n"
+        "node.queue('log').offer('kept')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", script, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "ResourceWarning: a node with unflushed writes was not closed" in done.stderr
+    with datalattice.open(path) as node:
+        assert list(node.queue("log")) == ["kept"]
+
+
+def test_a_flush_that_failed_is_raised_and_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with datalattice.open(path, durable="sync") as node:
+        log = node.queue("log")
+        log.offer(0)
+        edit = type(node._data).edit
+
+        def fails(*_arguments: object, **_named: object) -> None:
+            raise StoreLocked("no turn")
+
+        monkeypatch.setattr(type(node._data), "edit", fails)
+        with pytest.raises(StoreLocked, match="no turn"):
+            node.sync()
+        monkeypatch.setattr(type(node._data), "edit", edit)
+        assert list(log) == [0]
+        log.offer(1)
+    with datalattice.open(path) as node:
+        assert list(node.queue("log")) == [0, 1]
+
+
+# --- the past --------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("way")
+def test_the_past_is_shown_and_kept(node: Node, path: Path) -> None:
+    prices = node.database("prices")
+    prices["tea"] = 3
+    before = datetime.now(UTC)
+    prices["tea"] = 4
+    first = node.history()[1]
+    for ref in ("HEAD~1", first.hash, first.ref, first.hash.hex(), first.time, before):
+        with node.as_of(ref) as past:
+            assert past.database("prices")["tea"] in ((3, 4) if ref is before else (3,))
+            with pytest.raises(ReadOnly, match="shows the past"):
+                past.database("prices")["tea"] = 5
+    with datalattice.open(path, as_of="HEAD~1") as past:
+        prices["tea"] = 5
+        assert past.database("prices")["tea"] == 3
+        assert len(list((path / "store" / "leases").iterdir())) == 1
+    assert not list((path / "store" / "leases").iterdir())
+    with pytest.raises(UsageError, match="needs a zone"):
+        node.as_of(datetime(2026, 1, 1))  # noqa: DTZ001 - what is refused
+    with pytest.raises(UsageError):
+        node.as_of("nothing of that name")
+
+
+# --- owners and keys -------------------------------------------------------------------------
+
+
+def test_data_is_own_unless_an_owner_is_named(node: Node, path: Path) -> None:
+    with datalattice.open(path, key=OTHER) as other:
+        other.queue("log").offer("theirs")
+        assert other.owner.key == OTHER.public_key
+    node.queue("log").offer("mine")
+    name_owner(Folder(path), "north", OTHER.public_key)
+    for owner in ("north", OTHER.public_key, OTHER.public_key.hex(), OTHER.public_key.hex()[:6]):
+        theirs = node.queue("log", owner=owner)
+        assert list(theirs) == ["theirs"]
+        with pytest.raises(NoSigningKey):
+            theirs.offer("not mine")
+    assert list(node.queue("log", owner="own")) == ["mine"]
+    assert [str(owner) for owner in node.owners()].count("north") == 1
+    assert node.topics(owner="north") == ["log"]
+
+
+def test_keys_are_named_by_name_path_or_pair(node: Node, path: Path) -> None:
+    folder = Folder(path)
+    write_key(folder.named_key_path("shop"), OTHER)
+    for key in ("shop", str(folder.named_key_path("shop")), folder.named_key_path("shop"), OTHER):
+        with datalattice.open(path, key=key) as other:
+            assert other.owner.key == OTHER.public_key
+    assert node.owner.key != OTHER.public_key
+    with pytest.raises(NoSigningKey, match="no key at"):
+        datalattice.open(path, key="missing")
+
+
+def test_a_folder_that_is_missing_is_made_only_to_be_written(path: Path) -> None:
+    for options in ({"create": False}, {"read_only": True}, {"as_of": "HEAD"}):
+        with pytest.raises(NoSuchPath, match="there is no folder"):
+            datalattice.open(path, **options)  # type: ignore[arg-type]
+    assert not path.exists()
+    path.mkdir()
+    with datalattice.open(path, read_only=True) as node:
+        with pytest.raises(NoSigningKey, match="no own data"):
+            node.queue("log")
+        assert list(node.queue("log", owner=OTHER.public_key)) == []
+        assert "no key" in repr(node)
+    assert list(path.iterdir()) == []
+    with pytest.raises(UsageError, match='durable is "each" or "sync"'):
+        datalattice.open(path, durable="never")
+    with pytest.raises(NoSuchPath, match="nothing was written yet"):
+        datalattice.open(path, as_of="HEAD")
+
+
+def test_the_default_folder_is_that_of_the_environment(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATALATTICE_HOME", str(path))
+    with datalattice.open() as node:
+        node.queue("log").offer(1)
+    assert (path / "store").is_dir()
+
+
+# --- life ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("way")
+def test_after_close_handles_raise_and_values_stay(path: Path) -> None:
+    node = datalattice.open(path)
+    log = node.queue("log")
+    log.offer({"items": [{"name": "x" * 500}, {"name": "y" * 500}]})
+    with datalattice.open(path) as other:
+        value: Any = other.queue("log").peek(0)
+    node.close()
+    node.close()
+    with pytest.raises(StoreClosed):
+        log.size()
+    with pytest.raises(StoreClosed):
+        log.offer(1)
+    with pytest.raises(StoreClosed):
+        node.as_of("HEAD")
+    assert value["items"][1]["name"] == "y" * 500
+    assert "closed" in repr(node)
+
+
+def test_nodes_that_are_dropped_are_closed_later(path: Path) -> None:
+    log = datalattice.open(path).queue("log")
+    gc.collect()
+    assert log.offer(1) == 0, "a handle keeps its node open"
+    data = log.cursor._watched()._home._data  # type: ignore[attr-defined]
+    del log
+    gc.collect()
+    with datalattice.open(path) as node:
+        assert node._data._users == 1  # type: ignore[attr-defined]
+    assert data._is_closed
+
+
+def test_a_busy_writer_is_named_after_the_wait(path: Path) -> None:
+    with datalattice.open(path, wait=0.05) as node:
+        node.queue("log").offer(0)
+        with (
+            CellStore.open(path / "store", wait_s=10),
+            pytest.raises(StoreLocked, match=f"0.05 s in vain.*process {os.getpid()}"),
+        ):
+            node.queue("log").offer(1)
+        with node.batch():
+            node.queue("log").offer(1)
+            found: list[BaseException] = []
+
+            def write() -> None:
+                try:
+                    node.queue("log").offer(2)
+                except StoreLocked as error:
+                    found.append(error)
+
+            thread = threading.Thread(target=write)
+            thread.start()
+            thread.join()
+            assert "another thread of this process" in str(found[0])
+
+
+def test_nodes_start_and_end_between_writes(node: Node, path: Path) -> None:
+    log = node.queue("log")
+    for number in range(3):
+        log.offer(f"alone {number}")
+        with running(path):
+            assert node.running is not None
+            assert node.address is not None
+            log.offer(f"beside {number}")
+        assert node.running is None
+    assert list(log) == [f"{how} {n}" for n in range(3) for how in ("alone", "beside")]
+    with pytest.raises(PeerUnavailable, match="no node runs in"):
+        node.peers()
+
+
+@pytest.mark.usefixtures("way")
+def test_a_forked_child_opens_anew(node: Node) -> None:
+    log = node.queue("log")
+    log.offer("parent")
+    with node.batch():
+        log.offer("batch")
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                code = 0 if list(log) == ["parent"] else 2
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            log.offer("child")
+            node.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    log.offer("after")
+    assert list(log) == ["parent", "batch", "child", "after"]
+
+
+@pytest.mark.usefixtures("way")
+def test_a_node_pickles_as_its_path_and_options(node: Node) -> None:
+    node.queue("log").offer(1)
+    with pickle.loads(pickle.dumps(node)) as other:
+        assert list(other.queue("log")) == [1]
+        assert other.owner == node.owner
+
+
+@pytest.mark.usefixtures("way")
+def test_changes_of_any_process_wake(node: Node, path: Path) -> None:
+    woken = threading.Event()
+    end = node.queue("log").cursor.subscribe(woken.set)
+    node.queue("log").offer(1)
+    assert woken.is_set(), "at once in this process"
+    woken.clear()
+    script = "import datalattice, sys; datalattice.open(sys.argv[1]).queue('log').offer(2)"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True)
+    assert woken.wait(10)
+    end()
+
+
+@pytest.mark.usefixtures("way")
+def test_calls_are_awaited_in_threads(path: Path) -> None:
+    async def run() -> list[object]:
+        async with datalattice.open(path) as node:
+            log = node.queue("log")
+            await asyncio.gather(*[node.run(log.offer, n) for n in range(10)])
+            with node.batch():
+                assert await node.run(log.offer, "batch") == 10
+                assert log.size() == 11
+            return list(log)
+
+    found = asyncio.run(run())
+    assert sorted(found[:10], key=str) == list(range(10))
+    assert found[10] == "batch"
+
+
+def test_a_node_in_memory_forgets() -> None:
+    with datalattice.open(":memory:") as node, datalattice.open(":memory:", key=OTHER) as other:
+        assert node.owner != other.owner
+        with node.batch():
+            node.queue("log").offer(1)
+        assert list(node.queue("log")) == [1]
+        assert list(other.queue("log")) == []
+        assert ":memory:" in repr(node)
+        assert "log" in node._repr_html_()
+        release = node._binding.hold("robot")
+        with pytest.raises(StoreLocked):
+            node._binding.hold("robot")
+        release()
+        node._binding.hold("robot")()
+        for refused in (lambda: node.as_of("HEAD"), node.history):
+            with pytest.raises(UnsupportedOperation, match="keeps no former roots"):
+                refused()
+        with pytest.raises(UsageError, match="cannot be pickled"):
+            pickle.dumps(node)
+        with pytest.raises(PeerUnavailable, match="no node runs in memory"):
+            node.add_peer("localhost:1")
+    with pytest.raises(UsageError, match="no key files"):
+        datalattice.open(":memory:", key="name")
+
+
+def test_names_are_held_by_one_at_a_time(node: Node, path: Path) -> None:
+    release = node._binding.hold("robot")
+    with datalattice.open(path) as other, pytest.raises(StoreLocked, match="robot: in use"):
+        other._binding.hold("robot")
+    release()
+    node._binding.hold("robot")()
+
+
+def test_repr_and_the_notebook_table_say_what_is_there(node: Node, path: Path) -> None:
+    assert f"<Node {path}, own {node.owner}: empty>" == repr(node)
+    node.queue("log").offer(1)
+    node.queue("other").offer(1)
+    node.database("shop")["tea"] = 3
+    assert repr(node) == f"<Node {path}, own {node.owner}: 2 topics, 1 database>"
+    for word in ("topic", "log", "database", "shop"):
+        assert word in node._repr_html_()
