@@ -110,6 +110,7 @@ _HOMES: Final = (
     "apps.queue",
     "apps.dlfs",
     "apps.grid",
+    "client",
     "node",
 )
 
@@ -168,6 +169,7 @@ __all__ = [
     "MissingData",
     "NoSigningKey",
     "NoSuchPath",
+    "Node",
     "NotADirectory",
     "NotContained",
     "OwnerLattice",

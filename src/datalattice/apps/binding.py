@@ -8,6 +8,8 @@ the handles it makes. The package `client` implements it. A handle without one r
 
 To wait for changes needs no binding: `cursor.subscribe(wake)` calls `wake` after a change in this
 process, and for a handle of an open folder also after a change by another process.
+
+Source: docs/design/front-door.md "Handles".
 """
 
 from __future__ import annotations

@@ -10,15 +10,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from itertools import count
 from typing import Final, TypeVar
 
 from datalattice.apps import Owner
 from datalattice.cells import Value
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.liveroot import DelayedWrites, Draft, LiveRoot, Work
-from datalattice.client.opendata import OpenData
+from datalattice.client.opendata import OpenData, Wakes
 from datalattice.client.owners import owner_of, owners_in, read_names, resolve_owner
-from datalattice.cursors import LatticeCursor, Wake
+from datalattice.cursors import LatticeCursor, Stream, Wake
 from datalattice.errors import NoSigningKey, ReadOnly, StoreClosed
 from datalattice.lattice import MergeContext, MergeNotice, verify_did
 from datalattice.store import CellStore
@@ -111,6 +112,39 @@ def _close_at_exit() -> None:
         held.close()
 
 
+class Reports:
+    """The reports of merges, for those who wait for them."""
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[int, MergeNotice]] = deque(maxlen=EVENTS_MAX)
+        self._numbers = count()
+        self._wakes = Wakes()
+        self.subscribe = self._wakes.add
+
+    def add(self, report: MergeNotice) -> None:
+        """Take a report."""
+        self._kept.append((next(self._numbers), report))
+        self._wakes.tell()
+
+    def since(self, number: int) -> list[tuple[int, MergeNotice]]:
+        """Return the reports after the one with a number, with their own numbers."""
+        return [one for one in list(self._kept) if one[0] > number]
+
+
+class Events(Stream[MergeNotice]):
+    """Reports of merges made in this process: superseded writes, dropped entries, forks."""
+
+    def __init__(self, reports: Reports, *, wait: bool, timeout: float | None) -> None:
+        super().__init__(reports, wait=wait, timeout=timeout)
+        self._reports: Final = reports
+        self._last = -1
+
+    def _fetch(self) -> list[MergeNotice]:
+        found = self._reports.since(self._last)
+        self._last = found[-1][0] if found else self._last
+        return [report for _, report in found]
+
+
 class NodeBinding:
     """The `Binding` and the `Home` of the handles of one node."""
 
@@ -132,9 +166,10 @@ class NodeBinding:
         self._past = past
         self.is_read_only = is_read_only
         self._wait_s = wait_s
-        self.events: deque[MergeNotice] = deque(maxlen=EVENTS_MAX)
+        self.reports: Final = Reports()
         self._context: MergeContext | None = None
         self._root: LiveRoot | None = None
+        self._names: tuple[object, dict[str, bytes]] = (None, {})
         self._owners: tuple[Value, dict[str, bytes], list[Value]] | None = None
         self._delayed: DelayedWrites | None = None
         if is_delayed and keys is not None and not is_read_only:
@@ -161,7 +196,7 @@ class NodeBinding:
             context = (
                 MergeContext(verifier=verify_did) if self.keys is None else self.keys.context()
             )
-            self._context = context.of_copy(copy_id).reporting(self.events.append)
+            self._context = context.of_copy(copy_id).reporting(self.reports.add)
         return self._context
 
     @property
@@ -180,7 +215,7 @@ class NodeBinding:
 
     def owner(self, key: Value) -> Owner:
         """Return the owner with this key, with its local name."""
-        names, owners = self._known_owners()
+        names, owners = self.known_owners()
         return owner_of(key, names=names, owners=owners)
 
     def owner_named(self, given: object) -> Value:
@@ -192,14 +227,13 @@ class NodeBinding:
             return self.own
         if isinstance(given, Owner):
             return given.key
-        names, owners = self._known_owners()
+        names, owners = self.known_owners()
         own = None if self.keys is None else self.own
         return resolve_owner(given, own=own, names=names, owners=owners)
 
-    def _known_owners(self) -> tuple[dict[str, bytes], list[Value]]:
+    def known_owners(self) -> tuple[dict[str, bytes], list[Value]]:
         """Return the local names, and the owners that have data here or keys in the ring."""
-        root = self.present()
-        names = {} if self._folder is None else read_names(self._folder)
+        root, names = self.present(), self._local_names()
         known = self._owners
         if known is None or known[0] is not root or known[1] != names:
             owners = owners_in(root)
@@ -207,6 +241,18 @@ class NodeBinding:
                 owners += [pair.public_key for pair in self.keys.in_order()]
             known = self._owners = (root, names, list(dict.fromkeys(owners)))
         return known[1], known[2]
+
+    def _local_names(self) -> dict[str, bytes]:
+        if self._folder is None:
+            return {}
+        try:
+            found = self._folder.names_path.stat()
+        except FileNotFoundError:
+            return {}
+        mark = (found.st_ino, found.st_mtime_ns)  # the file is replaced, never changed
+        if self._names[0] != mark:
+            self._names = (mark, read_names(self._folder))
+        return self._names[1]
 
     def edit(self, change: Work[T]) -> T:
         """Do `change` on the root, as one write; return what it returned."""
@@ -225,7 +271,7 @@ class NodeBinding:
 
     def report(self, event: MergeNotice) -> None:
         """Keep a report for `Node.events`."""
-        self.events.append(event)
+        self.reports.add(event)
 
     # --- Home ---
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,15 +21,16 @@ from datalattice.apps import Owner
 from datalattice.apps.dlfs import FS_SECTION, Drive
 from datalattice.apps.grid import Venue
 from datalattice.apps.kv import KV_SECTION, Database
-from datalattice.apps.queue import Queue, Topic, Topics
+from datalattice.apps.queue import Feed, Queue, Topic, Topics
 from datalattice.cells import Index, Map, Value, html_table
-from datalattice.client.bound import FormerRoot, NodeBinding, close_abandoned
+from datalattice.client.bound import Events, FormerRoot, NodeBinding, close_abandoned
 from datalattice.client.control import ControlClient
 from datalattice.client.folder import Folder, OwnKeys, folder_of, read_key, read_keys_or_none
 from datalattice.client.identity import begin_folder
 from datalattice.client.opendata import MemoryFolder, OpenData
 from datalattice.client.openfolder import OpenFolder
 from datalattice.client.opening import root_named
+from datalattice.client.owners import owners_in
 from datalattice.client.runfile import Running, connect, running
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import LatticeCursor
@@ -187,20 +188,29 @@ class Node:
     # --- handles ---
 
     def queue(self, name: object, partition: object = 0, *, owner: object = None) -> Queue:
-        """Return one partition of a topic, a log. It is made by its first write."""
-        return self._topics(owner).topic(name).partition(partition)
+        """Return one partition of a topic: a log. Its first write makes it."""
+        place = self._place(owner)
+        return Queue.at(*place, name, partition, binding=self._binding)
 
-    def topic(self, name: object, *, owner: object = None) -> Topic:
-        """Return a topic: a log of several partitions, chosen by key."""
-        return self._topics(owner).topic(name)
+    def topic(self, name: object, partitions: int | None = None, *, owner: object = None) -> Topic:
+        """Return a topic: logs over which records are spread by key.
+
+        partitions: how many there are to be; the first write stores it.
+        """
+        return Topic.at(*self._place(owner), name, partitions, binding=self._binding)
+
+    def feed(self, name: object, owners: Iterable[object] | None = None) -> Feed:
+        """Return all owners' copies of a topic, or those of some owners; read only."""
+        chosen = None if owners is None else [self._binding.owner_named(one) for one in owners]
+        return Feed(self._binding.root, name, chosen, binding=self._binding)
 
     def database(self, name: str, *, owner: object = None) -> Database:
-        """Return a database: a mutable mapping with typed values."""
-        return Database.at(self._binding.root, self._binding.owner_named(owner), name)
+        """Return a database: a mutable mapping, with hashes, sets, lists and counters."""
+        return Database.at(*self._place(owner), name)
 
     def drive(self, name: str, *, owner: object = None) -> Drive:
         """Return a drive: a file system."""
-        return Drive.at(self._binding.root, self._binding.owner_named(owner), name)
+        return Drive.at(*self._place(owner), name)
 
     def venue(self, did: str | None = None) -> Venue:
         """Return a venue of the grid, by default that of the own DID."""
@@ -215,14 +225,14 @@ class Node:
         """Return the cursor on the value at `keys`; without keys, on the root."""
         return self._binding.root.path(*keys)
 
-    def _topics(self, owner: object) -> Topics:
-        return Topics.at(self._binding.root, self._binding.owner_named(owner))
+    def _place(self, owner: object) -> tuple[LatticeCursor, Value]:
+        return self._binding.root, self._binding.owner_named(owner)
 
     # --- what is there ---
 
     def topics(self, *, owner: object = None) -> list[Value]:
         """Return the names of the topics of an owner, in order."""
-        return self._topics(owner).topics()
+        return Topics.at(*self._place(owner)).topics()
 
     def databases(self, *, owner: object = None) -> list[str]:
         """Return the names of the databases of an owner, in order."""
@@ -252,9 +262,9 @@ class Node:
 
     def owners(self) -> list[Owner]:
         """Return the owners that have data here, the default owner first."""
-        names, known = self._binding._known_owners()
-        del names
-        return [self._binding.owner(key) for key in known]
+        here = owners_in(self._binding.present())
+        own = None if self._binding.keys is None else self._binding.own
+        return [self._binding.owner(key) for key in sorted(here, key=lambda key: key != own)]
 
     # --- batches, durability and the past ---
 
@@ -304,6 +314,13 @@ class Node:
         if store is None:
             raise NoSuchPath("nothing was written yet, so there is no former root")
         raise UnsupportedOperation("a node in memory keeps no former roots")
+
+    def events(self, *, wait: bool = True, timeout: float | None = None) -> Events:
+        """Return the reports of merges in this process: superseded writes, dropped entries, forks.
+
+        The last 10,000 are kept.
+        """
+        return Events(self._binding.reports, wait=wait, timeout=timeout)
 
     # --- the running node ---
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import count
 from typing import Protocol, TypeVar
 
 from datalattice.cells import Value
@@ -55,27 +56,31 @@ class OpenData(Protocol):
 
 
 class Wakes:
-    """Those who wait for changes."""
+    """Those who wait for changes.
+
+    It has no lock: a stream that is collected as garbage ends its wait at any moment.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.held: tuple[Wake, ...] = ()
+        self._held: dict[int, Wake] = {}
+        self._numbers = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
 
     def add(self, wake: Wake) -> Wake:
         """Have `wake` called after each change; return what ends this."""
-        with self._lock:
-            self.held = (*self.held, wake)
+        number = next(self._numbers)
+        self._held[number] = wake
 
         def end() -> None:
-            with self._lock:
-                # By identity, since two listeners may be equal.
-                self.held = tuple([held for held in self.held if held is not wake])
+            self._held.pop(number, None)
 
         return end
 
     def tell(self) -> None:
         """Wake them all."""
-        for wake in self.held:
+        for wake in list(self._held.values()):
             wake()
 
 

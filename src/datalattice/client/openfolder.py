@@ -101,7 +101,7 @@ class OpenFolder:
             self._leave_node()
             reader, self._reader = self._reader, None
         if reader is not None:
-            reader.close()
+            reader.retire()
         self._turns.close()
 
     # --- reading ---
@@ -304,7 +304,7 @@ class OpenFolder:
         pause = threading.Event()
         while True:
             with self._lock:
-                if self._is_closed or not self._wakes.held or self._watcher is not me:
+                if self._is_closed or not self._wakes or self._watcher is not me:
                     if self._watcher is me:
                         self._watcher = None
                     break

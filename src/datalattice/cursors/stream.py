@@ -15,9 +15,9 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Generic, Protocol, Self, TypeVar
 
-from datalattice.cursors.base import Cursor, Wake
+from datalattice.cursors.base import Wake
 from datalattice.errors import UsageError
 
 T = TypeVar("T")
@@ -39,6 +39,14 @@ class _Bell:
         self.listeners = tuple([held for held in self.listeners if held is not wake])
 
 
+class Source(Protocol):
+    """What a stream waits for: most often a cursor."""
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after every change from now on; return a function that ends this."""
+        ...
+
+
 class Stream(ABC, Generic[T]):
     """Items that arrive over time. Use it in `with` or `async with`, or `close` it.
 
@@ -49,7 +57,7 @@ class Stream(ABC, Generic[T]):
     timeout: iteration ends after so many seconds without a new item; None waits without limit.
     """
 
-    def __init__(self, cursor: Cursor, *, wait: bool = True, timeout: float | None = None) -> None:
+    def __init__(self, source: Source, *, wait: bool = True, timeout: float | None = None) -> None:
         if timeout is not None and timeout < 0:
             raise UsageError(f"`timeout` is not 0 or more seconds, or None: {timeout!r}")
         self._waits: Final = wait
@@ -58,9 +66,9 @@ class Stream(ABC, Generic[T]):
         self._bell: Final = _Bell()
         # A flush goes on in its thread after the task that waited for it was cancelled.
         self._flush_lock: Final = threading.RLock()
-        # The cursor refers to the bell alone, so a stream that is dropped without `close` is
+        # The source refers to the bell alone, so a stream that is dropped without `close` is
         # collected, and this ends its subscription.
-        self._end = weakref.finalize(self, cursor.subscribe(self._bell.ring))
+        self._end = weakref.finalize(self, source.subscribe(self._bell.ring))
         self._end.atexit = False
 
     @abstractmethod

@@ -46,6 +46,7 @@ from datalattice.store.gc.marking import Begin, MarkRoots
 from datalattice.store.gc.marking import Progress as CollectProgress
 from datalattice.store.gc.sweeping import SweepList
 from datalattice.store.kept.history import RETENTION, Retention
+from datalattice.store.lastuse import LastUse
 from datalattice.store.log.committer import GAVE_BACK, CellBatch, Committer, batches_of
 from datalattice.store.log.folder import disown_index, mark_checked, mark_index
 from datalattice.store.log.freespace import SPARE_BYTES, FreeSpace
@@ -751,6 +752,33 @@ class CellStore(StoreReader):
             self._cache.clear()
             if self._opened.lock is not None:
                 self._opened.lock.release()
+
+    def retire(self) -> None:
+        """Give the folder back as `close` does, and go on as a reader.
+
+        It is closed when nothing refers to it any more: values that were read from it stay
+        readable. Whoever retires it keeps no reference.
+        Raises: as `close`.
+        """
+        if self._closed or self._last_use is not None:
+            return
+        self._caretaker.stop()
+        try:
+            if self._committer is not None and self._is_for_writing():
+                self._close_writer(self._committer)
+        finally:
+            if self._committer is not None:
+                self._committer.close()
+                self.history.pause()
+            self.history.close()
+            with self._refresh_lock:
+                self._generation.forget()
+                self._committer = None
+                self._has_released = self._read_only = True
+            if self._opened.lock is not None:
+                self._opened.lock.release()
+            self._held = [self._index.close]
+            self._last_use = LastUse(self._held)
 
     def _is_for_writing(self) -> bool:
         """Return whether the store has its lock, or takes it again, to leave the folder tidy."""

@@ -92,6 +92,8 @@ class StoreReader(Store):
         self._segments = SegmentReader(disk, folder)
         self._closed = False
         self._generation = GenerationReader(disk, f"{folder}/{LOCK_FILE}")
+        self._held: list[Callable[[], None]] = []  # what a retired store gives back at its end
+        self._last_use: object | None = None
         self._has_released = False  # a writer that gave its lock back before
         self.on_damage: Callable[[Damage], None] | None = None
         """Called, on whatever thread reads, when a cell turns out to be damaged."""
@@ -345,6 +347,8 @@ class StoreReader(Store):
             self._cache.clear()
             self._damage.clear()
         self._identity = identity
+        if self._held:
+            self._held[0] = self._index.close
         old.close()
 
     # --- the past ---

@@ -204,7 +204,10 @@ class WriteTurn:
                     self._failure = error  # whoever writes next is told
 
     def close(self) -> None:
-        """Close the store. Closing twice is fine; a write that goes on is waited for."""
+        """Give the store back (`CellStore.retire`): what was read from it stays readable.
+
+        Closing twice is fine; a write that goes on is waited for.
+        """
         with self._changed:
             while self._writers:
                 self._changed.wait()
@@ -219,7 +222,7 @@ class WriteTurn:
         if line is not None:
             line.release()
         if store is not None:
-            store.close()
+            store.retire()
 
 
 _turns: Final[weakref.WeakSet[WriteTurn]] = weakref.WeakSet()

@@ -311,7 +311,7 @@ def test_keys_are_named_by_name_path_or_pair(node: Node, path: Path) -> None:
 def test_a_folder_that_is_missing_is_made_only_to_be_written(path: Path) -> None:
     for options in ({"create": False}, {"read_only": True}, {"as_of": "HEAD"}):
         with pytest.raises(NoSuchPath, match="there is no folder"):
-            datalattice.open(path, **options)  # type: ignore[arg-type]
+            datalattice.open(path, **options)
     assert not path.exists()
     path.mkdir()
     with datalattice.open(path, read_only=True) as node:
