@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections.abc import Callable, MutableMapping
@@ -853,12 +854,11 @@ def test_a_watch_tells_what_readers_see(db: Database) -> None:
             KeyChange("user/n", "counter", db["user/n"], None),
         ]
         db.delete("user/2")
-        told = watch.wait(0)
+        told = next(watch)
         assert told == KeyChange("user/2", None, None, 1)
         assert told.deleted
         db.gc(0)  # forgetting a tombstone is nothing to readers
         db["user/1"] = 2  # nor is the same value again
-        assert watch.wait(0) is None
         assert watch.poll() == []
 
 
@@ -893,7 +893,7 @@ def test_a_watch_waits_for_merges_and_forks(db: Database, clock: StoppedClock) -
     other["m"] = 1
     fork["f"] = 1
     seen: list[str] = []
-    with db.watch() as watch:
+    with db.watch(timeout=10) as watch:
 
         def write() -> None:
             db.merge(other)
@@ -902,9 +902,7 @@ def test_a_watch_waits_for_merges_and_forks(db: Database, clock: StoppedClock) -
         thread = threading.Thread(target=write)
         thread.start()
         while len(seen) < 2:
-            told = watch.wait(10)
-            assert told is not None
-            seen.append(told.key)
+            seen.append(next(watch).key)
         thread.join()
     assert sorted(seen) == ["f", "m"]
     assert watch.closed
@@ -921,6 +919,23 @@ def test_a_watch_wakes_and_ends(db: Database) -> None:
     assert woken == [True, True]
     with pytest.raises(StopIteration):
         next(watch)
+    with db.watch(wait=False) as ending:
+        db["b"] = 1
+        assert [change.key for change in ending] == ["b"]
+
+
+def test_a_watch_is_followed_in_an_event_loop(db: Database) -> None:
+    async def run() -> list[str]:
+        seen: list[str] = []
+        async with db.watch() as watch:
+            await asyncio.to_thread(db.update, {"a": 1, "b": 2})
+            async for change in watch:
+                seen.append(change.key)
+                if len(seen) == 2:
+                    break
+        return seen
+
+    assert asyncio.run(asyncio.wait_for(run(), 20)) == ["a", "b"]
 
 
 # --- forks, owners, replicas ----------------------------------------------------------------------

@@ -191,12 +191,15 @@ class Database(TypedOperations[T]):
         """
         return Batch(self)
 
-    def watch(self, prefix: str = "") -> Watch:
-        """Return an iterator that waits for changes of live keys that begin with `prefix`.
+    def watch(
+        self, prefix: str = "", *, wait: bool = True, timeout: float | None = None
+    ) -> Watch[T]:
+        """Return the stream of changes, from now on, of live keys that begin with `prefix`.
 
-        It reports changes from now on. Use it in `with`, or close it.
+        Use it in `with` or `async with`, or close it. `wait` and `timeout` are those of `Stream`.
         """
-        return Watch(self._cursor, checked_text(prefix, "a prefix"), self._clock)
+        text = checked_text(prefix, "a prefix")
+        return Watch(self._cursor, text, self._clock, self._type, wait=wait, timeout=timeout)
 
     # --- forks and merges ---
 

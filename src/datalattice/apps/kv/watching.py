@@ -1,6 +1,6 @@
-"""Watching: an iterator over the changes of a database's live keys.
+"""Watching: a stream of the changes of a database's live keys.
 
-A watch compares the store with the last one it read. The cost depends on the number of changed
+A watch compares the store with the one it saw last. The cost depends on the number of changed
 keys, not on the size of the database. Several writes to a key between two reads are one change. An
 expiry is not a write and produces no change.
 
@@ -9,20 +9,20 @@ Source: docs/kv.md "Watching".
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from typing import Final, NamedTuple, Self
+from collections.abc import Iterable, Iterator
+from typing import Final, Generic, NamedTuple
 
-from datalattice.apps.kv.entries import VALUE, Entry
+from datalattice.apps.kv.entries import VALUE, VALUE_TAG, Entry
 from datalattice.apps.kv.joining import ENTRIES
 from datalattice.apps.kv.writing import read_slot
+from datalattice.apps.valuetypes import T, ValueType
 from datalattice.cells import EMPTY_INDEX, Index, IndexPart, Value, same
 from datalattice.clock import Clock
-from datalattice.cursors import Change, Changes, Cursor, Wake
+from datalattice.cursors import Cursor, Stream
 from datalattice.lattice import is_short, parts
 
 
-class KeyChange(NamedTuple):
+class KeyChange(NamedTuple, Generic[T]):
     """The change of one key.
 
     Shapes: type: the name of the new type, None if the key was deleted. value, previous: the new
@@ -31,8 +31,8 @@ class KeyChange(NamedTuple):
 
     key: str
     type: str | None
-    value: Value
-    previous: Value
+    value: T | None
+    previous: T | None
 
     @property
     def deleted(self) -> bool:
@@ -40,91 +40,62 @@ class KeyChange(NamedTuple):
         return self.type is None
 
 
-class Watch:
-    """An iterator that waits for changes of live keys with one prefix.
+class Watch(Stream[KeyChange[T]]):
+    """The changes of the live keys with one prefix, from now on, in key order."""
 
-    Use it in `with`, or `close` it. Any thread may close; only one thread may read the changes.
-    """
-
-    __slots__ = ("_changes", "_clock", "_prefix", "_waiting")
-
-    def __init__(self, cursor: Cursor, prefix: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        cursor: Cursor,
+        prefix: str,
+        clock: Clock,
+        kind: ValueType[T],
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        super().__init__(cursor, wait=wait, timeout=timeout)
+        self._cursor: Final = cursor
         self._prefix: Final = prefix
         self._clock: Final = clock
-        self._waiting: deque[KeyChange] = deque()
-        self._changes: Final = Changes(cursor)
+        self._kind: Final = kind
+        self._seen = _store(cursor.get())
 
-    @property
-    def closed(self) -> bool:
-        """Whether the watch is closed."""
-        return self._changes.closed
+    def _fetch(self) -> Iterable[KeyChange[T]]:
+        before, after = self._seen, _store(self._cursor.get())
+        self._seen = after
+        return () if after is before or same(before, after) else self._changes(before, after)
 
-    def poll(self) -> list[KeyChange]:
-        """Return the changes since the last call, in key order; never waits."""
-        change = self._changes.poll()
-        if change is not None:
-            self._take(change)
-        told = list(self._waiting)
-        self._waiting.clear()
-        return told
-
-    def wait(self, timeout_s: float | None = None) -> KeyChange | None:
-        """Return the next change; None after the timeout or on `close`.
-
-        Units:  timeout_s: seconds; None waits without limit.
-        """
-        if not self._waiting and self._changes.wait(timeout_s, self._take) is None:
-            return None
-        return self._waiting.popleft()
-
-    def on_wake(self, wake: Wake) -> None:
-        """Call `wake`, in the writing thread, when `poll` may return changes; and on `close`."""
-        self._changes.on_wake(wake)
-
-    def close(self) -> None:
-        """Stop watching and wake the waiting thread."""
-        self._changes.close()
-
-    def _take(self, change: Change) -> bool:
-        self._waiting.extend(self._of(change))
-        return bool(self._waiting)
-
-    def _of(self, change: Change) -> Iterator[KeyChange]:
-        before, after = _store(change.before), _store(change.after)
+    def _changes(self, before: Index, after: Index) -> Iterator[KeyChange[T]]:
         now_ms = self._clock.now_ms()
         longer: set[str] = set()
         pairs = zip(parts(before, self._prefix), parts(after, self._prefix), strict=True)
         for old, new in pairs:
-            for cell, _had, was, _has, now in IndexPart(old, new).differences(apart=True):
+            for cell, _had, stored, _has, written in IndexPart(old, new).differences(apart=True):
                 key = ENTRIES.name(cell)
                 if key is None or not key.startswith(self._prefix) or key in longer:
                     continue
                 if not is_short(key):  # a key may appear twice: see `ExactKeys`
                     longer.add(key)
-                    told = _told(
-                        key,
-                        _live(ENTRIES.get(before, key), now_ms),
-                        _live(ENTRIES.get(after, key), now_ms),
-                    )
+                    was, now = ENTRIES.get(before, key), ENTRIES.get(after, key)
                 else:
-                    told = _told(key, _live(was, now_ms), _live(now, now_ms))
-                if told is not None:
-                    yield told
+                    was, now = stored, written
+                change = self._change(key, _live(was, now_ms), _live(now, now_ms))
+                if change is not None:
+                    yield change
 
-    def __iter__(self) -> Self:
-        return self
+    def _change(self, key: str, was: Entry | None, now: Entry | None) -> KeyChange[T] | None:
+        """Return the change of a key; None if readers see no difference."""
+        if now is None:
+            return None if was is None else KeyChange(key, None, None, self._value(was))
+        if was is not None and was.tag == now.tag and same(was.cell[VALUE], now.cell[VALUE]):
+            return None
+        previous = None if was is None else self._value(was)
+        return KeyChange(key, now.type_name, self._value(now), previous)
 
-    def __next__(self) -> KeyChange:
-        change = self.wait()
-        if change is None:
-            raise StopIteration
-        return change
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _value(self, entry: Entry) -> T:
+        """Return a plain value as its type; the members of a structure are a cell."""
+        held = entry.cell[VALUE]
+        return self._kind.from_cell(held) if entry.tag == VALUE_TAG else held  # type: ignore[return-value]
 
 
 def _store(value: Value) -> Index:
@@ -134,14 +105,3 @@ def _store(value: Value) -> Index:
 def _live(stored: Value, now_ms: int) -> Entry | None:
     slot = read_slot(stored, now_ms)
     return slot.entry if slot.live else None
-
-
-def _told(key: str, was: Entry | None, now: Entry | None) -> KeyChange | None:
-    """Return the change of a key; None if readers see no difference."""
-    before = None if was is None else was.cell[VALUE]
-    if now is None:
-        return None if was is None else KeyChange(key, None, None, before)
-    after = now.cell[VALUE]
-    if was is not None and was.tag == now.tag and same(before, after):
-        return None
-    return KeyChange(key, now.type_name, after, before)
