@@ -33,7 +33,7 @@ from datalattice.client.folder import (
     write_key,
 )
 from datalattice.client.garbage import collect
-from datalattice.client.identity import begin_folder, renew_identity
+from datalattice.client.identity import begin_folder, keys_of, renew_identity
 from datalattice.client.kept import KeptEditor
 from datalattice.client.node import Node, Past, open
 from datalattice.client.openfolder import OpenFolder
@@ -104,6 +104,7 @@ __all__ = [
     "folder_id",
     "folder_of",
     "forget_name",
+    "keys_of",
     "name_owner",
     "node_or_store",
     "offline",

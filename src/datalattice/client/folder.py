@@ -182,18 +182,22 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
 
     Raises: UsageError: there is a file already, or the folder cannot be written to.
     """
+    disk = RealDisk()
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        disk = RealDisk()
         disk.create_folder(str(path.parent))
-        # Created with its mode, so that nobody can read it at any moment; exclusive, so that no
-        # key is lost.
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
+        # Created with its mode, so that no other user can read it at any moment.
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, KEY_FILE_MODE)
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(f"{KEY_PREFIX}{key_pair.seed.hex()}\n")
             file.flush()
             os.fsync(file.fileno())
+        # A link replaces no file, so no key is lost, and the key appears complete.
+        path.hardlink_to(fresh)
         disk.sync_folder(str(path.parent))  # else a power failure may take the name away
     except FileExistsError as error:
         raise UsageError(f"there is a key at {path} already; it was not replaced") from error
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error
+    finally:
+        fresh.unlink(missing_ok=True)

@@ -6,13 +6,24 @@ devices apart, so a copy of a folder gets a new one.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Final
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Index, Map, Signed, Value
-from datalattice.client.folder import OWNER_NAME, Folder, OwnKeys, read_keys, write_key
-from datalattice.client.opening import node_or_store, whole
-from datalattice.crypto import Entropy, KeyPair
+from datalattice.client.edits import take_turn
+from datalattice.client.folder import (
+    OWNER_NAME,
+    Folder,
+    OwnKeys,
+    read_key,
+    read_keys,
+    read_keys_or_none,
+    write_key,
+)
+from datalattice.client.opening import LOCK_WAIT_S, node_or_store, whole
+from datalattice.crypto import Entropy, KeyPair, KeyRing
 from datalattice.errors import UsageError
 from datalattice.lattice import (
     LOCAL_KEY,
@@ -48,6 +59,37 @@ def begin_folder(
         write_key(folder.named_key_path(OWNER_NAME), owner)
     write_key(folder.identity_path, identity)
     return read_keys(folder)
+
+
+def keys_of(
+    folder: Folder, key: str | os.PathLike[str] | KeyPair | None = None, *, create: bool
+) -> OwnKeys | None:
+    """Return the keys of a folder with the chosen default owner, None if there are none.
+
+    key:    the name of a key of the folder (`keys/NAME.key`), the path of a key file (with a
+            separator), or a KeyPair. None: the folder's own.
+    create: make the folder's keys where they are missing.
+    Raises: NoSigningKey: there is no such key. UsageError: as `read_keys` and `begin_folder`.
+    """
+    keys = read_keys_or_none(folder)
+    if keys is None and create:
+        RealDisk().create_folder(str(folder.path))
+        lock = take_turn(str(folder.edit_lock_path), LOCK_WAIT_S, "process that makes the keys")
+        try:
+            keys = read_keys_or_none(folder) or begin_folder(folder)
+        finally:
+            lock.release()
+    if key is None:
+        return keys
+    if isinstance(key, KeyPair):
+        owner = key
+    else:
+        text = os.fspath(key)
+        is_path = os.sep in text or not isinstance(key, str)
+        owner = read_key(Path(text) if is_path else folder.named_key_path(text))
+    if keys is None:
+        return OwnKeys.of(owner)
+    return OwnKeys(keys.identity, owner, KeyRing(*keys.ring, owner))
 
 
 def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 from datalattice.apps import Owner
@@ -25,14 +24,14 @@ from datalattice.apps.queue import Feed, Queue, Topic, Topics
 from datalattice.cells import Index, Map, Value, html_table
 from datalattice.client.bound import Events, FormerRoot, NodeBinding, close_abandoned
 from datalattice.client.control import ControlClient
-from datalattice.client.folder import Folder, OwnKeys, folder_of, read_key, read_keys_or_none
-from datalattice.client.identity import begin_folder
+from datalattice.client.folder import Folder, OwnKeys, folder_of
+from datalattice.client.identity import keys_of
 from datalattice.client.opendata import MemoryFolder, OpenData
 from datalattice.client.openfolder import OpenFolder
 from datalattice.client.opening import root_named
 from datalattice.client.owners import owners_in
 from datalattice.client.runfile import Running, connect, running
-from datalattice.crypto import KeyPair, KeyRing
+from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor
 from datalattice.errors import (
     NoSuchPath,
@@ -108,7 +107,7 @@ def open(
     is_read_only = read_only or as_of is not None
     if not folder.path.is_dir() and (is_read_only or not create):
         raise NoSuchPath(f"there is no folder {folder.path}; it is made without create=False")
-    keys = _chosen_keys(folder, key, is_read_only=is_read_only)
+    keys = keys_of(folder, key, create=not is_read_only)
     return Node(OpenFolder.at(folder), folder, keys, options)
 
 
@@ -131,26 +130,6 @@ def _memory_node(options: Options) -> Node:
     else:
         raise UsageError("a node in memory has no key files: give a KeyPair, or no key")
     return Node(MemoryFolder(), None, OwnKeys.of(pair), options)
-
-
-def _chosen_keys(
-    folder: Folder, key: str | os.PathLike[str] | KeyPair | None, *, is_read_only: bool
-) -> OwnKeys | None:
-    """Return the keys of a folder with the chosen default owner; make them if they are missing."""
-    keys = read_keys_or_none(folder)
-    if keys is None and not is_read_only:
-        keys = begin_folder(folder)
-    if key is None:
-        return keys
-    if isinstance(key, KeyPair):
-        owner = key
-    else:
-        text = os.fspath(key)
-        is_path = os.sep in text or not isinstance(key, str)
-        owner = read_key(Path(text) if is_path else folder.named_key_path(text))
-    if keys is None:
-        return OwnKeys.of(owner)
-    return OwnKeys(keys.identity, owner, KeyRing(*keys.ring, owner))
 
 
 class Node:

@@ -8,6 +8,7 @@ from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
 from datalattice.node.observe import Observer
 from datalattice.node.owners import decide, hosting_document, refuse_for_good
 from datalattice.node.peers import PeerInfo
+from datalattice.node.serve import serve
 from datalattice.node.server import NodeServer, open_node
 from datalattice.node.transport import (
     MemoryTransport,
@@ -33,5 +34,6 @@ __all__ = [
     "open_node",
     "refuse_for_good",
     "resolve_fork",
+    "serve",
     "web_keys",
 ]
