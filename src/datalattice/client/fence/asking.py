@@ -1,9 +1,9 @@
 """Asking: the fence of a program that writes to a store while no node runs on it.
 
-The peers in the folder's settings are dialled at the same time, each by a thread of its own, and
-asked for the slots of the folder's owners; what they answer is merged into the store. All else
-happens on the caller's thread, which waits no longer than a node would, and stops once every peer
-that is connected has answered or none can be reached.
+The peers in the folder's settings are dialled at once, each by its own thread, and asked for the
+slots of the folder's owners. The answers are merged into the store on the caller's thread, which
+waits no longer than a node would, and stops when every connected peer has answered or none can be
+reached.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, Pull, Rep
 from datalattice.wire import READ_BYTES, FrameBuffer, encode_frame
 
 DIAL_TIMEOUT_S: Final = 10.0
-"""For a connection and its handshake."""
+"""Limit of a connection with its handshake."""
 
 AGAIN_S: Final = 1.0
-"""Pause before a peer is asked again that could not deliver."""
+"""Pause before a peer that could not deliver is asked again."""
 
 PIECE_BYTES: Final = 1 << 14
-"""Most bytes given to a stream at once; TLS wants what it could not send again, and no less."""
+"""Most bytes given to a stream at once: after a partial send TLS wants the same bytes again."""
 
 OWN_KEY: Final = "this folder's own key answers there: of a node on a copy of it"
 
@@ -52,12 +52,13 @@ def ask_peers(
     *,
     offline: bool = False,
 ) -> str | None:
-    """Merge what the peers of a folder have of the slots of its owners into its store.
+    """Merge the slots of a folder's owners from its peers into its store.
 
-    Returns why it is not known what was written elsewhere, None where it is. The store notes it,
-    and its node is degraded until a peer was asked.
-    Raises: Unfenced, DataLoss: it was copied, restored or moved, or has lost commits, and no peer
-            answers; not with `offline`. IdentityCloned: another node runs with this identity.
+    Returns: None if a peer answered, else why none did. The store remembers that, and its node is
+             degraded until a peer was asked.
+    Raises: Unfenced, DataLoss: the folder was copied, restored or moved, or has lost commits, and
+            no peer answers; not with `offline`. IdentityCloned: another node runs with this
+            identity.
     """
     if offline:
         store.place().settle(SystemClock().now_ms())
@@ -78,9 +79,10 @@ def ask_peers(
 
 
 class _Peer:
-    """A peer of the settings: how far it is with it, and its stream while there is one.
+    """A peer of the settings, and its stream while it is connected.
 
-    reason: how it went, in words. unanswered: paths that it was asked for and has not delivered.
+    reason:     its state in words.
+    unanswered: paths that were requested and have not come.
     """
 
     def __init__(self, address: Address, bytes_max: int) -> None:
@@ -92,7 +94,7 @@ class _Peer:
         self.is_own = False
         self.has_answered = False  # it may hang up afterwards
         self.is_closing = False
-        self.is_deaf = False  # it takes nothing more; it may have said why before
+        self.is_deaf = False  # it reads nothing more, but may have sent a reason before
         self.buffer = FrameBuffer(bytes_max)
         self.outbox: deque[memoryview] = deque()
         self.unanswered: set[Path] = set()
@@ -105,7 +107,7 @@ class _Peer:
 
 
 class _Asker:
-    """Asks peers for some paths, on one thread; others only dial."""
+    """Asks peers for paths on one thread; other threads only dial."""
 
     def __init__(
         self,
@@ -131,17 +133,17 @@ class _Asker:
         self._selector = selectors.DefaultSelector()
         self._woken, self._waker = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ, None)
-        self._lock = threading.Lock()  # over the next two
+        self._lock = threading.Lock()  # guards the next two
         self._dialled: list[tuple[_Peer, socket.socket | str]] = []
         self._is_closed = False
 
     @property
     def reasons(self) -> str:
-        """How it went with each peer, in words."""
+        """The state of each peer, in words."""
         return "; ".join(f"{peer.id}: {peer.reason}" for peer in self._peers.values())
 
     def run(self, wait_s: float) -> bool:
-        """Ask; return whether a peer has answered. It waits so long for the others at most.
+        """Ask all peers; return whether one has answered within `wait_s`.
 
         Raises: IdentityCloned: a peer knows another node with the identity of this folder.
         """
@@ -174,7 +176,7 @@ class _Asker:
     # --- dialling -----------------------------------------------------------------------------
 
     def _dial(self, peer: _Peer, timeout_s: float) -> None:
-        """Connect to a peer; runs on a thread of its own."""
+        """Connect to a peer, on a thread of its own."""
         found: socket.socket | str
         try:
             found = open_stream(peer.id, timeout_s, self._identity)
@@ -192,11 +194,12 @@ class _Asker:
                 found.close()
 
     def _greet(self, peer: _Peer, stream: socket.socket) -> None:
-        """Take up a connection, and ask."""
+        """Begin to speak on a connection, and ask."""
         stream.setblocking(False)
         peer.stream, peer.reason = stream, "connected"
         self._selector.register(stream, selectors.EVENT_READ, peer)
-        key = _key_of(stream)
+        # A plain stream proves no key.
+        key = proven_key(stream, "") if isinstance(stream, ssl.SSLSocket) else None
         peer.is_own = key == self._identity.public_key
         if peer.is_own:
             peer.reason = OWN_KEY
@@ -204,13 +207,8 @@ class _Asker:
         paths = self._partial.get(key or peer.address.public_key or b"")
         if paths is not None:
             self._replica.views.restrict(peer.id, paths)
-        self._replicator.open(
-            peer.id,
-            _now_ms(),
-            outbound=True,
-            public_key=key,
-            pinned=peer.address.public_key,
-        )
+        pinned = peer.address.public_key
+        self._replicator.open(peer.id, _now_ms(), outbound=True, public_key=key, pinned=pinned)
         if not peer.is_own:
             self._ask(peer)
 
@@ -222,13 +220,11 @@ class _Asker:
     # --- the exchange -------------------------------------------------------------------------
 
     def _step(self, left_s: float) -> None:
-        """Wait for something to happen, and do what follows from it."""
+        """Wait for an event of a stream, a dialler or a timer, and handle it."""
         deadline_ms = self._replicator.deadline_ms
         now_s = time.monotonic()
-        waits_s = [left_s]
-        waits_s += [
-            peer.again_s - now_s for peer in self._peers.values() if peer.again_s is not None
-        ]
+        again = (peer.again_s for peer in self._peers.values())
+        waits_s = [left_s, *(again_s - now_s for again_s in again if again_s is not None)]
         if deadline_ms is not None:
             waits_s.append((deadline_ms - _now_ms()) / 1e3)
         for key, events in self._selector.select(max(0.0, min(waits_s))):
@@ -258,7 +254,7 @@ class _Asker:
                 self._greet(peer, found)
 
     def _read(self, peer: _Peer) -> None:
-        """Take in what a peer has sent."""
+        """Receive from a peer."""
         stream = peer.stream
         if stream is None:
             return
@@ -274,14 +270,14 @@ class _Asker:
             if not data:
                 self._end(peer, "closed by the peer")
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return  # a part of a record: more of it will come
+            return  # an incomplete TLS record
         except OSError as error:
             self._end(peer, f"broken: {system_reason(error)}")
         except PeerError as error:
             self._end(peer, str(error))
 
     def _write(self, peer: _Peer) -> None:
-        """Send what a peer takes now, and wait for the rest."""
+        """Send as much as the peer's stream accepts, and wait to send the rest."""
         stream = peer.stream
         if stream is None or peer.is_deaf:
             return
@@ -318,7 +314,7 @@ class _Asker:
             self._replica.intake.leave(peer.id)
 
     def _carry_out(self) -> None:
-        """Do what the replicator wants done."""
+        """Carry out the effects of the replicator."""
         is_more = True
         while is_more:
             effects = self._replicator.take_effects()
@@ -337,7 +333,7 @@ class _Asker:
                 self._write(self._peers[id])
 
     def _note(self, effects: Effects) -> None:
-        """Note whose keys were proved, and which paths were delivered."""
+        """Note proved keys and delivered paths."""
         for id, key in effects.identified:
             self._peers[id].is_own = key == self._identity.public_key
         for token, error in effects.finished:
@@ -352,11 +348,6 @@ class _Asker:
                 peer.again_s = time.monotonic() + AGAIN_S
 
 
-def _key_of(stream: socket.socket) -> bytes | None:
-    """Return the key that the other end of a stream has proved, None where it is plain."""
-    return proven_key(stream, "") if isinstance(stream, ssl.SSLSocket) else None
-
-
 def _now_ms() -> int:
-    """Return milliseconds of a clock that never steps back."""
+    """Return milliseconds of the monotonic clock."""
     return time.monotonic_ns() // 1_000_000

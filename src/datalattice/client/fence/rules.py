@@ -1,7 +1,9 @@
-"""Rules: what decides whether a store is written to for its owners before a peer was asked.
+"""Rules: whether a store may be written to for its owners before a peer was asked.
 
-A node (`datalattice.node.fencing`) and a program without one (`ask_peers`) ask peers in their own
-ways; whether they have to, how long they wait, and what they refuse, is the same.
+A node (`datalattice.node.fencing`) and a program without one (`ask_peers`) ask peers in different
+ways; these rules say for both whether they must, how long they wait, and what they refuse.
+
+Source: docs/node.md "Fence".
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ LOST: Final = (
 )
 
 PATHS_MAX: Final = 32
-"""Slots that are asked for one by one; of more the root as a whole is."""
+"""Most slots that are requested one by one; for more, the root is requested."""
 
 Path = tuple[Value, ...]
 
@@ -41,8 +43,8 @@ Path = tuple[Value, ...]
 def owned_paths(lattice: Lattice, context: MergeContext) -> list[Path]:
     """Return the paths of the slots of the owners whose keys a context has.
 
-    These are asked for before they are written to. What lies deeper, as the states of venues do,
-    joins whatever was written elsewhere, and no log is among it.
+    These slots can hold logs, where a write without the other writes would fork the owner. Deeper
+    data, such as states of venues, merges with any other write.
     """
     pairs = context.keys if context.key_pair is None else [*context.keys, context.key_pair]
     owners = sorted({pair.public_key for pair in pairs})
@@ -57,10 +59,10 @@ def owned_paths(lattice: Lattice, context: MergeContext) -> list[Path]:
 
 
 class OwnHistory:
-    """Whether a store has all that was written for its owners, as far as the store itself knows.
+    """Whether a store has all writes of its owners, as far as the store itself knows.
 
-    is_writer: it has owners' keys. start: by which peers tell this process from one on a copy of
-    the folder; None without an identity.
+    is_writer: whether the store has owners' keys.
+    start:     tells peers this process from one on a copy of the folder; None without an identity.
     """
 
     def __init__(
@@ -75,41 +77,42 @@ class OwnHistory:
         self._place: PlaceFile | None = None
 
     def look(self, store: CellStore) -> None:
-        """See whether a store is where it was, and note the start there.
+        """Read from the store whether its folder was moved, and record this start in it.
 
-        Raises: StoreFull, StoreFailed: the start could not be noted.
+        Raises: StoreFull, StoreFailed: the start could not be recorded.
         """
         self._store, self._place = store, store.place()
         self._place.begun(self._number)
 
     @property
     def copy_id(self) -> str:
-        """What tells this copy of a folder from others; empty where it was not copied."""
+        """Id of this copy of a folder; empty if it was never copied."""
         return "" if self._place is None else self._place.copy_id
 
     @property
     def was_written_unasked(self) -> bool:
-        """Whether something was written here without having asked a peer, and none was since."""
+        """Whether a write was made without asking a peer, and no peer was asked since."""
         return self._place is not None and self._place.unfenced_ms is not None
 
     def doubt(self) -> DataLoss | Unfenced | None:
-        """Return why nothing is to be written for owners before a peer was asked, None: it may."""
+        """Return why a peer must be asked before a write for owners; None if it need not be."""
         loss = None if self._store is None else self._store.loss
         if loss is not None and self._is_writer:
+            # "What owners write next would take the offsets of what is lost."
             return DataLoss(LOST.format(loss=loss))
         return Unfenced(MOVED) if self._place is not None and self._place.moved else None
 
     def wait_s(self, config: NodeConfig) -> float:
-        """Return how long to wait for the answer of a peer: longer where there is a doubt."""
+        """Return how long to wait for a peer's answer: longer if there is a doubt."""
         wait_ms = config.fence_wait_ms if self.doubt() is None else config.fence_moved_wait_ms
         return wait_ms / 1e3
 
     def settle(self, *, asked: bool, unasked: bool = False) -> None:
-        """Note that the store belongs where it is.
+        """Record that the store belongs to its present folder.
 
-        asked:   it has what a peer knows, of what it lost, too.
-        unasked: it is written to though there are peers and none was asked.
-        Raises: StoreFull, StoreFailed: it cannot be noted.
+        asked:   a peer has answered, also about lost commits.
+        unasked: it is written to, though there are peers and none was asked.
+        Raises: StoreFull, StoreFailed: it could not be recorded.
         """
         if self._store is None or self._place is None:
             return
@@ -118,9 +121,9 @@ class OwnHistory:
         self._place.settle(self._clock.now_ms() if unasked else None)
 
     def twin(self, start: Start) -> IdentityCloned | None:
-        """Return why nothing may be written if a start, signed by our identity, is of another node.
+        """Return the error if a start that our identity signed is another running node's.
 
-        A former start of this folder says nothing: it may be sent again by whoever kept it.
+        An earlier start of this folder proves nothing: anybody may have kept it and send it again.
         """
         own, place = self.start, self._place
         if own is None or start.number == own.number:

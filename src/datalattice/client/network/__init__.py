@@ -1,4 +1,4 @@
-"""Network: blocking streams to nodes, and what any client of the protocol can ask of them."""
+"""Network: blocking streams to nodes, and requests that any client of the protocol can make."""
 
 from datalattice.client.network.fetching import (
     HealingSources,
@@ -7,14 +7,15 @@ from datalattice.client.network.fetching import (
     report_document,
 )
 from datalattice.client.network.probing import NodeReport, probe, receive_result, unreached
-from datalattice.client.network.stream import open_stream, tune
 from datalattice.client.network.tls import (
     NODE_ALPN,
     PLAIN_ALPN,
     HandshakeFailed,
     TlsIdentity,
     explain,
+    open_stream,
     proven_key,
+    tune,
 )
 
 __all__ = [

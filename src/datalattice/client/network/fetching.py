@@ -1,4 +1,4 @@
-"""Fetching: cells by hash from nodes at some addresses, as any client of the protocol can."""
+"""Fetching: requests cells by hash from nodes, and reports of checks and healings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, Self
 from datalattice.cells import MessageCells, Vector, encode
 from datalattice.client.addresses import parse_address, system_reason
 from datalattice.client.network.probing import receive_result
-from datalattice.client.network.stream import open_stream
+from datalattice.client.network.tls import open_stream
 from datalattice.crypto import KeyPair
 from datalattice.errors import Corruption, MissingData, PeerError
 from datalattice.store import CellStore, CheckReport, Damage, Healing
@@ -26,9 +26,9 @@ FETCH_TIMEOUT_S: Final = 10.0
 
 
 class PeerCells:
-    """Cells that the nodes at some addresses have. Blocking; serves one thread.
+    """Cells of the nodes at some addresses. Blocking; for one thread.
 
-    Call it with hashes for (hash, encoding) pairs: what comes is not compared with the hashes.
+    A call with hashes yields (hash, encoding) pairs. The caller checks that they belong together.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class PeerCells:
         self._streams: dict[str, tuple[socket.socket, FrameBuffer]] = {}
         self._ids = itertools.count(1)
         self.failures: dict[str, str] = {}
-        """Why an address is not asked any more."""
+        """By address: why it is not asked any more."""
 
     def __call__(self, hashes: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the cells that one of the nodes has; each is asked for what those before lack."""
+        """Yield the cells that the nodes have; each is asked for what the earlier ones lack."""
         wanted = dict.fromkeys(hashes)
         self._dial()
         for address in list(self._streams):
@@ -87,7 +87,7 @@ class PeerCells:
             return []
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         for stream, _ in self._streams.values():
             stream.close()
         self._streams.clear()
@@ -105,7 +105,7 @@ def _batches(hashes: list[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 def _cells(answer: Result, parts: MessageCells, hashes: list[bytes]) -> list[tuple[bytes, bytes]]:
-    """Return the cells in an answer under the hashes that they were asked for by."""
+    """Return the cells in an answer with the hashes that were requested."""
     value = answer.value
     here = parts.encodings()
     found = [(hash, here[hash]) for hash in hashes if hash in here]
@@ -122,10 +122,10 @@ def _cells(answer: Result, parts: MessageCells, hashes: list[bytes]) -> list[tup
 
 
 class HealingSources:
-    """Where a healing may take cells from: another store on this machine, then nodes.
+    """Sources of cells for a healing: another store on this machine, then nodes.
 
-    To these `key_pair` is proved, a throw-away one when not given: that of a node that runs must
-    not be, its peers would take this for the node itself.
+    key_pair: the key proved to the nodes; default: a new one. It must not be the key of a running
+              node, whose peers would take this connection for that node.
     """
 
     def __init__(
@@ -136,11 +136,11 @@ class HealingSources:
 
     @property
     def failures(self) -> dict[str, str]:
-        """Why an address was not asked, or not to the end."""
+        """By address: why it was not asked to the end."""
         return self._nodes.failures
 
     def __call__(self, hashes: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the cells that can be had, as (hash, encoding)."""
+        """Yield the cells found, as (hash, encoding)."""
         left = list(hashes)
         if self._store is not None:
             left = []
@@ -160,7 +160,7 @@ class HealingSources:
             return None  # damaged there, too
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the connections and the store."""
         self._nodes.close()
         if self._store is not None:
             self._store.close()
@@ -173,7 +173,7 @@ class HealingSources:
 
 
 def healing_document(healing: Healing, sources: HealingSources) -> dict[str, object]:
-    """Return what a healing did, for tools."""
+    """Return the results of a healing as JSON values."""
     return {
         "rescued": healing.rescued,
         "fetched": healing.fetched,
@@ -184,7 +184,7 @@ def healing_document(healing: Healing, sources: HealingSources) -> dict[str, obj
 
 
 def report_document(report: CheckReport) -> dict[str, object]:
-    """Return what a check found, for tools."""
+    """Return the results of a check as JSON values."""
     return {
         "clean": report.is_clean,
         "segments": report.segments,

@@ -1,4 +1,4 @@
-"""Probe: ask a node over the network how it is, as any client of the protocol can."""
+"""Probing: asks a node over the network for a sign of life and its root."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from datalattice.cells import MessageCells, Value, value_hash
 from datalattice.client.addresses import PLAIN, parse_address, system_reason
-from datalattice.client.network.stream import open_stream
+from datalattice.client.network.tls import open_stream
 from datalattice.crypto import KeyPair
 from datalattice.errors import PeerError, PeerUnavailable, ProtocolViolation
 from datalattice.wire import (
@@ -25,8 +25,8 @@ from datalattice.wire import (
 PROBE_TIMEOUT_S: Final = 5.0
 
 ANSWER_WITHIN_S: Final = 120.0
-"""How long an answer may take from the request to its last byte. Each read has a shorter limit, but
-who sends a byte now and then, or other messages without end, would never reach that one."""
+"""How long an answer may take from the request to its last byte. The limit of each read alone would
+not stop a peer that sends a byte now and then, or other messages without end."""
 
 NO_PLAIN: Final = "does it take plain connections (`plain = true`)?"
 NOT_ALLOWED: Final = "does it let only some keys in (`allow`)?"
@@ -34,7 +34,7 @@ NOT_ALLOWED: Final = "does it let only some keys in (`allow`)?"
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """What a node said. `root_hash` is the hash of what it announces; equal hashes: converged."""
+    """A node's answer. Nodes with equal `root_hash` announce the same value."""
 
     address: str
     root_hash: bytes
@@ -43,17 +43,17 @@ class NodeReport:
 
 
 class HungUp(ConnectionError):
-    """The other end closed the connection instead of an answer."""
+    """The other end closed the connection instead of answering."""
 
 
 def probe(
     address: str, timeout_s: float = PROBE_TIMEOUT_S, key_pair: KeyPair | None = None
 ) -> NodeReport:
-    """Ask the node at `host:port` for a sign of life and its root.
+    """Ask the node at an address for a sign of life and its root.
 
-    `key_pair` is for a node that lets only some keys in, and must not be that of one that runs: its
-    peers would take this for the node itself.
-    Raises: UsageError: not an address. PeerUnavailable: nobody answers there, or no node does.
+    key_pair: for a node that admits only some keys. It must not be the key of a running node, whose
+              peers would take this connection for that node.
+    Raises: UsageError: not an address. PeerUnavailable: no node answers there.
     """
     try:
         with open_stream(address, timeout_s, key_pair) as stream:
@@ -75,7 +75,7 @@ def probe(
 
 
 def unreached(address: str, error: OSError) -> str:
-    """Return in words that a node cannot be reached, why, and what may have to be set there."""
+    """Return why a node cannot be reached, and which of its settings may be the cause."""
     text = system_reason(error)
     if isinstance(error, HungUp):
         is_plain = parse_address(address).scheme == PLAIN
@@ -89,8 +89,8 @@ def receive_result(
 ) -> tuple[Result, MessageCells]:
     """Return the answer to a request, with its cells; other frames may come before it.
 
-    Raises: OSError: none came. PeerError: it is an error, what came is no message, or something
-            else came all the time.
+    Raises: OSError: none came. PeerError: it is an error, a malformed message came, or no complete
+            answer within `within_s`.
     """
     give_up_s = time.monotonic() + within_s
     while True:

@@ -1,21 +1,21 @@
-"""TLS: encrypted streams whose two ends prove the Ed25519 keys they go by.
+"""TLS: blocking streams to nodes, and the handshake that proves the Ed25519 keys of both ends.
 
-Mutual TLS 1.3, no earlier version, no resumption, no early data. There is no authority to trust: a
-node is its key. But the checks that `ssl` offers are made for authorities, and without one it does
-not even ask a client for a certificate. So all nodes share an authority whose private key stands
-below. It vouches for nothing, since everybody has it; it only makes both sides present a
-certificate, and TLS itself then proves that each holds the private key of the one it presented.
-That key is what a link reports.
+Mutual TLS 1.3, no earlier version, no resumption, no early data. A node is its key, so there is no
+authority to trust. But `ssl` requests a client's certificate only if there is an authority. So all
+nodes share one whose private key stands below. It vouches for nothing, since everybody has it; it
+makes both sides present a certificate, and TLS itself proves that each holds the private key of
+its certificate. That key is the peer's.
 
-Certificates are valid for ever: nothing depends on clocks, and there is nothing to renew. What a
-key may do, and whether it is the one expected, is decided above.
+Certificates never expire, so nothing depends on clocks or renewal. The callers decide what a key
+may do and which one they expect.
 
-Decided in: docs/design/identity.md.
+Source: docs/design/identity.md.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -29,28 +29,29 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
 
+from datalattice.client.addresses import PLAIN, parse_address
 from datalattice.crypto import KeyPair
 from datalattice.wire import MUX_PROTOCOL, PLAIN_PROTOCOL
 
 PLAIN_ALPN: Final = (PLAIN_PROTOCOL,)
-"""What a client program speaks: one stream of frames."""
+"""Protocols of a client program: one stream of frames."""
 
 NODE_ALPN: Final = (MUX_PROTOCOL, PLAIN_PROTOCOL)
-"""What a node speaks, what it likes better first."""
+"""Protocols of a node, the preferred one first."""
 
 AUTHORITY: Final = Ed25519PrivateKey.from_private_bytes(b"datalattice: a key everybody has")
-"""The private key of the authority. It is public on purpose, and proves nothing."""
+"""The private key of the authority. It is public on purpose and proves nothing."""
 
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FOR_EVER: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)  # RFC 5280: no end
 
 
 class HandshakeFailed(ConnectionError):
-    """The other end did not prove to be a node, or not the one that was expected."""
+    """The other end did not prove to be a node, or not the expected one."""
 
 
 class TlsIdentity:
-    """One side of every handshake: its key, a certificate for it, and what it speaks."""
+    """One side of every handshake: its key, a certificate for it, and its protocols."""
 
     def __init__(self, key_pair: KeyPair, protocols: Sequence[str] = PLAIN_ALPN) -> None:
         self.public_key: Final = key_pair.public_key
@@ -73,10 +74,10 @@ def proven_key(
     expected: bytes | None = None,
     protocols: Collection[str] = PLAIN_ALPN,
 ) -> bytes:
-    """Return the public key that the other end of a finished handshake proved to hold.
+    """Return the public key that the other end of a finished handshake proved.
 
-    protocols: what this side offered; one of them was agreed on.
-    Raises: HandshakeFailed: it is no key of a node, or not the `expected` one.
+    protocols: what this side offered; the handshake must have agreed on one of them.
+    Raises: HandshakeFailed: another protocol or kind of certificate, or not the `expected` key.
     """
     if tls.selected_alpn_protocol() not in protocols:
         raise HandshakeFailed(f"{remote} does not speak {' or '.join(protocols)}")
@@ -93,6 +94,7 @@ def proven_key(
     if issuer != _name(_AUTHORITY_NAME):
         raise HandshakeFailed(f"{remote} has a certificate with others in between")
     found = key.public_bytes_raw()
+    # Everybody can sign as the authority, so its key proves no one.
     if found == AUTHORITY.public_key().public_bytes_raw():
         raise HandshakeFailed(f"{remote} shows the key that everybody has")
     if expected is not None and found != expected:
@@ -104,6 +106,48 @@ def explain(error: ssl.SSLError, remote: str) -> str:
     """Return in words why a handshake failed."""
     why = (error.reason or "the stream ended").lower().replace("_", " ")
     return f"no TLS handshake with {remote}: {why}"
+
+
+_KEEP_ALIVE: Final = (
+    ("TCP_KEEPIDLE", 30),  # seconds of silence before the first probe
+    ("TCP_KEEPINTVL", 10),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 120_000),  # milliseconds that sent bytes may stay unacknowledged
+)
+
+
+def tune(raw: socket.socket) -> None:
+    """Have a TCP socket send at once, and notice a peer that vanished."""
+    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        option = getattr(socket, name, None)  # not every system has each of them
+        if option is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def open_stream(address: str, timeout_s: float, key_pair: KeyPair | None = None) -> socket.socket:
+    """Return a blocking stream to a node, for a caller without an event loop.
+
+    key_pair: the key that this side proves over TLS; default: a new one.
+    Raises: UsageError: not an address. OSError: it cannot be reached, or is not the node whose key
+            the address names.
+    """
+    target = parse_address(address)
+    stream = socket.create_connection((target.host, target.port), timeout_s)
+    tune(stream)  # else the first request after a handshake waits 40 ms for an acknowledgement
+    if target.scheme == PLAIN:
+        return stream
+    try:
+        secured = TlsIdentity(key_pair or KeyPair.generate()).client.wrap_socket(stream)
+    except ssl.SSLError as error:
+        raise HandshakeFailed(explain(error, address)) from error
+    try:
+        proven_key(secured, address, target.public_key)
+    except HandshakeFailed:
+        secured.close()
+        raise
+    return secured
 
 
 # --- certificates ---------------------------------------------------------------------------------
@@ -155,15 +199,15 @@ def _context(protocol: int, path: str, offered: Sequence[str]) -> ssl.SSLContext
     context.load_cert_chain(path)
     context.set_alpn_protocols(offered)
     if protocol == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0
+        context.num_tickets = 0  # no resumption: each connection proves both keys anew
     return context
 
 
 @contextmanager
 def _file_of(secret: bytes) -> Iterator[str]:
-    """Yield a path at which `ssl` reads a secret: it takes keys from files only.
+    """Yield the path of a file with a secret: `ssl` reads keys from files only.
 
-    In memory where the system has such files; else private to this user and gone at once.
+    The file is in memory where the system allows it, else private to the user and deleted at once.
     """
     if hasattr(os, "memfd_create"):
         handle = os.memfd_create("identity", os.MFD_CLOEXEC)

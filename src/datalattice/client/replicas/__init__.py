@@ -1,6 +1,5 @@
-"""Replicas: the gate that data of others goes through, on a store that this process has opened."""
+"""Replicas: foreign data into the store of a folder, by its own rules: imports and healings."""
 
-from datalattice.client.replicas.gate import replica_on, taking
-from datalattice.client.replicas.importing import Bring, import_into
+from datalattice.client.replicas.importing import Bring, import_into, replica_on, taking
 
 __all__ = ["Bring", "import_into", "replica_on", "taking"]

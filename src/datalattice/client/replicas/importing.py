@@ -1,17 +1,22 @@
-"""Importing: an archive, or a root of another store, into a store: pinned, merged, or both.
+"""Replicas: foreign data into the store of a folder: a gate for it, and the import of archives.
 
-The cells come first, staged and complete; nothing is visible until all of them are here. Then the
-pin is set, and the root goes through the gate that values of peers go through.
+An import stages all cells first; nothing is visible until all of them are here. Then the pin is
+set, and the root is merged like a value of a peer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from datalattice.cells import Index, Value, brief, decode
+from datalattice.cells import Index, brief, decode
+from datalattice.client.addresses import parse_address
+from datalattice.client.folder import Folder, read_keys_or_none
+from datalattice.client.settings import load_settings
 from datalattice.errors import BadFormat, MissingData, StoreFull, UsageError
 from datalattice.lattice import EMPTY_CONTEXT, MergeContext, root_lattice
 from datalattice.store import CellStore, Store, import_cells, store_in
@@ -19,14 +24,52 @@ from datalattice.store.etch import EtchStore, copy_cells
 from datalattice.sync import DISK_LOW, Absorbed, LatticeReplica, Offer, bring, is_left_out, offer_of
 
 Bring = Callable[[Offer], Absorbed]
-"""Has a replica take in what the operator brings."""
+"""Merges a root that the operator brings into a replica."""
 
 FORKED: Final = "owner-forked"
-"""What slots are counted as of which one branch of two stands: the kind of `OwnerForked`."""
+"""Report kind of slots of which one branch of two was kept, as of `OwnerForked`."""
+
+
+@contextmanager
+def replica_on(folder: Folder, store: CellStore) -> Iterator[LatticeReplica]:
+    """Give the replica of a folder on its store, with its keys and its hosting policy.
+
+    The usage of owners is saved if the block ends without an error.
+    Raises: UsageError: a setting of the folder or a key file is invalid.
+    """
+    config = load_settings(folder.settings_path, os.environ, {}).config
+    keys = read_keys_or_none(folder)
+    context = MergeContext() if keys is None else keys.context().of_copy(store.place().copy_id)
+    replica = LatticeReplica(
+        store,
+        root_lattice(),
+        context,
+        hosting=config.hosting,
+        frame_max=config.message_bytes_max,
+    )
+    assert replica.hosting is not None
+    keys_of_peers = [parse_address(one).public_key for one in config.peers]
+    wanted = [key for key in keys_of_peers if key is not None]
+    replica.hosting.wanted = lambda: wanted
+    yield replica
+    replica.hosting.usage.save()
+
+
+def taking(folder: Folder, store: CellStore, *, is_known: bool = False) -> Bring:
+    """Return how roots are merged into a folder's store, with the rules of its node.
+
+    is_known: unsigned data counts as a known sender's and has no quota.
+    """
+
+    def take(offer: Offer) -> Absorbed:
+        with replica_on(folder, store) as replica:
+            return bring(replica, offer, is_known=is_known)
+
+    return take
 
 
 def trusting(store: Store, context: MergeContext = EMPTY_CONTEXT) -> Bring:
-    """Return what takes in the work of this installation: on a store of its own, unlimited."""
+    """Return how roots of this installation are merged into a store: without a hosting policy."""
     return partial(bring, LatticeReplica(store, root_lattice(), context))
 
 
@@ -39,21 +82,26 @@ def import_into(
     taking: Bring | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, object]:
-    """Take the root of an archive, of a store or of a node's folder; tell what was done.
+    """Import the root of an archive, of a store or of a node's folder; return what was done.
 
-    It becomes a pin, or is merged into the root as what a peer sends: without `:local`, only what
-    its owners have signed, and around what is malformed or not hosted. `taking` does that, on the
-    replica of the store; by default one without a hosting policy.
-    Raises: UsageError: there is nothing to import, or nothing that can be merged. BadFormat: the
-            archive is damaged, or nothing of it can be merged, or what is to be pinned is malformed
-            in part. MissingData: cells of it were collected meanwhile. StoreFull: the disk has no
-            room for data of others.
+    The root becomes a pin, or is merged like a value of a peer: without `:local`, only what its
+    owners have signed, and without malformed parts and those that are not hosted.
+
+    taking: merges the root; default: `trusting`.
+    Raises: UsageError: there is no root, or it is no Index to merge. BadFormat: the archive is
+            damaged, nothing of it can be merged, or a part of a pinned value is malformed.
+            MissingData: cells of it were collected meanwhile. StoreFull: the disk has no room for
+            foreign data.
     """
     apart: dict[bytes, bytes] | None = {} if merge and not pin else None
     top, cells = _stage(store, source, progress, apart)
     apart = apart or {}
     if merge:
-        _check_root(decode(apart[top], store) if top in apart else store.load(top))
+        value = decode(apart[top], store) if top in apart else store.load(top)
+        if not isinstance(value, Index):
+            raise UsageError(
+                f"only a root, an Index, can be merged, got {brief(value)}; pin it instead"
+            )
     if pin:
         store.pins.pin(top, pin)
     absorbed = Absorbed()
@@ -73,13 +121,6 @@ def import_into(
     }
 
 
-def _check_root(value: Value) -> None:
-    if not isinstance(value, Index):
-        raise UsageError(
-            f"only a root, an Index, can be merged, got {brief(value)}; pin it instead"
-        )
-
-
 def _check_taken(absorbed: Absorbed, top: bytes) -> None:
     if absorbed.missing:
         raise MissingData(list(absorbed.missing))
@@ -97,7 +138,7 @@ def _stage(
     progress: Callable[[int], None] | None,
     apart: dict[bytes, bytes] | None,
 ) -> tuple[bytes, int]:
-    """Stage the cells of a source; return the hash of its root, and how many came."""
+    """Stage the cells of a source; return the hash of its root, and how many cells there were."""
     if isinstance(source, EtchStore):
         return _copy(source, str(source.path), store, progress, apart)
     path = Path(source)

@@ -1,4 +1,4 @@
-"""Settings: those of a node's folder, which the node and its owner's other programs read."""
+"""Settings: the configuration of a node's folder, read by the node and by client programs."""
 
 from datalattice.client.settings.config import (
     ADDRESS_CONNECTIONS_MAX,

@@ -1,4 +1,4 @@
-"""Config: how a node is set up, checked before anything is opened."""
+"""Config: the settings of a node, checked before anything is opened."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from datalattice.sync import (
 )
 
 MESSAGES_PER_S_MAX: Final = 10_000
-"""Messages of one peer that are taken in a second, in the long run."""
+"""Messages received from one peer a second, on average."""
 
 BYTES_PER_S_MAX: Final = 100_000_000
-"""Bytes of one peer that are taken in a second, in the long run."""
+"""Bytes received from one peer a second, on average."""
 
 PEER_BYTES_MAX: Final = 128_000_000
-"""Bytes of one peer that wait here to be received, handled or sent: two of the largest messages."""
+"""Bytes held for one peer, received or to be sent: two messages of the greatest length."""
 
 ADDRESS_CONNECTIONS_MAX: Final = 64
 """Inbound connections from one address."""
@@ -66,7 +66,7 @@ def split_partial(text: str) -> tuple[bytes, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
-    """What one connection may do."""
+    """Limits of one connection."""
 
     message_bytes_max: int
     read_timeout_s: float
@@ -77,39 +77,38 @@ class ConnectionBounds:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """How a node listens, speaks and waits.
+    """The settings of a node.
 
-    port:  the port to listen at; None: the usual one, or any free one when that is taken; 0: any
-           free one; negative: none, the node only dials.
+    port:  the port to listen at; None: the default port, or a free one if that is taken; 0: a free
+           one; negative: the node only dials.
     bind:  the local address to listen at.
     peers: addresses of nodes to stay connected to.
-    plain: whether inbound connections may be plain TCP; else they have to be TLS.
-    allow: public keys, in hex, that may connect; none: everybody may. Plain ones prove no key.
-    partial: `KEY/PATH`: with the peer of this key only such paths are exchanged, both ways.
-    fence_wait_ms: how long writes below owners wait at the start for an answer of a peer.
+    plain: whether inbound connections may be plain TCP; else they must be TLS.
+    allow: public keys, in hex, that may connect; empty: all. Plain connections prove no key.
+    partial: `KEY/PATH`: with the peer of this key only these paths are exchanged, both ways.
+    fence_wait_ms: how long writes for owners wait at the start for an answer of a peer.
     fence_moved_wait_ms: the same in a folder that was copied, restored or moved.
-    fence_again_ms: after so long without a peer, writes wait again when one is back.
-    accept_unfenced: whether writes are accepted in such a folder though no peer answered.
+    fence_again_ms: after so long without a peer, writes wait again once one is connected.
+    accept_unfenced: whether such a folder is written to though no peer answered.
     url:   where others reach this node, published in `:p2p` below its key; None: not published.
-    discover: where to look for further nodes to connect to: in `:p2p`, by mDNS on the local
-           network, both, or nowhere.
-    mdns_interfaces: local addresses on which to speak mDNS; none: all.
-    connections_per_address_max: inbound ones from one address, this machine apart; 0: any number.
-    messages_per_s_max, bytes_per_s_max: a peer that sends more for longer is read later.
-    peer_bytes_max: bytes of one peer that may wait here before it is cut.
-    did_web: whether documents of `did:web` venues are fetched, so that their values are taken:
-           over HTTPS, or from loopback hosts over HTTP, too.
+    discover: where to find further nodes: in `:p2p`, by mDNS on the local network, both, or none.
+    mdns_interfaces: local addresses on which to use mDNS; empty: all.
+    connections_per_address_max: inbound ones from one address other than this machine's; 0: no
+           limit.
+    messages_per_s_max, bytes_per_s_max: a peer that sends more on average is read later.
+    peer_bytes_max: bytes held for one peer above which its connection ends.
+    did_web: whether documents of `did:web` venues are fetched, so that their values are accepted:
+           over HTTPS, or also from loopback hosts over HTTP.
     ping_reply, strict_paths, accept_bare_values: see `datalattice.sync.Dialect`.
-    http_port, http_bind: where /metrics and /health are served; None: nowhere, 0: any free port.
-    http_hosts: names by which monitors may ask for them, beside addresses and `localhost`.
-    check_interval_ms: how often the whole store is checked; 0: only when it is asked for, or was
+    http_port, http_bind: where /metrics and /health are served; None: not at all, 0: a free port.
+    http_hosts: host names that monitors may use, beside addresses and `localhost`.
+    check_interval_ms: how often all of the store is checked; 0: only on request, or if it was
            opened with damage.
-    collect_after_bytes: how much the store grows before garbage is collected; 0: only when asked.
-    hosting: whose data is taken, and how much of it.
-    watched_owners: keys in hex, and DIDs, whose forks degrade this node, beside its own owners'.
+    collect_after_bytes: growth of the store before garbage is collected; 0: only on request.
+    hosting: whose data is stored, and how much of it.
+    watched_owners: keys in hex and DIDs whose forks degrade this node, beside its own owners'.
     cache_bytes: memory for decoded cells of a store that the node opens.
-    log_level, log_format: what a node that is a process of its own logs; within a program logging
-           is the program's to set up.
+    log_level, log_format: for a node process; a program with a node in it sets up its own logging.
     Units: all times in milliseconds.
     """
 
@@ -212,6 +211,7 @@ class NodeConfig:
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is at least 0, got {getattr(self, name)}")
 
+        # One message may wait to be handled while another one arrives.
         if self.peer_bytes_max < 2 * self.message_bytes_max:
             raise UsageError(
                 f"peer_bytes_max is at least twice message_bytes_max "
@@ -231,14 +231,14 @@ class NodeConfig:
 
     @property
     def dialect(self) -> Dialect:
-        """How the node speaks."""
+        """The node's protocol options."""
         return Dialect(
             self.ping_reply, self.strict_paths, self.accept_bare_values, self.message_bytes_max
         )
 
     @property
     def pace(self) -> Pace:
-        """The time constants of its replicator."""
+        """The time constants of the node's replicators."""
         return Pace(
             broadcast_delay_ms=self.broadcast_delay_ms,
             root_sync_interval_ms=self.root_sync_interval_ms,
@@ -248,9 +248,9 @@ class NodeConfig:
 
 
 def partial_paths(config: NodeConfig, lattice: Lattice) -> dict[bytes, list[tuple[Value, ...]]]:
-    """Return the paths that are exchanged with some peers, by their public keys.
+    """Return the exchanged paths of partially replicated peers, by public key.
 
-    Raises: UsageError: a path leads nowhere.
+    Raises: UsageError: the lattice has no such path.
     """
     paths: dict[bytes, list[tuple[Value, ...]]] = {}
     for text in config.partial:

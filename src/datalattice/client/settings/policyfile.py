@@ -1,11 +1,11 @@
-"""Policy file: the table `[hosting]` of a node's settings, and how sizes and owners are written."""
+"""Policy file: the table `[hosting]` of a node's settings, and the text of sizes and owners."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from datalattice.errors import UsageError
@@ -23,7 +23,7 @@ _FROM: Final = "from"
 def parse_size(text: object, what: str = "a size") -> int:
     """Return the bytes of a size such as 512, "64 MB" or "1.5 GB".
 
-    Raises: UsageError: it is none.
+    Raises: UsageError: anything else.
     """
     if type(text) is int and 0 <= text <= SIZE_BYTES_MAX:
         return text
@@ -36,9 +36,9 @@ def parse_size(text: object, what: str = "a size") -> int:
 
 
 def parse_owner(text: str) -> str:
-    """Return an owner as it is compared: a key in small hex digits, a DID as it is.
+    """Return an owner in the form that is compared: a key in lower-case hex, a DID unchanged.
 
-    Raises: UsageError: it is neither. The beginning of a key is neither.
+    Raises: UsageError: neither, such as the beginning of a key.
     """
     found = _KEY.fullmatch(text)
     if found is not None:
@@ -51,7 +51,7 @@ def parse_owner(text: str) -> str:
 def read_policy(table: object, source: str) -> HostingPolicy:
     """Return the policy in the table `[hosting]` of a file of settings.
 
-    Raises: UsageError: something in it is unknown, of the wrong kind, or out of range.
+    Raises: UsageError: a setting is unknown, of the wrong type, or out of range.
     """
     if not isinstance(table, dict):
         raise UsageError(f'{source}: hosting is a table: `[hosting]`, then `owners = "known"`')
@@ -99,14 +99,20 @@ def _unsigned(section: str, table: object) -> UnsignedPolicy:
     )
 
 
+def unknown_setting(what: str, name: str, known: Iterable[str]) -> UsageError:
+    """Return the error for an unknown setting, with a similar name or all known ones."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1, 0.5)
+    rest = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+    return UsageError(f"{what}; {rest}")
+
+
 def _unknown(name: str, known: list[str]) -> UsageError:
-    near = difflib.get_close_matches(name.rpartition(".")[2], known, 1, 0.5)
-    rest = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    return UsageError(f"there is no setting {name!r}; {rest}")
+    return unknown_setting(f"there is no setting {name!r}", name.rpartition(".")[2], known)
 
 
 def policy_document(policy: HostingPolicy) -> dict[str, object]:
-    """Return a policy for people and JSON, as the file has it."""
+    """Return a policy as JSON values, in the form of the file."""
     unsigned: Mapping[str, UnsignedPolicy] = policy.unsigned
     return {
         "sections": None if policy.sections is None else list(policy.sections),

@@ -1,8 +1,8 @@
 """Settings: where the fields of a `NodeConfig` come from when a node is a process of its own.
 
 The command line comes first, then the environment (`LATTICE_PORT`), then the file (`node.toml`, a
-TOML document), then the default. A setting is named as the field it sets. Each mistake says which
-source it is in, what is wrong, and what is accepted. The table `[hosting]` stands in the file only.
+TOML document), then the default. A setting has the name of its field. Errors name the source, what
+is wrong, and what is accepted. The table `[hosting]` exists in the file only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from datalattice.client.folder import VARIABLE_PREFIX
 from datalattice.client.settings.config import NodeConfig
-from datalattice.client.settings.policyfile import policy_document, read_policy
+from datalattice.client.settings.policyfile import policy_document, read_policy, unknown_setting
 from datalattice.errors import UsageError
 from datalattice.sync import HostingPolicy
 
@@ -37,13 +37,13 @@ _TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A node's configuration, and for each of its fields where it comes from."""
+    """A node's configuration, and the source of each of its fields."""
 
     config: NodeConfig
     sources: dict[str, str]
 
     def document(self) -> dict[str, dict[str, object]]:
-        """Return every setting with its value and source, for people and JSON."""
+        """Return every setting with its value and source, as JSON values."""
         return {
             name: {"value": _plain(getattr(self.config, name)), "source": source}
             for name, source in self.sources.items()
@@ -53,10 +53,11 @@ class Settings:
 def load_settings(
     file: Path, environment: Mapping[str, str], given: Mapping[str, object]
 ) -> Settings:
-    """Return the settings in effect; `given` are those of the command line, None: not given.
+    """Return the settings in effect.
 
-    A file that is not there sets nothing.
-    Raises: UsageError: a setting is unknown, of the wrong kind, or out of range.
+    file:  may be missing.
+    given: those of the command line; None for a setting that was not given.
+    Raises: UsageError: a setting is unknown, of the wrong type, or out of range.
     """
     chosen: dict[str, object] = {}
     names = [field.name for field in dataclasses.fields(NodeConfig)]
@@ -71,9 +72,9 @@ def load_settings(
 
 
 def settings_text(given: Mapping[str, object]) -> str:
-    """Return a file of settings: the given ones, and every other with its default, commented out.
+    """Return a settings file: the given ones, and all others as comments with their defaults.
 
-    Raises: UsageError: a given one is unknown, of the wrong kind, or out of range.
+    Raises: UsageError: a given one is unknown, of the wrong type, or out of range.
     """
     defaults = NodeConfig()
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -94,7 +95,7 @@ def settings_text(given: Mapping[str, object]) -> str:
 
 
 def _check_alone(name: str, value: object, source: str) -> None:
-    """Have one setting checked by itself, so that the mistake is put down to its source."""
+    """Check one setting alone, so that the error can name its source."""
     try:
         NodeConfig(**{name: value})  # type: ignore[arg-type]
     except UsageError as error:
@@ -130,9 +131,7 @@ _WANTED: Final = {
 
 
 def _unknown(name: str, what: str) -> UsageError:
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), _kinds(), 1, 0.5)
-    rest = f"did you mean {near[0]}?" if near else f"known: {', '.join(_kinds())}"
-    return UsageError(f"{what}; {rest}")
+    return unknown_setting(what, name.lower().replace("-", "_"), _kinds())
 
 
 def _plain(value: object) -> object:
@@ -181,7 +180,7 @@ def _read(path: Path) -> str:
 
 
 def _line_of(text: str, name: str) -> str:
-    """Return ` line N` for the line that sets `name`, nothing when it is not plain to see."""
+    """Return ` line N` for the line that sets `name`; empty if it is not found."""
     pattern = re.compile(rf"\s*(\[\s*)?[\"']?{re.escape(name)}[\"']?\s*[=.\]]")
     for number, line in enumerate(text.splitlines(), 1):
         if pattern.match(line):
@@ -190,7 +189,7 @@ def _line_of(text: str, name: str) -> str:
 
 
 def _typed(name: str, value: object, source: str) -> object:
-    """Return a value of the file as the config takes it."""
+    """Return a value of the file with the type of its field."""
     base = _base(_kinds()[name])
     if base is tuple and isinstance(value, list) and all(isinstance(one, str) for one in value):
         return tuple(value)
@@ -206,10 +205,7 @@ def _typed(name: str, value: object, source: str) -> object:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, tuple[object, str]]:
-    """Return what variables set.
-
-    Others may have variables that begin alike, so only those that look like a slip are refused.
-    """
+    # Other programs may have variables with this prefix: only near misses are refused.
     known = {VARIABLE_PREFIX + name.upper(): name for name in _kinds()}
     found: dict[str, tuple[object, str]] = {}
     for variable, text in environment.items():
