@@ -1,14 +1,13 @@
 """Backup: further stores that are kept at a node's latest value.
 
-A backup has a thread and a place for one value. The node puts each value that it has committed
-there, where it takes the place of one that still waits: a slow backup falls behind and then takes
-the latest. What fails is tried again, later and later, and degrades the node until it succeeds; the
-node itself goes on. The value is copied cell by cell, children first, without what the backup has
-already, and committed at the end; so a backup is a complete store at every moment, and a node can
-be started on it.
+A backup has a thread and room for one waiting value. Each committed value of the node replaces the
+one that still waits, so a slow backup falls behind and then takes the latest. A failure is retried
+after a growing pause and degrades the node until it succeeds; the node itself goes on. The value is
+copied cell by cell, children first, without the cells that the backup has, and committed at the
+end; so a backup is a complete store at every moment, and a node can be started on it.
 
-A backup never goes back: one with data that its node does not have is left as it is. So a node that
-begins anew, after its disk was lost, does not empty the copy that was made for this case.
+A backup never loses data: one that has data its node lacks is left as it is. So a node that starts
+empty after its disk was lost does not empty the copy that was made for this case.
 """
 
 from __future__ import annotations
@@ -28,27 +27,26 @@ from datalattice.store import CellStore, Store
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 
-CLOSE_TIMEOUT_S: Final = 10.0
-"""How long a closing node waits for a backup to take the last value."""
+LAST_VALUE_S: Final = 10.0  # a closing node waits this long for a backup to store the last value
 
 LACKING: Final = (
     "it has data that this node does not have, and stays as it is; recover from it, or have the "
     "node back up to another folder"
 )
 
-BATCH_CELLS: Final = 512
-"""Cells that are handed to a backup's store at a time."""
+BATCH_CELLS: Final = 512  # cells stored at a time
 
+# Returns a value without the parts that must not be kept. Applied to its own result it changes
+# nothing.
 Filter = Callable[[Value], Value]
-"""Returns a value without what is not to be kept; applied to its own result it changes nothing."""
 
 
 class Backup:
     """One further store of a node: `open_node(..., backups=[Backup("copy")])`.
 
     store:  a folder, which the backup opens and closes; or an open store, which stays open.
-    filter: takes out of each value what the backup must not have. Without it the backup has all,
-            `:local` too: it is the node's own.
+    filter: removes from each value what the backup must not have. Without it the backup gets all,
+            `:local` too.
     """
 
     def __init__(self, store: str | os.PathLike[str] | Store, filter: Filter | None = None) -> None:
@@ -73,11 +71,11 @@ class Backup:
 
     @property
     def key(self) -> str:
-        """Key of the trouble that this backup is not what it should be."""
+        """The health key of a failing backup."""
         return f"backup {self.name}"
 
     def start(self, source: Store, observer: Observer, lattice: Lattice) -> None:
-        """Begin to take values of `lattice` whose cells are in `source`.
+        """Begin to store values of `lattice` whose cells are in `source`.
 
         Raises: UsageError: it serves another node already.
         """
@@ -92,23 +90,23 @@ class Backup:
         self._thread.start()
 
     def offer(self, value: Value) -> None:
-        """Have a value backed up soon, instead of one that still waits."""
+        """Store a value soon, instead of one that still waits."""
         with self._changed:
             self._waiting[:] = [value]
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether everything offered so far is in the backup, waiting for it for a while."""
+        """Return whether everything offered so far is stored, waiting up to `timeout_s` for it."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_current, timeout_s)
 
     @property
     def is_current(self) -> bool:
-        """Whether everything offered so far is in the backup."""
+        """Whether everything offered so far is stored."""
         return not (self._waiting or self._is_busy)
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Take what still waits, for a while, and end; `is_current` tells whether it was taken."""
+    def close(self, timeout_s: float = LAST_VALUE_S) -> None:
+        """Store what still waits, for up to `timeout_s`, and end; `is_current` says if it was."""
         thread = self._thread
         if thread is None:
             return
@@ -139,7 +137,7 @@ class Backup:
             self._guard(store.close)
 
     def _next(self) -> list[Value] | None:
-        """Return the value that is to be taken, in a list, None at the end."""
+        """Return the value to store, in a list, None at the end."""
         with self._changed:
             self._is_busy = False
             self._changed.notify_all()
@@ -158,7 +156,7 @@ class Backup:
         return True
 
     def _guard(self, work: Callable[[], None]) -> bool:
-        """Do something; return whether it succeeded, and say so when it did not."""
+        """Do something; return whether it succeeded, and degrade the node if not."""
         assert self._observer is not None
         try:
             work()
@@ -179,7 +177,7 @@ class Backup:
             store.resume()
         if not self._was_looked_at:
             is_new = store.root_hash() is None
-            if not is_new and not contains(value, store.root(), self._lattice):
+            if not is_new and not has_all_of(value, store.root(), self._lattice):
                 raise UsageError(LACKING)
             self._was_looked_at = True
         if self._filter is not None:
@@ -189,10 +187,10 @@ class Backup:
         copy_value(value, self._source, store)
 
 
-def contains(value: Value, other: Value, lattice: Lattice) -> bool:
-    """Return whether a value of the lattice has all that `other` has, `:local` apart.
+def has_all_of(value: Value, other: Value, lattice: Lattice) -> bool:
+    """Return whether merging `other` into a value would add nothing, `:local` apart.
 
-    Cost: that of a merge, which follows what differs.
+    Cost: that of a merge: proportional to the difference.
     """
     if isinstance(lattice, KeyedLattice):
         value, other = replicable(value), replicable(other)
@@ -210,7 +208,7 @@ def copy_value(value: Value, source: Store, target: Store) -> None:
     made = {hash: encoding for hash, encoding, _ in novelty(value, source)}
     top = encode(value)
     batch: dict[bytes, bytes] = {}
-    # A cell is stored after all below it: what is there is there with all below.
+    # A cell is stored after all below it, so a cell that the target has is complete there.
     stack: list[tuple[bytes, bytes | None]] = [(hash, None) for hash in references(top)]
     while stack:
         hash, encoding = stack.pop()

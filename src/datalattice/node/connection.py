@@ -1,13 +1,13 @@
 """Connection: one link, its streams cut into frames, between the network and the lanes.
 
-A lane gets one frame of a stream at a time, a few of a wanted peer, and the next when the peer
-has read what we answer: a short question may have an answer as long as a frame can be, so a peer
-that asks and does not read makes us hold only so much. What all peers together make us hold is
-bounded by the node, which cuts the largest. A frame that does not complete in time ends the
-connection; a silent connection without a started frame may live for ever.
+A lane gets one frame of a stream at a time, a few from a wanted peer, and the next when the peer
+has read the answer: the answer to a short question may be as long as a frame can be, so a peer that
+asks without reading makes us hold a bounded amount. The node bounds what all peers together make
+it hold, by cutting the largest. A frame that does not complete in time ends the connection; a
+silent connection without a begun frame may live for ever.
 
 Waits are bounded by `asyncio.timeout`: before Python 3.12 `asyncio.wait_for` loses a cancellation
-that comes at the moment when what it waits for is done, and a node would never end.
+that arrives at the moment when its future is done, and a node would never end.
 """
 
 from __future__ import annotations
@@ -39,22 +39,17 @@ from datalattice.wire import (
     Streams,
 )
 
+# Frames of one stream of a wanted peer that may wait for the lane. They are handled in one turn;
+# one at a time, each would wait for another turn of strangers.
 WANTED_FRAMES_MAX: Final = 16
-"""Frames of a stream of a wanted peer that may wait for the lane: all that came are done in one
-turn of it.
-
-With one at a time, each would stand in line behind another turn of strangers.
-"""
 
 CLOSE_TIMEOUT_S: Final = 2.0
-
-REST_S_MIN: Final = 0.01
-"""Shorter rests are added to the next one: a timer is not finer."""
+REST_S_MIN: Final = 0.01  # shorter rests are added to the next one: timers are not finer
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What went over a connection, or several."""
+    """Bytes and frames of a connection, or of several."""
 
     bytes_in: int = 0
     bytes_out: int = 0
@@ -62,7 +57,7 @@ class Traffic:
     frames_out: int = 0
 
     def add(self, other: Traffic) -> None:
-        """Count what went over another one, too."""
+        """Add the counts of another connection."""
         self.bytes_in += other.bytes_in
         self.bytes_out += other.bytes_out
         self.frames_in += other.frames_in
@@ -70,39 +65,33 @@ class Traffic:
 
 
 class Handler(Protocol):
-    """Who takes what comes over a connection."""
+    """What a connection hands its frames and events to."""
 
     def frame(self, connection: Connection, stream: int, payload: bytes) -> None:
-        """Handle a frame; `Connection.handled` is called when that is done."""
-        ...
+        """Handle a frame, and call `Connection.handled` when that is done."""
 
     def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
-        """Take a stream that the peer opened, or `reset_stream` it."""
-        ...
+        """Accept a stream that the peer opened, or `reset_stream` it."""
 
     def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
-        """Note that nothing more comes on a stream; after a reset nothing goes either."""
-        ...
+        """Note that a stream receives nothing more; after a reset it sends nothing, either."""
 
     def written(self, connection: Connection, stream: int, count: int) -> None:
         """Note that frames of a stream have left."""
-        ...
 
     def held(self, change: int) -> None:
         """Note that a connection holds so many bytes more, or less."""
-        ...
 
     def slowed(self, connection: Connection) -> None:
         """Note that a peer sends more than its share and is read later."""
-        ...
 
 
 def streams_over(
     link: Link, framings: Mapping[str, Framing], entropy: Entropy, *, dialled: bool
 ) -> Streams:
-    """Return the streams of a new link, as both ends agreed to cut it.
+    """Return the streams of a new link, in the protocol both ends agreed on.
 
-    framings: how frames are cut on the streams of each protocol, the lattice's among them.
+    framings: how frames are cut on the streams of each replication protocol.
     """
     lattice = framings[LATTICE]
     if link.protocol != MUX_PROTOCOL:
@@ -130,26 +119,26 @@ class Connection:
         self.id = id
         self.name = name
         self.reason = ""
-        self.cause: str | None = None  # a word for it where the peer is to blame
+        self.cause: str | None = None  # metric label of the reason where the peer is to blame
         self._link = link
         self._handler = handler
         self._bounds = bounds
         self._streams = streams
-        # A peer may fill the window of the main stream at any time, whatever it may make us hold.
+        # The credit window is granted in advance, so the peer may fill it on top of its bound.
         window = WINDOW_BYTES if streams.is_multiplexed else 0
         self._held_bytes_max = bounds.peer_bytes_max + window
-        self._progress: dict[int, FrameProgress] = {}  # of streams with a frame that has begun
+        self._progress: dict[int, FrameProgress] = {}  # by stream, of frames that have begun
         now_s = asyncio.get_running_loop().time()
         self._messages = Bucket(bounds.messages_per_s_max, now_s)
         self._bytes = Bucket(bounds.bytes_per_s_max, now_s)
         self.traffic = Traffic()
-        self._leaving_bytes = 0  # taken from the streams, and not written yet
+        self._leaving_bytes = 0  # taken from the streams, not written yet
         self.held_bytes = 0
         self._wake_writer = asyncio.Event()
-        self._stirred = asyncio.Event()  # something that waits here may go on
-        self._reading: asyncio.Task[bytes] | None = None  # goes on while the reader does other work
+        self._stirred = asyncio.Event()  # a blocked reader may go on
+        self._reading: asyncio.Task[bytes] | None = None  # a read still in progress
         self._rests_until_s = now_s
-        self._idle = asyncio.Event()  # nothing of this peer waits for the lane
+        self._idle = asyncio.Event()  # no frame of this peer waits for the lane
         self._idle.set()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -157,11 +146,11 @@ class Connection:
         self._closing = False
         self._ended = False
         self._write_error: OSError | None = None
-        if streams.has_output:  # what a connection begins with
+        if streams.has_output:  # the mux greets first
             self._stir_writer()
 
     async def run(self) -> None:
-        """Read and write until either side ends it; `reason` says why."""
+        """Read and write until either side ends it; then `reason` says why."""
         try:
             await self._run()
         except BaseException:
@@ -192,7 +181,7 @@ class Connection:
             self._release()
             if self._cut.is_set():
                 self._link.abort()
-            if not self.reason:  # the peer gave none in what it sent before the end
+            if not self.reason:  # the last frames of the peer gave none
                 error = self._write_error
                 self.reason = "closed by the peer" if error is None else f"broken: {error}"
             await self._end()
@@ -206,11 +195,11 @@ class Connection:
 
     async def _finish(self, reader: asyncio.Task[None], writer: asyncio.Task[None]) -> None:
         if writer.done():
-            # A peer that takes nothing more may have said why before it closed.
+            # A peer that reads nothing more may have sent the reason before: read to the end.
             await asyncio.shield(reader)
             await self._idle.wait()
             return
-        # A peer may have closed its sending side only: what it asked is still answered.
+        # The peer may have closed its sending side only: its last requests are still answered.
         await self._idle.wait()
         self._closing = True
         self._wake_writer.set()
@@ -233,7 +222,7 @@ class Connection:
         self._streams.frames_max = count
 
     def send(self, payload: bytes, stream: int = MAIN_STREAM) -> None:
-        """Queue a frame; it is dropped when the stream is over, or the connection about to be."""
+        """Queue a frame; it is dropped if the stream or the connection is about to end."""
         if self._closing:
             return
         self._streams.send(stream, payload)
@@ -243,8 +232,8 @@ class Connection:
     def open_stream(self, protocol: str, store_id: bytes) -> int:
         """Open a stream; return its number.
 
-        Raises: UsageError: there is one stream only, or the protocol is unknown.
-                Backpressure: as many as may be are open.
+        Raises: UsageError: the link carries one stream, or the protocol is unknown.
+                Backpressure: the greatest number of streams is open.
         """
         number = self._streams.open(protocol, store_id)
         self._stir_writer()
@@ -252,12 +241,12 @@ class Connection:
         return number
 
     def end_stream(self, stream: int) -> None:
-        """Send nothing more on a stream, after what is queued."""
+        """End our side of a stream, after what is queued."""
         self._streams.end(stream)
         self._stir_writer()
 
     def reset_stream(self, stream: int) -> None:
-        """End a stream at once in both directions: nothing more of it is handed over."""
+        """End a stream at once in both directions, and drop its frames."""
         self._streams.reset(stream)
         self._progress.pop(stream, None)
         self._stir_writer()
@@ -269,7 +258,7 @@ class Connection:
         if self._streams.is_idle:
             self._idle.set()
         self._stirred.set()
-        if self._streams.has_output:  # credit is given back
+        if self._streams.has_output:  # credit to return
             self._stir_writer()
         self._account()
 
@@ -284,7 +273,7 @@ class Connection:
     # --- ends ---------------------------------------------------------------------------------
 
     def close(self, reason: str) -> None:
-        """Write what is queued, then end; soon, even if the peer does not read."""
+        """Write what is queued, then end; at the latest after `CLOSE_TIMEOUT_S`."""
         if not self._closing:
             asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.cut, reason)
         self.reason = self.reason or reason
@@ -292,7 +281,7 @@ class Connection:
         self._wake_writer.set()
 
     def cut(self, reason: str, cause: str | None = None) -> bool:
-        """End at once, with nothing more read or written; False when that is happening already."""
+        """End at once, without reading or writing; return False if that is happening already."""
         if self._cut.is_set():
             return False
         self.cause = self.cause or cause
@@ -303,13 +292,13 @@ class Connection:
         return True
 
     def _release(self) -> None:
-        """Hold nothing from now on; what the lane still has of it is no more than a frame."""
+        """Stop counting what is held: the lane has one frame of it at most."""
         self._ended = True
         self._handler.held(-self.held_bytes)
         self.held_bytes = 0
 
     def rest(self, seconds: float) -> None:
-        """Read nothing more for a while, once what is being handled is done."""
+        """Read nothing for a while, once the frame in progress is handled."""
         until_s = asyncio.get_running_loop().time() + seconds
         self._rests_until_s = max(self._rests_until_s, until_s)
 
@@ -318,7 +307,7 @@ class Connection:
         await self._drained.wait()
 
     def _account(self) -> None:
-        """Report what the peer makes us hold, and cut it when that is too much."""
+        """Report what the peer makes us hold, and cut it if that is too much."""
         if self._ended:
             return
         held = self._streams.held_bytes + self._leaving_bytes
@@ -339,9 +328,9 @@ class Connection:
             self.cause, self.reason = "framing", str(error)
 
     async def _read_on(self) -> None:
-        """Hand over what comes until the link ends.
+        """Hand over frames and events until the link ends.
 
-        Raises: TimeoutError: a frame does not come along. PeerError: what came is illegal.
+        Raises: TimeoutError: a frame does not progress. PeerError: illegal bytes arrived.
         """
         streams = self._streams
         is_over = False
@@ -349,10 +338,10 @@ class Connection:
             pause_s = self._rests_until_s - asyncio.get_running_loop().time()
             if pause_s > 0:
                 await asyncio.sleep(pause_s)
-                self._progress.clear()  # nobody listened meanwhile
+                self._progress.clear()  # the peer could not know that nothing was read
                 continue
             event = streams.next()
-            if streams.has_output:  # credit is given back for what came of a long frame
+            if streams.has_output:  # credit for the parts of a long frame
                 self._stir_writer()
             if event is not None:
                 await self._rest(1, self._pass_on(event) + FRAME_BYTES)
@@ -374,16 +363,16 @@ class Connection:
             is_over = not data
             self.traffic.bytes_in += len(data)
             cost = streams.receive(data)
-            if streams.has_output:  # credit came, or something is to be answered
+            if streams.has_output:  # credit arrived, or the mux answers
                 self._stir_writer()
             self._account()
             if cost:
                 await self._rest(0, cost)
 
     async def _more(self) -> bytes | None:
-        """Return what comes over the link, nothing at its end; None: look at what is here first.
+        """Return bytes of the link, b"" at its end; None: a frame that waits here may go first.
 
-        Raises: TimeoutError: a frame does not come along. PeerError: the peer abuses the link.
+        Raises: TimeoutError: a frame does not progress. PeerError: the peer abuses the link.
         """
         left_s = self._left_s()
         if not self._streams.is_blocked:
@@ -391,7 +380,7 @@ class Connection:
                 if self._reading is None:
                     return await self._link.read()
                 await asyncio.wait((self._reading,))
-        else:  # a frame that waits here may be given out as soon as another was handled
+        else:  # a frame waits here for its turn: wait for the link and for that at once
             if self._reading is None:
                 self._reading = asyncio.ensure_future(self._link.read())
             stirred = asyncio.ensure_future(self._stirred.wait())
@@ -409,7 +398,7 @@ class Connection:
         return reading.result()
 
     def _left_s(self) -> float | None:
-        """Return how long to wait for more of the frames that have begun, None: for ever."""
+        """Return how long to wait for more of the begun frames, None for ever."""
         begun = self._streams.begun
         if not begun:
             self._progress.clear()
@@ -426,7 +415,7 @@ class Connection:
         return left_s
 
     async def _rest(self, messages: int, size: int) -> None:
-        """Listen no more for a while when this peer has sent more than its share."""
+        """Read nothing for a while if this peer has sent more than its share."""
         now_s = asyncio.get_running_loop().time()
         wait_s = max(self._messages.take(messages, now_s), self._bytes.take(size, now_s))
         if wait_s > REST_S_MIN:
@@ -435,7 +424,7 @@ class Connection:
             self._progress.clear()
 
     def _pass_on(self, event: Event) -> int:
-        """Hand over what happened; return the size of the payload, if it is one."""
+        """Hand over an event; return the size of its payload, 0 without one."""
         size = 0
         if isinstance(event, FrameArrived):
             size = len(event.payload)

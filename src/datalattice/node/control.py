@@ -1,8 +1,8 @@
 """Control: the local socket through which other processes of its owner use a running node.
 
 It speaks the framing and Results of the node protocol with one request of its own,
-`[:DO id name arguments]`. Access is a matter of file permissions: the socket is for its owner
-alone. Errors come back as the error's code and text, and are raised as the same class.
+`[:DO id name arguments]`. File permissions decide who may use it: its owner alone. Errors come back
+as the error's code and text, and are raised as the same class.
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ from datalattice.wire import (
 )
 
 SOCKET_NAME: Final = "control.sock"
-SOCKET_PATH_BYTES_MAX: Final = 100
-"""The systems' limit for a socket's path is 104 to 108 bytes."""
-
-SOCKET_MODE: Final = 0o600
+SOCKET_PATH_BYTES_MAX: Final = 100  # sun_path has 104 bytes on macOS and BSD, 108 on Linux
+SOCKET_MODE: Final = 0o600  # the owner alone
 
 
 class ControlServer:
@@ -55,9 +53,9 @@ class ControlServer:
 
     @classmethod
     async def start(cls, folder: Path, operations: NodeOperations) -> Self:
-        """Listen in `folder`, or where its path is too long for a socket in a private one.
+        """Listen in `folder`, or in a private short folder if its path is too long for a socket.
 
-        The caller holds the store's lock, so a socket that is there already is a dead node's.
+        The caller holds the store's lock, so a socket that exists already is a dead node's.
         """
         listening, path, owned_folder = _bind(folder)
         control = cls(path, owned_folder, operations)
@@ -81,7 +79,7 @@ class ControlServer:
         client.add_done_callback(ended)
 
     async def close(self) -> None:
-        """Accept no more, and leave the clients there are; what they began may still happen."""
+        """Accept no more and drop the clients; an operation that has begun may still complete."""
         if self._server is not None:
             self._server.close()
         for client in list(self._clients):
@@ -91,7 +89,7 @@ class ControlServer:
 
 
 def _bind(folder: Path) -> tuple[socket.socket, str, str | None]:
-    """Return (bound socket, its path, the private folder made for it if there is one)."""
+    """Return (bound socket, its path, the private folder made for it or None)."""
     path = str(folder.absolute() / SOCKET_NAME)
     owned_folder = None
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
@@ -100,7 +98,7 @@ def _bind(folder: Path) -> tuple[socket.socket, str, str | None]:
     Path(path).unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Before the path exists, so that nobody else can connect at any moment.
+        # Security: set before the path exists, so that no other user can connect at any moment.
         os.fchmod(listening.fileno(), SOCKET_MODE)
         listening.bind(path)
         Path(path).chmod(SOCKET_MODE)
@@ -118,7 +116,7 @@ def _short_folder(path: str) -> str:
     Raises: UsageError: none can be made.
     """
     reasons: list[str] = []
-    for base in (None, "/tmp"):  # noqa: S108 - made with a name that nobody knows, for us alone
+    for base in (None, "/tmp"):  # noqa: S108 - mkdtemp makes it for us alone
         try:
             made = tempfile.mkdtemp(prefix="lattice-", dir=base)
         except OSError as error:
@@ -152,8 +150,7 @@ async def _serve(
                 writer.write(encode_frame(await _answer(payload, operations)))
                 await writer.drain()
     except (OSError, PeerError):
-        # A client that went away, or one that is none: this socket is for our own processes.
-        return
+        return  # the client disconnected, or does not speak this protocol
     finally:
         writer.close()
         with contextlib.suppress(OSError):

@@ -1,13 +1,13 @@
 """Daemon: a node as a foreground process with a folder of its own.
 
     DIR/store/          the cells and the root; its lock keeps a second node out
-    DIR/running.json    who runs here and how it is reached; gone after an orderly end
-    DIR/control.sock    how the owner's other processes use it
+    DIR/running.json    the process and its addresses; removed after an orderly end
+    DIR/control.sock    the socket for the owner's other processes
 
-SIGTERM and SIGINT end it in order: no more requests of its owner, last writes durable, peers told,
-sockets and store closed. A second signal, some time later, ends it at once, which is like a kill:
-the next start finds the store at the last acknowledged write, and takes the leftover files over.
-SIGHUP has it read its settings again, for the peers and the log level.
+SIGTERM and SIGINT end it in order: no more requests of its owner, last writes durable and sent to
+peers, sockets and store closed. A second signal, a second later or more, ends it at once, like a
+kill: the next start finds the store at the last acknowledged write, and replaces leftover files.
+SIGHUP makes it read its settings again, for the peers and the log level.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from datalattice.version import VERSION
 
 STORE_NAME: Final = "store"
 
+# Signals closer together than this count as one: a shell and a supervisor may both send it.
 SIGNAL_REST_S: Final = 1.0
-"""Signals to end that come closer together are one: a shell and a supervisor may both send it."""
 
 
 class Daemon:
     """One node over one folder, until a signal, `stop` or the operation `node.stop` ends it.
 
     ready:  called once it serves.
-    reload: returns the settings anew when SIGHUP comes; without it SIGHUP is not taken.
+    reload: reads the settings again on SIGHUP; without it SIGHUP is not handled.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Daemon:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None  # the loop alone would not keep it
-        self._told_s: float | None = None  # when the first signal to end came
+        self._signalled_s: float | None = None  # when the first signal to end arrived
         allow_files(config.connections_max + FILES_RESERVED)
         self._node = NodeServer(
             self._folder / STORE_NAME,
@@ -86,7 +86,7 @@ class Daemon:
         )
 
     def run(self) -> None:
-        """Run until told to stop, logging to standard error.
+        """Run until it is stopped, logging to standard error.
 
         Raises: StoreError: the store cannot be used. UsageError: the port or folder cannot.
         """
@@ -94,7 +94,7 @@ class Daemon:
             asyncio.run(self.serve())
 
     def stop(self) -> bool:
-        """Have it end in order, from any thread; False when it does not serve yet."""
+        """Make it end in order, from any thread; return False if it does not serve yet."""
         loop = self._loop
         if loop is None:
             return False
@@ -103,7 +103,7 @@ class Daemon:
         return True
 
     async def serve(self) -> None:
-        """Run in an event loop that is there already."""
+        """Run in the running event loop."""
         try:
             RealDisk().create_folder(str(self._folder))
         except OSError as error:
@@ -111,7 +111,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_log_fault)
         node = self._node
-        await node.start()  # its owner may read meanwhile; what writes waits until peers were asked
+        await node.start()  # not `async with`: the owner may read while the fence is still closed
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_exit(node)
             control = await ControlServer.start(
@@ -139,22 +139,22 @@ class Daemon:
                 await control.close()
 
     def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Outside the main thread there are no signals to handle.
+        # Signal handlers can be set on the main thread only; tests run daemons on others.
         with contextlib.suppress(ValueError, RuntimeError):
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.add_signal_handler(number, self._told_to_end, number, loop)
+                loop.add_signal_handler(number, self._on_end_signal, number, loop)
             if self._reload is not None:
-                loop.add_signal_handler(signal.SIGHUP, self._told_to_reload)
+                loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
 
-    def _told_to_end(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
-        if self._told_s is None:
-            self._told_s = loop.time()
+    def _on_end_signal(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
+        if self._signalled_s is None:
+            self._signalled_s = loop.time()
             self._stopping.set()
-        elif loop.time() - self._told_s >= SIGNAL_REST_S:
+        elif loop.time() - self._signalled_s >= SIGNAL_REST_S:
             log_event(logging.WARNING, "ended-at-once", signal=number.name)
             os._exit(128 + number)
 
-    def _told_to_reload(self) -> None:
+    def _on_reload_signal(self) -> None:
         self._reloading = asyncio.ensure_future(self._read_again())
 
     async def _read_again(self) -> None:
@@ -166,7 +166,7 @@ class Daemon:
             return
         before, self._config = self._config, fresh
         set_level(fresh.log_level)
-        # An address may be written in several ways.
+        # Parsed, since an address may be written in several ways.
         old, new = ({str(parse_address(peer)) for peer in one.peers} for one in (before, fresh))
         for address in sorted(new - old):
             self._node.add_peer(address)
@@ -190,13 +190,14 @@ class Daemon:
 
 
 def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log in one line what asyncio would print with a traceback, again and again."""
+    """Log a fault of the event loop in one line, where asyncio would print a traceback."""
     text = f"{context.get('message')}: {context.get('exception')}"
     log_event(logging.ERROR, "loop-fault", text=text)
 
 
 def _write(path: Path, running: Running) -> None:
     """Replace the file in one step: a reader sees the old one or the new one."""
+    # Security: O_NOFOLLOW, since another user might place a link where the folder is shared.
     fresh = path.with_suffix(".new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(fresh, flags, FILE_MODE), "w", encoding="utf-8") as file:

@@ -1,8 +1,7 @@
-"""Following: what a watch tells, for the event loop.
+"""Following: the changes of a watch, as an async iterator.
 
-The thread that writes only sets an event of the loop; what changed is looked up in the loop, when
-it has time. A watch that is slow to be asked therefore never holds up a writer, and sees what came
-meanwhile as one change for each key.
+The thread that writes only sets an event of the loop; what changed is looked up on the loop. So a
+slow consumer never holds up a writer, and sees several changes of one key as one.
 """
 
 from __future__ import annotations
@@ -15,28 +14,24 @@ T = TypeVar("T")
 
 
 class Watched(Protocol[T]):
-    """What can be followed: it is asked for what is new, and says when to ask."""
+    """A source of changes: it signals that there are some, and returns them when polled."""
 
     @property
     def closed(self) -> bool:
         """Whether nothing more will come."""
-        ...
 
     def poll(self) -> list[T]:
         """Return what is new since the last call, at once."""
-        ...
 
     def on_wake(self, wake: Callable[[], None]) -> None:
         """Call `wake`, from any thread, when `poll` may have something new, and on `close`."""
-        ...
 
     def close(self) -> None:
         """Stop watching."""
-        ...
 
 
 async def follow(watch: Watched[T]) -> AsyncIterator[T]:
-    """Yield what a watch tells as it comes, until it is closed; close it when the loop leaves.
+    """Yield the changes of a watch until it is closed; leaving the loop closes it.
 
         async for change in follow(db.watch("users/")):
             ...
@@ -54,8 +49,8 @@ async def follow(watch: Watched[T]) -> AsyncIterator[T]:
     try:
         while True:
             ready.clear()
-            for told in watch.poll():
-                yield told
+            for change in watch.poll():
+                yield change
             if watch.closed:
                 return
             await ready.wait()

@@ -1,14 +1,14 @@
-"""Heal: a running node that misses cells of its own asks its peers for them.
+"""Heal: a running node that lacks cells of its own asks its peers for them.
 
-Whoever meets damage tells the healer, on whatever thread: the store when a cell does not fit its
-hash, the replica when a cell below its root is not here. The node is degraded until the cells are
-back. They are asked of all joined peers by hash, with what is below them in turn, and again from
-time to time as long as nobody had them. A check of the whole store looks for damage that nobody has
-met: when it is asked for, when the store was opened with damage, and at intervals if configured. A
-store of an earlier version, which may have taken in malformed cells, is checked once at its start.
+The store reports cells that do not match their hash, the replica reports cells that are missing
+below its root, both on any thread. The node is degraded until the cells are back. All joined peers
+are asked for them by hash, then for the cells below, and again at intervals while no peer has them.
+A check reads the whole store to find damage that no read has met yet: on request, if the store was
+opened with damage, and at intervals if configured. A store of an earlier version, which may have
+accepted malformed cells, is checked once at its start.
 
-A cell that no peer has may be superfluous: a collection may remove what strangers sent and this
-node never took, while another value refers to it. A check of the store finds out.
+A cell that no peer has may not be needed: a collection may have removed what a stranger sent and
+this node never merged. A check of the store tells.
 """
 
 from __future__ import annotations
@@ -36,24 +36,16 @@ from datalattice.store import (
 )
 from datalattice.sync import Effects, Replicator
 
-RETRY_S: Final = 2.0
-"""How often cells that nobody had are asked for again, and a store that failed is tried."""
+RETRY_S: Final = 2.0  # between requests for cells no peer had, and between tries of a failed store
+DOUBT_S: Final = 600.0  # between checks of the store made because no peer has a cell
+ANSWER_S: Final = 60.0  # a check waits this long for peers while no cell arrives
 
-DOUBT_S: Final = 600.0
-"""Time between checks of the store that are made because no peer has a cell."""
-
-ANSWER_S: Final = 60.0
-"""How long a healing waits for peers while nothing comes."""
-
-MISSING: Final = "missing"
-"""Key of the trouble that cells below the root are not here."""
-
-UNCHECKED: Final = "unchecked"
-"""Key of the trouble that the store is of a version which did not check what peers sent."""
+MISSING: Final = "missing"  # health key: cells below the root are missing or damaged
+UNCHECKED: Final = "unchecked"  # health key: the store is of a version that stored cells unchecked
 
 
 class Healer:
-    """The missing cells of one node. `note` and `failed` may be called from any thread."""
+    """Finds and fetches the missing cells of one node. `note` and `failed` run on any thread."""
 
     def __init__(
         self, store: Store, lane: Lane, observer: Observer, check_interval_s: float
@@ -63,22 +55,22 @@ class Healer:
         self._observer = observer
         self._check_interval_s = check_interval_s
         self._changed = threading.Condition()
-        self._wanted: dict[bytes, bool] = {}  # hash -> whether peers are asked for it just now
+        self._wanted: dict[bytes, bool] = {}  # hash -> whether a request for it is open
         self._healed_count = 0
-        self._doubted = False  # whether some of them may not be needed
+        self._doubted = False  # whether some wanted cells may not be needed
         self._healing = threading.Lock()
         self._others: CellFetcher | None = None
         self._closed = threading.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to listen for damage, in the event loop."""
+        """Begin, on the event loop."""
         if isinstance(self._store, CellStore):
             self._store.on_damage = self._damaged
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Heal no more; a check that is under way comes to its end."""
+        """Stop; a check in progress is abandoned."""
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
@@ -96,13 +88,13 @@ class Healer:
 
     @property
     def wanted_count(self) -> int:
-        """Cells below the root that are damaged or missing, as far as is known."""
+        """Cells below the root known to be damaged or missing."""
         return len(self._wanted)
 
     def make_writable(self) -> None:
-        """Let the store go on after a write that failed, when the disk lets it, and not later.
+        """Resume the store after a failed write, now.
 
-        Raises: StoreFull, StoreFailed: it does not.
+        Raises: StoreFull, StoreFailed: the disk does not allow it yet.
         """
         if self._store.has_failed:
             self._store.resume()
@@ -127,7 +119,7 @@ class Healer:
             self._ask()
 
     def _ask(self) -> None:
-        """Have the peers asked for what they are not asked for already."""
+        """Request the wanted cells that are not requested already."""
         with self._changed:
             idle = [hash for hash, is_asked in self._wanted.items() if not is_asked]
             self._wanted.update(dict.fromkeys(idle, True))
@@ -135,7 +127,7 @@ class Healer:
             self._lane.submit(lambda replicator, now_ms: replicator.acquire(idle, now_ms))
 
     def failed(self, error: Exception) -> None:
-        """Take note of what failed; cells that are missing or damaged are a matter for peers."""
+        """Handle a failure: missing cells are fetched, any other error degrades the node."""
         if isinstance(error, MissingData):
             self.note(error.hashes)
         elif isinstance(error, Corruption) and self._wanted:
@@ -146,7 +138,7 @@ class Healer:
     # --- in the lane ---------------------------------------------------------------------------
 
     def settle(self, effects: Effects) -> None:
-        """Take note of the cells that peers had, and of those that nobody has."""
+        """Note which cells peers delivered, and which no peer has."""
         if not effects.healed and not effects.unhealed:
             return
         below: list[bytes] = []
@@ -155,11 +147,11 @@ class Healer:
             try:
                 encoding = self._store.get_encoding(hash)
             except Corruption:
-                lost.add(hash)  # the disk did not keep it
+                lost.add(hash)  # written, and damaged again
                 continue
             if encoding is not None:
                 below += self._store.missing(references(encoding))
-        self.note(below)  # first: whoever waits for all of it must not wake in between
+        self.note(below)  # before waking waiters: they wait until nothing is wanted
         with self._changed:
             for hash in lost & self._wanted.keys():
                 self._wanted[hash] = False
@@ -172,14 +164,14 @@ class Healer:
         self._observer.count("cells-healed", len(effects.healed))
         if is_done:
             self._observer.recover(MISSING)
-            self._lane.submit(_publish)  # what could not be published for want of these cells
+            self._lane.submit(_publish)  # writes that failed for want of these cells
 
     # --- checks -------------------------------------------------------------------------------
 
     def heal(self, others: Fetch | None = None, progress: Progress | None = None) -> Healing:
-        """Check the store and repair it with the help of the peers. Blocks; not for the loop.
+        """Check the store, and fetch damaged cells from the peers. Blocks: not for the event loop.
 
-        others: is asked for what the peers do not have. progress: told how far the check is.
+        others: asked for what the peers do not have. progress: called with (done, total).
         Raises: UsageError: the store is in memory. StoreError: it cannot be written.
                 OSError: a file of it cannot be read.
         """
@@ -215,7 +207,7 @@ class Healer:
         return healing
 
     def _judge(self, store: CellStore, report: CheckReport) -> None:
-        """Take note of whether a store of an earlier version has malformed cells."""
+        """Record whether a store of an earlier version has malformed cells."""
         count = len(report.unsound)
         if count:
             self._observer.degrade(
@@ -226,7 +218,7 @@ class Healer:
             self._observer.recover(UNCHECKED)
 
     def acquire(self, wanted: Sequence[bytes]) -> int:
-        """Wait until peers gave these cells, with all below them, or have them not; count them."""
+        """Fetch cells with all below them from the peers, else from `others`; return how many."""
         before = self._healed_count
         self.note(wanted)
         self._ask()
@@ -256,7 +248,7 @@ class Healer:
                 is_due, doubt_after_s = True, loop.time() + DOUBT_S
             self._doubted = False
             if is_due and isinstance(self._store, CellStore):
-                # What a check cannot do, it says by degrading the node.
+                # A failed check degrades the node itself.
                 with contextlib.suppress(StoreError, OSError):
                     await asyncio.to_thread(self.heal)
                 checked_s = loop.time()

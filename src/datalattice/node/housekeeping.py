@@ -1,10 +1,10 @@
 """Housekeeping: a node watches the free room of its disk, counts usage and collects garbage.
 
-Every 30 s it asks how much of the disk is free and writes down what owners use. Garbage is
-collected by itself when the store has grown, since the last collection, by as much as it had then,
-and by `collect_after_bytes` at least: so each byte that stays is read about as often as the store
-doubles. Where the disk is short of room a collection comes as soon as 8 MB were written since the
-last one. After each collection usage is counted exactly.
+Every 30 s it checks how much of the disk is free and saves what each owner uses. Garbage is
+collected when the store has grown to twice its size after the last collection, and by
+`collect_after_bytes` at least; so each byte is read about as often as the store doubles. If the
+disk is short of room, 8 MB written since the last collection are enough. After each collection
+usage is counted exactly.
 """
 
 from __future__ import annotations
@@ -37,23 +37,18 @@ from datalattice.sync import (
 
 T = TypeVar("T")
 
-ROOM: Final = "room"
-"""Key of the trouble that the disk cannot be asked, or garbage not be collected."""
+ROOM: Final = "room"  # health key: the disk cannot be checked, or garbage not be collected
 
-LOOK_S: Final = 30.0
-"""How often the disk is looked at, and usage written down."""
+LOOK_S: Final = 30.0  # between two checks of the disk
 
-LOW_GROWTH_BYTES: Final = 8_000_000
-"""A disk that is short of room is collected again when so much was written since the last time."""
-
-LOW_GRACE_MS: Final = 60_000
-"""What is younger stays in a collection of a disk that is short of room."""
+LOW_GROWTH_BYTES: Final = 8_000_000  # written since the last collection, on a disk short of room
+LOW_GRACE_MS: Final = 60_000  # younger cells survive it; a write in progress may need them
 
 _LAST_KEY: Final = b"collected"
 
 
 class Housekeeper:
-    """The room of one node. Lives on its event loop."""
+    """Keeps the store of one node small enough. Lives on its event loop."""
 
     def __init__(
         self,
@@ -72,11 +67,11 @@ class Housekeeper:
         self._closed = threading.Event()
 
     def start(self) -> None:
-        """Begin to look, at once and then from time to time."""
+        """Begin to check, at once and then every `LOOK_S`."""
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
-        """Look no more; a collection that is under way ends soon, and has done no harm."""
+        """Stop; a collection in progress is abandoned, which loses nothing."""
         self._closed.set()
         if self._task is not None:
             self._task.cancel()
@@ -89,20 +84,17 @@ class Housekeeper:
             return
 
     def save(self) -> None:
-        """Write down what owners use; the lane has ended."""
+        """Save what owners use. In the lane, or after its end."""
         hosting = self._replica.hosting
         if hosting is not None:
             hosting.usage.save()
 
     async def ask(self, question: Callable[[LatticeReplica], T]) -> T:
-        """Return what is true of the replica, in a turn of its lane.
-
-        Raises: whatever `question` raises.
-        """
+        """Return what `question` returns for the replica, in its lane; raise what it raises."""
         return await self._host.ask(question)
 
     async def forget(self) -> bool:
-        """Have the root leave out what was decided to be forgotten, and the peers told."""
+        """Drop the data of forgotten owners from the root, and send that to the peers."""
 
         def forget(replicator: Replicator, now_ms: int) -> bool:
             is_changed = self._replica.state.drop_refused()
@@ -113,7 +105,7 @@ class Housekeeper:
         return await self._host.act(forget)
 
     async def bring(self, offer: Offer, *, is_known: bool) -> Absorbed:
-        """Have the replica take in what the operator brings, and the peers told.
+        """Merge what the operator imports, and send it to the peers.
 
         Raises: as `LatticeReplica.absorb`.
         """
@@ -138,7 +130,7 @@ class Housekeeper:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Look at the disk once, write down usage, and collect garbage where that is due."""
+        """Check the disk once, save usage, and collect garbage if that is due."""
         is_low = self._look_at_disk()
         await self.ask(lambda _replica: self.save())
         store = self._store
@@ -149,7 +141,7 @@ class Housekeeper:
             except StoreClosed:
                 return
             except UsageError:
-                return  # somebody collects already
+                return  # another collection is in progress
             self._observer.count("collections")
             freed = done.bytes_before - done.bytes_after
             log_event(logging.INFO, "collected", freed_bytes=freed, seconds=round(done.seconds, 3))
@@ -157,7 +149,7 @@ class Housekeeper:
             self._look_at_disk()
 
     def _look_at_disk(self) -> bool:
-        """Return whether the disk is short of room, and say so."""
+        """Return whether the disk is short of room, and degrade the node if so."""
         store = self._store
         free = store.room.ask() if isinstance(store, CellStore) else store.free_bytes()
         reserve = self._config.hosting.reserve_bytes
@@ -173,7 +165,7 @@ class Housekeeper:
     # --- collecting -----------------------------------------------------------------------------
 
     def is_due(self, store: CellStore, is_low: bool) -> bool:
-        """Return whether a collection is worth its reading."""
+        """Return whether a collection is due."""
         after = self._config.collect_after_bytes
         last = self._last_bytes()
         grown = store.stats().bytes - last
@@ -182,7 +174,7 @@ class Housekeeper:
         return after > 0 and grown >= max(after, last)
 
     def _last_bytes(self) -> int:
-        """Return how large the store was after the last collection, 0 when there was none."""
+        """Return the size of the store after the last collection, 0 if there was none."""
         row = self._store.notes.rows().get(_LAST_KEY)
         try:
             value = None if row is None else decode(row)
@@ -200,7 +192,7 @@ class Housekeeper:
             raise StoreClosed("the node is closing")
 
     async def collected(self, done: Collected) -> None:
-        """Take note of a collection, whoever asked for it: count usage exactly."""
+        """Note a collection, automatic or asked for, and count usage exactly."""
         self._store.notes.keep({_LAST_KEY: encode(Vector.of((done.bytes_after,)))})
         hosting = self._replica.hosting
         if hosting is None:

@@ -1,12 +1,9 @@
-"""Http: a small listener for monitoring: GET and HEAD, one answer for each connection.
+"""HTTP: a small listener for monitoring: GET and HEAD, one answer for each connection.
 
-It bounds everything a client can take: the size and time of a request, and the number of
-connections, some of which are kept for this machine. When all that a client may use are taken, the
-one that has waited longest to send its request or to take its answer ends, so that slow clients
-cannot keep a quick one out.
-
-The `Host` of a request has to be one that an operator gave or that names an address: a browser that
-was led here through a foreign name (DNS rebinding) gets nothing.
+It bounds everything a client can use: the size and time of a request, and the number of
+connections, of which some are reserved for this machine. When all connections that a client may use
+are taken, the one that has waited longest to send its request or to read its answer ends, so that
+slow clients cannot keep a quick one out.
 """
 
 from __future__ import annotations
@@ -24,21 +21,14 @@ from datalattice.client import system_reason
 from datalattice.errors import UsageError
 from datalattice.node.bounds import source_of
 
-REQUEST_BYTES_MAX: Final = 8_192
-"""Request line and headers together."""
+REQUEST_BYTES_MAX: Final = 8_192  # request line and headers together
 
-REQUEST_TIMEOUT_S: Final = 2.0
-"""For the request line and headers to arrive."""
-
-EXCHANGE_TIMEOUT_S: Final = 10.0
-"""For all of it: the request, the answer being made, and its way to the client."""
+REQUEST_TIMEOUT_S: Final = 2.0  # for request line and headers to arrive
+EXCHANGE_TIMEOUT_S: Final = 10.0  # for the request, the page, and its way to the client
 
 HTTP_CONNECTIONS_MAX: Final = 16
-LOOPBACK_CONNECTIONS: Final = 4
-"""Of these, the ones that only clients on this machine use."""
-
-ADDRESS_CONNECTIONS_MAX: Final = 4
-"""Connections from one address; this machine counts as one."""
+LOOPBACK_CONNECTIONS: Final = 4  # of these, reserved for clients on this machine
+ADDRESS_CONNECTIONS_MAX: Final = 4  # from one address; this machine counts as one
 
 LOCALHOST: Final = "localhost"
 _LOOPBACK: Final = "loopback"
@@ -59,7 +49,7 @@ class Response:
     headers: tuple[tuple[str, str], ...] = ()
 
     def encode(self, with_body: bool) -> bytes:
-        """Return the bytes of the answer; without its body they still tell the body's length."""
+        """Return the bytes of the answer. A HEAD answer has the headers of the GET answer."""
         body = self.body.encode("utf-8")
         lines = [
             f"HTTP/1.1 {self.status.value} {self.status.phrase}",
@@ -78,8 +68,8 @@ Page = Callable[[], Awaitable[Response]]
 
 
 @dataclass(eq=False, slots=True)
-class _Client:
-    """A connection: where it comes from, and since when the client is waited for."""
+class _HttpClient:
+    """A connection. waits_since_s: since when the client is slow; None while it waits for us."""
 
     source: str
     writer: asyncio.StreamWriter
@@ -102,7 +92,7 @@ class HttpListener:
         self._hosts = frozenset(host.lower() for host in (LOCALHOST, *hosts))
         self._now_s = now_s
         self._server: asyncio.Server | None = None
-        self._clients: dict[_Client, None] = {}
+        self._clients: dict[_HttpClient, None] = {}
 
     @classmethod
     async def start(
@@ -115,7 +105,7 @@ class HttpListener:
     ) -> HttpListener:
         """Listen; port 0 is any free one. Refused requests are counted by name.
 
-        hosts: names that a request may give as its host, beside addresses and `localhost`.
+        hosts: names accepted in the Host header, beside addresses and `localhost`.
         Raises: UsageError: the address cannot be used here, or another process uses it.
         """
         listener = cls(pages, count, hosts)
@@ -136,7 +126,7 @@ class HttpListener:
         return port
 
     async def close(self) -> None:
-        """Accept no more, and leave the clients there are."""
+        """Accept no more, and cut the connections."""
         if self._server is not None:
             self._server.close()
         tasks = [client.task for client in self._clients if client.task is not None]
@@ -151,7 +141,7 @@ class HttpListener:
             self._count("http-refused")
             writer.transport.abort()
             return
-        client = _Client(source, writer, self._now_s())
+        client = _HttpClient(source, writer, self._now_s())
         self._clients[client] = None
         client.task = asyncio.ensure_future(self._serve(client, reader))
 
@@ -162,7 +152,7 @@ class HttpListener:
         client.task.add_done_callback(ended)
 
     def _make_room(self, source: str) -> bool:
-        """End the slowest of those a new client competes with; False when all are being served."""
+        """Make room for a new client by ending the slowest rival; False if all are being served."""
         rivals = [one for one in self._clients if one.source == source]
         limit = LOOPBACK_CONNECTIONS if source == _LOOPBACK else ADDRESS_CONNECTIONS_MAX
         if len(rivals) < limit:
@@ -171,7 +161,7 @@ class HttpListener:
             rivals = [one for one in self._clients if one.source != _LOOPBACK]
             if len(rivals) < HTTP_CONNECTIONS_MAX - LOOPBACK_CONNECTIONS:
                 return True
-        # A client that waits for us is not slow; of the others the one that took longest goes.
+        # A client that waits for us is not slow; of the others, the slowest goes.
         slow = [(one.waits_since_s, one) for one in rivals if one.waits_since_s is not None]
         if not slow:
             return False
@@ -183,14 +173,14 @@ class HttpListener:
         self._count("http-evicted")
         return True
 
-    async def _serve(self, client: _Client, reader: asyncio.StreamReader) -> None:
+    async def _serve(self, client: _HttpClient, reader: asyncio.StreamReader) -> None:
         writer = client.writer
         try:
             async with asyncio.timeout(EXCHANGE_TIMEOUT_S):
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     head = await _request_head(reader)
                 if head is None:
-                    return  # it went away
+                    return  # the client disconnected
                 client.waits_since_s = None
                 answer = await self._answer(head)
                 client.waits_since_s = self._now_s()
@@ -218,8 +208,10 @@ class HttpListener:
                 HTTPStatus.METHOD_NOT_ALLOWED, f"allowed: {allowed}", (("Allow", allowed),)
             )
         hosts = _hosts(head)
+        # RFC 9112, 3.2: exactly one Host field; only HTTP/1.0 may omit it.
         if len(hosts) != 1 and (hosts or version != VERSIONS[0]):
             return self._refuse(HTTPStatus.BAD_REQUEST, "a request names one Host")
+        # Security: a browser led here through a foreign name (DNS rebinding) gets nothing.
         if hosts and not self._is_ours(hosts[0]):
             text = "Host has to be an address, localhost or one of http_hosts in node.toml"
             return self._refuse(HTTPStatus.MISDIRECTED_REQUEST, text)
@@ -229,7 +221,7 @@ class HttpListener:
         return (await page()).encode(with_body=method == "GET")
 
     def _is_ours(self, host: str) -> bool:
-        """Return whether `host`, with or without a port, may stand for this node."""
+        """Return whether `host`, with or without a port, is accepted in a Host header."""
         name, colon, port = host.rpartition(":")
         if not colon or host.endswith("]"):
             name = host
@@ -247,7 +239,7 @@ class HttpListener:
 
 
 async def _request_head(reader: asyncio.StreamReader) -> bytes | None:
-    """Return request line and headers; nothing when they are too long, None without any."""
+    """Return request line and headers; b"" if they are too long, None without any."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:

@@ -1,22 +1,26 @@
-"""Lanes: one thing after another happens to each replicator, on a few threads for all of them.
+"""Lanes: actions on each replicator run one after another, on a few threads for all of them.
 
-A lane is the line of what is to be done to one replicator. Its storage may block, so turns run on
-the threads of a `LanePool`; at most one thread works on a lane at a time, and after a turn the lane
-goes to the end of the line of those that are ready. A thread that has nothing to do waits, one of
-them until the earliest deadline of all lanes.
+A replicator is not safe for threads, and its storage may block. So each replicator has a `Lane`, a
+queue of actions, and a `LanePool` has the threads that work on the lanes:
 
-Frames and timers are the business of the pool. A publication of local writes is done by the thread
-that asks for it when nothing else is going on in the lane, which saves two changes of thread;
-otherwise it waits in line, and callers that wait at the same time are served by one commit. Effects
-are handed out after each action, when what they say is durable.
+- A lane that has actions waits in the pool's queue of ready lanes. A thread takes the first lane,
+  *holds* it for one turn (up to 64 actions or 50 ms), and puts it at the end of the queue if there
+  is more to do. A lane is held by one thread at most, so its actions never overlap.
+- A thread without work waits. One of the waiting threads, the *watcher*, waits no longer than until
+  the earliest deadline of all lanes, at which a replicator's timers are due.
+- A publication of local writes runs on the calling thread if the lane is free, which saves two
+  thread switches. Otherwise it queues as a Future; all publications of one turn are served by one
+  commit.
+- The effects of each action are delivered right after it, when everything they state is durable.
 
-What strangers say waits while there is anything else to do: a question of a few bytes may take a
-long time to answer, many of them ask, and neither writers here nor the peers that this node chose
-should stand in line behind them. Strangers have their turn all the same: in each lane, and with one
-turn in four for lanes where nobody else waits; but all of them together have no more of the pool's
-time than the others while these wait.
+Strangers: messages of peers that the operator did not name queue apart, in each lane and in the
+pool. A question of a few bytes may take long to answer and strangers are many, so their actions
+wait for all others. They are not starved: a turn ends with at least one action of the lane's
+strangers, and a lane where strangers alone wait gets one turn in four. Neither holds while
+strangers are ahead: while others wait, all strangers together get no more time than these
+(`_lead_ms` is how much they are ahead).
 
-Length: the pool and its lanes are one thing under one lock.
+Length: the pool and its lanes are one state machine under one lock.
 """
 
 from __future__ import annotations
@@ -37,57 +41,45 @@ from datalattice.cursors import collector_paused
 from datalattice.errors import DataLatticeError, StoreClosed, UsageError
 from datalattice.sync import Effects, Replicator
 
-Action = Callable[[Replicator, int], None]
-"""Something to do to the replicator, at a time."""
-
-Done = Callable[[], None]
-"""Told when an action is done, together with what came of it."""
-
+Action = Callable[[Replicator, int], None]  # something to do to the replicator, at a time in ms
+Done = Callable[[], None]  # delivered with the effects of an action
 LaneItem = tuple[Action, "Done | None"]
-"""An action, and who is told of its end."""
 
-LANE_THREADS_MAX: Final = 4
-"""Threads of a pool: they wait for disks; what they compute needs Python's one lock."""
+LANE_THREADS_MAX: Final = 4  # threads wait for disks; computing is limited by the GIL anyway
 
+# A turn ends after so many actions or milliseconds: the bound on the wait of a publication.
 TURN_ACTIONS_MAX: Final = 64
-"""Actions of one turn: how long waiting publications and effects are put off at most."""
-
 TURN_MS_MAX: Final = 50
-"""Time of one turn after which nothing more is begun in it."""
 
-STRANGERS_TURN: Final = 4
-"""Every so many turns belong to a lane where only strangers wait, while the others wait too."""
+STRANGERS_TURN: Final = 4  # every fourth turn may go to a lane where strangers alone wait
 
-DEADLINES_SPARE: Final = 64
-"""Deadlines that a pool remembers beyond two of each lane: then those put off are cleared away."""
+DEADLINES_SPARE: Final = 64  # superseded deadlines kept in the heap beyond two for each lane
 
-BUSY_MS_MIN: Final = 500
-"""A turn this long is not held against peers whose answers could not be heard meanwhile."""
+BUSY_MS_MIN: Final = 500  # after a turn this long, peers' deadlines are extended by its time
 
 _log = logging.getLogger("datalattice.node")
 
 
 class SteadyClock:
-    """A clock that never steps back: for time-outs, not for stamps."""
+    """A clock that never steps back: for time-outs, not for timestamps."""
 
     def now_ms(self) -> int:
-        """Return milliseconds since some fixed moment."""
+        """Return milliseconds since a fixed moment."""
         return time.monotonic_ns() // 1_000_000
 
 
 class LanePool:
-    """A few threads that work on any number of lanes; they begin when there is something to do.
+    """A few threads for any number of lanes; a thread begins when there is work for it.
 
-    All that says which lane is where, in this class and in `Lane`, is guarded by one lock, which is
-    held for moments only.
+    One lock guards the state of the pool and of all its lanes. No action runs under it.
     """
 
     def __init__(self, threads: int | None = None, clock: Clock | None = None) -> None:
         """Make a pool without lanes.
 
-        threads: 1 to `LANE_THREADS_MAX` at most; as many as there are processors when not given.
-        clock:   of the deadlines of all lanes, in milliseconds; it must not step back.
-        Raises: UsageError: not such a number of threads.
+        threads: 1 to `LANE_THREADS_MAX`; by default one for each processor, up to that.
+        clock:   of the deadlines, in milliseconds; it must not step back.
+        Raises: UsageError: `threads` is out of range.
         """
         if threads is None:
             threads = min(LANE_THREADS_MAX, os.cpu_count() or 1)
@@ -96,28 +88,28 @@ class LanePool:
         self.clock: Final = clock or SteadyClock()
         self._threads_max = threads
         self._lock = threading.Lock()
-        self._lanes: set[Lane] = set()  # all that have not ended
-        # Lanes that wait for a thread, in order; each is in one of the two lines at most.
+        self._lanes: set[Lane] = set()  # that have not ended
+        # Lanes that wait for a thread, in order. A lane is in one of the two at most.
         self._ready: collections.OrderedDict[Lane, None] = collections.OrderedDict()
         self._strangers: collections.OrderedDict[Lane, None] = collections.OrderedDict()
-        self._passed = 0  # turns in a row that the strangers' line was passed over
-        self._lead_ms = 0  # what strangers had more of the time than the others who waited
+        self._passed = 0  # turns in a row given to `_ready` while `_strangers` waited
+        self._lead_ms = 0  # time that strangers had more than the others, while these waited
         self._deadlines: list[tuple[int, int, Lane]] = []  # a heap; see `Lane._armed_ms`
-        self._numbers = itertools.count()  # so that two lanes are never compared
+        self._numbers = itertools.count()  # breaks ties in the heap, since lanes do not compare
         self._threads: list[threading.Thread] = []
-        self._idle: list[threading.Lock] = []  # of each thread that waits, what wakes it
-        self._coming = 0  # threads that were woken or begun and have not looked for work since
-        self._watcher: threading.Lock | None = None  # the one that waits until a deadline,
-        self._watched_ms = 0  # and which
+        self._idle: list[threading.Lock] = []  # releasing one wakes the thread that waits for it
+        self._coming = 0  # threads woken or begun that have not looked for work yet
+        self._watcher: threading.Lock | None = None  # of the thread that waits for a deadline
+        self._watched_ms = 0  # that deadline
         self._closed = False
 
     @property
     def thread_count(self) -> int:
-        """How many threads it has begun."""
+        """How many threads have begun."""
         return len(self._threads)
 
     def close(self) -> None:
-        """Stop all lanes, which do what is in line, and end the threads. Not from an action."""
+        """Stop all lanes once their queues are empty, and end the threads. Not from an action."""
         with self._lock:
             self._closed = True
             lanes = list(self._lanes)
@@ -145,7 +137,7 @@ class LanePool:
             self._settle(lane)
 
     def _end(self, lane: Lane) -> None:
-        """Take nothing more for a lane; it ends when all that waits in it is done."""
+        """Accept nothing more for a lane; it ends when its queue is empty."""
         with self._lock:
             lane._is_begun = lane._is_ending = True
             self._settle(lane)
@@ -157,15 +149,14 @@ class LanePool:
                 self._settle(lane)
 
     def _hold(self, lane: Lane) -> Future[None] | None:
-        """Give the lane to the thread that calls, if nothing else goes on there; else a place.
+        """Let the calling thread hold the lane if it is free (None); else queue a publication.
 
         Raises: StoreClosed: the lane was stopped.
         """
         with self._lock:
             if lane._is_ending:
                 raise StoreClosed("the node is closed")
-            # Whatever is in line comes first: a thread that writes all the time must not keep peers
-            # from being heard.
+            # Queued actions go first: a thread that publishes all the time must not starve peers.
             if not (lane._is_held or lane._line or lane._strangers or lane in self._ready):
                 lane._is_held = True
                 lane._armed_ms = None
@@ -181,11 +172,11 @@ class LanePool:
             self._settle(lane)
 
     def _others_wait(self) -> bool:
-        """Whether a lane waits in which there is more to do than what strangers want."""
+        """Whether a lane waits that has other actions than those of strangers."""
         return bool(self._ready)
 
     def _account(self, others_ms: int, strangers_ms: int, *, waited: bool) -> bool:
-        """Count time; `waited`: others do. Return whether strangers have had more than these."""
+        """Add time used; `waited`: others wait. Return whether strangers are ahead in time."""
         with self._lock:
             lead_ms = max(0, self._lead_ms - others_ms) + strangers_ms
             self._lead_ms = lead_ms if waited else 0
@@ -194,7 +185,7 @@ class LanePool:
     # --- with the lock ------------------------------------------------------------------------
 
     def _settle(self, lane: Lane) -> None:
-        """Put a lane that nobody works on where it belongs now, and see that somebody comes."""
+        """Queue a lane that no thread holds where it belongs now, and call a thread for it."""
         self._line_up_lane(lane)
         self._staff()
 
@@ -221,7 +212,7 @@ class LanePool:
                 lane._waits_since_ms = now_ms
 
     def _arm(self, lane: Lane) -> None:
-        """Have a lane woken at its deadline."""
+        """Enter the deadline of a lane in the heap."""
         if lane._deadline_ms == lane._armed_ms:
             return
         lane._armed_ms = lane._deadline_ms
@@ -229,7 +220,7 @@ class LanePool:
             return
         heap = self._deadlines
         heapq.heappush(heap, (lane._armed_ms, next(self._numbers), lane))
-        # What was put off lies around until its time comes.
+        # Superseded entries stay in the heap until their time; it is rebuilt when they are many.
         if len(heap) > 2 * len(self._lanes) + DEADLINES_SPARE:
             armed = [one for one in self._lanes if one._armed_ms is not None]
             heap[:] = [(one._armed_ms or 0, next(self._numbers), one) for one in armed]
@@ -243,7 +234,7 @@ class LanePool:
         return heap[0][0] if heap else None
 
     def _make_due_ready(self, now_ms: int) -> int | None:
-        """Put the lanes whose deadline has come into the line; return the next deadline."""
+        """Make lanes ready whose deadline has passed; return the next deadline."""
         first_ms = self._first_deadline()
         while first_ms is not None and first_ms <= now_ms:
             lane = heapq.heappop(self._deadlines)[2]
@@ -268,10 +259,10 @@ class LanePool:
         )
 
     def _call(self) -> bool:
-        """Wake a thread or begin one; return whether there was one more."""
+        """Wake a thread or begin one; return False if all are busy."""
         if self._idle:
-            # The last that became idle, whose memory is warm; rather not the one with a deadline,
-            # for another would have to take its place.
+            # The last that became idle, because its caches are warm; the watcher only if it is the
+            # last one left, since another thread would have to be woken to watch.
             index = -2 if self._idle[-1] is self._watcher and len(self._idle) > 1 else -1
             bell = self._idle.pop(index)
             if bell is self._watcher:
@@ -291,9 +282,10 @@ class LanePool:
         return self._closed and not self._lanes
 
     def _take(self) -> Lane | None:
-        """Take the lane whose turn it is out of its line."""
+        """Dequeue the lane whose turn it is, and hold it."""
         if not self._ready and not self._strangers:
             return None
+        # One turn in four, unless strangers are ahead in time.
         is_due = self._passed >= STRANGERS_TURN - 1 and not self._lead_ms
         if self._strangers and (is_due or not self._ready):
             lane, _ = self._strangers.popitem(last=False)
@@ -327,7 +319,7 @@ class LanePool:
                 _log.exception("a fault in a turn of a lane")
 
     def _wait(self, bell: threading.Lock) -> Lane | None:
-        """Return the next lane, once there is one; None: the pool is closed. With the lock."""
+        """Return the next lane, once there is one; None: the pool is closed. Under the lock."""
         while True:
             now_ms = self.clock.now_ms()
             first_ms = self._make_due_ready(now_ms)
@@ -352,13 +344,13 @@ class LanePool:
                 if self._watcher is bell:
                     self._watcher = None
             else:
-                if not was_called:  # the call came between the end of the wait and the lock
+                if not was_called:  # called between the end of the wait and taking the lock
                     bell.acquire()
                 self._coming -= 1
 
 
 class Lane:
-    """The line of what is to be done to a replicator that nobody else may touch.
+    """The queue of actions on one replicator, which is used in its lane alone.
 
     Its methods may be called from any thread.
     """
@@ -370,10 +362,10 @@ class Lane:
         deliver: Callable[[Effects, Done | None], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """Make a lane in which nothing is done until `start`.
+        """Make a lane that runs nothing until `start`.
 
-        deliver: told what an action or a publication brought, on the thread that did it.
-        failed:  told of each fault there.
+        deliver: called with the effects of each action or publication, on the thread that ran it.
+        failed:  called with each error there.
         Raises: StoreClosed: the pool is closed.
         """
         self._pool = pool
@@ -381,16 +373,16 @@ class Lane:
         self._deliver = deliver
         self._failed = failed
         self._clock = pool.clock
-        self._holder = 0  # the thread that works on it
-        # What follows is the pool's; who holds the lane takes from the two lines.
+        self._holder = 0  # id of the thread that works on it, 0 for none
+        # Under the pool's lock, except that the holder takes from the two queues.
         self._line: collections.deque[LaneItem | Future[None]] = collections.deque()
         self._strangers: collections.deque[LaneItem] = collections.deque()
         self._is_begun = False
-        self._is_held = False  # whether a thread works on it
+        self._is_held = False  # a thread works on it
         self._is_ending = False
-        self._waits_since_ms: int | None = None  # since when it is ready and no thread has come
-        self._deadline_ms: int | None = None  # when the replicator has something to do
-        self._armed_ms: int | None = None  # the deadline at which the pool wakes it
+        self._waits_since_ms: int | None = None  # since when it is ready without a thread
+        self._deadline_ms: int | None = None  # when the replicator's next timer is due
+        self._armed_ms: int | None = None  # the deadline entered in the pool's heap
         self._ended = threading.Event()
         pool._add(self)
 
@@ -400,10 +392,10 @@ class Lane:
         self._pool._begin(self)
 
     def submit(self, action: Action, done: Done | None = None, *, stranger: bool = False) -> None:
-        """Have `action` done soon, after what is in line; after `stop` it is not done.
+        """Queue an action; after `stop` it is dropped.
 
-        `done` goes with the effects to whoever they are handed out to: one call for both.
-        `stranger`: it has a line of its own, which waits for the other one.
+        done:     delivered with the effects of the action.
+        stranger: queue it behind the actions of all others.
         """
         self._pool._line_up(self, (action, done), stranger=stranger)
 
@@ -427,7 +419,7 @@ class Lane:
             self._pool._give_back(self)
 
     def stop(self) -> None:
-        """Finish what was submitted, and end. Not from an action: it may have the only thread.
+        """Run what was submitted, and end. Not from an action: it may be on the only thread.
 
         Raises: UsageError: called by an action of this lane, which would wait for itself.
         """
@@ -462,7 +454,7 @@ class Lane:
             if waiting:
                 self._publish(waiting)
             self._serve_strangers(began_ms)
-            # Nobody was heard either while the lane waited for a thread.
+            # Answers of peers could not be read while the lane waited for a thread, either.
             now_ms = self._excuse(began_ms if waits_since_ms is None else waits_since_ms)
             deadline_ms = self._replicator.deadline_ms
             if deadline_ms is not None and deadline_ms <= now_ms:
@@ -473,7 +465,7 @@ class Lane:
             self._holder = 0
 
     def _serve(self, began_ms: int, actions_max: int) -> list[Future[None]]:
-        """Do what is in line, as far as a turn goes; return who waits for a publication."""
+        """Run queued actions for one turn; return the publications among them."""
         waiting: list[Future[None]] = []
         now_ms = began_ms
         for _ in range(actions_max):
@@ -484,12 +476,12 @@ class Lane:
                 waiting.append(task)
             else:
                 self._guard(task[0], now_ms)
-                self._hand_out(task[1])  # at once: answers may be long, and many would pile up here
+                self._hand_out(task[1])  # at once: long answers would pile up
                 now_ms = self._clock.now_ms()
         return waiting
 
     def _serve_strangers(self, began_ms: int) -> None:
-        """Do what strangers want: no more than half of the time while others wait."""
+        """Run the actions of strangers: no more than half of the time while others wait."""
         if not self._strangers and not self._pool._lead_ms:
             return
         before_ms = self._clock.now_ms()
@@ -511,14 +503,14 @@ class Lane:
                 return
 
     def _others_wait(self) -> bool:
-        """Whether somebody who is no stranger waits, here or in another lane."""
+        """Whether other actions than those of strangers wait, here or in another lane."""
         return bool(self._line) or self._pool._others_wait()
 
     def _publish(self, waiting: list[Future[None]]) -> None:
         try:
             with collector_paused:
                 self._replicator.publish(self._clock.now_ms())
-        except Exception as error:  # noqa: BLE001 - it is the callers', whatever it is
+        except Exception as error:  # noqa: BLE001 - raised again to the callers
             for one in waiting:
                 one.set_exception(error)
             self._failed(error)
@@ -527,7 +519,7 @@ class Lane:
                 one.set_result(None)
 
     def _excuse(self, began_ms: int) -> int:
-        """Give peers the time back in which their answers could not be heard; return the time."""
+        """Extend the deadlines of peers by the time in which they were not read; return the time."""
         now_ms = self._clock.now_ms()
         busy_ms = now_ms - began_ms
         if busy_ms >= BUSY_MS_MIN:
@@ -539,18 +531,18 @@ class Lane:
             effects = self._replicator.take_effects()
             if effects or done is not None:
                 self._deliver(effects, done)
-        except Exception as error:  # noqa: BLE001 - as in `_guard`; what they say has happened
+        except Exception as error:  # noqa: BLE001 - as in `_guard`; what the effects state is durable
             _log.exception("a fault while effects were handed out")
             self._failed(error)
 
     def _guard(self, action: Action, now_ms: int) -> None:
-        """Do one thing; a fault in it must not end the turn, which has more to do."""
+        """Run one action; an error in it must not end the turn, which has more to do."""
         try:
             with collector_paused:
                 action(self._replicator, now_ms)
         except DataLatticeError as error:
             self._failed(error)
-        except Exception as error:  # noqa: BLE001 - a fault of ours must show, not kill the node
+        except Exception as error:  # noqa: BLE001 - a bug of ours degrades the node, and does not end it
             _log.exception("a fault while handling an event")
             self._failed(error)
 

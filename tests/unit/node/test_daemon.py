@@ -360,7 +360,7 @@ def test_signals_that_come_together_are_one_and_a_later_one_ends_it_at_once(
         time = Time()
 
         def signalled(number: signal.Signals) -> None:
-            daemon._told_to_end(number, time)  # type: ignore[arg-type]
+            daemon._on_end_signal(number, time)  # type: ignore[arg-type]
 
         signalled(signal.SIGTERM)
         time.now += SIGNAL_REST_S - 0.01
@@ -390,7 +390,7 @@ def test_settings_that_are_read_again_change_the_wanted_peers(tmp_path: Path) ->
         node.add_peer("127.0.0.1:9")
         await node.remove_peer("127.0.0.1:1")
         for _ in range(2):  # the second time it is wrong, and nothing changes
-            daemon._told_to_reload()
+            daemon._on_reload_signal()
             assert daemon._reloading is not None
             await daemon._reloading
             assert peers() == ["127.0.0.1:2", "127.0.0.1:9", "127.0.0.1:3"]

@@ -265,7 +265,7 @@ def test_pull_and_peers_say_what_is_wrong() -> None:
             node.add_peer("memory:7")
             node.add_peer("tls://memory:7")
             assert len(node.peers) == 1
-            while "nobody listens" not in node.peers[0].reason:  # noqa: ASYNC110
+            while "no node listens" not in node.peers[0].reason:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await node.remove_peer("memory:7")
             assert node.peers == []

@@ -15,96 +15,79 @@ class Link(Protocol):
 
     @property
     def remote(self) -> str:
-        """Where the other end is, as text."""
-        ...
+        """The address of the other end, as text."""
 
     @property
     def public_key(self) -> bytes | None:
-        """The key that the other end proved to hold, None when this transport proves none."""
-        ...
+        """The key that the other end proved, None if this transport proves none."""
 
     @property
     def protocol(self) -> str:
         """What both ends agreed to speak: `PLAIN_PROTOCOL` or `MUX_PROTOCOL` of `wire`."""
-        ...
 
     async def read(self) -> bytes:
-        """Return some bytes, none at the end of the stream.
+        """Return some bytes, none at the end of the stream or when it broke.
 
         Raises: PeerError: the other end abuses the stream.
         """
-        ...
 
     async def write(self, data: bytes) -> None:
-        """Take bytes to be sent; return when there is room for more.
+        """Queue bytes to be sent; return when there is room for more.
 
         Raises: OSError: the stream is broken.
         """
-        ...
 
     async def close(self) -> None:
-        """Send what was taken, then end the stream."""
-        ...
+        """Send what is queued, then end the stream."""
 
     def abort(self) -> None:
         """End the stream at once."""
-        ...
 
 
 class Listener(Protocol):
-    """Something that accepts links until it is closed."""
+    """Accepts links until it is closed."""
 
     @property
     def port(self) -> int:
         """The port that peers dial."""
-        ...
 
     async def close(self) -> None:
         """Accept no more links; those accepted live on."""
-        ...
 
 
-Accept = Callable[[Link], Awaitable[None]]
-"""Called with each new link; the link lives as long as the call."""
-
-Refused = Callable[[str, str], None]
-"""Called with (counter, circumstances) for each stranger that did not become a link."""
+Accept = Callable[[Link], Awaitable[None]]  # called with each new link, which ends with the call
+Refused = Callable[[str, str], None]  # called with (counter, text) for each refused stranger
 
 
 class Endpoint(Protocol):
-    """Where a node is, in the way of one transport. Endpoints with equal fields are equal.
+    """Where a node is, for one transport. Endpoints with equal fields are equal.
 
-    public_key: the key that the node has to prove there; None: any. `str` gives the text that
-                `Transport.endpoint` reads as this.
+    `str` gives the text that `Transport.endpoint` reads back as this.
     """
 
     @property
     def public_key(self) -> bytes | None:
         """The key that the node has to prove, None for any."""
-        ...
 
     def with_key(self, public_key: bytes | None) -> Endpoint:
-        """Return the same endpoint, with another key to prove there, or none."""
-        ...
+        """Return the same endpoint with another key to prove, or none."""
 
 
 class Transport(Protocol):
     """A way to reach nodes."""
 
     def endpoint(self, address: str) -> Endpoint:
-        """Return the endpoint that an address stands for.
+        """Return the endpoint of an address.
 
         Raises: UsageError: not an address of this transport.
         """
-        ...
 
     async def dial(self, address: str) -> Link:
         """Return a link to the node at `address`.
 
-        Raises: UsageError: not an address of this transport. OSError: it cannot be reached, or is
-                not the node whose key the address names.
+        Raises: UsageError: not an address of this transport. OSError: it cannot be reached, or does
+                not prove the key that the address names.
         """
-        ...
 
     async def listen(
         self, bind: str, port: int, accept: Accept, refused: Refused | None = None
@@ -113,4 +96,3 @@ class Transport(Protocol):
 
         Raises: UsageError: the address cannot be used here, or another process uses it.
         """
-        ...

@@ -12,8 +12,7 @@ from datalattice.errors import UsageError
 from datalattice.node.transport.base import Accept, Link, Listener, Refused
 from datalattice.wire import MUX_PROTOCOL, PLAIN_PROTOCOL
 
-PENDING_PIECES_MAX: Final = 256
-"""Pieces that one end may have written and the other not read."""
+PENDING_PIECES_MAX: Final = 256  # written by one end and not read by the other
 
 
 class Pipe:
@@ -25,36 +24,34 @@ class Pipe:
         self._changed = asyncio.Event()
 
     async def get(self) -> bytes:
-        """Return the next piece, nothing once the pipe has ended and is empty."""
+        """Return the next piece, b"" once the pipe has ended and is empty."""
         while not self._pieces:
             if self._ended:
                 return b""
-            await self._change()
+            await self._changed.wait()
         piece = self._pieces.popleft()
-        self._tell()
+        self._wake()
         return piece
 
     async def put(self, piece: bytes) -> None:
         """Add a piece; wait while too many are unread."""
         while not self._ended and len(self._pieces) >= PENDING_PIECES_MAX:
-            await self._change()
+            await self._changed.wait()
         if self._ended:
             raise ConnectionResetError("the link is closed")
         if piece:
             self._pieces.append(piece)
-            self._tell()
+            self._wake()
 
     def end(self, *, forget: bool) -> None:
-        """Take no more; who waits wakes."""
+        """Accept no more pieces; wake both ends. `forget`: drop the unread ones."""
         self._ended = True
         if forget:
             self._pieces.clear()
-        self._tell()
+        self._wake()
 
-    async def _change(self) -> None:
-        await self._changed.wait()
-
-    def _tell(self) -> None:
+    def _wake(self) -> None:
+        # A new event each time: both ends may wait, and each looks at the pipe again.
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -75,7 +72,7 @@ class MemoryLink:
         return await self._incoming.get()
 
     async def write(self, data: bytes) -> None:
-        """Give bytes to the other end; wait while it has too many unread."""
+        """Pass bytes to the other end; wait while it has too many unread."""
         await self._outgoing.put(data)
 
     async def close(self) -> None:
@@ -83,49 +80,47 @@ class MemoryLink:
         self.abort()
 
     def abort(self) -> None:
-        """End the stream at once; a waiting reader wakes."""
+        """End the stream at once; a waiting reader returns."""
         self._incoming.end(forget=True)
         self._outgoing.end(forget=False)
 
 
 class MemoryListener:
-    """A place in a memory transport."""
+    """A port of a memory transport."""
 
-    def __init__(self, places: dict[int, Accept], port: int) -> None:
-        self._places = places
+    def __init__(self, ports: dict[int, Accept], port: int) -> None:
+        self._ports = ports
         self.port = port
 
     async def close(self) -> None:
         """Accept no more links."""
-        self._places.pop(self.port, None)
+        self._ports.pop(self.port, None)
 
 
 class MemoryTransport:
     """A network of its own; nodes that share the object reach each other at `memory:port`.
 
-    Whatever the scheme of an address, its links are the same.
-
-    mux: whether they carry several streams.
+    The scheme of an address is ignored. mux: whether links carry several streams.
     """
 
     def __init__(self, *, mux: bool = False) -> None:
         self._protocol = MUX_PROTOCOL if mux else PLAIN_PROTOCOL
-        self._places: dict[int, Accept] = {}
+        self._ports: dict[int, Accept] = {}
         self._free = itertools.count(1)
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Future[None]] = set()  # the loop alone keeps no task alive
 
     def endpoint(self, address: str) -> Address:
-        """Return the endpoint that an address of the usual form stands for."""
+        """Return the endpoint of an address in the usual form."""
         return parse_address(address)
 
     async def dial(self, address: str) -> Link:
         """Return a link to a node that listens here."""
-        accept = self._places.get(parse_address(address).port)
+        accept = self._ports.get(parse_address(address).port)
         if accept is None:
-            raise ConnectionRefusedError(f"nobody listens at {address}")
+            raise ConnectionRefusedError(f"no node listens at {address}")
         there, back = Pipe(), Pipe()
         far = MemoryLink(f"memory:{next(self._free)}", there, back, self._protocol)
-        task = asyncio.ensure_future(_run(accept, far))
+        task = asyncio.ensure_future(accept(far))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return MemoryLink(address, back, there, self._protocol)
@@ -134,13 +129,9 @@ class MemoryTransport:
         self, bind: str, port: int, accept: Accept, refused: Refused | None = None
     ) -> Listener:
         """Accept links at a port of this network."""
-        if port in self._places:
+        if port in self._ports:
             raise UsageError(f"port {port} on {bind} is in use; choose another")
         if port == 0:
-            port = next(free for free in itertools.count(20_000) if free not in self._places)
-        self._places[port] = accept
-        return MemoryListener(self._places, port)
-
-
-async def _run(accept: Accept, link: Link) -> None:
-    await accept(link)
+            port = next(free for free in itertools.count(20_000) if free not in self._ports)
+        self._ports[port] = accept
+        return MemoryListener(self._ports, port)

@@ -1,9 +1,9 @@
 """TCP: streams between machines, encrypted or plain, with one listening port for both.
 
-The first bytes of an inbound stream say what it is: TLS begins with a record header that no frame
-of the protocol can begin with. Until a stranger has said enough to be told apart, and proved a key
-where that is demanded, it costs a little memory for a short time: strangers are bounded in number,
-the one that has waited longest makes room for the next.
+The first bytes of an inbound stream tell the two apart: TLS begins with a record header that no
+frame of the protocol can begin with. Until a stranger has sent enough to be told apart, and proved
+a key where one is demanded, it costs little memory for a short time: the number of such strangers
+is bounded, and the one that has waited longest makes room for the next.
 """
 
 from __future__ import annotations
@@ -22,18 +22,14 @@ from datalattice.node.transport.tls import RECORD_START, TlsLink
 from datalattice.wire import PLAIN_PROTOCOL, READ_BYTES
 
 BACKLOG: Final = 128
-DIAL_TIMEOUT_S: Final = 10.0
-"""For a connection and its handshake."""
+DIAL_TIMEOUT_S: Final = 10.0  # for a connection and its handshake
 
-STRANGERS_MAX: Final = 64
-"""Inbound streams that may be about to prove who they are."""
+STRANGERS_MAX: Final = 64  # inbound streams that have not proved a key yet
+HANDSHAKE_TIMEOUT_S: Final = 5.0  # from the first byte to the proof of a key
 
-HANDSHAKE_TIMEOUT_S: Final = 5.0
-"""From the first moment to the proof of a key, where plain streams are not taken."""
-
+# How long an inbound stream may be silent where plain ones are taken: a reference node may have
+# nothing to send before its next announcement, which is due every 30 s.
 SILENCE_PLAIN_S: Final = 60.0
-"""How long an inbound stream may say nothing where plain ones are taken: a reference node may have
-nothing to say before its next announcement, which is due every 30 s."""
 
 
 class TcpLink:
@@ -47,17 +43,17 @@ class TcpLink:
         self._writer = writer
         self._unread = b""
         peer = writer.get_extra_info("peername")
-        self.remote = _place(peer) if peer else "unknown"
+        self.remote = _address(peer) if peer else "unknown"
         raw = writer.get_extra_info("socket")
         if raw is not None:
             tune(raw)
 
     def unread(self, data: bytes) -> None:
-        """Take back bytes; they come with the next read."""
+        """Take back bytes; the next read returns them."""
         self._unread = data
 
     async def read(self) -> bytes:
-        """Return some bytes, none at the end of the stream; a broken stream has ended."""
+        """Return some bytes, none at the end of the stream or when it broke."""
         if self._unread:
             data, self._unread = self._unread, b""
             return data
@@ -67,12 +63,12 @@ class TcpLink:
             return b""
 
     async def write(self, data: bytes) -> None:
-        """Take bytes to be sent; return when there is room for more."""
+        """Queue bytes to be sent; return when there is room for more."""
         self._writer.write(data)
         await self._writer.drain()
 
     async def close(self) -> None:
-        """Send what was taken, then end the stream."""
+        """Send what is queued, then end the stream."""
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
@@ -82,13 +78,13 @@ class TcpLink:
         self._writer.transport.abort()
 
 
-def _place(peer: tuple[str, int]) -> str:
+def _address(peer: tuple[str, int]) -> str:
     host = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
     return f"{host}:{peer[1]}"
 
 
-class Door:
-    """Where strangers wait until it is known who they are."""
+class Handshakes:
+    """The inbound streams that have not shown yet who they are."""
 
     def __init__(self, identity: TlsIdentity, *, plain: bool, refused: Refused | None) -> None:
         self._identity = identity
@@ -97,7 +93,7 @@ class Door:
         self._waiting: dict[TcpLink, asyncio.Task[object] | None] = {}
 
     async def admit(self, link: TcpLink) -> Link | None:
-        """Return the link to go on with, None when the stranger was turned away."""
+        """Return the link to use, None if the stranger was turned away."""
         if len(self._waiting) >= STRANGERS_MAX:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
@@ -114,7 +110,7 @@ class Door:
         finally:
             self._waiting.pop(link, None)
             if admitted is None:
-                link.abort()  # whatever happened: nobody else knows of it
+                link.abort()  # nothing else holds it
         return admitted
 
     async def _greet(self, link: TcpLink) -> Link | None:
@@ -125,8 +121,7 @@ class Door:
             while len(begun) < len(RECORD_START) and RECORD_START.startswith(begun):
                 data = await link.read()
                 if not data:
-                    # It may have sent an empty frame's beginning, or just have looked who is here.
-                    return None
+                    return None  # a port scan, or a monitor that looks whether we listen
                 begun += data
         if not begun.startswith(RECORD_START):
             if not self._plain:
@@ -140,7 +135,7 @@ class Door:
         return secured
 
     async def close(self) -> None:
-        """Turn away who waits."""
+        """Turn away every waiting stranger."""
         tasks = [task for task in self._waiting.values() if task is not None]
         for link in self._waiting:
             link.abort()
@@ -152,25 +147,25 @@ class Door:
 
 
 class TcpListener:
-    """A listening socket, with its door."""
+    """A listening socket, with the handshakes of its strangers."""
 
-    def __init__(self, server: asyncio.Server, door: Door) -> None:
+    def __init__(self, server: asyncio.Server, handshakes: Handshakes) -> None:
         self._server = server
-        self._door = door
+        self._handshakes = handshakes
         self.port: int = server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         """Accept no more links."""
         self._server.close()
-        await self._door.close()
+        await self._handshakes.close()
 
 
 class TcpTransport:
     """Streams over TCP.
 
-    key_pair: what this side proves to hold; a throw-away key when not given.
-    plain:    whether inbound streams may be plain. What is dialled says its scheme.
-    mux:      whether links over TLS carry several streams where the other side can.
+    key_pair: what this side proves to hold; a key made for this run by default.
+    plain:    whether inbound streams may be plain. A dialled address names its scheme.
+    mux:      whether links over TLS carry several streams if the other side supports it.
     """
 
     def __init__(
@@ -181,11 +176,11 @@ class TcpTransport:
         self._plain = plain
 
     def endpoint(self, address: str) -> Address:
-        """Return the endpoint that an address of the usual form stands for."""
+        """Return the endpoint of an address in the usual form."""
         return parse_address(address)
 
     async def dial(self, address: str) -> Link:
-        """Return a link to a node; over TLS, to the one whose key the address names, if any."""
+        """Return a link to a node; over TLS, it proves the key that the address names, if any."""
         target = parse_address(address)
         link: TcpLink | None = None
         try:
@@ -209,10 +204,10 @@ class TcpTransport:
         self, bind: str, port: int, accept: Accept, refused: Refused | None = None
     ) -> Listener:
         """Accept links at `bind`:`port`."""
-        door = Door(self._identity, plain=self._plain, refused=refused)
+        handshakes = Handshakes(self._identity, plain=self._plain, refused=refused)
 
         async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            link = await door.admit(TcpLink(reader, writer))
+            link = await handshakes.admit(TcpLink(reader, writer))
             if link is not None:
                 await accept(link)
 
@@ -225,9 +220,9 @@ class TcpTransport:
                 raise UsageError(
                     f"port {port} on {bind} is in use by another process; choose another"
                 ) from error
-            place = f"{bind} port {port}" if port else bind
-            raise UsageError(f"cannot listen on {place}: {system_reason(error)}") from error
-        return TcpListener(server, door)
+            where = f"{bind} port {port}" if port else bind
+            raise UsageError(f"cannot listen on {where}: {system_reason(error)}") from error
+        return TcpListener(server, handshakes)
 
 
 async def _connected(target: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,4 +1,4 @@
-"""TLS links: what `datalattice.client.tls` proves, on top of a plain link."""
+"""TLS links: the proof of keys of `datalattice.client.network`, on top of a plain link."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from datalattice.errors import LimitExceeded
 from datalattice.node.transport.base import Link
 from datalattice.wire import PLAIN_PROTOCOL, READ_BYTES
 
+# TLS begins with a handshake record of version 3. No plain stream begins so: 0x16 would be the
+# length of a frame of 22 bytes, and 0x03 the tag of its cell, which no cell has.
 RECORD_START: Final = b"\x16\x03"
-"""How TLS begins: a handshake record of version 3. No plain stream begins so: there 0x16 would be
-the length of a frame of 22 bytes, whose first, the tag of a cell, would be 0x03; no cell has it."""
 
+# Bytes that may arrive without data among them. A stranger can renew keys without end, and each
+# renewal costs as much as a small message.
 SILENT_BYTES_MAX: Final = 65_536
-"""Bytes of a stream that may come with no data among them: renewed keys and the like. A stranger
-can renew keys without end, and each renewal costs as much as a small message."""
 
 
 class TlsLink:
@@ -39,12 +39,12 @@ class TlsLink:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not dialled)
 
     async def shake_hands(self, expected: bytes | None = None) -> None:
-        """Exchange proofs; return when both sides have given theirs.
+        """Exchange proofs of keys; return when both sides have given theirs.
 
-        A client's proof is looked at by the server after the client is done: a client that is
-        refused finds out at its first read.
+        The server checks the client's proof after the client is done: a client that is refused
+        finds out at its first read.
 
-        Raises: HandshakeFailed: the other end proved nothing, or another key than `expected`.
+        Raises: HandshakeFailed: the other end proved no key, or another one than `expected`.
                 OSError: the link broke.
         """
         while True:
@@ -56,17 +56,17 @@ class TlsLink:
                 await self._feed()
             except ssl.SSLError as error:
                 with suppress(OSError):
-                    await self._flush()  # the alert that tells the other end why
+                    await self._flush()  # the alert, which names the reason to the other end
                 raise HandshakeFailed(explain(error, self.remote)) from error
-        # Looked at before our own proof leaves: who is not the one expected does not get it.
+        # Security: checked before our own proof leaves, so that only the expected node learns it.
         self.public_key = proven_key(self._tls, self.remote, expected, self._offered)
         self.protocol = self._tls.selected_alpn_protocol() or PLAIN_PROTOCOL
         await self._flush()
 
     async def read(self) -> bytes:
-        """Return some bytes, none at the end of the stream, be it orderly or not.
+        """Return some bytes, none at the end of the stream or when it broke.
 
-        Raises: LimitExceeded: much came, and no data.
+        Raises: LimitExceeded: many bytes arrived without data.
         """
         pieces: list[bytes] = []
         size = silent = 0
@@ -84,7 +84,7 @@ class TlsLink:
                 silent += count
                 continue
             except ssl.SSLError:
-                break  # a forged or cut stream; what was read before it is genuine
+                break  # a forged or cut stream; the bytes read before it are genuine
             if not piece:
                 break
             pieces.append(piece)
@@ -92,16 +92,16 @@ class TlsLink:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def write(self, data: bytes) -> None:
-        """Take bytes to be sent; return when there is room for more."""
+        """Queue bytes to be sent; return when there is room for more."""
         sent = 0
         while sent < len(data):
             sent += self._tls.write(data[sent:] if sent else data)
         await self._flush()
 
     async def close(self) -> None:
-        """Send what was taken and the mark of an orderly end, then end the stream."""
+        """Send what is queued and a close_notify, then end the stream."""
         with suppress(OSError):
-            # It goes on to wait for the other end's mark, which nobody here needs.
+            # unwrap() goes on to wait for the peer's close_notify, which is not needed.
             with suppress(ssl.SSLError):
                 self._tls.unwrap()
             await self._flush()
@@ -112,10 +112,7 @@ class TlsLink:
         self._link.abort()
 
     async def _more(self) -> int:
-        """Wait for more of the stream, answering what the protocol itself asked.
-
-        Returns how many bytes came; none at its end, or when it broke.
-        """
+        """Answer what TLS itself asked; return how many more bytes arrived, 0 at the end."""
         try:
             await self._flush()
         except OSError:
@@ -131,7 +128,7 @@ class TlsLink:
         return len(data)
 
     async def _flush(self) -> None:
-        # Nothing can come between the two, so records leave in the order they were made.
+        # No await between the two: records leave in the order they were made.
         data = self._outgoing.read()
         if data:
             await self._link.write(data)
