@@ -519,7 +519,7 @@ class Lane:
                 one.set_result(None)
 
     def _excuse(self, began_ms: int) -> int:
-        """Extend the deadlines of peers by the time in which they were not read; return the time."""
+        """Extend the deadlines of peers by the time they were not read; return the time now."""
         now_ms = self._clock.now_ms()
         busy_ms = now_ms - began_ms
         if busy_ms >= BUSY_MS_MIN:
