@@ -204,7 +204,7 @@ MUTATIONS: Final = (
     Mutation(
         "take slots beyond their quota",
         "sync/lattice/hosting.py",
-        "        count = usage.after(slot, mine, theirs, quota - used + before, work)\n",
+        "        count = usage.after(slot, mine, theirs, limit.room + before.size_bytes, work)\n",
         "        count = usage.after(slot, mine, theirs, 2**60, work)\n",
         (ATTACKS + "::test_what_has_no_room_is_not_hosted_and_honest_data_converges",),
     ),
@@ -922,8 +922,8 @@ MUTATIONS: Final = (
     Mutation(
         "keep no evidence",
         "sync/lattice/evidence.py",
-        "            if (\n                self.can_keep\n",
-        "            if (\n                not self.can_keep\n",
+        "            if not (self.can_keep and self._may_examine(fork)):\n",
+        "            if self.can_keep or not self._may_examine(fork):\n",
         (
             UNIT + "sync/test_evidence.py"
             "::test_third_parties_choose_alike_and_keep_the_other_branch",

@@ -7,7 +7,7 @@ from itertools import pairwise
 from datalattice.cells import Vector, encode, value_hash
 from datalattice.store import MemoryStore
 from datalattice.sync import OwnerSlot
-from datalattice.sync.lattice.approach import Approach
+from datalattice.sync.lattice.approach import Approach, SlotFetches
 from datalattice.sync.lattice.incoming import Claim
 from datalattice.sync.replica import Part, Probe
 from datalattice.testing.steps import steps_of
@@ -20,9 +20,9 @@ def part(number: int) -> Part:
     return Part(HASHES[number], encode(LEAVES[number]))
 
 
-def followed(slots: int = 2) -> Approach:
-    """Return an approach in which slot 0 waits for the leaves, and others for a cell each."""
-    approach = Approach(MemoryStore())
+def followed(slots: int = 2) -> SlotFetches:
+    """Return fetches in which slot 0 waits for the leaves, and others for a cell each."""
+    approach = SlotFetches()
     top = Vector.of(LEAVES)
     approach.follow(
         [(OwnerSlot("kv", 0), [value_hash(top)])], {value_hash(top): encode(top)}, HASHES
@@ -69,7 +69,7 @@ def test_a_value_that_wants_further_upper_cells_keeps_those_that_came() -> None:
 
 
 def test_a_slot_costs_the_same_however_many_others_wait() -> None:
-    def work(approach: Approach) -> int:
+    def work(approach: SlotFetches) -> int:
         def step() -> None:
             approach.arrived([part(0)], [])
             approach.waits_for(OwnerSlot("kv", 0))

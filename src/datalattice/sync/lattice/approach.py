@@ -1,12 +1,12 @@
-"""Approach: the upper cells of foreign roots, fetched ahead of the rest, and what follows for whom.
+"""Approach: the upper cells of foreign roots are fetched first; the rest is charged to owners.
 
 Whose data a value has is known once the containers that lead to its owners are here: the root and
-the maps of owners, which are few cells. So these are fetched first and held in memory. Then what is
-refused is cut off, and only the rest is claimed.
+the maps of owners, which are few cells. `Approach` fetches them first and holds them in memory.
+Then what is refused is cut off, and only the rest is claimed.
 
-Of the cells that are fetched for the rest it is known in whose slot they lie, from the top down. So
-they are charged to their owner as they arrive, and a slot that has no room for them is cut off,
-too, long before it is complete.
+`SlotFetches` knows in whose slot each cell lies that is fetched for the rest, since it is asked for
+because of a cell above it. So cells are charged as they arrive, and a slot without room for them is
+cut off long before it is complete.
 
 Source: docs/design/foreign-data.md "Room".
 """
@@ -35,12 +35,12 @@ from datalattice.sync.lattice.usage import OwnerSlot
 from datalattice.sync.replica import Part, Probe
 
 AHEAD_BYTES_MAX: Final = 16_000_000
-"""Cells held in memory that lead to owners, of all values on their way; a thousand owners have some
-200 kB. With more, those of the peers' values that wait are given up."""
+"""Bytes of upper cells held in memory; a thousand owners have some 200 kB. With more, the values
+that wait for upper cells are given up."""
 
 
 class Ahead(UncachedLoader):
-    """Loads what came with a message, or was fetched ahead, or is stored."""
+    """Loads cells that came with a message, were fetched ahead, or are stored."""
 
     def __init__(
         self, message: Mapping[bytes, bytes], ahead: Mapping[bytes, bytes], store: Store
@@ -68,7 +68,7 @@ class _Look:
 
 @dataclass(slots=True)
 class _Fetched:
-    """What is fetched for a slot: the hashes that are waited for, the bytes that came."""
+    """What is fetched for a slot: the hashes that are missing, and the bytes that came."""
 
     slot: OwnerSlot
     hashes: dict[bytes, None] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class _Fetched:
 
 
 class Approach:
-    """The values of one replica that are on their way. One thread uses it."""
+    """The values of one replica whose upper cells are fetched. One thread uses it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -84,11 +84,7 @@ class Approach:
         self._looks: dict[Claim, _Look] = {}
         self._above: dict[bytes, dict[Claim, None]] = {}  # upper cell -> the values that want it
         self._counts: dict[str, int] = {}  # peer -> its values among the looks
-        self._fetched: dict[bytes, _Fetched] = {}  # by the key of the slot
-        self._lies: dict[bytes, _Fetched] = {}  # hash that is waited for -> where it lies
         self.size_bytes = 0
-
-    # --- the upper cells ------------------------------------------------------------------------
 
     def __contains__(self, claim: Claim) -> bool:
         return claim in self._looks
@@ -101,11 +97,11 @@ class Approach:
         return list(self._looks)
 
     def count(self, peer: str) -> int:
-        """Return how many of them are a peer's."""
+        """Return how many values of a peer are among them."""
         return self._counts.get(peer, 0)
 
     def open(self, incoming: Incoming) -> tuple[Value, Ahead]:
-        """Return (the value of a statement, what loads its cells).
+        """Return (a stated value, what loads its cells).
 
         Raises: MissingData: its own cell is not here.
         """
@@ -115,9 +111,10 @@ class Approach:
         return decode(encode(incoming.value), loader), loader
 
     def cells(self, incoming: Incoming, more: dict[bytes, bytes]) -> Mapping[bytes, bytes]:
-        """Return the cells at hand of a statement, more of them, and the upper ones fetched."""
+        """Return the cells at hand of a stated value: those that came, `more`, and upper ones."""
         brought = incoming.cells.encodings()
-        if self._ahead:  # they may be many, and are not this statement's alone
+        # The upper cells of all values may be many: they are not copied.
+        if self._ahead:
             return ChainMap(more, brought, self._ahead)
         return brought | more
 
@@ -126,7 +123,7 @@ class Approach:
         return self._looks[claim].probe
 
     def look(self, claim: Claim, probe: Probe, hashes: Iterable[bytes]) -> list[bytes]:
-        """Wait for upper cells of a value; return those to be asked for. Fetched ones are kept."""
+        """Wait for upper cells of a value; return those to be requested. Fetched ones are kept."""
         self._leave(claim)
         self._counts[claim.peer] = self._counts.get(claim.peer, 0) + 1
         look = self._looks[claim] = _Look(probe)
@@ -140,10 +137,10 @@ class Approach:
             self._above.setdefault(hash, {})[claim] = None
 
     def forget(self, claim: Claim) -> Probe | None:
-        """Wait no more for the upper cells of a value; return its statement."""
+        """Stop waiting for the upper cells of a value; return its statement."""
         found = self._leave(claim)
         if not self._looks:
-            self._ahead = {}  # who just read them may still look at the former ones
+            self._ahead = {}  # a new dict: a loader may still use the former one
             self.size_bytes = 0
         return found
 
@@ -162,7 +159,7 @@ class Approach:
         return found.probe
 
     def take(self, parts: Iterable[Part]) -> tuple[list[bytes], list[Claim]]:
-        """Take upper cells; return (hashes to be asked for, claims that wait for none any more)."""
+        """Take upper cells; return (hashes to be requested, claims that have all of theirs)."""
         missing: dict[bytes, None] = {}
         touched: dict[Claim, None] = {}
         for part in parts:
@@ -172,6 +169,7 @@ class Approach:
             if part.hash not in self._ahead:
                 self._ahead[part.hash] = part.data
                 self.size_bytes += len(part.data)
+            # "All of them at once": a large map takes as many rounds as it has levels.
             below = [one for one in _nodes_below(part.data) if one not in self._ahead]
             absent = set(self._store.missing(below))
             for claim in waiting:
@@ -186,7 +184,13 @@ class Approach:
         """Return the claims that wait for one of these cells."""
         return list(dict.fromkeys(claim for hash in hashes for claim in self._above.get(hash, ())))
 
-    # --- the rest ---------------------------------------------------------------------------------
+
+class SlotFetches:
+    """The cells that are fetched for owners' slots, and the bytes that came for each."""
+
+    def __init__(self) -> None:
+        self._fetched: dict[bytes, _Fetched] = {}  # by the key of the slot
+        self._lies: dict[bytes, _Fetched] = {}  # missing hash -> where it lies
 
     def follow(
         self,
@@ -196,7 +200,9 @@ class Approach:
     ) -> None:
         """Note in which slots the cells lie that a claim waits for.
 
-        slots: with the hashes that lead into each. cells: those at hand. missing: what is not.
+        slots:   with the hashes that lead into each.
+        cells:   those at hand, by hash.
+        missing: the hashes of the others.
         """
         absent = set(missing)
         for slot, names in slots:
@@ -231,7 +237,7 @@ class Approach:
     ) -> list[tuple[OwnerSlot, int]]:
         """Charge cells to their slots; return (slot, bytes so far) of those that got some.
 
-        missing: what is waited for because of these cells.
+        missing: hashes that are waited for because of these cells.
         """
         absent = set(missing)
         touched: dict[bytes, _Fetched] = {}
@@ -248,18 +254,18 @@ class Approach:
         return [(fetched.slot, fetched.size) for fetched in touched.values()]
 
     def waits_for(self, slot: OwnerSlot) -> list[bytes]:
-        """Return the hashes of a slot that are waited for."""
+        """Return the missing hashes of a slot."""
         fetched = self._fetched.get(slot.key)
         return [] if fetched is None else list(fetched.hashes)
 
     def drop(self, slot: OwnerSlot) -> None:
-        """Charge nothing more to a slot: it was taken, or is refused."""
+        """Stop charging a slot: it was taken, or is refused."""
         fetched = self._fetched.pop(slot.key, None)
         for hash in () if fetched is None else fetched.hashes:
             del self._lies[hash]
 
     def leave(self, hashes: Iterable[bytes]) -> None:
-        """Wait no more for cells of slots: nothing needs them."""
+        """Stop charging cells: nothing waits for them any more."""
         for hash in hashes:
             fetched = self._lies.pop(hash, None)
             if fetched is not None:
@@ -267,10 +273,7 @@ class Approach:
 
 
 def _nodes_below(encoding: bytes) -> list[bytes]:
-    """Return the hashes of the nodes below an inner node of a map, none for any other cell.
-
-    All of them are asked for at once: a large map takes as many rounds as it has levels.
-    """
+    """Return the hashes of the nodes below an inner node of a map, none for any other cell."""
     try:
         cell = decode(encoding)
     except BadFormat:

@@ -1,13 +1,12 @@
 """Charging: what each sender costs, over all its messages and connections.
 
-A merge pays for its steps in ticks (`Work`); a message and a commit have a price. Ticks for bytes
-that the sender brought are its own; those beyond them come out of a bucket that grows with time. A
-stranger whose bucket is empty is read later, so it loses nothing and delays nobody else. A merge
-that exceeded its account takes away the sender's credit for a while: what it sends then is taken by
-its bytes.
+A merge pays for its steps in ticks (`Work`); a message and a commit have a price. A sender's ticks
+come from the bytes that it brought, then from a bucket that grows with time. A stranger whose
+bucket is empty is read later; it loses nothing and delays no other sender. A merge that exceeds its
+account costs the sender its credit for a while: its values then have a tick for each byte.
 
-A sender is the key that a connection proved, or where it comes from if it proved none. Wanted peers
-have accounts, too, which bound a single merge and are never in debt.
+A sender is the key that a connection proved, or its address if it proved none. Wanted peers have
+accounts, too, which bound a single merge and are never in debt.
 
 Source: docs/design/foreign-data.md "Charges".
 """
@@ -29,14 +28,21 @@ Sender = bytes | str
 
 @lru_cache(1_024)
 def _beginning(limits: WorkLimits, start: int, grants_max: int | None = None) -> WorkLimits:
-    """Return limits with another beginning; most merges have one of a few."""
+    """Return limits with another start. Few different ones occur, so they are cached."""
     grants = limits.grants_max if grants_max is None else grants_max
     return limits._replace(start=start, grants_max=grants)
 
 
 @dataclass(slots=True)
 class _Account:
-    """What a sender has: ticks in its bucket, ticks for bytes it brought, and what it did."""
+    """A sender's ticks and conduct.
+
+    ticks:       in its bucket, as of `seen_ms`; negative: debt.
+    brought:     for bytes that it brought and no merge has used.
+    exceeded_ms: when a merge last exceeded its account.
+    unsound:     unsound cells since it was last cut.
+    spent:       ticks that it has caused.
+    """
 
     ticks: float
     seen_ms: int
@@ -67,7 +73,7 @@ class Charges:
         self._wanted: set[str] = set()
 
     def introduce(self, peer: str, sender: Sender, *, is_wanted: bool) -> None:
-        """Take note of who is at the other end of a connection, and whether it is wanted."""
+        """Note who is at the other end of a connection, and whether it is wanted."""
         self._senders[peer] = sender
         if is_wanted:
             self._wanted.add(peer)
@@ -75,7 +81,7 @@ class Charges:
             self._wanted.discard(peer)
 
     def leave(self, peer: str) -> None:
-        """Take note that a connection has ended; the account of its sender stays."""
+        """Note that a connection has ended; the account of its sender stays."""
         self._senders.pop(peer, None)
         self._wanted.discard(peer)
 
@@ -86,17 +92,13 @@ class Charges:
     # --- work -----------------------------------------------------------------------------------
 
     def bring(self, peer: str, size: int) -> None:
-        """Note bytes of cells that came over a connection: each is worth a tick."""
+        """Credit bytes of cells that came over a connection: each is worth a tick."""
         if size:
             account = self._account(peer)
             account.brought = min(account.brought + size, self.limits.brought_max)
 
     def open(self, peer: str) -> Work:
-        """Return the account of one merge of what came over a connection.
-
-        What a stranger's merge may earn are the bytes that it brought. It begins with a credit
-        while its sender is in good standing, and with next to nothing after it exceeded one.
-        """
+        """Return the account of one merge of what came over a connection."""
         limits, work = self.limits, self._work_limits
         if peer in self._wanted:
             start = max(work.start, limits.wanted_credit)
@@ -105,6 +107,8 @@ class Charges:
             return Work(_beginning(work, start), pairs=self.pairs)
         account = self._account(peer)
         if self._is_in_standing(account):
+            # "With up to 40,000 ticks while its sender is in good standing"; "it earns no more than
+            # the bytes that its sender brought", so planted cells earn nothing.
             start = max(work.start, min(limits.credit, int(account.ticks)))
             return Work(_beginning(work, start), earn_max=account.brought, pairs=self.pairs)
         # A tick for each byte, and no more: what it begins with is a part of what it may earn.
@@ -126,7 +130,7 @@ class Charges:
             account.exceeded_ms = self._clock.now_ms()
 
     def hear(self, peer: str) -> None:
-        """Charge a message of a stranger for being read: the smallest ones cost nothing else."""
+        """Charge a stranger's message for being read: the smallest ones cost nothing else."""
         if peer not in self._wanted:
             self._charge(peer, self.limits.message)
 
@@ -143,7 +147,7 @@ class Charges:
         return account
 
     def wait_ms(self, peer: str) -> int:
-        """Return how long what comes next is to wait until its sender is out of debt."""
+        """Return how long the next message must wait until its sender is out of debt."""
         account = self._accounts.get(self._senders.get(peer, peer))
         if account is None or peer in self._wanted:
             return 0
@@ -151,7 +155,7 @@ class Charges:
         return math.ceil(max(0.0, -account.ticks) * 1_000 / self.limits.per_s)
 
     def spent(self, peer: str) -> int:
-        """Return the ticks that the sender at the other end of a connection has caused."""
+        """Return the ticks that the sender of a connection has caused."""
         return self._account(peer).spent
 
     def _is_in_standing(self, account: _Account) -> bool:
@@ -166,7 +170,7 @@ class Charges:
     # --- soundness ------------------------------------------------------------------------------
 
     def blame(self, peer: str) -> bool:
-        """Note an unsound cell that came over a connection; return whether it was one too many."""
+        """Count an unsound cell of a connection; return whether it was one too many."""
         account = self._account(peer)
         account.unsound += 1
         if account.unsound < self.limits.unsound_max:
@@ -178,7 +182,7 @@ class Charges:
 
     def _account(self, peer: str) -> _Account:
         sender = self._senders.get(peer, peer)
-        if sender == self._latest:  # as for most of what one message costs
+        if sender == self._latest:  # as for most charges of one message
             account = self._accounts[sender]
         else:
             found = self._accounts.pop(sender, None)
@@ -196,5 +200,6 @@ class Charges:
         now_ms = self._clock.now_ms()
         passed_ms = now_ms - account.seen_ms
         account.seen_ms = now_ms
-        if passed_ms > 0:  # a clock that was set back adds nothing, and takes nothing away
+        # A clock that was set back adds nothing, and takes nothing away.
+        if passed_ms > 0:
             account.ticks = min(self._full, account.ticks + passed_ms * self.limits.per_s / 1_000)

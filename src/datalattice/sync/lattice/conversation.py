@@ -25,19 +25,19 @@
                BYE, Result nil :LOAD                                Left
 
 PROVING is a state only where a key is pinned: elsewhere the proof may come after the greeting. Two
-extensions ride on elements that every node of the protocol ignores when it does not know them:
+extensions use elements that every node of the protocol ignores when it does not know them:
 
-    [:PING id :PEER :LP]  tell me of changes from now on, in patches if they are shorter; whoever
-                          reads patches itself says so in the info of its answer. A connection that
-                          never says so is a mere client
+    [:PING id :PEER :LP]  push changes from now on, as patches where they are shorter. A peer that
+                          reads patches says so in the info of its answer. A connection that never
+                          sends this is a mere client
     [:PING id :PEER :LP S] the same from a node with an identity: its start ([starts](starts.py))
     [:LQ id path bytes]   send at most so many bytes of cells along: with 0 the root alone, and the
                           asker fetches what it lacks
 
-A peer whose answer to the first has no such info knows neither: it is a plain peer, to be told
+A peer whose answer to the first has no such info knows neither: it is a plain peer, which is sent
 complete values and asked for its root again and again.
 
-Length: one state machine; what it says to the replica is in lattice_requests.
+Length: one state machine; what it hands to the replica is in incoming.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import datalattice.sync.conversation as talk
+from datalattice import wire
 from datalattice.cells import (
     Keyword,
     Map,
@@ -86,33 +87,6 @@ from datalattice.sync.lattice.incoming import (
 from datalattice.sync.lattice.spelling import CompleteValue
 from datalattice.sync.lattice.starts import START, TWIN, Start, read_start
 from datalattice.sync.replica import FETCHES, Offer, Part, Peer, Probe, Reply, Want
-from datalattice.wire import (
-    REQUEST_HASHES_MAX,
-    Announcement,
-    Challenge,
-    DataRequest,
-    ErrorCode,
-    Goodbye,
-    Patched,
-    Ping,
-    Query,
-    Result,
-    Unknown,
-    answer_challenge,
-    check_answer,
-    decode_payload,
-    encode_announcement,
-    encode_answer,
-    encode_challenge,
-    encode_complete,
-    encode_failure,
-    encode_patched,
-    encode_ping,
-    encode_query,
-    encode_request,
-    encode_result,
-    encode_supply,
-)
 
 PONG: Final = "PONG"
 PING_REPLIES: Final = ("pong", "timestamp")
@@ -120,15 +94,13 @@ PEER: Final = Keyword("PEER")
 READS_PATCHES: Final = Keyword("LP")
 
 TOKEN_BYTES: Final = 32
-"""Length of a challenge's token: nobody guesses it, and none comes twice."""
+"""Length of a challenge's token: it cannot be guessed, and none is drawn twice."""
 
 DENIED: Final = "not for this peer"
 MYSELF: Final = "at the other end is this node itself, or a copy of its folder"
 
 ANSWER_RESERVE_BYTES: Final = 100_000
-"""Room in an answer for what is not cells: the Result and lengths."""
-
-# --- the conversation -----------------------------------------------------------------------------
+"""Room in an answer for what is not cells: the `Result` and lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +108,10 @@ class Dialect:
     """How the node speaks.
 
     ping_reply:         "pong", or "timestamp" for peers that insist on a clock.
-    strict_paths:       a query for a section that the lattice does not have is an error, not nil.
-    accept_bare_values: a payload that is no message counts as the sender's root: what the reference
-                        broadcasts.
+    strict_paths:       a query for a section that the lattice lacks gets an error, not nil.
+    accept_bare_values: a value without a message counts as the sender's root, as the reference node
+                        broadcasts it.
+    message_bytes_max:  longest message that this node reads.
     """
 
     ping_reply: str = "pong"
@@ -153,10 +126,10 @@ class Dialect:
 
 
 class LatticeProtocol:
-    """What the conversations of one node have in common: its identity, and how it speaks.
+    """What the conversations of one node have in common.
 
-    identity: what this node proves to hold when it is challenged, and challenges others with.
-    start:    what it says of its start.
+    identity: the key that this node proves to hold, and signs challenges with.
+    start:    its signed start.
     """
 
     def __init__(
@@ -178,7 +151,7 @@ class LatticeProtocol:
 
     @property
     def asker(self) -> KeyPair:
-        """The key that challenges are signed with: who insists on a peer's key needs no own."""
+        """The key that challenges are signed with: a node without an identity makes one."""
         if self._asker is None:
             self._asker = KeyPair.generate(self.entropy)
         return self._asker
@@ -195,7 +168,7 @@ class LatticeProtocol:
 class LatticeConversation:
     """The node protocol with one peer; see the table above."""
 
-    batch_max = REQUEST_HASHES_MAX
+    batch_max = wire.REQUEST_HASHES_MAX
 
     def __init__(self, node: LatticeProtocol, peer: Peer, pinned: bytes | None) -> None:
         self.peer = peer
@@ -218,35 +191,35 @@ class LatticeConversation:
 
     @property
     def pending_count(self) -> int:
-        """How many requests of ours wait for an answer."""
+        """Requests of ours that wait for an answer."""
         return len(self._requests)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `expire` has something to do."""
+        """When `expire` must be called, None while nothing is awaited."""
         return self._requests.deadline_ms
 
     def frames(self) -> list[bytes]:
-        """Return the payloads to be sent, and forget them."""
+        """Return the payloads to be sent, once each."""
         frames, self._frames = self._frames, []
         return frames
 
     def events(self) -> list[talk.Event]:
-        """Return what happened, in order, and forget it."""
+        """Return what happened, in order, once each."""
         events, self._events = self._events, []
         return events
 
     # --- what we say --------------------------------------------------------------------------
 
     def send(self, saying: talk.Saying, now_ms: int) -> int | None:
-        """Say something; return the exchange of a comparison of which answers are awaited."""
+        """Send something; return the exchange of a comparison that awaits answers."""
         match saying:
             case talk.Push(offer):
                 self._frames.append(_pushed(offer))
             case talk.Request(want):
                 deadline_ms = now_ms + self._node.pace.request_timeout_ms
                 id = self._requests.add(saying, deadline_ms)
-                self._frames.append(encode_request(id, want.hashes))
+                self._frames.append(wire.encode_request(id, want.hashes))
             case talk.Answer(exchange, reply):
                 self._frames.append(self._answer(exchange, reply))
             case talk.Compare(step):
@@ -258,23 +231,23 @@ class LatticeConversation:
             case talk.DemandProof():
                 self._challenge(now_ms)
             case talk.Deny((id, _)):
-                self._frames.append(encode_failure(id, ErrorCode.TRUST, DENIED))
+                self._frames.append(wire.encode_failure(id, wire.ErrorCode.TRUST, DENIED))
             case talk.Deny(exchange):
                 assert isinstance(exchange, int)
                 if self._open.pop(exchange, None) is not None:
                     self._events.append(talk.Ended(exchange, DENIED))
             case talk.Refuse(text):
-                self._frames.append(encode_failure(None, ErrorCode.FORMAT, text))
+                self._frames.append(wire.encode_failure(None, wire.ErrorCode.FORMAT, text))
             case talk.TellTwin(start):
                 assert isinstance(start, Start)
-                self._frames.append(encode_ping(self._ask(saying, now_ms), TWIN, start.signed))
+                self._frames.append(wire.encode_ping(self._ask(saying, now_ms), TWIN, start.signed))
         return None
 
     def _ask(self, saying: object, now_ms: int, detail: object = None) -> int:
         return self._requests.add(saying, now_ms + self._node.pace.ask_timeout_ms, detail)
 
     def _greet(self, now_ms: int) -> None:
-        """Ask the peer to prove its key where nothing proves it, and greet one that we dialled."""
+        """Ask for proof of a key that the transport did not prove; greet a peer that we dialled."""
         key, pinned = self.peer.public_key, self._pinned
         if pinned is not None and key not in (None, pinned):
             self._fault("untrusted", "the peer has another key than the wanted one", is_fatal=True)
@@ -282,6 +255,7 @@ class LatticeConversation:
         if self._node.is_own(key):
             self._meet_twin(now_ms)
             return
+        # A node without an identity of its own asks only for a pinned key.
         is_asker = self._node.identity is not None or pinned is not None
         if self.peer.dialled and key is None and is_asker:
             self._challenge(now_ms)
@@ -298,14 +272,14 @@ class LatticeConversation:
     def _say_hello(self, now_ms: int) -> None:
         start = () if self._node.start is None else (self._node.start.signed,)
         self._frames.append(
-            encode_ping(self._ask(talk.Greet(), now_ms), PEER, READS_PATCHES, *start)
+            wire.encode_ping(self._ask(talk.Greet(), now_ms), PEER, READS_PATCHES, *start)
         )
 
     def _challenge(self, now_ms: int) -> None:
         asker = self._node.asker
         token = self._node.entropy.bytes(TOKEN_BYTES)
         id = self._ask(talk.DemandProof(), now_ms, token)
-        self._frames.append(encode_challenge(id, asker, token, self._pinned))
+        self._frames.append(wire.encode_challenge(id, asker, token, self._pinned))
 
     def _compare(self, said: Sequence[object], now_ms: int) -> int | None:
         self._last_exchange += 1
@@ -314,10 +288,11 @@ class LatticeConversation:
             if isinstance(one, State):
                 self._frames.append(_pushed(one.offer))
             elif isinstance(one, Question):
+                # A peer that does not answer has at most 64 requests of ours to remember.
                 if one.is_optional and len(self._requests) >= PENDING_MAX:
                     continue
                 id = self._ask(one, now_ms, exchange)
-                self._frames.append(encode_query(id, one.path, one.cells_bytes))
+                self._frames.append(wire.encode_query(id, one.path, one.cells_bytes))
                 asked += 1
         if not asked:
             return None
@@ -331,62 +306,66 @@ class LatticeConversation:
         if not isinstance(body, LookupResult):
             assert isinstance(body, list)
             found = [None if part is None else part.data for part in body]
-            return encode_supply(id, list(zip(asked, found, strict=True)))
+            return wire.encode_supply(id, list(zip(asked, found, strict=True)))
         if body.error is not None:
-            return encode_failure(id, ErrorCode.ARGUMENT, body.error)
+            return wire.encode_failure(id, wire.ErrorCode.ARGUMENT, body.error)
         assert body.load is not None
-        return encode_answer(id, body.value, body.load, asked)
+        return wire.encode_answer(id, body.value, body.load, asked)
 
     # --- what the peer says -------------------------------------------------------------------
 
     def receive(self, payload: bytes, now_ms: int) -> None:
-        """Take in a payload of the peer."""
+        """Take in a payload of the peer. What is wrong with it is a `Fault` event."""
         dialect = self._node.dialect
         try:
-            # The replica checks the order of map keys with all else, before it stores a cell.
-            message, parts = decode_payload(payload, None, dialect.message_bytes_max, ordered=False)
+            # The order of map keys is checked with all else, before a cell is stored.
+            message, parts = wire.decode_payload(
+                payload, None, dialect.message_bytes_max, ordered=False
+            )
         except (BadFormat, LimitExceeded) as error:
-            self._frames.append(encode_failure(None, ErrorCode.FORMAT, str(error)))
+            self._frames.append(wire.encode_failure(None, wire.ErrorCode.FORMAT, str(error)))
             self._blame(MALFORMED, error)
             return
         # Where the key is pinned "nothing else is said or heard before the proof" (docs/node.md,
         # Identity): whoever answers at that address may be anybody.
-        if self._is_unproved and not isinstance(message, Result | Challenge | Goodbye):
+        if self._is_unproved and not isinstance(
+            message, wire.Result | wire.Challenge | wire.Goodbye
+        ):
             self._fault(IGNORED, "said before the wanted key is proved")
             return
-        is_twin = isinstance(message, Ping) and TWIN in message.extra[:1]
-        if self._is_own and not is_twin and not isinstance(message, Result | Goodbye):
+        is_twin = isinstance(message, wire.Ping) and TWIN in message.extra[:1]
+        if self._is_own and not is_twin and not isinstance(message, wire.Result | wire.Goodbye):
             self._fault(IGNORED, "said with our own key")
             return
         match message:
-            case Announcement(path, value, absent):
+            case wire.Announcement(path, value, absent):
                 self._events.append(talk.Offered(stated(path, value, parts, absent)))
-            case Patched():
+            case wire.Patched():
                 root = PatchedRoot(message, len(payload), dialect.message_bytes_max)
                 self._events.append(talk.Offered(Offer(Probe(message.hash, root))))
-            case DataRequest(id, hashes, fault):
+            case wire.DataRequest(id, hashes, fault):
                 if fault is not None:
-                    self._frames.append(encode_failure(id, ErrorCode.ARGUMENT, fault))
+                    self._frames.append(wire.encode_failure(id, wire.ErrorCode.ARGUMENT, fault))
                 else:
                     self._events.append(talk.Asked((id, hashes), Want(hashes)))
-            case Query():
+            case wire.Query():
                 self._asked(message)
-            case Result(None, value, ErrorCode.LOAD):
+            case wire.Result(None, value, wire.ErrorCode.LOAD):
                 self._events.append(talk.Left(f"the peer refused: {brief(value)}"))
-            case Result():
+            case wire.Result():
                 self._answered(message, parts, now_ms)
-            case Ping():
+            case wire.Ping():
                 self._pinged(message)
-            case Challenge():
-                self._frames.append(answer_challenge(message, self._node.identity))
+            case wire.Challenge():
+                self._frames.append(wire.answer_challenge(message, self._node.identity))
                 signed = message.signed
                 is_signed = signed is not None and signed.verify()
                 self._events.append(
                     talk.Claimed(signed.public_key if signed and is_signed else None)
                 )
-            case Goodbye():
+            case wire.Goodbye():
                 self._events.append(talk.Left())
-            case Unknown(value, reason):
+            case wire.Unknown(value, reason):
                 self._unknown(value, reason, parts)
 
     def _unknown(self, value: Value, reason: str, parts: MessageCells) -> None:
@@ -399,38 +378,35 @@ class LatticeConversation:
         is_accepted = self._node.dialect.accept_bare_values
         self._events.append(talk.Offered(offer) if is_accepted else talk.Bare(offer, reason))
 
-    def _asked(self, query: Query) -> None:
+    def _asked(self, query: wire.Query) -> None:
         if query.fault is not None:
-            self._frames.append(encode_failure(query.id, ErrorCode.ARGUMENT, query.fault))
+            self._frames.append(wire.encode_failure(query.id, wire.ErrorCode.ARGUMENT, query.fault))
             return
         dialect = self._node.dialect
         room = dialect.message_bytes_max - ANSWER_RESERVE_BYTES
+        # `[:LQ id path bytes]`: the asker may want fewer cells than a frame has room for.
         asked = query.extra[0] if query.extra else None
         room = asked if type(asked) is int and 0 <= asked < room else room
         self._events.append(talk.Asked((query.id, room), Lookup(query.path, dialect.strict_paths)))
 
-    def _pinged(self, ping: Ping) -> None:
-        node = self._node
-        reply: Value = PONG
-        if node.dialect.ping_reply == "timestamp":
-            reply = node.clock.now_ms()
-        first = ping.extra[0] if ping.extra else None
-        if first != PEER:
-            is_twin = first == TWIN and len(ping.extra) > 1
-            told = is_twin and node.start is not None
-            info = Map.of([(START, node.start.signed)]) if told and node.start else None
-            self._frames.append(encode_result(Result(ping.id, reply, info=info)))
-            if is_twin:
-                self._heard_of_twin(ping.extra[1])
-            return
-        reads_patches = READS_PATCHES in ping.extra
-        said = ping.extra[2] if len(ping.extra) > 2 else None
+    def _pinged(self, ping: wire.Ping) -> None:
+        node, first = self._node, ping.extra[0] if ping.extra else None
+        # "timestamp": some clients insist on a clock in the answer.
+        reply: Value = node.clock.now_ms() if node.dialect.ping_reply == "timestamp" else PONG
+        is_twin = first == TWIN and len(ping.extra) > 1
+        reads_patches = first == PEER and READS_PATCHES in ping.extra
+        said = ping.extra[2] if first == PEER and len(ping.extra) > 2 else None
         fields: list[tuple[Value, Value]] = [(READS_PATCHES, True)] if reads_patches else []
-        if said is not None and node.start is not None:
+        # A start is answered with our own; other nodes of the protocol get no info.
+        if node.start is not None and (is_twin or said is not None):
             fields.append((START, node.start.signed))
         info = Map.of(fields) if fields else None
-        self._frames.append(encode_result(Result(ping.id, reply, info=info)))
-        # Who asks to be told of changes fetches what it lacks; whether it reads patches it says
+        self._frames.append(wire.encode_result(wire.Result(ping.id, reply, info=info)))
+        if is_twin:
+            self._heard_of_twin(ping.extra[1])
+        if first != PEER:
+            return
+        # A peer that asks for changes fetches what it lacks; whether it reads patches it says
         # itself (docs/node.md, What is sent when).
         self._learn(ALIKE if reads_patches else {FETCHES})
         self._events.append(talk.Joined())
@@ -441,7 +417,7 @@ class LatticeConversation:
         self.peer = replace(self.peer, features=frozenset(features))
 
     def _started(self, said: Value) -> Start | None:
-        """Return what a peer says of its start, once, if that is signed with its proved key."""
+        """Return a peer's start, once, if it is signed with the peer's proved key."""
         start = read_start(said) if self._start is None else None
         if start is None or start.public_key != self.peer.public_key:
             return None
@@ -449,9 +425,9 @@ class LatticeConversation:
         return start
 
     def _meet_twin(self, now_ms: int) -> None:
-        """Tell a node that has our own key of our start, hear of its start, and end it.
+        """Exchange starts with a node that has our own key, and end the conversation.
 
-        At the other end is this node itself, or one that runs on a copy of its folder.
+        It is this node itself, or one that runs on a copy of its folder.
         """
         self._is_own = True
         if self._node.start is None:
@@ -460,13 +436,14 @@ class LatticeConversation:
             self.send(talk.TellTwin(self._node.start), now_ms)
 
     def _end_own(self) -> None:
-        """End a conversation with our own key; an address at which it answers is left alone."""
+        """End a conversation with our own key."""
+        # Whoever dialled learns the key, so that this address is not dialled again.
         if self.peer.dialled and self.peer.public_key is None:
             self._events.append(talk.Proved(self._node.asker.public_key))
         self._fault("myself", MYSELF, is_fatal=True)
 
     def _heard_of_twin(self, said: Value) -> None:
-        """Pass on that another node has our identity, if that is signed with it."""
+        """Report another node with our identity, if it signed its start with that."""
         if isinstance(said, Signed) and self._node.is_own(said.public_key):
             start = read_start(said)
             if start is not None:
@@ -474,7 +451,7 @@ class LatticeConversation:
 
     # --- answers ------------------------------------------------------------------------------
 
-    def _answered(self, result: Result, parts: MessageCells, now_ms: int) -> None:
+    def _answered(self, result: wire.Result, parts: MessageCells, now_ms: int) -> None:
         pending = self._requests.answered(result.id)
         if pending is None:
             self._fault(UNASKED, "an answer to nothing that was asked")
@@ -489,21 +466,21 @@ class LatticeConversation:
             case Question(path):
                 content = Content(path, result.value, parts, result.absent)
                 if error is not None:
-                    is_absent = result.error == ErrorCode.ARGUMENT
+                    is_absent = result.error == wire.ErrorCode.ARGUMENT
                     text = f"the peer answered {error}"
                     content = Content(path, error=text, is_absent=is_absent)
                 self._round(pending, content)
             case talk.Greet() if error is None and not self._is_own:
                 self._greeted(result.info)
             case talk.TellTwin() if self._is_own:
-                # Not the answer to a greeting: the other end has not heard of our start by then.
+                # Not with the answer to a greeting: the other end has not read our start by then.
                 self._heard_of_twin(_said_of_start(result.info))
                 self._end_own()
             case talk.DemandProof():
                 self._proved(pending, result.value, error, now_ms)
 
     def _delivered(
-        self, want: Want, result: Result, parts: MessageCells, error: str | None
+        self, want: Want, result: wire.Result, parts: MessageCells, error: str | None
     ) -> tuple[Part, ...]:
         if error is not None:
             return ()
@@ -517,7 +494,7 @@ class LatticeConversation:
         exchange = pending.detail
         assert isinstance(exchange, int)
         if exchange not in self._open:
-            return  # it was denied
+            return  # it was denied since
         self._events.append(talk.Round(exchange, content))
         self._open[exchange] -= 1
         if not self._open[exchange]:
@@ -537,10 +514,11 @@ class LatticeConversation:
         try:
             if error is not None:
                 raise ProtocolViolation(f"the peer answers a challenge with {error}")
-            public_key = check_answer(value, self._node.asker.public_key, token, self._pinned)
+            public_key = wire.check_answer(value, self._node.asker.public_key, token, self._pinned)
         except PeerError as fault:
             self._unproved(str(fault))
             return
+        # Our own key: a node that dialled itself, or a copy of its folder (docs/design/forks.md).
         if self._node.is_own(public_key):
             self._meet_twin(now_ms)
             return
@@ -549,19 +527,19 @@ class LatticeConversation:
         self._hello(now_ms)
 
     def _unproved(self, reason: str) -> None:
-        """Go on with a peer that proves nothing, unless we insist on its key."""
+        """Go on with a peer that proves nothing, unless its key is pinned."""
         is_fatal = self._is_unproved
         self._fault("untrusted" if is_fatal else "unproved", reason, is_fatal=is_fatal)
 
     @property
     def _is_unproved(self) -> bool:
-        """Whether the key that we insist on is not proved, so that nothing else counts yet."""
+        """Whether a key is pinned and not proved, so that nothing else counts yet."""
         return self._pinned is not None and self.peer.public_key != self._pinned
 
     # --- time ---------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> None:
-        """Give up what was not answered in time."""
+        """Give up the requests whose deadline has passed."""
         for pending in self._requests.expired(now_ms):
             saying = pending.saying
             self._fault("timeout", f"no answer to {_name_of(saying)}")
@@ -573,16 +551,16 @@ class LatticeConversation:
                 case talk.Greet() | talk.TellTwin() if self._is_own:
                     self._end_own()
                 case talk.Greet():
-                    self._say_hello(now_ms)  # unheard, the peer will not tell us of its changes
+                    self._say_hello(now_ms)  # without it the peer pushes no changes
                 case talk.DemandProof():
                     self._unproved("the peer does not answer a challenge")
 
     def excuse(self, busy_ms: int) -> None:
-        """Grant more time for answers: nothing could be heard here for so long."""
+        """Extend all deadlines: this node read nothing for so long."""
         self._requests.excuse(busy_ms)
 
     def close(self) -> None:
-        """End it: what is awaited has failed."""
+        """End the conversation: what is awaited has failed."""
         self._requests.clear()
         self._events += [talk.Ended(exchange, CLOSED) for exchange in self._open]
         self._open.clear()
@@ -600,21 +578,22 @@ def _pushed(offer: Offer) -> bytes:
     assert offer.probe is not None
     value = offer.probe.data
     if isinstance(value, CompleteValue):
-        return encode_complete(value.path, value.value, value.cells.values())
+        return wire.encode_complete(value.path, value.value, value.cells.values())
     cells = [part.data for part in offer.parts]
     if offer.patch is None or offer.base is None:
-        return encode_announcement((), value, cells)
-    short = encode_patched(offer.base.data, offer.probe.key, offer.patch)
-    if len(short) <= sum(map(len, cells)):  # the message with the cells has a head, too
+        return wire.encode_announcement((), value, cells)
+    short = wire.encode_patched(offer.base.data, offer.probe.key, offer.patch)
+    # "In patches if they are shorter". The message with the cells has a head besides them.
+    if len(short) <= sum(map(len, cells)):
         return short
-    whole = encode_announcement((), value, cells)
+    whole = wire.encode_announcement((), value, cells)
     return short if len(short) < len(whole) else whole
 
 
 def _parts_of(value: Value, parts: MessageCells, hashes: Sequence[bytes]) -> list[Part]:
-    """Return the cells in an answer, checked against the hashes that were asked for.
+    """Return the cells in an answer, checked against the requested hashes.
 
-    Raises: ProtocolViolation: it is no answer to that, or has a cell that was not asked for.
+    Raises: ProtocolViolation: the answer has another length, or a cell that was not requested.
     """
     if not isinstance(value, Vector) or len(value) != len(hashes):
         raise ProtocolViolation(f"the answer to a request of {len(hashes)} cells has not as many")
@@ -623,7 +602,7 @@ def _parts_of(value: Value, parts: MessageCells, hashes: Sequence[bytes]) -> lis
     for position, hash in enumerate(hashes):
         encoding = encodings.get(hash)
         if encoding is None:
-            # Embedded cells stand in the vector itself; their hash names them like any other.
+            # Embedded cells are in the vector itself; they are checked by their hash all the same.
             cell = _element(value, position)
             if cell is not None and value_hash(cell) != hash:
                 raise ProtocolViolation(f"a cell that was not asked for instead of {hash.hex()}")
@@ -634,7 +613,7 @@ def _parts_of(value: Value, parts: MessageCells, hashes: Sequence[bytes]) -> lis
 
 
 def _element(value: Vector, position: int) -> Value:
-    """Return an element of an answer; a reference whose cell did not come along is none."""
+    """Return an element of an answer, None for a reference whose cell did not come along."""
     try:
         return value[position]
     except MissingData:
@@ -642,12 +621,12 @@ def _element(value: Vector, position: int) -> Value:
 
 
 def _said_of_start(info: Value) -> Value:
-    """Return what the info of an answer says of the peer's start."""
+    """Return the peer's start in the info of an answer."""
     return info.get(START) if isinstance(info, Map) else None
 
 
 def _name_of(saying: object) -> str:
-    """Return what was not answered, as a word to count by."""
+    """Return the metric label of a request that was not answered."""
     if isinstance(saying, Question):
         return "more" if saying.is_optional else "ask"
     names = {

@@ -1,7 +1,7 @@
-"""Delta: which cells of a value somebody lacks who holds certain others.
+"""Delta: the cells of a value that a holder of other values lacks.
 
-Works on encodings and hashes, level by level, so nothing is decoded. What both sides share is
-entered on neither: the cost is that of what differs, and it ends where the answer becomes too long.
+It works on encodings and hashes, level by level, so nothing is decoded. Cells that both sides share
+are not entered: the cost is that of the difference, and ends where the answer becomes too long.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from datalattice.cells import TAG_BLOB, Value, Work, encode, is_embedded, refere
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
 Fetch = Callable[[Sequence[bytes]], "list[bytes | None]"]
-"""Returns the encodings of cells in order, None for those that are not here."""
+"""Returns the encodings of cells in order, None for missing ones."""
 
 FETCH_MAX: Final = 256
-"""Cells fetched at a time: few are fetched in vain when the answer becomes too long."""
+"""Cells fetched at a time: when the answer becomes too long, few were fetched in vain."""
 
 
 def beyond(
     known: Iterable[Value], value: Value, fetch: Fetch, bytes_max: int
 ) -> dict[bytes, bytes] | None:
-    """Return the cells of `value`, parents first, that are not met in any of `known`.
+    """Return the cells of `value`, parents first, that are not found in any of `known`.
 
-    A cell moved to quite another place may be named all the same. None: they have more than
-    `bytes_max` bytes, or one of them is not here.
+    A cell that has moved to another level may be returned all the same. None: they have more than
+    `bytes_max` bytes, or one of them is missing.
 
     Cost: cell reads in proportion to the cells returned, and at most `bytes_max` bytes of `known`.
     """
@@ -40,8 +40,9 @@ def beyond(
         names = dict.fromkeys(ref for cell in level for ref in references(cell))
         front.meet(names)
         fresh = [name for name in names if name not in front.have and name not in found]
+        # A referenced cell is longer than an embedded one can be: a bound before anything is read.
         if size + len(fresh) * EMBEDDED_BYTES_MAX > bytes_max:
-            return None  # a branch is longer than an embedded cell can be
+            return None
         level = []
         for name, encoding in _fetched(fresh, fetch):
             if encoding is None:
@@ -57,9 +58,9 @@ def beyond(
 def growth(
     known: Value, value: Value, fetch: Fetch, bytes_max: int, work: Work | None = None
 ) -> tuple[int, int] | None:
-    """Return (bytes, cells) of the cells of `value` that are not met in `known`, each once.
+    """Return (bytes, cells) of the cells of `value` that are not found in `known`, each once.
 
-    None: they have more than `bytes_max` bytes. What is not here counts nothing.
+    None: they have more than `bytes_max` bytes. A missing cell counts nothing.
 
     Cost: as `beyond`; memory for the hashes. Paid from `work`, when given.
     Raises: WorkExceeded: `work` is used up.
@@ -90,9 +91,9 @@ def growth(
 
 
 class _Front:
-    """What the other side holds, known one level at a time.
+    """What the other side holds, read one level at a time.
 
-    have: hashes that were met.
+    have: hashes read so far.
     """
 
     def __init__(
@@ -104,16 +105,14 @@ class _Front:
         self._fetch = fetch
         self._room = bytes_max
         self._met: set[bytes] = set()
-        self._cells: dict[bytes, bytes] = {}  # hash -> the cell above it, both not shared so far
+        self._cells: dict[bytes, bytes] = {}  # hash -> the cell above it, not shared so far
         self._enter(tops.items())
 
     def meet(self, names: dict[bytes, None]) -> None:
-        """Go one level down, except below what has one of these names.
-
-        A growing tree moves what was its top one level down, so the cell above counts, too.
-        """
+        """Go one level down, except below cells with these names: both sides have them."""
         met = self._met
         met.update(names)
+        # A tree that grows moves its former top one level down, so the cell above counts, too.
         entered = [
             hash for hash, above in self._cells.items() if hash not in met and above not in met
         ]
@@ -123,7 +122,7 @@ class _Front:
     def _enter(self, cells: Iterable[tuple[bytes, bytes | None]]) -> None:
         for hash, encoding in cells:
             if encoding is None:
-                continue  # less is known of the other side than there is
+                continue  # a missing cell makes the difference larger, not wrong
             if self._work is not None:
                 _pay(self._work, encoding)
             self._room -= len(encoding)
@@ -137,7 +136,7 @@ class _Front:
 
 
 def _pay(work: Work, encoding: bytes) -> None:
-    """Pay for a cell whose references are looked for; a chunk of a blob has none, and says so."""
+    """Pay for a scan of a cell for references; a blob needs none."""
     scanned = 0 if encoding[0] == TAG_BLOB else len(encoding)
     work.spend(work.limits.counted + scanned // work.limits.counted_bytes)
 
@@ -147,7 +146,7 @@ def _fetched(
 ) -> Iterator[tuple[bytes, bytes | None]]:
     begin = 0
     while begin < len(hashes):
-        # Little more than what is left can be paid for.
+        # Fetch little more than the account can pay for.
         count = FETCH_MAX if work is None else min(FETCH_MAX, 1 + work.left // work.limits.counted)
         some = hashes[begin : begin + max(count, 1)]
         yield from zip(some, fetch(some), strict=True)

@@ -13,6 +13,7 @@ Source: docs/design/forks.md "Evidence".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -95,9 +96,8 @@ class EvidenceLimits:
 
 @dataclass(slots=True)
 class _OfOwner:
-    """The records of one owner, and how many bytes only their branches have."""
+    """The records of one owner, and the bytes of cells that only their branches have."""
 
-    owner: Value
     is_watched: bool
     records: dict[bytes, ForkRecord] = field(default_factory=dict)
     size: int = 0
@@ -186,11 +186,11 @@ class Evidence:
         for fork in forks:
             branches.spent_max = work.spent + account // len(forks)
             self.seen_count += 1
-            if (
-                self.can_keep
-                and self._may_examine(fork)
-                and not self._afforded(lambda: self._add(fork))  # noqa: B023
-            ):
+            if not (self.can_keep and self._may_examine(fork)):
+                continue
+            try:
+                self._add(fork)
+            except WorkExceeded:  # the order alone has decided; another message may pay
                 self.skipped_count += 1
                 self.unpaid.append(fork)
         branches.spent_max = work.spent + account
@@ -242,7 +242,7 @@ class Evidence:
         key = value_hash(record.owner)
         of_owner = self._owners.get(key)
         if of_owner is None:
-            of_owner = _OfOwner(record.owner, self.is_watched(record.owner))
+            of_owner = _OfOwner(self.is_watched(record.owner))
             self._owners[key] = of_owner
         of_owner.records[record.id] = record
         of_owner.size += max(record.bytes, 0)
@@ -283,14 +283,6 @@ class Evidence:
         self._examined[key] = (minute, count + 1)
         if count >= self._limits.forks_per_minute:
             self.skipped_count += 1
-            return False
-        return True
-
-    def _afforded(self, look: Callable[[], None]) -> bool:
-        """Run a comparison; False: no message pays for it, so the order alone decides."""
-        try:
-            look()
-        except WorkExceeded:
             return False
         return True
 
@@ -356,7 +348,8 @@ class Evidence:
             if self._checked.get(record.id) == hash:
                 continue
             change = changes.get(record.id)
-            self._afforded(lambda: self._compare(record, slot, change))  # noqa: B023
+            with suppress(WorkExceeded):  # the record stays until a message pays
+                self._compare(record, slot, change)
             if record.id in self.records:
                 self._checked[record.id] = hash
 

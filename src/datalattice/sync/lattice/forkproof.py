@@ -1,15 +1,14 @@
-"""Fork proof: two signed values of one slot in one message, for anybody to check.
+"""Fork proof: two signed values of one slot in one message, which anybody can check.
 
-The top cell is `[:fork-proof 1 path owner [one other]]`; the cells behind it are those that only
-one of the two has. What both have stays a reference: a check never looks at it, so it takes neither
-a store nor a network.
+The top cell is `[:fork-proof 1 path owner [one other]]`. The other cells are those that only one of
+the two has; what both have stays a reference, which a check never reads. So a check needs neither a
+store nor a network.
 
 Source: docs/design/forks.md "Portable proof".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from datalattice.cells import (
@@ -50,7 +49,7 @@ class ForkVerdict(NamedTuple):
     """What a proof shows.
 
     kind: FORK: the owner signed two values of which neither contains the other. CHAIN: one contains
-          the other, which proves nothing. INVALID: it is no proof; `text` says why.
+          the other, which proves nothing. INVALID: it is malformed; `text` says why.
     """
 
     kind: str
@@ -61,10 +60,10 @@ class ForkVerdict(NamedTuple):
 
 
 def write_proof(path: Path, owner: Value, one: Signed, other: Signed, fetch: Fetch) -> bytes:
-    """Return the message that shows that two cells of a slot fork.
+    """Return the message that proves that two cells of a slot fork.
 
-    Raises: LimitExceeded: they differ in more than a message holds. MissingData: a cell that the
-            check needs is gone. UsageError: it would not prove a fork.
+    Raises: LimitExceeded: their difference does not fit into a message. MissingData: a cell that
+            the check needs is gone. UsageError: it would not prove a fork.
     """
     top = Vector.of((PROOF, VERSION, Vector.of(path), owner, Vector.of((one, other))))
     cells: dict[bytes, bytes] = {}
@@ -79,7 +78,7 @@ def write_proof(path: Path, owner: Value, one: Signed, other: Signed, fetch: Fet
         try:
             found_verdict = _judge(data)
         except MissingData as error:
-            # Equal cells at unequal places are looked at, too.
+            # A check reads equal cells at unequal positions, too: they are added as it asks.
             wanted = [hash for hash in error.hashes if hash not in cells]
             if not wanted:
                 raise
@@ -94,7 +93,7 @@ def write_proof(path: Path, owner: Value, one: Signed, other: Signed, fetch: Fet
 
 
 def _around(top: Vector, cells: tuple[Signed, Signed]) -> dict[bytes, bytes]:
-    """Return the cells between the top and the two signed ones: of long paths and owners."""
+    """Return the cells between the top and the two signed ones, as long paths and owners have."""
     inner = {value_hash(cell) for cell in cells}
     shell = Vector.of((*top.to_list(0)[:-1], Vector.of([value_hash(cell) for cell in cells])))
     made = {hash: data for hash, data, _ in novelty(shell) if hash not in inner}
@@ -106,7 +105,7 @@ def _around(top: Vector, cells: tuple[Signed, Signed]) -> dict[bytes, bytes]:
 
 
 def check_proof(data: bytes) -> ForkVerdict:
-    """Return what a proof shows; nothing but its bytes is looked at."""
+    """Return what a proof shows, from its bytes alone."""
     try:
         return _judge(data)
     except MissingData:
@@ -140,32 +139,36 @@ def _judge(data: bytes) -> ForkVerdict:
     if not isinstance(lattice, SignedLattice):
         return ForkVerdict(INVALID, "its path is not that of a slot")
     hashes = (value_hash(one), value_hash(other))
+    # "Merging both ways leaves out something of the other side each time."
     forked = _forks(lattice, one, other, context) and _forks(lattice, other, one, context)
     text = "neither contains the other" if forked else "one of the two contains the other"
     return ForkVerdict(FORK if forked else CHAIN, text, steps, owner, hashes)
 
 
 def is_descendant(path: tuple[Value, ...], cell: Value, former: Value) -> bool:
-    """Return whether a slot's cell contains the one that stood there before it.
+    """Return whether a slot's cell contains the former one.
 
     True also where the path is not a slot's, or one of the two is not signed.
     Raises: MissingData: a cell that differs is not at hand.
     """
     lattice = root_lattice().path(*path)
-    slots = isinstance(cell, Signed) and isinstance(former, Signed)
-    if not (slots and path and isinstance(lattice, SignedLattice)):
+    if not isinstance(cell, Signed) or not isinstance(former, Signed):
         return True
-    assert isinstance(cell, Signed)
-    assert isinstance(former, Signed)
+    if not path or not isinstance(lattice, SignedLattice):
+        return True
     context = MergeContext(verifier=verify_did, path=path, owner=path[-1])
-    found: list[MergeNotice] = []
-    note: Callable[[MergeNotice], None] = found.append
-    merged = lattice.merge(cell, former, context.reporting(note))
-    return merged is cell and not any(isinstance(report, OwnerForked) for report in found)
+    merged, is_fork = _merged(lattice, cell, former, context)
+    return merged is cell and not is_fork
 
 
 def _forks(lattice: SignedLattice, one: Signed, other: Signed, context: MergeContext) -> bool:
+    return _merged(lattice, one, other, context)[1]
+
+
+def _merged(
+    lattice: SignedLattice, one: Signed, other: Signed, context: MergeContext
+) -> tuple[Value, bool]:
+    """Return (the merge of two cells of a slot, whether it left out something)."""
     found: list[MergeNotice] = []
-    note: Callable[[MergeNotice], None] = found.append
-    lattice.merge(one, other, context.reporting(note))
-    return any(isinstance(report, OwnerForked) for report in found)
+    merged = lattice.merge(one, other, context.reporting(found.append))
+    return merged, any(isinstance(notice, OwnerForked) for notice in found)

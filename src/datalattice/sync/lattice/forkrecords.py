@@ -1,4 +1,4 @@
-"""Fork records: one branch of a slot that a node did not choose, as it is stored and read.
+"""Fork records: a branch of a slot that a node did not choose, as it is stored.
 
 Source: docs/design/forks.md "Evidence".
 """
@@ -25,10 +25,8 @@ LOGS: Final = Keyword("logs")
 SEEN: Final = Keyword("seen")
 BYTES: Final = Keyword("bytes")
 
-
 LOG_STEPS: Final = 3
 """Keys from a slot's value to a partition: topic, `:partitions`, id."""
-
 
 Path = tuple[Value, ...]
 
@@ -48,9 +46,10 @@ class ForkRecord:
     """One branch that is not in its slot.
 
     branch: "owner" (the values were not joined) or "log" (a join left out records).
-    winner: the Signed cell that stood when the fork was seen. loser: the other one, None when it
-            was too large to be kept; then `proof` has its key, signature and value hash.
+    winner: the Signed cell that was in the slot when the fork was seen.
+    loser:  the other one, None if it was too large to be kept.
     bytes:  of cells that only the loser has; negative when they are not kept.
+    proof:  of a loser that is not kept: its key, signature and value hash.
     """
 
     id: bytes
@@ -81,7 +80,7 @@ class ForkRecord:
         )
 
     def log_branches(self) -> Iterator[tuple[LogLoss, LogBranch]]:
-        """Yield the branches of logs that the losing cell has and the slot has not."""
+        """Yield the branches of logs that the losing cell has and the slot lacks."""
         if self.loser is not None:
             for one in self.logs:
                 state = read_state(partition_of_slot(self.loser.value, one))
@@ -90,7 +89,7 @@ class ForkRecord:
 
 
 def partition_of_slot(value: Value, log: LogLoss) -> Value:
-    """Return the state of the partition that a loss is of, in the value of a slot."""
+    """Return the state of a loss's partition in the value of a slot."""
     return get_in(value, [log.topic, Keyword("partitions"), log.partition])
 
 
@@ -100,7 +99,7 @@ def fork_id(path: Path, loser: Signed) -> bytes:
 
 
 def read_record(id: Value, cell: Value) -> ForkRecord | None:
-    """Return a stored record, None for a value that is not one."""
+    """Return a stored record, None if it is malformed."""
     if not isinstance(cell, Map) or not isinstance(id, bytes):
         return None
     path, cells, kind = cell.get(PATH), cell.get(CELLS), cell.get(KIND)
@@ -135,10 +134,10 @@ def _read_loss(log: Value) -> LogLoss | None:
 
 
 def losses_of(report: OwnerForked) -> tuple[LogLoss, ...]:
-    """Return the logs of a report by topic and partition: their paths end with these."""
+    """Return the losses in a report's logs, by topic and partition."""
     found = []
     for log in report.logs:
-        below = log.path[len(report.path) + 1 :]  # behind the step into the signed value
+        below = log.path[len(report.path) + 1 :]  # after the step into the signed value
         if len(below) == LOG_STEPS:
             found.append(LogLoss(below[0], below[2], log.offset, log.lost_end))
     return tuple(found)
@@ -147,7 +146,7 @@ def losses_of(report: OwnerForked) -> tuple[LogLoss, ...]:
 def stored_forks(
     root: Value, public_key: bytes
 ) -> tuple[dict[bytes, ForkRecord], tuple[bytes, ...]]:
-    """Return the records below the `:local` slot of a key, and the ids that were dropped.
+    """Return the records below the `:local` slot of a key, and the ids of dropped ones.
 
     Raises: BadSignature: the slot is not signed by that key.
     """

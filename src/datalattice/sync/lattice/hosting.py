@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar, Final
+from typing import Final, NamedTuple
 
 from datalattice.cells import (
     Index,
@@ -67,33 +67,32 @@ SHORT_MAX: Final = 1_024
 """Slots that health names for this reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaExceeded:
-    """A value was not taken because it would exceed `quota` bytes or cells."""
+class Limit(NamedTuple):
+    """A quota, the bytes or cells used of it, and the setting that it comes from."""
 
-    kind: ClassVar[str] = QUOTA_EXCEEDED
-    section: str
-    owner: str
-    """The key in hex, or the name; "" for the unsigned data of strangers."""
-    bytes: int
-    """Bytes here already that count towards the quota: of the owner, or of all strangers."""
     quota: int
+    used: int
     setting: str
 
-    def __str__(self) -> str:
-        what = f"the data of {self.owner or 'strangers'}"
-        if self.setting == OWNER_CELLS:
-            what += f" would have more than {self.quota} cells in :{self.section}"
-        elif self.setting == STRANGERS_BYTES:
+    @property
+    def room(self) -> int:
+        """What may be added; negative when there is too much already."""
+        return self.quota - self.used
+
+    def text(self, slot: OwnerSlot) -> str:
+        """Say that a value of a slot was not taken because of this limit."""
+        quota, used, setting = self
+        what = f"the data of {'strangers' if slot.owner is None else owner_text(slot.owner)}"
+        if setting == OWNER_CELLS:
+            what += f" would have more than {quota} cells in :{slot.section}"
+        elif setting == STRANGERS_BYTES:
             what += (
-                f" in :{self.section} has no room: all strangers have {self.bytes} bytes, and more "
-                f"would exceed {self.quota}"
+                f" in :{slot.section} has no room: all strangers have {used} bytes, and more "
+                f"would exceed {quota}"
             )
         else:
-            what += (
-                f" has {self.bytes} bytes, and more in :{self.section} would exceed {self.quota}"
-            )
-        return f"{what} ({self.setting}); `lattice hosting` shows and changes it"
+            what += f" has {used} bytes, and more in :{slot.section} would exceed {quota}"
+        return f"{what} ({setting}); `lattice hosting` shows and changes it"
 
 
 def owner_text(owner: Value) -> str:
@@ -107,7 +106,7 @@ def owner_text(owner: Value) -> str:
 class _Short:
     """A slot that had no room: when and why, and the connections that the values came over."""
 
-    report: QuotaExceeded
+    text: str
     at_ms: int
     peers: set[str]
 
@@ -239,6 +238,7 @@ class Hosting:
         if not isinstance(value, Index):
             return value
         sections = self.policy.sections
+        # "Sections that are taken": all others are cut, also those that are unknown here.
         if sections is not None:
             for key in [key for key, _ in value.entries()]:
                 if to_text(key).removeprefix(":") not in sections:
@@ -320,6 +320,7 @@ class Hosting:
         ]
         if peer not in self._acquainted:
             for path in _within(self._areas.unsigned, other):
+                # An unsigned part has no owner; all that strangers add to it has one limit.
                 own, theirs = _containers(root, other, path[:-1])
                 for key, names in () if theirs is None else arriving_names(own, theirs, work):
                     if names and same(key, path[-1]):
@@ -328,37 +329,36 @@ class Hosting:
 
     def has_room_for(self, slot: OwnerSlot, root: Value, size: int, outcome: Absorption) -> bool:
         """Return whether a slot has room for `size` bytes more; if not, refuse it for a minute."""
-        # Before a value is refused, evidence of the owner's forks goes, then the slot is recounted.
-
-        quota, used, setting = self.limit_of(slot)
-        if used + size > quota and slot.owner is not None and self.evidence.release(slot.owner):
-            quota, used, setting = self.limit_of(slot)
-        if used + size > quota and slot.owner is not None:
+        limit = self.limit_of(slot)
+        # Before data is refused, evidence of the owner's forks is deleted.
+        if size > limit.room and slot.owner is not None and self.evidence.release(slot.owner):
+            limit = self.limit_of(slot)
+        # A count may be too high, since it still has what later values left out.
+        if size > limit.room and slot.owner is not None:
             for path in self._areas.owned:
                 if section_name(path) == slot.section:
-                    self.usage.refreshed(slot, get_in(root, (*path, slot.owner)))
-            quota, used, setting = self.limit_of(slot)
-        if used + size <= quota:
+                    self.usage.refresh(slot, get_in(root, (*path, slot.owner)))
+            limit = self.limit_of(slot)
+        if size <= limit.room:
             return True
         if len(self._over) >= _OVER_MAX:
             self._over.clear()
         self._over[slot.key] = self._clock.now_ms()
-        self.refuse(slot, (used + size, quota, setting), outcome)
+        self.refuse(slot, limit._replace(used=limit.used + size), outcome)
         return False
 
     def refuse(
-        self, slot: OwnerSlot, limit: tuple[int, int, str], outcome: Absorption, peer: str = ""
+        self, slot: OwnerSlot, limit: Limit, outcome: Absorption, peer: str | None = None
     ) -> None:
-        """Note that a slot has no room for a value; limit: (bytes used, quota, setting)."""
-        text = "" if slot.owner is None else owner_text(slot.owner)
-        report = QuotaExceeded(slot.section, text, *limit)
-        outcome.remark(QuotaExceeded.kind, str(report))
+        """Note that a slot has no room for a value, which `peer` sent if it is given."""
+        text = limit.text(slot)
+        outcome.remark(QUOTA_EXCEEDED, text)
         before = self._short.pop(slot.key, None)
         peers = set() if before is None else before.peers
-        self._short[slot.key] = _Short(report, self._clock.now_ms(), peers)
+        self._short[slot.key] = _Short(text, self._clock.now_ms(), peers)
         if len(self._short) > SHORT_MAX:
             del self._short[next(iter(self._short))]
-        if peer:
+        if peer is not None:
             self.blame(slot, (peer,))
 
     def blame(self, slot: OwnerSlot, peers: Iterable[str]) -> None:
@@ -375,27 +375,23 @@ class Hosting:
             return []
         since_ms = self._clock.now_ms() - SHORT_MS
         self._short = {key: one for key, one in self._short.items() if one.at_ms > since_ms}
-        return [
-            str(one.report) for one in self._short.values() if peer is None or peer in one.peers
-        ]
+        return [one.text for one in self._short.values() if peer is None or peer in one.peers]
 
-    def limit_of(self, slot: OwnerSlot) -> tuple[int, int, str]:
-        """Return (quota, bytes used of it, the setting) of the limit with least room for a slot."""
+    def limit_of(self, slot: OwnerSlot) -> Limit:
+        """Return the limit that leaves a slot the least room."""
         policy, owner = self.policy, slot.owner
         if owner is None:
             quota = policy.unsigned_of(slot.section).strangers_bytes
             setting = f"unsigned.{slot.section}.strangers_bytes"
-            return quota, self.usage.used_bytes(slot), setting
-        own_limit = self.table.limit(owner_text(owner))
+            return Limit(quota, self.usage.used_bytes(slot), setting)
+        # An owner's bytes count over all sections, with the branches of its forks.
         here = sum(self.usage.used_bytes(OwnerSlot(name, owner)) for name in self.section_names)
         here += self.evidence.bytes_of(owner)
-        limits = (
-            (policy.owner_bytes, here, "owner_bytes")
-            if own_limit is None
-            else (own_limit, here, "hosting limit"),
-            (policy.strangers_bytes, self.strangers_bytes(), STRANGERS_BYTES),
-        )
-        return min(limits, key=lambda one: one[0] - one[1])
+        decided = self.table.limit(owner_text(owner))
+        own = Limit(policy.owner_bytes, here, "owner_bytes")
+        own = own if decided is None else Limit(decided, here, "hosting limit")
+        strangers = Limit(policy.strangers_bytes, self.strangers_bytes(), STRANGERS_BYTES)
+        return own if own.room <= strangers.room else strangers
 
     # --- before a merge -----------------------------------------------------------------------
 
@@ -443,8 +439,8 @@ class Hosting:
         for path, owner, mine, count in admitted.counts:
             present = get_in(merged, (*path, owner))
             if same(present, mine):
-                continue
-            # Joined with own it may be another value, of about the same size.
+                continue  # the merge left the value out
+            # A join with own is another value than was counted, of about the same size.
             now = count.plus(value_hash(present), (0, 0))
             if self._strangers_bytes is not None:
                 self._strangers_bytes += now.size_bytes - self.usage.used_bytes(now.slot)
@@ -580,10 +576,10 @@ class Admission:
 
         def weigh() -> Value:
             slot = OwnerSlot(section_name(path), None)
-            quota, used, setting = self.hosting.limit_of(slot)
-            grown = self.hosting.usage.growth(mine, theirs, quota - used, self.work)
+            limit = self.hosting.limit_of(slot)
+            grown = self.hosting.usage.growth(mine, theirs, limit.room, self.work)
             if grown is None:
-                self.hosting.refuse(slot, (used, quota, setting), self.outcome, self.peer)
+                self.hosting.refuse(slot, limit, self.outcome, self.peer)
                 self.leave_out(path[:-1], path[-1])
             else:
                 self.added.append((path, mine, slot, grown))
@@ -615,18 +611,20 @@ class Admission:
     def _weigh_slot(self, path: Path, owner: Value, mine: Value, theirs: Value) -> None:
         hosting, usage, work = self.hosting, self.hosting.usage, self.work
         slot = OwnerSlot(section_name(path), owner)
-        before = usage.known(slot, mine).size_bytes
-        quota, used, setting = hosting.limit_of(slot)
-        count = usage.after(slot, mine, theirs, quota - used + before, work)
+        before = usage.known(slot, mine)
+        limit = hosting.limit_of(slot)
+        count = usage.after(slot, mine, theirs, limit.room + before.size_bytes, work)
+        # Before data is refused, evidence of the owner's forks is deleted.
         if count is None and hosting.evidence.release(owner):
-            quota, used, setting = hosting.limit_of(slot)
-            grown = usage.growth(mine, theirs, quota - used, work)
+            limit = hosting.limit_of(slot)
+            grown = usage.growth(mine, theirs, limit.room, work)
             if grown is not None:
                 count = usage.known(slot, mine).plus(value_hash(theirs), grown)
         if count is not None and count.cells > hosting.policy.owner_cells:
-            count, quota, setting = None, hosting.policy.owner_cells, OWNER_CELLS
+            limit = Limit(hosting.policy.owner_cells, limit.used, OWNER_CELLS)
+            count = None
         if count is None:
-            hosting.refuse(slot, (used, quota, setting), self.outcome, self.peer)
+            hosting.refuse(slot, limit, self.outcome, self.peer)
             self.leave_out(path, owner)
         else:
             self.counts.append((path, owner, mine, count))

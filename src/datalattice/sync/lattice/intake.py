@@ -57,7 +57,7 @@ from datalattice.lattice import (
     select,
 )
 from datalattice.sync.lattice.absorption import REFUSED, UNSOUND, Absorption
-from datalattice.sync.lattice.approach import AHEAD_BYTES_MAX, Approach
+from datalattice.sync.lattice.approach import AHEAD_BYTES_MAX, Approach, SlotFetches
 from datalattice.sync.lattice.charging import Charges, Sender
 from datalattice.sync.lattice.hosting import DISK_LOW
 from datalattice.sync.lattice.incoming import Claim, Incoming, PatchedRoot, Waiting
@@ -98,6 +98,7 @@ class Intake:
         self._sections = _sections_of(state.lattice)
         self._incomplete = IncompleteCells(state.store)
         self._approach = Approach(state.store)
+        self._slots = SlotFetches()
         self._waiting: dict[Claim, Waiting] = {}
         self._stated: dict[Claim, Probe] = {}  # what is waited for, as it was stated
         self._next: dict[Claim, Probe] = {}  # what is known by its hash alone, and comes after
@@ -198,7 +199,7 @@ class Intake:
         if offer.parts:
             cells = {part.hash: part.data for part in offer.parts}
             progress = self._incomplete.add(cells, peer)
-            charged = self._approach.arrived(offer.parts, progress.missing)
+            charged = self._slots.arrived(offer.parts, progress.missing)
             self._proceed(progress, peer, outcome)
             for slot, size in charged:
                 self._cut_short(slot, size, outcome)
@@ -334,7 +335,7 @@ class Intake:
         waiting = Waiting.of(value, probe.key, incoming.path, is_wrapped=True)
         progress = self._wait(claim, waiting, cells, outcome)
         self._stated[claim] = probe
-        approach.follow(limited, cells, progress.missing)
+        self._slots.follow(limited, cells, progress.missing)
         self._proceed(progress, claim.peer, outcome)
         return True
 
@@ -364,19 +365,19 @@ class Intake:
 
     def _cut_short(self, slot: OwnerSlot, size: int, outcome: Absorption) -> None:
         """If what came for a slot has no room here, fetch the rest of the value without it."""
-        hosting, approach = self._hosting, self._approach
+        hosting, slots = self._hosting, self._slots
         # "From there on every cell that arrives lies in a known slot": the quota holds while a
         # value still comes (docs/design/foreign-data.md, Room).
         if hosting is None or hosting.has_room_for(slot, self._state.root, size, outcome):
             return
-        waits = approach.waits_for(slot)
+        waits = slots.waits_for(slot)
         claims = self._incomplete.claims_above(waits)
         hosting.blame(slot, [claim.peer for claim in claims if isinstance(claim, Claim)])
-        approach.drop(slot)
+        slots.drop(slot)
         for claim in claims:
             assert isinstance(claim, Claim)
             del self._waiting[claim]
-        approach.leave(self._incomplete.drop(claims))
+        slots.leave(self._incomplete.drop(claims))
         for claim in claims:
             assert isinstance(claim, Claim)
             self._consider(self._stated.pop(claim), claim.peer, outcome)
@@ -485,7 +486,7 @@ class Intake:
         if joined.is_cut and taken.key != waiting.key:
             self._remember_cut(claim, waiting, taken)
         for slot in joined.slots:
-            self._approach.drop(slot)
+            self._slots.drop(slot)
         return joined.in_full
 
     def _joined(
@@ -542,7 +543,7 @@ class Intake:
             self._stated.pop(claim, None)
             if claim in self._next:
                 outcome.dropped.append(self._next.pop(claim).key)
-        self._approach.leave(self._incomplete.drop(claims))
+        self._slots.leave(self._incomplete.drop(claims))
 
 
 def _supersede(outcome: Absorption, key: bytes, newer: bytes) -> None:

@@ -25,13 +25,13 @@ from datalattice.lattice import (
 )
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.store import Store
-from datalattice.sync.lattice.absorption import Absorption
+from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, Absorption
 from datalattice.sync.lattice.charging import Charges
 from datalattice.sync.lattice.comparison import LatticeComparison, Meeting, PlainPeer
 from datalattice.sync.lattice.delta import beyond
 from datalattice.sync.lattice.evidence import EvidenceLimits
 from datalattice.sync.lattice.handover import handed, is_fork_query
-from datalattice.sync.lattice.hosting import DISK_LOW, QuotaExceeded
+from datalattice.sync.lattice.hosting import DISK_LOW
 from datalattice.sync.lattice.incoming import PATCHES, Incoming, Lookup, LookupResult
 from datalattice.sync.lattice.intake import STAGED_BYTES_MAX, Intake
 from datalattice.sync.lattice.patch import PATCH_CELLS_MAX, write_patch
@@ -69,7 +69,7 @@ NOT_HOSTED: Final = "not-hosted"
 """Metric label of parts that the hosting policy of this node cuts off."""
 
 _LEFT_OUT: Final = frozenset(
-    {BAD_SIGNATURE, ENTRY_DROPPED, NOT_OWNER, QuotaExceeded.kind, DISK_LOW, NOT_HOSTED}
+    {BAD_SIGNATURE, ENTRY_DROPPED, NOT_OWNER, QUOTA_EXCEEDED, DISK_LOW, NOT_HOSTED}
 )
 
 

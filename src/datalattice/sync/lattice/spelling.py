@@ -1,10 +1,9 @@
-"""Spelling out: what a peer lacks, in values that are complete in themselves.
+"""Spelling out: what a plain peer lacks, in values that are complete in themselves.
 
-A peer of our kind is told the cells it lacks and fetches what it misses. A plain peer, such as the
-reference node, takes a value with the cells that came with it and fetches nothing, so it is given
-values with everything below them. They are small parts of the root: the entry of an owner, or
-entries of a content store, in a container of their own that merges into the peer's like any other.
-What the peer has already, entry by entry, is not sent.
+Such a peer takes a value with the cells that came with it and fetches nothing, so it is sent values
+with everything below them. They are small parts of the root: the entry of an owner, or entries of a
+content store, in a container of their own that merges into the peer's like any other. Entries that
+the peer has already are not sent.
 """
 
 from __future__ import annotations
@@ -35,10 +34,13 @@ from datalattice.store import Store
 from datalattice.sync.lattice.delta import FETCH_MAX, Fetch
 
 BUNDLE_BYTES: Final = 1_000_000
-"""Entries of a content store are put together in values of about this size."""
+"""Entries of a content store are bundled in values of about this size."""
 
 FRAME_RESERVE_BYTES: Final = 1_000
-"""Room in a frame for what is not cells of the value: the message around it, and its path."""
+"""Room in a frame for the message around the cells, and the path."""
+
+_LENGTH_BYTES: Final = 3
+"""Greatest size of the length before a cell in a message."""
 
 _Container = Map | Index
 _Path = tuple[Value, ...]
@@ -63,9 +65,9 @@ class CompleteValue:
 class Spelling:
     """Values to send to a peer now.
 
-    told:      all that it was told so far, as a root with nothing else, these pieces included.
-    is_all:    whether it lacks nothing more then.
-    too_large: paths of entries that do not fit into one frame; they count as told.
+    told:      all that was sent so far, as a root with nothing else, these pieces included.
+    is_all:    the peer lacks nothing more then.
+    too_large: paths of entries that do not fit into one frame; they count as sent.
     missing:   cells of what it lacks that are not here.
     """
 
@@ -79,9 +81,8 @@ class Spelling:
 class Speller:
     """Spells out one root value.
 
-    fetch:     returns encodings by hash.
     frame_max: largest payload that a peer takes, in bytes.
-    room:      bytes of pieces after which no further one is begun.
+    room:      bytes of pieces after which no further piece is begun.
     """
 
     def __init__(
@@ -101,9 +102,9 @@ class Speller:
         self._room = room
 
     def spell_out(self, heard: Sequence[Value], told: Value) -> Spelling:
-        """Return what a peer lacks that holds all of `heard`, and was told `told`.
+        """Return what a peer lacks that holds all of `heard`, and was sent `told`.
 
-        Cost: the entries that differ from the first of them, and the cells of those returned.
+        Cost: the entries that differ from the first of these, and the cells of those returned.
         """
         self._made = Spelling(told)
         known = [value for value in (*heard, told) if value is not None]
@@ -111,7 +112,7 @@ class Speller:
         return self._made
 
     def _walk(self, lattice: Lattice, value: Value, known: list[Value], path: _Path) -> None:
-        """Spell out what lies at a path of the root, of which the peer has `known` there."""
+        """Spell out the value at a path of the root, where the peer has `known`."""
         if any(same(value, one) for one in known):
             return
         if not _is_container(value):
@@ -127,16 +128,18 @@ class Speller:
     def _entries(
         self, lattice: Lattice, value: _Container, known: list[Value], path: _Path
     ) -> None:
-        """Spell out a container whose entries have lattices of their own, or that has none."""
+        """Spell out a container entry by entry."""
         first = next(iter(value.entries()))[0]
+        # Without lattices for its entries the container merges as one value.
         if lattice.child(first) is None and not isinstance(lattice, KeyedLattice):
-            self._tell(path, value)  # it merges as a whole
+            self._tell(path, value)
             return
         for key, entry in _lacking(value, known):
             below = lattice.child(key)
             if self._room <= 0:
                 self._made.is_all = False
                 return
+            # What one signature covers is sent in one piece.
             if below is not None and not isinstance(below, SignedLattice):
                 there = [one.get(key) for one in known if _is_like(one, value) and key in one]
                 self._walk(below, entry, there, (*path, key))
@@ -144,7 +147,7 @@ class Speller:
                 self._tell(path, _part(value, [(key, entry)]))
 
     def _bundle(self, value: _Container, known: list[Value], path: _Path) -> None:
-        """Spell out entries that stand for themselves, many in one value."""
+        """Spell out entries that merge independently, many in one value."""
         entries: list[tuple[Value, Value]] = []
         bundle_max = min(BUNDLE_BYTES, self._bytes_max)
         size = 0
@@ -168,7 +171,7 @@ class Speller:
             self._tell(path, _part(value, entries))
 
     def _tell(self, path: _Path, value: Value) -> None:
-        """Make a piece of a value, which is a container of some entries or stands by itself."""
+        """Make a piece of a value."""
         cells = self._cells(value, path)
         if cells is not None:
             piece = CompleteValue(path, value, cells)
@@ -180,7 +183,7 @@ class Speller:
         self._made.told = _joined(self._made.told, self._view, path, value)
 
     def _cells(self, value: Value, path: _Path) -> dict[bytes, bytes] | None:
-        """Return the cells at and below a value; None, and noted, when it cannot be sent."""
+        """Return the cells at and below a value; None, and a note, if it cannot be sent."""
         try:
             found = self._closure(value)
         except MissingData as error:
@@ -220,10 +223,6 @@ class Speller:
         return found if size <= self._bytes_max else None
 
 
-_LENGTH_BYTES: Final = 3
-"""Bytes before a cell in a message, at most: its length."""
-
-
 def _is_container(value: Value) -> TypeGuard[_Container]:
     return isinstance(value, (Map, Index))
 
@@ -244,7 +243,7 @@ def _empty(like: Value) -> _Container:
 
 
 def _lacking(value: _Container, known: list[Value]) -> Iterator[tuple[Value, Value]]:
-    """Yield the entries of a container that none of `known` has just so."""
+    """Yield the entries of a container that none of `known` has with the same value."""
     alike = [one for one in known if _is_like(one, value)]
     base = alike[0] if alike else _empty(value)
     for key, has, entry, _had, _theirs in _differences(value, base):
@@ -261,7 +260,7 @@ def _differences(value: _Container, base: _Container) -> Iterator[_Difference]:
 
 
 def _joined(told: Value, view: Value, path: _Path, value: Value) -> Value:
-    """Return what a peer was told, as a root, with `value` at a path of it besides."""
+    """Return `told`, the root of what a peer was sent, with `value` added at a path."""
     if not path:
         if _is_container(value) and _is_like(told, value):
             return told.put_many(list(value.entries()))

@@ -1,20 +1,20 @@
-"""Starts: two nodes with one identity are told of each other by whoever is connected to both.
+"""Starts: a peer of two nodes with one identity tells each of them about the other.
 
 A node draws a number when it starts, and signs it with its identity in the greeting. A peer with
-two connections of one identity and two numbers sends the older one what the newer has signed, and
-when that is answered, so both are alive, the newer one what the older has signed:
+two connections of one identity and two numbers sends the older one the newer start. When that is
+answered, so that both are alive, it sends the newer one the older start:
 
     [:PING id :PEER :LP S]   S: the dialler's start, in the greeting
     {:LP true :START S}      the other's, in the info of the answer
-    [:PING id :TWIN S]       another node with your identity has told me this
+    [:PING id :TWIN S]       another node with your identity has sent me this start
     {:START S}               the receiver's, in the info of the answer to that
 
-Where the other end has our own key, a node says its own start so, and nothing else.
+Where the other end has our own key, a node sends its own start so, and nothing else.
 
-S is [:START number time], signed. Its second element is an Integer, so it is no answer to a
-challenge, and no section of the root takes a Vector for data of an owner. What is sent on is signed
-by the receiver's own key, so a stranger cannot invent a twin; a former start of the receiver itself
-is told apart by its number.
+S is [:START number time], signed. Its second element is an Integer, so it cannot serve as an answer
+to a challenge, and no section of the root takes a Vector for data of an owner. A forwarded start is
+signed by the receiver's own key, so strangers cannot invent a twin; the receiver knows a former
+start of its own by the number.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ TWIN: Final = Keyword("TWIN")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A start of a node, as it signed it; its number tells it from others of the same identity.
+    """A start of a node, signed with its identity.
 
-    time_ms: Unix milliseconds, by its clock.
+    number:  tells it from other starts of the same identity.
+    time_ms: Unix milliseconds, by the node's clock.
     """
 
     public_key: bytes
@@ -50,7 +51,7 @@ def sign_start(identity: KeyPair, number: int, time_ms: int) -> Start:
 
 
 def read_start(value: Value) -> Start | None:
-    """Return what a peer says of a start, None when it is none, or its signature does not hold."""
+    """Return a start that a peer sent, None if it is malformed or its signature is not valid."""
     try:
         said = value.value if isinstance(value, Signed) else None
         fields = tuple(said) if isinstance(said, Vector) and len(said) == 3 else ()

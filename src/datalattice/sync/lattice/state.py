@@ -53,11 +53,11 @@ from datalattice.lattice import (
     verify_did,
 )
 from datalattice.store import Store
-from datalattice.sync.lattice.absorption import Absorption
+from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, Absorption
 from datalattice.sync.lattice.charging import Charges
 from datalattice.sync.lattice.evidence import Evidence, EvidenceLimits
 from datalattice.sync.lattice.handover import MetOwners
-from datalattice.sync.lattice.hosting import Admission, Areas, Hosting, QuotaExceeded
+from datalattice.sync.lattice.hosting import Admission, Areas, Hosting
 from datalattice.sync.lattice.policy import HostingPolicy
 from datalattice.sync.lattice.usage import OwnerSlot
 from datalattice.sync.lattice.views import MADE_MAX, Views
@@ -240,7 +240,7 @@ class LatticeState:
         # What had no room is cut off later values for a while, and is missing here all the same.
         short = [] if hosting is None else hosting.short_of(peer)
         if joined.in_full and short:
-            outcome.remark(QuotaExceeded.kind, short[-1])
+            outcome.remark(QUOTA_EXCEEDED, short[-1])
             joined.in_full = False
         joined.is_cut = joined.in_full and admitted is not None and not admitted.is_short
         is_new = merged is not self.root and not same(merged, self.root)

@@ -1,15 +1,16 @@
 """Usage: how much room the data of each owner takes here, section by section.
 
-The usage of a *slot*, which is what one owner has in one section, is the bytes and the number of
-distinct cells below it. Each slot is counted by itself, so what two owners share is charged to
-both: the sum is an upper bound of the disk, and the figures are the same on every node that has
-the same values.
+A *slot* is what one owner has in one section. Its usage is the bytes and the number of distinct
+cells below it. "Each slot is counted by itself", so what two owners share is charged to both: the
+sum is an upper bound of the disk, and equal on every node that has the same values.
 
-A count is exact for one value of the slot, whose hash it names. When another value is taken, the
-cells that it adds are added to the count, and what it leaves out stays in it until the slot is
-counted anew: when a value would not fit any more, and after each collection of garbage.
+A count is exact for one value of the slot, whose hash it names. When a later value is taken, the
+cells that it adds are counted, and what it leaves out stays in the count until the slot is counted
+anew: when a value would not fit any more, and after each collection of garbage.
 
-What is unsigned in a section has no owner; there only the bytes that strangers added count.
+The unsigned part of a section has no owner; there only the bytes that strangers added count.
+
+Source: docs/design/foreign-data.md "Room".
 """
 
 from __future__ import annotations
@@ -26,15 +27,16 @@ from datalattice.store import Store
 from datalattice.sync.lattice.delta import Fetch, growth
 
 RECOUNT_MS: Final = 60_000
-"""A slot whose values would not fit is counted anew once in this time."""
+"""A slot without room for a value is counted anew at most once in this time."""
 
 _REMEMBERED_MAX: Final = 65_536
+"""Slots of which the time of the last count is remembered."""
 
 UNBOUNDED: Final = 1 << 62
 
 
 class OwnerSlot(NamedTuple):
-    """What one owner has in one section; owner None: what is unsigned there."""
+    """What one owner has in one section; owner None: the unsigned part."""
 
     section: str
     owner: Value
@@ -43,8 +45,9 @@ class OwnerSlot(NamedTuple):
     def key(self) -> bytes:
         """Bytes that name the slot in a table."""
         owner = self.owner
+        # A message asks for the key of a slot about ten times.
         if isinstance(owner, bytes) and len(owner) == PUBLIC_KEY_BYTES:
-            return _key_of(self.section, owner)  # asked for ten times a message
+            return _key_of(self.section, owner)
         return sha3_256(encode(Vector.of((self.section, owner))))
 
 
@@ -55,17 +58,20 @@ def _key_of(section: str, owner: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """What a slot takes: bytes and cells in all; `since` of the bytes came after a full count."""
+    """The bytes and cells of a slot.
+
+    root:  hash of the value that was counted.
+    since: those of the bytes that were added since a full count.
+    """
 
     slot: OwnerSlot
     size_bytes: int
     cells: int
     root: bytes
-    """Hash of the value that was counted."""
     since: int = 0
 
     def plus(self, root: bytes, grown: tuple[int, int]) -> Count:
-        """Return the count of a later value that adds so many bytes and cells."""
+        """Return the count of a later value that adds `grown`: (bytes, cells)."""
         size, cells = grown
         return Count(self.slot, self.size_bytes + size, self.cells + cells, root, self.since + size)
 
@@ -94,16 +100,14 @@ class Usage:
         return 0 if found is None else found.size_bytes
 
     def known(self, slot: OwnerSlot, present: Value) -> Count:
-        """Return the count of a slot whose value is `present`, counted now if it is another's.
-
-        That happens after a crash, once for a slot, so no sender pays for it.
-        """
+        """Return the count of a slot whose value is `present`."""
         root = value_hash(present)
         found = self._counts.get(slot.key)
         if found is not None and found.root == root:
             return found
         if present is None:
             return Count(slot, 0, 0, root)
+        # "After a crash only slots that changed since are counted again": no sender pays for it.
         count = self.exactly(slot, present)
         self.take(count)
         return count
@@ -116,10 +120,10 @@ class Usage:
         bytes_max: int,
         work: Work | None = None,
     ) -> Count | None:
-        """Return the count of a slot in which `value` comes after `present`.
+        """Return the count of a slot in which `value` replaces `present`.
 
-        None: it would have more than `bytes_max` bytes. Before that is said the value is counted
-        exactly, once a minute.
+        None: it would have more than `bytes_max` bytes, also when counted exactly, which is tried
+        once a minute.
         Cost: the difference of the two values, paid from `work`, when given.
         Raises: WorkExceeded: `work` is used up.
         """
@@ -134,7 +138,7 @@ class Usage:
         return None if whole is None else Count(slot, *whole, value_hash(value))
 
     def _may_count(self, slot: OwnerSlot) -> bool:
-        """Return whether a slot may be counted anew, and take note that it is."""
+        """Return whether a slot may be counted anew, and note that it is."""
         now_ms = self._now_ms()
         last_ms = self._counted_ms.get(slot.key)
         if last_ms is not None and 0 <= now_ms - last_ms < RECOUNT_MS:
@@ -144,33 +148,30 @@ class Usage:
         self._counted_ms[slot.key] = now_ms
         return True
 
-    def refreshed(self, slot: OwnerSlot, present: Value) -> bool:
-        """Count a slot whose value is `present` exactly, once a minute; return whether it was."""
+    def refresh(self, slot: OwnerSlot, present: Value) -> None:
+        """Count a slot whose value is `present` exactly, once a minute."""
         found = self._counts.get(slot.key)
-        if found is None or (not found.since and found.root == value_hash(present)):
-            return False
-        if present is None or not self._may_count(slot):
-            return False
-        self.take(self.exactly(slot, present))
-        return True
+        is_exact = found is None or (not found.since and found.root == value_hash(present))
+        if not is_exact and present is not None and self._may_count(slot):
+            self.take(self.exactly(slot, present))
 
     def growth(
         self, present: Value, value: Value, bytes_max: int, work: Work | None = None
     ) -> tuple[int, int] | None:
-        """Return (bytes, cells) that `value` adds to `present`, None when it is more than that.
+        """Return (bytes, cells) that `value` adds to `present`, None beyond `bytes_max` bytes.
 
         Raises: WorkExceeded: `work` is used up.
         """
         return growth(present, value, self._fetch, bytes_max, work) if bytes_max >= 0 else None
 
     def take(self, count: Count) -> None:
-        """Take note of what a slot has now."""
+        """Replace the count of a slot."""
         key = count.slot.key
         self._counts[key] = count
         self._changed.add(key)
 
     def add(self, slot: OwnerSlot, size: int, cells: int) -> Count:
-        """Add to what strangers added to an unsigned part; return what that is now."""
+        """Add to the count of an unsigned part; return the new one."""
         before = self._counts.get(slot.key, Count(slot, 0, 0, b""))
         now = Count(slot, before.size_bytes + size, before.cells + cells, b"")
         self.take(now)
@@ -186,12 +187,12 @@ class Usage:
         return Count(slot, *whole, value_hash(value))
 
     def drop(self, slot: OwnerSlot) -> None:
-        """Forget the count of a slot that is not here any more."""
+        """Forget the count of a slot that is gone."""
         if self._counts.pop(slot.key, None) is not None:
             self._changed.add(slot.key)
 
     def save(self) -> None:
-        """Write down what changed; what cannot be written now is tried again with the next."""
+        """Write changed counts durably; after a failure the next call writes them."""
         changed = list(self._changed)
         rows: dict[bytes, bytes | None] = {}
         for key in changed:
@@ -209,7 +210,7 @@ def _write(count: Count) -> bytes:
 
 
 def _read(row: bytes) -> Count | None:
-    """Return the count in a row, None when there is none to be read: it is counted again."""
+    """Return the count in a row, None if it is malformed: the slot is counted again."""
     try:
         value = decode(row)
     except (BadFormat, MissingData):
