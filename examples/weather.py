@@ -35,7 +35,7 @@ from pyspark.sql import functions as f
 from datalattice import KeyPair, Map, Topics, Value, open_node
 from datalattice.apps.kv import Database, Watch
 from datalattice.client import Folder, connect, read_key, write_key
-from datalattice.node import NodeServer, follow
+from datalattice.node import NodeServer
 from datalattice.pipeline import clear_errors, end_session, read_queue, register, spark_session
 
 if TYPE_CHECKING:
@@ -249,10 +249,11 @@ def run_spark(spark: SparkSession, folder: Path, checkpoint: Path) -> None:
 async def show(watch: Watch) -> None:
     """Print what arrives at the dashboard, when it arrives."""
     count = 0
-    async for change in follow(watch):
-        count += 1
-        if count % 50 == 1:
-            print(f"  dashboard: {change.key} {line_of(change.value)}")
+    async with watch:
+        async for change in watch:
+            count += 1
+            if count % 50 == 1:
+                print(f"  dashboard: {change.key} {line_of(change.value)}")
 
 
 async def run(days: int, folder: Path) -> bool:

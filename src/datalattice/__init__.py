@@ -96,7 +96,7 @@ if TYPE_CHECKING:
         register_section,
         root_lattice,
     )
-    from datalattice.node import follow, open_node
+    from datalattice.node import open_node
 
 
 _HOMES: Final = (
@@ -205,7 +205,6 @@ __all__ = [
     "decode_message",
     "encode",
     "encode_message",
-    "follow",
     "from_json",
     "from_text",
     "open_node",

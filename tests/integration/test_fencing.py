@@ -518,21 +518,21 @@ def test_a_node_is_no_twin_of_its_own_former_starts(tmp_path: Path) -> None:
         for turn in range(3):
             async with device(ONE, tmp_path / "a") as node:
                 await offer(node, turn, turn + 1)
-                assert node._guard.start is not None
-                starts.append(node._guard.start)
+                assert node._fence.start is not None
+                starts.append(node._fence.start)
                 for start in starts:
-                    node._guard.cloned(start)
+                    node._fence.cloned(start)
                 assert node.observer.health == "ok"
         copy = copied(tmp_path / "a", tmp_path / "copy")
         async with device(ONE, copy) as node:
             for start in starts[:-1]:
-                node._guard.cloned(start)
+                node._fence.cloned(start)
             assert await offer(node, 3, 4) == range(3, 4)
-            node._guard.cloned(starts[-1])  # the one that may run on where the copy was made from
+            node._fence.cloned(starts[-1])  # the one that may run on where the copy was made from
             with pytest.raises(IdentityCloned):
                 log_of(node).offer("x")
         async with device(ONE, tmp_path / "a") as node:
-            node._guard.cloned(sign_start(ONE, 12345, 0))
+            node._fence.cloned(sign_start(ONE, 12345, 0))
             with pytest.raises(IdentityCloned):
                 log_of(node).offer("x")
 

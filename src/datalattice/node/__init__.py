@@ -2,7 +2,6 @@
 
 from datalattice.node.backup import Backup
 from datalattice.node.daemon import Daemon
-from datalattice.node.following import Watched, follow
 from datalattice.node.forks import resolve_fork
 from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
 from datalattice.node.observe import Observer
@@ -26,10 +25,8 @@ __all__ = [
     "PeerInfo",
     "TcpTransport",
     "Transport",
-    "Watched",
     "WebResolver",
     "decide",
-    "follow",
     "hosting_document",
     "open_node",
     "refuse_for_good",

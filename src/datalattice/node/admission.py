@@ -116,13 +116,16 @@ class Admission:
         now_s = self._now_s()
         is_wanted = self._wants(public_key)
         guest = InboundPeer(remote, public_key, end, now_s)
+        source = source_of_remote(remote)
         if not is_wanted:  # the operator's own peers are never refused for their address
-            self._check_bans(remote, public_key, now_s)
+            if self._is_banned(public_key, 1, now_s) or self._is_banned(source, BANS_MAX, now_s):
+                text = "cut for a breach of the protocol; come back later"
+                raise NotAdmitted("banned-refused", text)
             if not self._addresses.admit(remote):
                 raise NotAdmitted("addresses-refused", "too many connections from this address")
             guest.is_counted = True
         try:
-            if not is_wanted and source_of_remote(remote) is not None:
+            if not is_wanted and source is not None:
                 self._check_rate(now_s)
             if public_key is not None:
                 self._share_key(public_key, is_wanted)
@@ -162,11 +165,6 @@ class Admission:
 
     def _wants(self, public_key: bytes | None) -> bool:
         return public_key is not None and self._is_wanted(public_key)
-
-    def _check_bans(self, remote: str, public_key: bytes | None, now_s: float) -> None:
-        source = source_of_remote(remote)
-        if self._is_banned(public_key, 1, now_s) or self._is_banned(source, BANS_MAX, now_s):
-            raise NotAdmitted("banned-refused", "cut for a breach of the protocol; come back later")
 
     def _check_rate(self, now_s: float) -> None:
         if not self._arrivals.try_take(1, now_s):

@@ -9,8 +9,7 @@ answers are part of the live value; and again when a peer comes back after a lon
     open      a peer has answered, or none did in time; writes are accepted
     refusing  none did in time, and the folder was copied or has lost commits; writes fail
 
-`Guard` adds what lasts beyond one run: it notes where the store lies, so that a copy is noticed,
-and hears of another node that runs with the same identity.
+`OwnHistory` is what lasts beyond one run: it records where the store lies, so that a copy shows.
 """
 
 from __future__ import annotations
@@ -22,13 +21,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from datalattice.client.fence import WITHOUT_ASKING, OwnHistory, Path
 from datalattice.client.settings import NodeConfig
-from datalattice.clock import Clock
-from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import DataLatticeError, DataLoss, StoreError, Unfenced
 from datalattice.lattice import LOCAL_KEY, P2P_KEY, MergeContext
 from datalattice.node.connection import Connection
@@ -44,26 +40,6 @@ CLONED: Final = "identity-cloned"  # health key
 WROTE_UNASKED: Final = "this folder was written to without having asked a peer; no answer since"
 
 SLACK_S: Final = 1.0  # a write waits this much longer than the fence: the event loop may be busy
-
-
-class Acceptance(Enum):
-    """Why writes are accepted: a peer was asked, none answered in time, or there is none to ask."""
-
-    ASKED = "asked"
-    UNASKED = "unasked"
-    ALONE = "alone"
-
-
-@dataclass(frozen=True, slots=True)
-class FenceTerms:
-    """wait_s: time for an answer. again_s: time without any peer after which to ask again.
-
-    refusal: why writes are refused if no peer answers in time at the start; None to accept them.
-    """
-
-    wait_s: float
-    again_s: float
-    refusal: DataLatticeError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +58,26 @@ class FencePeers:
 class Fence:
     """Whether writes below owners are accepted. Lives on the event loop; `check` on any thread.
 
-    paths: the slots that peers are asked for. on_open: called whenever writes become accepted.
+    paths: the slots that peers are asked for.
     """
 
     def __init__(
         self,
-        peers: FencePeers,
+        config: NodeConfig,
         observer: Observer,
+        history: OwnHistory,
         paths: Sequence[Path],
-        on_open: Callable[[Acceptance], None],
+        peers: FencePeers,
     ) -> None:
-        self._links = peers
-        self._on_open = on_open
+        self._config = config
         self._observer = observer
+        self._history = history
         self._paths = tuple(paths)
+        self._peers = peers
+        # Peers tell this start from that of another node with the same identity.
+        self.start = history.start
+        self._doubt: DataLatticeError | None = None  # why writes need an answer of a peer
+        self._wait_s = 0.0  # time for an answer
         self._decided = threading.Event()
         self._settled = asyncio.Event()
         self._refusals: dict[str, DataLatticeError] = {}
@@ -104,9 +86,10 @@ class Fence:
         self._until_s = 0.0
         self._news = asyncio.Event()
         self._thread = 0
-        self._watching: FenceTerms | None = None  # set while open, until it has to ask again
+        self._is_open = False  # until the peers have to be asked again
         self._alone_since_s: float | None = None
         self._task: asyncio.Task[None] | None = None
+        self._recording: asyncio.Task[None] | None = None
         self.is_asked = False  # whether a peer has answered since the start
 
     # --- for writers --------------------------------------------------------------------------
@@ -142,164 +125,8 @@ class Fence:
 
     # --- life ---------------------------------------------------------------------------------
 
-    def begin(self, terms: FenceTerms) -> None:
-        """Begin to ask. Without slots or peers to ask for, writes are accepted at once."""
-        self._thread = threading.get_ident()
-        if not self._paths or not self._links.wanted():
-            self._open(Acceptance.ALONE)
-            return
-        self._close(terms.wait_s)
-        self._task = asyncio.ensure_future(self._run(terms))
-
-    def woken(self) -> None:
-        """Look at the peers again: a connection was made or ended, or could not be made."""
-        terms = self._watching
-        if terms is not None:
-            if not any(one.connected for one in self._links.wanted()):
-                self._alone_since_s = self._alone_since_s or time.monotonic()
-            elif self._alone_since_s is not None:
-                # At once: the next write must not slip in before the peer is asked.
-                if time.monotonic() - self._alone_since_s >= terms.again_s:
-                    self._watching = None
-                    self._close(terms.wait_s)
-                self._alone_since_s = None
-        self._news.set()
-
-    async def close(self) -> None:
-        """Stop asking; waiting writers go on, to the error that a closed node raises."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._decided.set()
-        self._settled.set()
-
-    # --- asking -------------------------------------------------------------------------------
-
-    async def _run(self, terms: FenceTerms) -> None:
-        await self._round(terms, is_start=True)
-        while True:
-            self._watching, self._alone_since_s = terms, None
-            self.woken()
-            while not self._is_closed():
-                self._news.clear()
-                await self._news.wait()
-            await self._round(terms, is_start=False)
-
-    async def _round(self, terms: FenceTerms, *, is_start: bool) -> None:
-        """Ask until a peer has answered; accept or refuse writes when that takes too long."""
-        is_late = False
-        try:
-            while not self._is_fenced(is_late=is_late):
-                if not is_late and self._left_s() <= 0:
-                    is_late = True
-                    if not any(self._answered()):
-                        self._give_up(terms, is_start=is_start)
-                    continue
-                self._ask_new()
-                self._news.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(None if is_late else self._left_s()):
-                        await self._news.wait()
-        finally:
-            for task in self._asks.values():
-                task.cancel()
-            self._asks.clear()
-        self._reasons.clear()
-        self._open(Acceptance.ASKED)
-
-    def _ask_new(self) -> None:
-        """Ask the peers that were not asked yet."""
-        for connection in self._links.connected():
-            if connection.id not in self._asks:
-                task = asyncio.ensure_future(self._ask(connection))
-                task.add_done_callback(lambda _: self.woken())
-                self._asks[connection.id] = task
-
-    async def _ask(self, connection: Connection) -> bool:
-        """Merge all slots of a peer; return whether that was done before it disconnected."""
-        while True:
-            answers = await asyncio.gather(
-                *(self._links.ask(connection, path) for path in self._paths)
-            )
-            error = next((one for one in answers if one is not None), None)
-            if error is None:
-                return True
-            self._reasons[connection.name] = error
-            if connection not in self._links.connected():
-                return False
-            await asyncio.sleep(SLACK_S)
-
-    def _answered(self) -> list[str]:
-        return [id for id, task in self._asks.items() if task.done() and task.result()]
-
-    def _is_fenced(self, *, is_late: bool) -> bool:
-        """Return whether every connected peer has answered; when late, whether any has."""
-        answered = self._answered()
-        return bool(answered) and (
-            is_late or all(one.id in answered for one in self._links.connected())
-        )
-
-    def _give_up(self, terms: FenceTerms, *, is_start: bool) -> None:
-        reasons = {one.address or "": one.reason for one in self._links.wanted()} | self._reasons
-        asked = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
-        log_event(logging.WARNING, UNFENCED, peers=asked)
-        if is_start and terms.refusal is not None:
-            self.refuse(UNFENCED, terms.refusal)
-            self._decide()
-            return
-        if is_start:
-            self._observer.count("unfenced-starts")
-        self._observer.degrade(UNFENCED, WITHOUT_ASKING)
-        self._open(Acceptance.UNASKED)
-
-    # --- state --------------------------------------------------------------------------------
-
-    def _is_closed(self) -> bool:
-        return self._watching is None
-
-    def _left_s(self) -> float:
-        return self._until_s - time.monotonic()
-
-    def _close(self, wait_s: float) -> None:
-        self._until_s = time.monotonic() + wait_s
-        self._decided.clear()
-
-    def _open(self, outcome: Acceptance) -> None:
-        if outcome is Acceptance.ASKED:
-            self.is_asked = True
-            self._refusals.pop(UNFENCED, None)
-            self._observer.recover(UNFENCED)
-        self._decide()
-        self._on_open(outcome)
-
-    def _decide(self) -> None:
-        self._settled.set()
-        self._decided.set()
-
-
-class Guard:
-    """The fence of one node, and the history of its folder. Lives on the event loop."""
-
-    def __init__(
-        self,
-        config: NodeConfig,
-        observer: Observer,
-        clock: Clock,
-        entropy: Entropy,
-        identity: KeyPair | None,
-        paths: Sequence[Path],
-        peers: FencePeers,
-    ) -> None:
-        self._config = config
-        self._observer = observer
-        self._history = OwnHistory(identity, clock, entropy, is_writer=bool(paths))
-        # Peers tell this start from that of another node with the same identity.
-        self.start = self._history.start
-        self.fence = Fence(peers, observer, paths, self._settled)
-        self._noting: asyncio.Task[None] | None = None
-
     async def look(self, store: Store) -> None:
-        """Note the start, and compare where the store lies now with where it was."""
+        """Record this start in the store, and compare its folder with the one it was in before."""
         if isinstance(store, CellStore):
             try:
                 await asyncio.to_thread(self._history.look, store)
@@ -312,38 +139,155 @@ class Guard:
         return self._history.copy_id
 
     def begin(self) -> None:
-        """Begin to ask the peers, which are known by now."""
+        """Begin to ask. Without slots or peers to ask for, writes are accepted at once."""
         config, history = self._config, self._history
-        doubt = None if config.accept_unfenced else history.doubt()
-        if isinstance(doubt, DataLoss):
+        self._thread = threading.get_ident()
+        self._wait_s = history.wait_s(config)
+        self._doubt = None if config.accept_unfenced else history.doubt()
+        if isinstance(self._doubt, DataLoss):
             # The store lost commits: a write now could reuse an offset. Refused without peers, too.
-            self.fence.refuse(UNFENCED, doubt)
+            self.refuse(UNFENCED, self._doubt)
         if history.was_written_unasked and config.peers:
             self._observer.degrade(UNFENCED, WROTE_UNASKED)
-        self.fence.begin(FenceTerms(history.wait_s(config), config.fence_again_ms / 1e3, doubt))
+        if not self._paths or not self._peers.wanted():
+            self._open()
+            return
+        self._close()
+        self._task = asyncio.ensure_future(self._run())
 
-    def _settled(self, outcome: Acceptance) -> None:
-        """Record on disk that writes were accepted, and whether a peer was asked."""
-
-        def note() -> None:
-            try:
-                self._history.settle(
-                    asked=outcome is Acceptance.ASKED, unasked=outcome is Acceptance.UNASKED
-                )
-            except StoreError as error:
-                self._observer.failed(error)
-
-        self._noting = asyncio.ensure_future(asyncio.to_thread(note))
+    def woken(self) -> None:
+        """Look at the peers again: a connection was made or ended, or could not be made."""
+        if self._is_open:
+            if not any(one.connected for one in self._peers.wanted()):
+                self._alone_since_s = self._alone_since_s or time.monotonic()
+            elif self._alone_since_s is not None:
+                # At once: the next write must not slip in before the peer is asked.
+                if time.monotonic() - self._alone_since_s >= self._config.fence_again_ms / 1e3:
+                    self._is_open = False
+                    self._close()
+                self._alone_since_s = None
+        self._news.set()
 
     def cloned(self, twin: Start) -> None:
         """Take in a start that was signed with this node's identity, as a peer relays it."""
         error = self._history.twin(twin)
         if error is not None:
             self._observer.count("identity-cloned")
-            self.fence.refuse(CLONED, error)
+            self.refuse(CLONED, error)
 
     async def close(self) -> None:
-        """Stop asking."""
-        await self.fence.close()
-        if self._noting is not None:
-            await self._noting
+        """Stop asking; waiting writers go on, to the error that a closed node raises."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._decided.set()
+        self._settled.set()
+        if self._recording is not None:
+            await self._recording
+
+    # --- asking -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        await self._round(is_start=True)
+        while True:
+            self._is_open, self._alone_since_s = True, None
+            self.woken()
+            while self._is_open:
+                self._news.clear()
+                await self._news.wait()
+            await self._round(is_start=False)
+
+    async def _round(self, *, is_start: bool) -> None:
+        """Ask until a peer has answered; accept or refuse writes when that takes too long."""
+        is_late = False
+        try:
+            while not self._is_fenced(is_late=is_late):
+                if not is_late and self._left_s() <= 0:
+                    is_late = True
+                    if not any(self._answered()):
+                        self._give_up(is_start=is_start)
+                    continue
+                self._ask_new()
+                self._news.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if is_late else self._left_s()):
+                        await self._news.wait()
+        finally:
+            for task in self._asks.values():
+                task.cancel()
+            self._asks.clear()
+        self._reasons.clear()
+        self.is_asked = True
+        self._refusals.pop(UNFENCED, None)
+        self._observer.recover(UNFENCED)
+        self._open(asked=True)
+
+    def _ask_new(self) -> None:
+        """Ask the peers that were not asked yet."""
+        for connection in self._peers.connected():
+            if connection.id not in self._asks:
+                task = asyncio.ensure_future(self._ask(connection))
+                task.add_done_callback(lambda _: self.woken())
+                self._asks[connection.id] = task
+
+    async def _ask(self, connection: Connection) -> bool:
+        """Merge all slots of a peer; return whether that was done before it disconnected."""
+        while True:
+            answers = await asyncio.gather(
+                *(self._peers.ask(connection, path) for path in self._paths)
+            )
+            error = next((one for one in answers if one is not None), None)
+            if error is None:
+                return True
+            self._reasons[connection.name] = error
+            if connection not in self._peers.connected():
+                return False
+            await asyncio.sleep(SLACK_S)
+
+    def _answered(self) -> list[str]:
+        return [id for id, task in self._asks.items() if task.done() and task.result()]
+
+    def _is_fenced(self, *, is_late: bool) -> bool:
+        """Return whether every connected peer has answered; when late, whether any has."""
+        answered = self._answered()
+        return bool(answered) and (
+            is_late or all(one.id in answered for one in self._peers.connected())
+        )
+
+    def _give_up(self, *, is_start: bool) -> None:
+        reasons = {one.address or "": one.reason for one in self._peers.wanted()} | self._reasons
+        asked = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+        log_event(logging.WARNING, UNFENCED, peers=asked)
+        if is_start and self._doubt is not None:
+            self.refuse(UNFENCED, self._doubt)
+            self._decide()
+            return
+        if is_start:
+            self._observer.count("unfenced-starts")
+        self._observer.degrade(UNFENCED, WITHOUT_ASKING)
+        self._open(unasked=True)
+
+    # --- state --------------------------------------------------------------------------------
+
+    def _left_s(self) -> float:
+        return self._until_s - time.monotonic()
+
+    def _close(self) -> None:
+        self._until_s = time.monotonic() + self._wait_s
+        self._decided.clear()
+
+    def _open(self, *, asked: bool = False, unasked: bool = False) -> None:
+        """Accept writes, and record on disk whether a peer was asked."""
+
+        def record() -> None:
+            try:
+                self._history.settle(asked=asked, unasked=unasked)
+            except StoreError as error:
+                self._observer.failed(error)
+
+        self._decide()
+        self._recording = asyncio.ensure_future(asyncio.to_thread(record))
+
+    def _decide(self) -> None:
+        self._settled.set()
+        self._decided.set()

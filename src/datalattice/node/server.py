@@ -25,7 +25,7 @@ from typing import Final, Self, TypeVar
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Value
 from datalattice.client import Progress
-from datalattice.client.fence import owned_paths
+from datalattice.client.fence import OwnHistory, owned_paths
 from datalattice.client.settings import NodeConfig, parse_owner, partial_paths
 from datalattice.clock import Clock, SystemClock
 from datalattice.crypto import Entropy, KeyPair, KeyRing, SystemEntropy
@@ -43,7 +43,7 @@ from datalattice.lattice import Lattice, MergeContext, root_lattice
 from datalattice.node.backup import Backup
 from datalattice.node.connection import Connection
 from datalattice.node.directory import publish
-from datalattice.node.fencing import FencePeers, Guard
+from datalattice.node.fencing import Fence, FencePeers
 from datalattice.node.grids import AuthorityWatch, web_keys
 from datalattice.node.heal import Healer
 from datalattice.node.hosts import Host, Hosts
@@ -181,16 +181,15 @@ class NodeServer:
         self._watched_owners = frozenset(map(parse_owner, config.watched_owners))
         self._backing: list[Backup] = []  # those that were started
         self._pulls = PullWaiters()
-        self._guard = Guard(
+        paths = owned_paths(self._lattice, self._context)
+        self._fence = Fence(
             config,
             self.observer,
-            self.clock,
-            self._entropy,
-            self.identity,
-            owned_paths(self._lattice, self._context),
+            OwnHistory(self.identity, self.clock, self._entropy, is_writer=bool(paths)),
+            paths,
             FencePeers(lambda: self.peers, self._network.to_peers, self._ask_for),
         )
-        self._network.peers.changed = self._guard.fence.woken
+        self._network.peers.changed = self._fence.woken
         self._changed = asyncio.Event()
         self._watcher_count = 0
         self._closing = False
@@ -202,7 +201,7 @@ class NodeServer:
     async def __aenter__(self) -> Self:
         await self.start()
         try:
-            await self._guard.fence.settled()
+            await self._fence.settled()
         except BaseException:
             await self.close()
             raise
@@ -230,7 +229,7 @@ class NodeServer:
                 wait_s=WRITER_WAIT_S,
             )
         try:
-            await self._guard.look(self._store)
+            await self._fence.look(self._store)
             self._host = await self._lattice_host()
             for backup in self.backups:
                 backup.start(self._store, self.observer, self._lattice)
@@ -256,7 +255,7 @@ class NodeServer:
                 with contextlib.suppress(StoreFull):
                     await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
             await self._network.connect(lambda: self.root, self.changed)
-            self._guard.begin()
+            self._fence.begin()
         except BaseException:
             await self.close()
             raise
@@ -267,13 +266,13 @@ class NodeServer:
             LatticeReplica,
             self._store,
             self._lattice,
-            self._context.of_copy(self._guard.copy_id),
+            self._context.of_copy(self._fence.copy_id),
             self._on_sync,
             self.config.hosting,
             self.clock,
             None,
             self._watches,
-            self._guard.fence.check,
+            self._fence.check,
             self.config.message_bytes_max,
         )
         self.observer.checks[FORKS] = lambda: fork_trouble(self._replica.evidence)
@@ -281,7 +280,7 @@ class NodeServer:
         def failed(error: Exception) -> None:
             self._healer.failed(error)  # made below: it needs the lane of the host
 
-        start, pace = self._guard.start, self.config.pace
+        start, pace = self._fence.start, self.config.pace
         protocol = LatticeProtocol(
             self.clock, self.config.dialect, pace, self.identity, self._entropy, start
         )
@@ -318,7 +317,7 @@ class NodeServer:
         failure: StoreError | TimeoutError | None = None
         log_event(logging.INFO, "stopping", root_hash=self.root_hash)
         try:
-            await self._guard.close()
+            await self._fence.close()
             if self._authority is not None:
                 await self._authority.close()
             await self.monitor.close()
@@ -392,13 +391,13 @@ class NodeServer:
         Raises: Unfenced: the folder was copied, restored or moved, and no peer could be asked.
                 IdentityCloned: another node runs with the identity of this one.
         """
-        await self._guard.fence.settled()
-        self._guard.fence.raise_refusal()
+        await self._fence.settled()
+        self._fence.raise_refusal()
 
     @property
     def is_fenced(self) -> bool:
         """Whether a peer has answered, since the start, what owners here wrote elsewhere."""
-        return self._guard.fence.is_asked
+        return self._fence.is_asked
 
     async def _ask_for(self, connection: Connection, path: tuple[Value, ...]) -> str | None:
         return await self._pulls.ask(self._host, connection, path, is_strict=True)
@@ -643,7 +642,7 @@ class NodeServer:
             self._pulls.finished(token, error)
         for twin in effects.twins:
             assert isinstance(twin, Start)
-            self._guard.cloned(twin)
+            self._fence.cloned(twin)
         if effects.changed:
             self._changed.set()
             self._changed = asyncio.Event()
