@@ -37,8 +37,8 @@ from datalattice.cells import (
 )
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, MissingData
+from datalattice.testing.dice import Dice
 from datalattice.testing.malformed import cells_of, mutated, value_of, with_cell
-from datalattice.testing.sim.dice import Dice
 from datalattice.testing.strategies import pattern_bytes, values
 
 LONG = "x" * 150

@@ -6,8 +6,8 @@ import pytest
 
 from datalattice.sync.lattice.conversation import LatticeConversation
 from datalattice.sync.replica import FETCHES
+from datalattice.testing.dice import Dice
 from datalattice.testing.sim import Faults, Simulation
-from datalattice.testing.sim.dice import Dice
 
 
 def cluster(seed: int, *, hostile: int = 0) -> Simulation:

@@ -6,8 +6,8 @@ seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Final
 
 from datalattice.apps.dlfs import Drive
 from datalattice.apps.kv import Database
@@ -17,21 +17,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError, WrongType
 from datalattice.lattice import TIMESTAMP, Lattice
 from datalattice.testing.clocks import StoppedClock
-
-T = TypeVar("T")
-
-
-class Chance(Protocol):
-    """Where random choices come from; a `random.Random` is one."""
-
-    def randrange(self, start: int, stop: int | None = None, /) -> int:
-        """Return a number below `start`, or between the two."""
-        ...
-
-    def choice(self, options: Sequence[T], /) -> T:
-        """Return one of the options."""
-        ...
-
+from datalattice.testing.dice import Chance
 
 Write = Callable[[RootLattice, Chance, StoppedClock], None]
 

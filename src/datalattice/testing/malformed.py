@@ -6,8 +6,7 @@ above it is written anew, so that all hashes are right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Mapping
 
 from datalattice.cells import (
     Index,
@@ -27,26 +26,9 @@ from datalattice.crypto import KeyPair, sha3_256
 from datalattice.errors import BadFormat
 from datalattice.lattice import get_in
 from datalattice.limits import EMBEDDED_BYTES_MAX
-
-T = TypeVar("T")
+from datalattice.testing.dice import Dice
 
 _KV, _BLOB = Keyword("kv"), b"b" * 200
-
-
-class RandomSource(Protocol):
-    """What is drawn from: `testing.sim.Dice`, with a seed."""
-
-    def below(self, count: int) -> int:
-        """Return a number from 0 to `count` - 1."""
-        ...
-
-    def chance(self, probability: float) -> bool:
-        """Return True with this probability."""
-        ...
-
-    def pick(self, choices: Sequence[T]) -> T:
-        """Return one of `choices`."""
-        ...
 
 
 Below = dict[bytes, bytes]
@@ -130,7 +112,7 @@ def _renamed(encoding: bytes, names: Mapping[bytes, bytes]) -> bytes:
     return encoding
 
 
-def mutated(value: Value, dice: RandomSource, strangers: Mapping[bytes, bytes]) -> Value:
+def mutated(value: Value, dice: Dice, strangers: Mapping[bytes, bytes]) -> Value:
     """Return a value with one of its cells changed at random; each cell is well formed by itself.
 
     strangers: cells that may take the place of others.
@@ -155,7 +137,7 @@ def mutated(value: Value, dice: RandomSource, strangers: Mapping[bytes, bytes]) 
             continue
 
 
-def _mutated_cell(encoding: bytes, pool: list[bytes], dice: RandomSource) -> bytes:
+def _mutated_cell(encoding: bytes, pool: list[bytes], dice: Dice) -> bytes:
     refs = references(encoding)
     kind = dice.below(4 if refs else 2)
     if kind == 0:

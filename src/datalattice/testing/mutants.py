@@ -5,39 +5,18 @@ The cells above the changed one are hashed again, as whoever sends a malformed t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
-
 from datalattice.cells import Value, decode, encode, references, value_hash
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat
 from datalattice.testing.cells_kit import CellDict
-
-T = TypeVar("T")
-
-
-class Random(Protocol):
-    """What is drawn from: `random.Random`, with a seed."""
-
-    def randrange(self, start: int, stop: int | None = None, /) -> int:
-        """Return an integer from `start` (from 0) on, below `stop`."""
-        ...
-
-    def choice(self, seq: Sequence[T], /) -> T:
-        """Return one of them."""
-        ...
-
-    def sample(self, population: Sequence[T], k: int, /) -> list[T]:
-        """Return `k` different ones."""
-        ...
-
+from datalattice.testing.dice import Chance
 
 _KEY_HEAD = b"\x31\x20"  # of a Blob of 32 bytes, as hashes stand in a tree
 _REF_TAG = 0x20
 _HASH_BYTES = 32
 
 
-def mutant(value: Value, random: Random) -> Value:
+def mutant(value: Value, random: Chance) -> Value:
     """Return `value` with one cell changed at random; nil when the bytes are no longer a value.
 
     Cells below it load from memory, and no two calls share any.
@@ -76,7 +55,7 @@ def _kept(encoding: bytes, cells: CellDict) -> bytes:
     return hash
 
 
-def _mutated(data: bytes, cells: CellDict, random: Random) -> bytes:
+def _mutated(data: bytes, cells: CellDict, random: Chance) -> bytes:
     """Return an encoding with one thing changed."""
     way = random.randrange(6)
     if way == 0:
@@ -93,7 +72,7 @@ def _mutated(data: bytes, cells: CellDict, random: Random) -> bytes:
     return _another_head(data, random)
 
 
-def _another_key(data: bytes, random: Random) -> bytes:
+def _another_key(data: bytes, random: Chance) -> bytes:
     """Return a cell in which one key of 32 bytes has another digit, most often its first."""
     found = [at for at in range(len(data) - 33) if data[at : at + 2] == _KEY_HEAD]
     if not found:
@@ -103,7 +82,7 @@ def _another_key(data: bytes, random: Random) -> bytes:
     return data[:at] + bytes((data[at] ^ mask,)) + data[at + 1 :]
 
 
-def _another_child(data: bytes, cells: CellDict, random: Random) -> bytes:
+def _another_child(data: bytes, cells: CellDict, random: Chance) -> bytes:
     """Return a cell that refers to another of the cells at hand in the place of one of its own."""
     refs = references(data)
     if not refs:
@@ -111,7 +90,7 @@ def _another_child(data: bytes, cells: CellDict, random: Random) -> bytes:
     return data.replace(random.choice(refs), random.choice(sorted(cells)), 1)
 
 
-def _swapped(data: bytes, random: Random) -> bytes:
+def _swapped(data: bytes, random: Chance) -> bytes:
     """Return a cell in which two references change places."""
     refs = references(data)
     if len(refs) < 2:
@@ -121,7 +100,7 @@ def _swapped(data: bytes, random: Random) -> bytes:
     return data.replace(a, mark, 1).replace(b, a, 1).replace(mark, b, 1)
 
 
-def _another_head(data: bytes, random: Random) -> bytes:
+def _another_head(data: bytes, random: Chance) -> bytes:
     """Return a cell with another count, depth or mask: they are among its first bytes."""
     at = random.randrange(1, min(len(data), 8)) if len(data) > 1 else 0
     change = random.choice((-1, 1, 2, -2, 16, -16))

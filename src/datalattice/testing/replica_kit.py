@@ -22,7 +22,7 @@ from datalattice.sync import (
     Why,
     WireProtocol,
 )
-from datalattice.testing.sim.dice import Dice
+from datalattice.testing.dice import Dice
 
 STEPS: Final = 60
 """Things that happen in one check."""

@@ -26,8 +26,8 @@ from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.sync.lattice import incomplete
 from datalattice.sync.lattice.incomplete import Completion, IncompleteCells
+from datalattice.testing.dice import Dice
 from datalattice.testing.malformed import Below, cells_of, mutated, value_of, with_cell
-from datalattice.testing.sim.dice import Dice
 
 LONG = "x" * 150
 

@@ -6,9 +6,9 @@
 See docs/simulation.md.
 """
 
+from datalattice.testing.dice import Dice
 from datalattice.testing.sim.campaign import replay, run_campaign, scenario
 from datalattice.testing.sim.checkers import SimChecker, Violation
-from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.lattice import LatticeHost
 from datalattice.testing.sim.lattice_checkers import (

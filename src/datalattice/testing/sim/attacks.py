@@ -22,7 +22,7 @@ from datalattice.cells import (
 from datalattice.crypto import SIGNATURE_BYTES, KeyPair
 from datalattice.lattice import LOCAL_KEY, TIMESTAMP, did_of, local_slot
 from datalattice.store import MemoryStore
-from datalattice.testing.sim.dice import Dice
+from datalattice.testing.dice import Dice
 from datalattice.testing.sim.node import MESSAGE_BYTES_MAX, SimNode
 from datalattice.testing.sim.timeline import EPOCH_MS
 from datalattice.wire import (

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final, TextIO
 
 from datalattice.cells import Cell
+from datalattice.testing.dice import Dice
 from datalattice.testing.sim.counting import counters_kind
-from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.faults import Faults
 from datalattice.testing.sim.node import ReplicaKind
 from datalattice.testing.sim.simulation import SimOutcome, Simulation, standard_kind

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from datalattice.sync import Replica, WireProtocol
 from datalattice.testing.counters import Counters, CountFile, JsonProtocol, part_of
-from datalattice.testing.sim.dice import Dice
+from datalattice.testing.dice import Dice
 from datalattice.testing.sim.network import HostName
 from datalattice.testing.sim.neutral_checkers import neutral_checkers
 from datalattice.testing.sim.node import KindWatch, ReplicaKind, SimHost, SimNode

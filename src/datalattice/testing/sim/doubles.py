@@ -6,8 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Final
 
+from datalattice.testing.dice import Dice
 from datalattice.testing.disk import SimDisk
-from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.node import SimNode, SimWorld
 
 RESTORES_MAX: Final = 2

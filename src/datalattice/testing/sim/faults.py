@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from datalattice.testing.sim.dice import Dice
+from datalattice.testing.dice import Dice
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Final
 
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, LimitExceeded
+from datalattice.testing.dice import Dice
 from datalattice.testing.sim.attacks import ATTACKS, Knowledge
-from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.network import HostName, SimNetwork
 from datalattice.testing.sim.node import SimNode
 from datalattice.testing.sim.poison import POISON

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
-from datalattice.testing.sim.dice import Dice
+from datalattice.testing.dice import Dice
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.timeline import Timeline
 
@@ -35,7 +35,7 @@ _FIRST: Final = -1
 
 
 class End(Protocol):
-    """Somebody who has connections."""
+    """A node or peer with connections."""
 
     @property
     def name(self) -> str:

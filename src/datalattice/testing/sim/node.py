@@ -31,9 +31,9 @@ from datalattice.sync import (
     Replicator,
     WireProtocol,
 )
+from datalattice.testing.dice import Dice
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 from datalattice.testing.sim.checkers import SimChecker, Violation
-from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.network import LATTICE, HostName, SimNetwork
 from datalattice.testing.sim.timeline import SimClock, Timeline
 from datalattice.wire import FrameBuffer, encode_frame

@@ -30,9 +30,9 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, MissingData
 from datalattice.lattice import MergeContext, get_in, root_lattice
 from datalattice.testing.bombs import database_bomb, drive_bomb, pair_bomb, queue_bombs
+from datalattice.testing.dice import Dice
 from datalattice.testing.malformed import Below, cells_of, mutated, value_of, with_cell
 from datalattice.testing.sim.attacks import DATA, QUEUE, Attack, Knowledge
-from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.timeline import SimClock
 from datalattice.wire import encode_announcement, encode_frame
 

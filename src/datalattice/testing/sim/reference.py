@@ -16,9 +16,9 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import LimitExceeded, ProtocolViolation
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.sync import LatticeReplica
+from datalattice.testing.dice import Dice
 from datalattice.testing.reference import ReferencePeer
 from datalattice.testing.sim.checkers import Violation
-from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.lattice import honest_part
 from datalattice.testing.sim.network import HostName, SimNetwork
 from datalattice.testing.sim.timeline import SimClock, Timeline

@@ -20,8 +20,8 @@ from typing import Final
 
 from datalattice.lattice import Lattice, root_lattice
 from datalattice.sync import BROADCAST_DELAY_MS, Pace
+from datalattice.testing.dice import Dice
 from datalattice.testing.sim.checkers import SimChecker, Violation
-from datalattice.testing.sim.dice import Dice
 from datalattice.testing.sim.doubles import Doubles
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.hostile import HostilePeer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from datalattice.testing.sim.dice import Dice
+from datalattice.testing.dice import Dice
 
 Topology = list[tuple[int, int]]
 

@@ -18,7 +18,7 @@ from datalattice.lattice import (
     root_lattice,
     set_local,
 )
-from datalattice.testing.sim.dice import Dice
+from datalattice.testing.dice import Dice
 from datalattice.testing.sim.lattice_checkers import LOCAL_MARK
 from datalattice.testing.sim.node import SimNode
 

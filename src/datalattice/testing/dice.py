@@ -1,14 +1,13 @@
-"""Dice: every choice of a simulation, from one seed.
+"""Dice: every random choice of a simulation or kit, from one seed.
 
-Each part of a simulation has dice of its own (`fork`), so that one more choice in one part leaves
-the others as they were. Nothing here depends on the interpreter: the same seed gives the same
-choices on every machine.
+Each part of a simulation has its own dice (`fork`), so that one more choice in one part does not
+change the others. The same seed gives the same choices on every machine and interpreter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from datalattice.crypto import sha3_256
 
@@ -61,3 +60,19 @@ class Dice:
         """Return `count` bytes."""
         words = (count + 7) // 8
         return b"".join(self.bits().to_bytes(8, "big") for _ in range(words))[:count]
+
+
+class Chance(Protocol):
+    """The part of `random.Random` that generators of values use."""
+
+    def randrange(self, start: int, stop: int | None = None, /) -> int:
+        """Return a number below `start`, or from `start` and below `stop`."""
+        ...
+
+    def choice(self, seq: Sequence[T], /) -> T:
+        """Return one of `seq`."""
+        ...
+
+    def sample(self, population: Sequence[T], k: int, /) -> list[T]:
+        """Return `k` different ones of `population`."""
+        ...
