@@ -171,7 +171,7 @@ def test_a_web_venue_is_taken_once_its_document_is_known() -> None:
         good = node_of(0, MemoryStore(), verifier=keys)
         other = node_of(4, MemoryStore())
         async with good, other:
-            venue = Venue.at(other.cursor, KEYS[4], did)
+            venue = Venue.at(other.cursor, did, key_pair=KEYS[4])
             asset = venue.register('{"name":"of the web"}')
             await other.sync()
             good.add_peer(other.address)
@@ -215,7 +215,7 @@ def test_a_node_fetches_documents_only_when_it_is_set_to(setting: str) -> None:
             good._authority._interval_s = 0.05
         other = node_of(4, MemoryStore())
         async with good, other:
-            venue = Venue.at(other.cursor, KEYS[4], did)
+            venue = Venue.at(other.cursor, did, key_pair=KEYS[4])
             asset = venue.register('{"name":"of the web"}')
             await other.sync()
             good.add_peer(other.address)

@@ -15,7 +15,7 @@ Source: docs/design/front-door.md "Handles".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from datalattice.cells import Value, to_cell
 from datalattice.cursors import LatticeCursor
@@ -118,6 +118,10 @@ class Binding(Protocol):
         """
         ...
 
+    def file_system(self, drive: object) -> Any:
+        """Return a drive as an fsspec file system."""
+        ...
+
     def report(self, event: MergeNotice) -> None:
         """Pass a report to `node.events()`."""
         ...
@@ -141,10 +145,11 @@ def handle_text(
     It never raises: what `state` raises stands in its place.
     """
     try:
+        title = f"{kind} {name}" if name else kind
         shown = _owner_text(owner, binding)
         if binding is not None and binding.is_read_only:
             shown += " (read only)"
-        return f"<{kind} {name}{shown}: {state()}>"
+        return f"<{title}{shown}: {state()}>"
     except Exception as error:  # noqa: BLE001 - a debugger calls it at any time, also after close
         return f"<{kind} {name}: {type(error).__name__}>"
 

@@ -227,11 +227,11 @@ def _opened(
         if did is None and folder.key_path.exists():
             did = did_of(read_key(folder.key_path).public_key)
         if did is None:
-            known = list(Venue.at(cursor, did=_ANY_DID).view())
+            known = list(Venue.at(cursor, _ANY_DID).view())
             if len(known) != 1:
                 raise UsageError(f"{len(known)} venues are in the grid; name one with --venue")
             did = known[0]
-        yield Venue.at(cursor, did=did, keys=keys)
+        yield Venue.at(cursor, did, keys=keys)
 
 
 _ANY_DID: Final = did_of(bytes(32))

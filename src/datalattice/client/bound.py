@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from itertools import count
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from datalattice.apps import Owner
+from datalattice.apps.dlfs import Drive
 from datalattice.cells import Value
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.liveroot import DelayedWrites, Draft, LiveRoot, Work
@@ -268,6 +269,14 @@ class NodeBinding:
     def hold(self, name: str) -> Callable[[], None]:
         """Take the lock with this name on this machine; return what gives it back."""
         return self._data.hold(name)
+
+    def file_system(self, drive: object) -> Any:
+        """Return a drive as an fsspec file system."""
+        # fsspec takes as long to import as the rest of the client.
+        from datalattice.client.drives.filesystem import DLFSFileSystem
+
+        assert isinstance(drive, Drive)
+        return DLFSFileSystem(drive=drive, read_only=self.is_read_only)
 
     def report(self, event: MergeNotice) -> None:
         """Keep a report for `Node.events`."""

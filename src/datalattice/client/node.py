@@ -185,11 +185,11 @@ class Node:
 
     def database(self, name: str, *, owner: object = None) -> Database:
         """Return a database: a mutable mapping, with hashes, sets, lists and counters."""
-        return Database.at(*self._place(owner), name)
+        return Database.at(*self._place(owner), name, binding=self._binding)
 
     def drive(self, name: str, *, owner: object = None) -> Drive:
         """Return a drive: a file system."""
-        return Drive.at(*self._place(owner), name)
+        return Drive.at(*self._place(owner), name, binding=self._binding)
 
     def venue(self, did: str | None = None) -> Venue:
         """Return a venue of the grid, by default that of the own DID."""
@@ -198,7 +198,7 @@ class Node:
             did = did_of(self._binding.own)
         is_own = keys is not None and did == did_of(keys.owner.public_key)
         pair = keys.owner if keys is not None and is_own else None
-        return Venue.at(self._binding.root, pair, did)
+        return Venue.at(self._binding.root, did, key_pair=pair, binding=self._binding)
 
     def cursor(self, *keys: object) -> LatticeCursor:
         """Return the cursor on the value at `keys`; without keys, on the root."""

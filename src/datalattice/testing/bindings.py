@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from datalattice.apps.binding import Owner
+from datalattice.apps.dlfs import Drive
 from datalattice.apps.queue import Feed, Queue, Topic
 from datalattice.cells import Value
+from datalattice.client.drives.filesystem import DLFSFileSystem
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import LatticeCursor, RootLattice
@@ -89,6 +91,11 @@ class MemoryBinding:
             raise StoreLocked(f"{name} is taken")
         self.held.add(name)
         return lambda: self.held.discard(name)
+
+    def file_system(self, drive: object) -> Any:
+        """Return a drive as an fsspec file system."""
+        assert isinstance(drive, Drive)
+        return DLFSFileSystem(drive=drive)
 
     def report(self, event: MergeNotice) -> None:
         """Keep a report."""

@@ -42,7 +42,7 @@ from datalattice.errors import (
     TypeMismatch,
     UsageError,
 )
-from datalattice.lattice import VALUE, MergeContext, root_lattice
+from datalattice.lattice import MergeContext, root_lattice
 from datalattice.store import CellStore, MemoryStore
 
 
@@ -421,7 +421,8 @@ def test_drives_stand_below_their_owner(clock: Hand) -> None:
     assert root.get() is None
     assert drive_names(root, keys.public_key) == []
     drive.write("/f", b"1")
-    other = Drive.connect(root.path("fs", keys.public_key, VALUE), "other", clock)
+    other = Drive.at(root, keys.public_key, "other", clock)
+    other.ensure()
     assert other.stat("/").modified_ms == 10
     again = other.cursor.get()
     other.ensure()

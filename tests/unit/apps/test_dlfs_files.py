@@ -106,16 +106,39 @@ def test_many_small_writes_are_few_updates(drive: Drive) -> None:
     assert len({id(value) for value in seen}) <= 5
 
 
-@pytest.mark.parametrize("mode", ["", "r", "w", "rt", "rwb", "b", "wbx", "r+"])
+@pytest.mark.parametrize("mode", ["", "t", "rw", "rtt", "rwb", "rbt", "b", "wbx", "r++"])
 def test_other_modes_are_refused(drive: Drive, mode: str) -> None:
     with pytest.raises(UsageError, match="is not one of rb, wb, ab, xb"):
         drive.open("/f", mode)
     assert drive.read("/f") == b"first\nsecond\n"
 
 
+def test_text_is_read_and_written(drive: Drive) -> None:
+    with drive.open("/t", "w") as file:
+        file.write("Ærø\nOslo\r\n")
+    assert drive.read("/t") == "Ærø\nOslo\r\n".encode()  # line ends as given, on any machine
+    with drive.open("/t", "r") as file:
+        assert list(file) == ["Ærø\n", "Oslo\n"]
+    with drive.open("/t", "rt", newline="") as file:
+        assert list(file) == ["Ærø\n", "Oslo\r\n"]
+    with drive.open("/t", "a+", encoding="latin-1") as file:
+        file.write("ø")
+    assert drive.read("/t").endswith(b"\r\n\xf8")
+    with drive.open("/t", "r", errors="replace") as file:
+        assert file.read().endswith("\N{REPLACEMENT CHARACTER}")
+    with pytest.raises(AlreadyExists):
+        drive.open("/t", "x")
+    with drive.open("/f", "t+r") as file:
+        assert file.readline() == "first\n"
+
+
 def test_bad_arguments_are_refused(drive: Drive) -> None:
     with pytest.raises(UsageError, match="buffering"):
         drive.open("/f", "rb", 1)
+    with pytest.raises(UsageError, match="buffering"):
+        drive.open("/f", "r", 0)
+    with pytest.raises(UsageError, match="are those of text"):
+        drive.open("/f", "rb", encoding="utf-8")
     with drive.open("/f", "rb", 0) as file:
         with pytest.raises(UsageError, match="position is negative"):
             file.seek(-1)

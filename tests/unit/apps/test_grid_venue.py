@@ -342,11 +342,11 @@ def test_wrong_jobs_are_refused() -> None:
 def test_a_venue_writes_with_its_own_key_only() -> None:
     with pytest.raises(NoSigningKey, match="is not that of"):
         Venue.create(KEYS[0], DIDS[1])
-    with pytest.raises(UsageError, match="neither"):
-        Venue.at(RootLattice(GRID_ROOT, None))
+    with pytest.raises(UsageError, match="the DID of a venue"):
+        Venue.at(RootLattice(GRID_ROOT, None), "north")
     with pytest.raises(UsageError, match="the DID of a venue"):
         Venue.create(KEYS[0], "did:example:1")
-    reader = Venue.at(RootLattice(root_lattice(), None), did=DIDS[0])
+    reader = Venue.at(RootLattice(root_lattice(), None), DIDS[0])
     for call in (
         lambda: reader.register("{}"),
         lambda: reader.create_job(),  # noqa: PLW0108 - all of one form

@@ -205,7 +205,7 @@ def test_venues_of_the_web_are_verified_when_that_is_wanted(
         did = f"did:web:127.0.0.1%3A{server.server_port}"
         with CellStore.open(tmp_path / "home" / "store") as store:
             cursor = RootLattice(root_lattice(), store.root(), MergeContext(key_pair=keys))
-            Venue.at(cursor, keys, did).register('{"a":1}')
+            Venue.at(cursor, did, key_pair=keys).register('{"a":1}')
             store.commit(cursor.get())
         assert "not-owner" in lattice("venue", "verify").out
         monkeypatch.setenv("LATTICE_DID_WEB", "loopback")

@@ -65,7 +65,7 @@ def test_a_venue_is_edited_through_its_running_node(tmp_path: Path) -> None:
 
     def work(node: NodeServer) -> None:
         asset = edit(folder, change)
-        beside = Venue.at(node.cursor, did=did_of(KEY.public_key))
+        beside = Venue.at(node.cursor, KEY.public_key)
         assert beside.content(asset) == content
         with pytest.raises(DataLatticeError, match="may not sign for its owner"):
             edit(folder, forge)

@@ -8,13 +8,14 @@ Source: CAD028 "Drives", "Operations", "Merge"; docs/dlfs.md "Drives", "Operatio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import BinaryIO, Final, Self
+from typing import IO, Any, BinaryIO, Final, Self, TextIO, overload
 
+from datalattice.apps.binding import Binding, bound, handle_text, owner_cell
 from datalattice.apps.dlfs import tree
-from datalattice.apps.dlfs.files import open_file
+from datalattice.apps.dlfs.files import BinaryMode, TextMode, open_file
 from datalattice.apps.dlfs.lattice import FS_SECTION, DLFSLattice
 from datalattice.apps.dlfs.merging import time_of
-from datalattice.apps.dlfs.node import ZERO_NODE, Content, Node, is_name, make_directory
+from datalattice.apps.dlfs.node import ZERO_NODE, Content, Node, is_name, make_directory, read_node
 from datalattice.apps.dlfs.paths import PathLike, join_path, split_path
 from datalattice.apps.dlfs.reading import DriveReader
 from datalattice.cells import (
@@ -53,12 +54,22 @@ class Drive(DriveReader):
     rest is being written, so that a store can save them early.
     """
 
-    __slots__ = ("_clock", "_last_ms", "_stage")
+    __slots__ = ("_binding", "_clock", "_last_ms", "_name", "_owner", "_stage")
 
     def __init__(
-        self, cursor: LatticeCursor, clock: Clock | None = None, *, stage: Stage | None = None
+        self,
+        cursor: LatticeCursor,
+        clock: Clock | None = None,
+        *,
+        name: str = "",
+        owner: object = None,
+        stage: Stage | None = None,
+        binding: Binding | None = None,
     ) -> None:
         super().__init__(cursor)
+        self._name: Final = name
+        self._owner: Final = owner_cell(owner)
+        self._binding: Final = binding
         self._clock: Final = clock or SystemClock()
         self._stage: Final = stage
         self._last_ms = 0
@@ -79,29 +90,16 @@ class Drive(DriveReader):
         clock: Clock | None = None,
         *,
         stage: Stage | None = None,
+        binding: Binding | None = None,
     ) -> Self:
-        """Return the drive `name` of `owner`, a 32-byte public key or any owner cell, below a root.
+        """Return the drive `name` of an `Owner`, public key or owner cell, below a root.
 
         A drive that was never written reads as empty. Writing needs a signing key of the owner in
         the cursor's context; reading verifies the owner's signature.
         """
-        return cls(
-            root.path(FS_SECTION, to_cell(owner), VALUE, checked_drive(name)), clock, stage=stage
-        )
-
-    @classmethod
-    def connect(
-        cls,
-        parent: LatticeCursor,
-        name: str,
-        clock: Clock | None = None,
-        *,
-        stage: Stage | None = None,
-    ) -> Self:
-        """Return the drive `name` below a cursor on a Map of drives; create it if absent."""
-        drive = cls(parent.path(checked_drive(name)), clock, stage=stage)
-        drive.ensure()
-        return drive
+        identity = owner_cell(owner)
+        cursor = root.path(FS_SECTION, identity, VALUE, checked_drive(name))
+        return cls(cursor, clock, name=name, owner=identity, stage=stage, binding=binding)
 
     def ensure(self) -> None:
         """Write an empty drive with the current time if none exists."""
@@ -263,21 +261,69 @@ class Drive(DriveReader):
 
         self._change_content(path, change, must_exist=True)
 
-    def open(self, path: PathLike, mode: str = "rb", buffering: int = -1) -> BinaryIO:
-        """Return a binary file object: mode r, w, a or x with b, and + for both directions.
+    @overload
+    def open(self, path: PathLike, mode: BinaryMode = "rb", buffering: int = -1) -> BinaryIO: ...
 
-        Writes reach the drive with each flush and on close. A file opened with `rb` reads the
-        content of the file at the time it was opened.
+    @overload
+    def open(
+        self,
+        path: PathLike,
+        mode: TextMode,
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> TextIO: ...
+
+    @overload
+    def open(
+        self,
+        path: PathLike,
+        mode: str,
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]: ...
+
+    def open(
+        self,
+        path: PathLike,
+        mode: str = "rb",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]:
+        """Return a file object: mode r, w, a or x, and + for both directions; text without b.
+
+        Writes reach the drive with each flush and on close. A file opened only for reading keeps
+        the content at the time it was opened. Text is UTF-8 by default, and its line ends are
+        written as given.
 
         Raises: as `read`, `write`, `create_file`. UsageError: the mode is not supported.
         """
-        return open_file(self, path, mode, buffering)
+        return open_file(self, path, mode, buffering, encoding, errors, newline)
+
+    @property
+    def fs(self) -> Any:
+        """This drive as an fsspec file system, whose paths begin at its root.
+
+        Raises: UsageError: the drive was made without a node.
+        """
+        return bound(self._binding, "Drive.fs").file_system(self)
 
     # --- merging ---
 
     def fork(self) -> Drive:
         """Return a working copy; its `sync` merges its writes into this drive."""
-        return Drive(self._cursor.fork(), self._clock, stage=self._stage)
+        return Drive(
+            self._cursor.fork(),
+            self._clock,
+            name=self._name,
+            owner=self._owner,
+            stage=self._stage,
+        )
 
     def sync(self) -> None:
         """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
@@ -329,7 +375,14 @@ class Drive(DriveReader):
         self._edit(names, tree.new_content(names, change, exclusive=False))
 
     def __repr__(self) -> str:
-        return f"Drive(root={self.root_hash().hex()[:16]})"
+        """Return the name, the owner and the number of entries at the top; never raises."""
+        name = repr(self._name) if self._name else ""
+        return handle_text("Drive", name, self._owner, self._binding, self._counted)
+
+    def _counted(self) -> str:
+        node = read_node(self._cursor.get())
+        count = 0 if node is None or node.entries is None else len(node.entries)
+        return f"{count:,} {'entry' if count == 1 else 'entries'}"
 
 
 def _exists(names: tree.Names) -> AlreadyExists:

@@ -1,4 +1,4 @@
-"""Files: binary file objects on the files of a drive.
+"""Files: file objects on the files of a drive.
 
 Source: CAD028 "Operations"; docs/dlfs.md "File objects".
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol, cast, get_args
 
 from datalattice.apps.dlfs.node import Content
 from datalattice.apps.dlfs.paths import PathLike
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 FILE_BUFFER_BYTES: Final = 1 << 20
 """Bytes that a file object buffers; each write of a buffer is one update of the drive."""
 
-MODES: Final = ("rb", "wb", "ab", "xb", "r+b", "w+b", "a+b", "x+b")
+BinaryMode = Literal["rb", "wb", "ab", "xb", "r+b", "w+b", "a+b", "x+b", "rb+", "wb+", "ab+", "xb+"]
+TextMode = Literal[
+    "r", "w", "a", "x", "r+", "w+", "a+", "x+", "rt", "wt", "at", "xt", "r+t", "w+t", "a+t", "x+t"
+]
+
+MODES: Final[tuple[str, ...]] = (*get_args(BinaryMode)[:8], *get_args(TextMode)[:8])
+"""The modes of files, without other spellings of the same ones."""
 
 
 class Home(Protocol):
@@ -160,15 +166,38 @@ class RawFile(io.RawIOBase):
             raise io.UnsupportedOperation(f"{self.name} was not opened for {what}")
 
 
-def open_file(drive: Home, path: PathLike, mode: str, buffering: int) -> BinaryIO:
-    """Return a file object on the file at `path`, buffered unless `buffering` is 0."""
-    spelled = "".join(sorted(mode))
-    known = {"".join(sorted(one)): one for one in MODES}.get(spelled)
+def open_file(
+    drive: Home,
+    path: PathLike,
+    mode: str,
+    buffering: int,
+    encoding: str | None,
+    errors: str | None,
+    newline: str | None,
+) -> IO[Any]:
+    """Return a file object on the file at `path`; `buffering` 0 gives an unbuffered binary one."""
+    is_text = "b" not in mode
+    spelled = sorted(mode.replace("t", "", 1) if is_text else mode)
+    known = {tuple(sorted(one)): one for one in MODES}.get(tuple(spelled))
     if known is None:
         raise UsageError(f"`mode` is not one of {', '.join(MODES)}: {mode!r}")
-    if buffering < -1 or buffering == 1:
-        raise UsageError(f"`buffering` is not 0, -1 or a size of 2 or more: {buffering}")
-    kind, both = known[0], "+" in known
+    if buffering < -1 or buffering == 1 or (is_text and buffering == 0):
+        raise UsageError(
+            f"`buffering` is not 0 (binary files), -1 or a size of 2 or more: {buffering}"
+        )
+    if not is_text and (encoding or errors or newline):
+        raise UsageError(f"`encoding`, `errors` and `newline` are those of text, not of {mode!r}")
+    binary = _open_binary(drive, path, known[0], both="+" in known, buffering=buffering)
+    if not is_text:
+        return binary
+    # Written line ends stay as given: content must not depend on the machine that wrote it.
+    ends = "\n" if newline is None and known != "r" else newline
+    return io.TextIOWrapper(cast("io.BufferedRandom", binary), encoding or "utf-8", errors, ends)
+
+
+def _open_binary(
+    drive: Home, path: PathLike, kind: str, *, both: bool, buffering: int
+) -> IO[bytes]:
     if kind == "x":
         drive.create_file(path)
     elif kind == "w":
@@ -183,10 +212,10 @@ def open_file(drive: Home, path: PathLike, mode: str, buffering: int) -> BinaryI
         appends=kind == "a",
     )
     if buffering == 0:
-        return cast("BinaryIO", raw)
+        return cast("IO[bytes]", raw)
     size = FILE_BUFFER_BYTES if buffering == -1 else buffering
     if both:
-        return cast("BinaryIO", io.BufferedRandom(raw, size))
+        return io.BufferedRandom(raw, size)
     if raw.readable():
-        return cast("BinaryIO", io.BufferedReader(raw, size))
-    return cast("BinaryIO", io.BufferedWriter(raw, size))
+        return io.BufferedReader(raw, size)
+    return io.BufferedWriter(raw, size)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Self
 
+from datalattice.apps.binding import Binding, Owner, handle_text, owner_cell
 from datalattice.apps.grid.assets import (
     asset_record,
     declared_hash,
@@ -89,7 +90,9 @@ class Venue:
         keys: KnownKeys | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
+        binding: Binding | None = None,
     ) -> None:
+        self._binding: Final = binding
         self.did: Final = checked_did(did)
         named = public_key_of(did)
         if key_pair is not None and named is not None and named != key_pair.public_key:
@@ -113,25 +116,41 @@ class Venue:
     def at(
         cls,
         root: LatticeCursor,
-        key_pair: KeyPair | None = None,
-        did: str | None = None,
+        owner: KeyPair | Owner | bytes | str,
         *,
+        key_pair: KeyPair | None = None,
         storage: Storage | None = None,
         keys: KnownKeys | None = None,
         clock: Clock | None = None,
         entropy: Entropy | None = None,
+        binding: Binding | None = None,
     ) -> Self:
-        """Return the venue of `did` below a root; by default the DID of the key.
+        """Return the venue of an owner below a root.
 
-        storage: the storage of content; by default the lattice. keys: the known keys of other DIDs.
-        Raises: UsageError: neither a DID nor a key is given, or the DID is invalid. NoSigningKey:
-                the key is not that of the `did:key`.
+        owner: the DID, or the `Owner`, public key or key pair of a `did:key`. key_pair: signs what
+        the venue writes; by default the key pair given as `owner`, or that of the `did:key` in the
+        cursor's context. storage: the storage of content; by default the lattice. keys: the known
+        keys of other DIDs.
+        Raises: UsageError: the DID is invalid. NoSigningKey: the key is not that of the `did:key`.
         """
-        if did is None:
-            if key_pair is None:
-                raise UsageError("a venue is that of a DID or of a key pair, got neither")
-            did = did_of(key_pair.public_key)
-        return cls(root, key_pair, did, storage=storage, keys=keys, clock=clock, entropy=entropy)
+        if isinstance(owner, KeyPair):
+            key_pair = owner if key_pair is None else key_pair
+            owner = owner.public_key
+        given = owner_cell(owner)
+        did = checked_did(did_of(given) if isinstance(given, bytes) else given)
+        named = public_key_of(did)
+        if key_pair is None and named is not None:
+            key_pair = root.context.signer(named)
+        return cls(
+            root,
+            key_pair,
+            did,
+            storage=storage,
+            keys=keys,
+            clock=clock,
+            entropy=entropy,
+            binding=binding,
+        )
 
     @classmethod
     def create(
@@ -146,7 +165,16 @@ class Venue:
     ) -> Self:
         """Return a venue over its own new grid."""
         root = RootLattice(STANDALONE, STANDALONE.zero(), MergeContext(key_pair=key_pair))
-        return cls.at(root, key_pair, did, storage=storage, keys=keys, clock=clock, entropy=entropy)
+        owner = key_pair if did is None else did
+        return cls.at(
+            root,
+            owner,
+            key_pair=key_pair,
+            storage=storage,
+            keys=keys,
+            clock=clock,
+            entropy=entropy,
+        )
 
     @property
     def cursor(self) -> LatticeCursor:
@@ -464,4 +492,10 @@ class Venue:
         self._grid.update(written)
 
     def __repr__(self) -> str:
-        return f"Venue({self.did!r})"
+        """Return the DID and the number of assets and jobs; never raises."""
+        return handle_text("Venue", self.did, None, self._binding, self._counted)
+
+    def _counted(self) -> str:
+        state = self._state()
+        assets, jobs = len(part_of(state, ASSETS_KEY)), len(part_of(state, JOBS_KEY))
+        return f"{assets:,} assets, {jobs:,} jobs"
