@@ -167,7 +167,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "announce a value before it is durable",
-        "sync/lattice/state.py",
+        "sync/lattice/latticestate.py",
         "        self.store.commit(value, contains=contains, announced=[",
         "        self.root = value\n        self.views.announce(announced, value)\n"
         "        self.store.commit(value, contains=contains, announced=[",
@@ -303,7 +303,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "commit what a merge made of holes",
-        "sync/lattice/state.py",
+        "sync/lattice/latticestate.py",
         "        if holes.is_planted(merged):  ",
         "        if False:  ",
         (UNIT + "sync/test_unsound_values.py::test_no_merge_can_plant_a_hole",),
@@ -659,7 +659,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "serve cells that no committed root reaches",
-        "sync/lattice/views.py",
+        "sync/lattice/peerviews.py",
         " if self._store.announced(hash) else self._made.get(hash)\n",
         "\n",
         (
@@ -671,7 +671,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "give cells of :local by their hash",
-        "sync/lattice/state.py",
+        "sync/lattice/latticestate.py",
         "announced=[announced, *branches])\n",
         "announced=[value, *branches])\n",
         (UNIT + "sync/test_private.py::test_private_cells_are_not_given",),
@@ -679,7 +679,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "send :local",
-        "sync/lattice/views.py",
+        "sync/lattice/peerviews.py",
         "        return replicable(root) if isinstance(self._lattice, KeyedLattice) else root\n",
         "        return root\n",
         (UNIT + "sync/test_private.py::test_private_cells_are_not_given",),

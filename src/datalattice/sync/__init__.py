@@ -20,7 +20,7 @@ from datalattice.sync.effects import (
     Pull,
     Standing,
 )
-from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, REFUSED, UNSOUND
+from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, UNSOUND_CELLS, VALUE_REFUSED
 from datalattice.sync.lattice.charging import Charges, Sender
 from datalattice.sync.lattice.conversation import PING_REPLIES, Dialect, LatticeProtocol
 from datalattice.sync.lattice.evidence import Evidence, EvidenceLimits
@@ -40,6 +40,7 @@ from datalattice.sync.lattice.forkrecords import (
 )
 from datalattice.sync.lattice.hosting import DISK_LOW, Hosting, owner_text, section_name
 from datalattice.sync.lattice.intake import CLAIMS_MAX, STAGED_BYTES_MAX
+from datalattice.sync.lattice.peerviews import MADE_MAX
 from datalattice.sync.lattice.policy import HostingPolicy, UnsignedPolicy
 from datalattice.sync.lattice.replica import (
     BROUGHT,
@@ -51,7 +52,6 @@ from datalattice.sync.lattice.replica import (
 )
 from datalattice.sync.lattice.starts import Start, sign_start
 from datalattice.sync.lattice.usage import Count, OwnerSlot
-from datalattice.sync.lattice.views import MADE_MAX
 from datalattice.sync.partner import UNSENT_MAX
 from datalattice.sync.replica import (
     FETCHES,
@@ -91,7 +91,6 @@ __all__ = [
     "PENDING_MAX",
     "PING_REPLIES",
     "QUOTA_EXCEEDED",
-    "REFUSED",
     "REFUSED_MAX",
     "REQUEST_TIMEOUT_MS",
     "ROOT_SYNC_INTERVAL_MS",
@@ -100,7 +99,8 @@ __all__ = [
     "UNASKED",
     "UNASKED_MAX",
     "UNSENT_MAX",
-    "UNSOUND",
+    "UNSOUND_CELLS",
+    "VALUE_REFUSED",
     "Absorbed",
     "Charges",
     "Count",

@@ -9,7 +9,7 @@ from datalattice.sync.effects import Effects, Pull
 from datalattice.sync.replica import Absorbed
 
 DISPUTED: Final = "its value has data under an owner of this node that the owner did not sign"
-DROPPED: Final = "cells of the peer's value are missing, and no peer has them"
+PARTS_LOST: Final = "cells of the peer's value are missing, and no peer has them"
 
 Exchange = tuple[str, int]
 """A comparison: its connection, and its number there."""
@@ -80,7 +80,7 @@ class Pulls:
                 self._found(waiting, key, refused or (DISPUTED if is_disputed else None), effects)
         for key in absorbed.dropped:
             for waiting in self._waiting.pop(key, ()):
-                self._found(waiting, key, DROPPED, effects)
+                self._found(waiting, key, PARTS_LOST, effects)
 
     def _found(self, waiting: _Waiting, key: bytes, error: str | None, effects: Effects) -> None:
         waiting.keys.discard(key)

@@ -19,7 +19,7 @@ from datalattice.lattice import (
     discard,
     root_lattice,
 )
-from datalattice.sync.lattice.state import overlaid
+from datalattice.sync.lattice.latticestate import overlaid
 from datalattice.testing.clocks import StoppedClock
 
 KEYS = [KeyPair(bytes([n]) * 32) for n in range(1, 5)]

@@ -37,7 +37,7 @@ from datalattice.lattice import (
 )
 from datalattice.store import MemoryStore
 from datalattice.sync import Absorbed, LatticeReplica, Offer, Part, Peer, Probe
-from datalattice.sync.lattice.absorption import REFUSED, UNSOUND
+from datalattice.sync.lattice.absorption import UNSOUND_CELLS, VALUE_REFUSED
 from datalattice.sync.lattice.incoming import Incoming
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 
@@ -182,7 +182,7 @@ def test_map_keys_out_of_order_are_found_though_a_message_is_read_without_hashin
     node = replica()
     absorbed = node.absorb(offer(Index.of([(value_hash(value), value)]), (DATA,)), Peer("peer"))
     assert get_in(node.announced, [DATA, value_hash(value)]) is None
-    assert kinds(absorbed) == {UNSOUND: 1, "malformed": 1}
+    assert kinds(absorbed) == {UNSOUND_CELLS: 1, "malformed": 1}
 
 
 def value_of_unordered(top: bytes, below: dict[bytes, bytes], old: bytes, new: bytes) -> Value:
@@ -212,7 +212,7 @@ def test_no_merge_can_plant_a_hole() -> None:
     for value in (bad, Vector.of([bad, LONG]), Vector.of([Vector.of([bad])])):
         absorbed = node.absorb(offer(value), Peer("peer"))
         assert not absorbed.changed
-        assert REFUSED in kinds(absorbed)
+        assert VALUE_REFUSED in kinds(absorbed)
         assert absorbed.ended == [("peer", False)]
         assert node.announced_hash == before
     assert node.absorb(offer(Vector.of([LONG, LONG])), Peer("peer")).ended == [("peer", True)]
@@ -224,7 +224,7 @@ def test_a_root_that_is_malformed_itself_is_refused() -> None:
     assert node.absorb(offer(numbers), Peer("peer")).changed
     before = node.announced_hash
     absorbed = node.absorb(offer(malformed(numbers)), Peer("peer"))
-    assert REFUSED in kinds(absorbed)
+    assert VALUE_REFUSED in kinds(absorbed)
     assert node.announced_hash == before
 
 
@@ -235,8 +235,8 @@ def test_what_was_found_unsound_once_is_not_asked_for_again() -> None:
     again = fetch(node, relay)
     asked = [hash for step in again for hash in step.missing]
     assert len(asked) < sum(len(step.missing) for step in first)
-    assert UNSOUND in kinds(first[-1])
-    assert UNSOUND not in kinds(again[-1])
+    assert UNSOUND_CELLS in kinds(first[-1])
+    assert UNSOUND_CELLS not in kinds(again[-1])
     assert again[-1].ended == [("peer", False)]
 
 

@@ -24,10 +24,10 @@ from datalattice.lattice import (
 )
 from datalattice.sync.replica import Absorbed, Remark
 
-REFUSED: Final = "value-refused"
+VALUE_REFUSED: Final = "value-refused"
 """Metric label of values that were refused."""
 
-UNSOUND: Final = "unsound-cells"
+UNSOUND_CELLS: Final = "unsound-cells"
 """Metric label of cells that are well formed by themselves and do not fit together."""
 
 QUOTA_EXCEEDED: Final = "quota-exceeded"
@@ -88,7 +88,7 @@ class Absorption(Absorbed):
         """Note that a value is not taken, and needs nothing more."""
         self.finished.append(key)
         self.refused[key] = text
-        self.remark(REFUSED, text)
+        self.remark(VALUE_REFUSED, text)
 
     def report(self, notice: MergeNotice, context: MergeContext) -> None:
         """Note what a merge left out."""
@@ -115,5 +115,5 @@ class Absorption(Absorbed):
         for kind, what in self._first.items():
             text = notice_text(what) if isinstance(what, MergeNotice) else str(what)
             count, is_loss = self._counts[kind], kind in _LOSSES
-            self.reports.append(Remark(kind, text, count, kind == REFUSED, is_loss))
+            self.reports.append(Remark(kind, text, count, kind == VALUE_REFUSED, is_loss))
         return self

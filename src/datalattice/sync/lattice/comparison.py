@@ -26,7 +26,7 @@ from datalattice.lattice import LOCAL_KEY, KeyedLattice
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.lattice.handover import HANDED_BYTES, fork_queries, is_fork_query, one_handed
 from datalattice.sync.lattice.incoming import PATCHES, Content, Question, State, stated
-from datalattice.sync.lattice.state import LatticeState
+from datalattice.sync.lattice.latticestate import LatticeState
 from datalattice.sync.replica import Peer, Probe, Step, Why
 
 FIRST_BYTES_MAX: Final = 32_000_000

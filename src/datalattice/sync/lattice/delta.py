@@ -12,7 +12,7 @@ from typing import Final
 from datalattice.cells import TAG_BLOB, Value, Work, encode, is_embedded, references, value_hash
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
-Fetch = Callable[[Sequence[bytes]], "list[bytes | None]"]
+LoadAll = Callable[[Sequence[bytes]], "list[bytes | None]"]
 """Returns the encodings of cells in order, None for missing ones."""
 
 FETCH_MAX: Final = 256
@@ -20,7 +20,7 @@ FETCH_MAX: Final = 256
 
 
 def beyond(
-    known: Iterable[Value], value: Value, fetch: Fetch, bytes_max: int
+    known: Iterable[Value], value: Value, fetch: LoadAll, bytes_max: int
 ) -> dict[bytes, bytes] | None:
     """Return the cells of `value`, parents first, that are not found in any of `known`.
 
@@ -56,7 +56,7 @@ def beyond(
 
 
 def growth(
-    known: Value, value: Value, fetch: Fetch, bytes_max: int, work: Work | None = None
+    known: Value, value: Value, fetch: LoadAll, bytes_max: int, work: Work | None = None
 ) -> tuple[int, int] | None:
     """Return (bytes, cells) of the cells of `value` that are not found in `known`, each once.
 
@@ -97,7 +97,7 @@ class _Front:
     """
 
     def __init__(
-        self, known: Iterable[Value], fetch: Fetch, bytes_max: int, work: Work | None = None
+        self, known: Iterable[Value], fetch: LoadAll, bytes_max: int, work: Work | None = None
     ) -> None:
         self._work = work
         tops = {value_hash(value): encode(value) for value in known}
@@ -142,11 +142,11 @@ def _pay(work: Work, encoding: bytes) -> None:
 
 
 def _fetched(
-    hashes: Sequence[bytes], fetch: Fetch, work: Work | None = None
+    hashes: Sequence[bytes], fetch: LoadAll, work: Work | None = None
 ) -> Iterator[tuple[bytes, bytes | None]]:
     begin = 0
     while begin < len(hashes):
-        # Fetch little more than the account can pay for.
+        # LoadAll little more than the account can pay for.
         count = FETCH_MAX if work is None else min(FETCH_MAX, 1 + work.left // work.limits.counted)
         some = hashes[begin : begin + max(count, 1)]
         yield from zip(some, fetch(some), strict=True)

@@ -51,7 +51,7 @@ from datalattice.lattice import (
     set_local,
     slot_changes,
 )
-from datalattice.sync.lattice.delta import Fetch, growth
+from datalattice.sync.lattice.delta import LoadAll, growth
 from datalattice.sync.lattice.forkrecords import (
     DROPPED,
     FORKS_KEY,
@@ -110,7 +110,7 @@ class Evidence:
         self,
         lattice: Lattice,
         context: MergeContext,
-        fetch: Fetch,
+        fetch: LoadAll,
         clock: Clock,
         limits: EvidenceLimits | None = None,
         watched: Callable[[Value], bool] | None = None,

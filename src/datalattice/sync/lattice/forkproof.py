@@ -33,7 +33,7 @@ from datalattice.lattice import (
     verify_did,
 )
 from datalattice.limits import MESSAGE_BYTES_MAX
-from datalattice.sync.lattice.delta import Fetch, beyond
+from datalattice.sync.lattice.delta import LoadAll, beyond
 from datalattice.sync.lattice.forkrecords import Path
 from datalattice.wire import join_cells
 
@@ -59,7 +59,7 @@ class ForkVerdict(NamedTuple):
     hashes: tuple[bytes, ...] = ()
 
 
-def write_proof(path: Path, owner: Value, one: Signed, other: Signed, fetch: Fetch) -> bytes:
+def write_proof(path: Path, owner: Value, one: Signed, other: Signed, fetch: LoadAll) -> bytes:
     """Return the message that proves that two cells of a slot fork.
 
     Raises: LimitExceeded: their difference does not fit into a message. MissingData: a cell that

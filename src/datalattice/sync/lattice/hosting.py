@@ -45,7 +45,7 @@ from datalattice.lattice import (
 )
 from datalattice.store import Store
 from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, Absorption
-from datalattice.sync.lattice.delta import Fetch
+from datalattice.sync.lattice.delta import LoadAll
 from datalattice.sync.lattice.evidence import Evidence
 from datalattice.sync.lattice.forkrecords import Path
 from datalattice.sync.lattice.policy import HostingPolicy, HostingTable
@@ -57,8 +57,8 @@ DISK_LOW: Final = "disk-low"
 _OVER_MAX: Final = 65_536
 """Slots without room that are remembered."""
 
-OWNER_CELLS: Final = "owner_cells"
-STRANGERS_BYTES: Final = "strangers_bytes"
+OWNER_CELLS_SETTING: Final = "owner_cells"
+STRANGERS_SETTING: Final = "strangers_bytes"
 
 SHORT_MS: Final = 2 * RECOUNT_MS
 """How long health names a slot that had no room for a value; peers offer values more often."""
@@ -83,9 +83,9 @@ class Limit(NamedTuple):
         """Say that a value of a slot was not taken because of this limit."""
         quota, used, setting = self
         what = f"the data of {'strangers' if slot.owner is None else owner_text(slot.owner)}"
-        if setting == OWNER_CELLS:
+        if setting == OWNER_CELLS_SETTING:
             what += f" would have more than {quota} cells in :{slot.section}"
-        elif setting == STRANGERS_BYTES:
+        elif setting == STRANGERS_SETTING:
             what += (
                 f" in :{slot.section} has no room: all strangers have {used} bytes, and more "
                 f"would exceed {quota}"
@@ -166,7 +166,7 @@ class Hosting:
         store: Store,
         lattice: Lattice,
         context: MergeContext,
-        fetch: Fetch,
+        fetch: LoadAll,
         clock: Clock,
         evidence: Evidence,
     ) -> None:
@@ -390,19 +390,19 @@ class Hosting:
         decided = self.table.limit(owner_text(owner))
         own = Limit(policy.owner_bytes, here, "owner_bytes")
         own = own if decided is None else Limit(decided, here, "hosting limit")
-        strangers = Limit(policy.strangers_bytes, self.strangers_bytes(), STRANGERS_BYTES)
+        strangers = Limit(policy.strangers_bytes, self.strangers_bytes(), STRANGERS_SETTING)
         return own if own.room <= strangers.room else strangers
 
     # --- before a merge -----------------------------------------------------------------------
 
     def within(
         self, root: Value, other: Value, peer: str, outcome: Absorption, work: Work | None = None
-    ) -> Admission:
+    ) -> QuotaCheck:
         """Return what of a complete foreign root has room here, and the counts to be taken then.
 
         What costs more to count than `work` has is left out, and reported.
         """
-        made = Admission(
+        made = QuotaCheck(
             self, self._lattice, root, other, peer, outcome, work or Work(), bool(self._over)
         )
         if peer not in self._acquainted:
@@ -433,7 +433,7 @@ class Hosting:
             )
         return self._strangers_bytes
 
-    def taken(self, merged: Value, admitted: Admission) -> list[Count]:
+    def taken(self, merged: Value, admitted: QuotaCheck) -> list[Count]:
         """Take over the counts of what is in the merged root; return them."""
         found: list[Count] = []
         for path, owner, mine, count in admitted.counts:
@@ -538,7 +538,7 @@ class Hosting:
 
 
 @dataclass(slots=True)
-class Admission:
+class QuotaCheck:
     """What of one foreign root has room here.
 
     value:    what is merged of it; at first all.
@@ -621,7 +621,7 @@ class Admission:
             if grown is not None:
                 count = usage.known(slot, mine).plus(value_hash(theirs), grown)
         if count is not None and count.cells > hosting.policy.owner_cells:
-            limit = Limit(hosting.policy.owner_cells, limit.used, OWNER_CELLS)
+            limit = Limit(hosting.policy.owner_cells, limit.used, OWNER_CELLS_SETTING)
             count = None
         if count is None:
             hosting.refuse(slot, limit, self.outcome, self.peer)

@@ -56,14 +56,14 @@ from datalattice.lattice import (
     name_bytes,
     select,
 )
-from datalattice.sync.lattice.absorption import REFUSED, UNSOUND, Absorption
+from datalattice.sync.lattice.absorption import UNSOUND_CELLS, VALUE_REFUSED, Absorption
 from datalattice.sync.lattice.approach import AHEAD_BYTES_MAX, Approach, SlotFetches
 from datalattice.sync.lattice.charging import Charges, Sender
 from datalattice.sync.lattice.hosting import DISK_LOW
 from datalattice.sync.lattice.incoming import Claim, Incoming, PatchedRoot, Waiting
 from datalattice.sync.lattice.incomplete import Completion, IncompleteCells
+from datalattice.sync.lattice.latticestate import REFUSALS, JoinResult, LatticeState
 from datalattice.sync.lattice.patch import cells_worth, read_patch
-from datalattice.sync.lattice.state import REFUSALS, Joined, LatticeState
 from datalattice.sync.lattice.usage import OwnerSlot
 from datalattice.sync.replica import Offer, Part, Probe, Undecodable
 from datalattice.wire import PATCH_BYTES_MAX, join_cells
@@ -441,7 +441,7 @@ class Intake:
         # out when the value is merged (docs/design/foreign-data.md, Holes).
         for hash, reason, sender in progress.unsound:
             text = f"cell 0x{hash.hex()} is not stored: {reason}"
-            outcome.remark(UNSOUND, text)
+            outcome.remark(UNSOUND_CELLS, text)
             if self._charges.blame(sender):
                 count = self._charges.limits.unsound_max
                 outcome.breaches.append((sender, f"{count} cells that do not fit together: {text}"))
@@ -466,7 +466,7 @@ class Intake:
         """Join a complete value into the root, around its holes; return whether all was taken."""
         peer = claim.peer
         outcome.finished.append(waiting.key)
-        work, joined = self._charges.open(peer), Joined(None)
+        work, joined = self._charges.open(peer), JoinResult(None)
         try:
             joined = self._joined(claim, waiting, holes, work, outcome)
         finally:
@@ -476,7 +476,7 @@ class Intake:
                 self._state.lost(joined.error.hashes)  # the foreign value is complete: it is ours
             text = f"a value at {brief(waiting.path)} is not taken: {joined.error}"
             outcome.refused[waiting.key] = text
-            outcome.remark(REFUSED, text)
+            outcome.remark(VALUE_REFUSED, text)
             return False
         taken = Probe(value_hash(joined.value), joined.value)
         # Of a value with holes the peer has more than was taken.
@@ -491,14 +491,14 @@ class Intake:
 
     def _joined(
         self, claim: Claim, waiting: Waiting, holes: Holes, work: Work, outcome: Absorption
-    ) -> Joined:
+    ) -> JoinResult:
         loader = holes.loader(self._store)
         try:
             other = loader.load(waiting.top) if waiting.is_hash else decode(waiting.top, loader)
             if not waiting.is_wrapped:
                 other = self._wrap(waiting.path, other, claim.peer, work)
         except REFUSALS as error:
-            return Joined(None, error)
+            return JoinResult(None, error)
         return self._state.join(other, waiting.key, holes, work, claim.peer, outcome)
 
     def _remember_cut(self, claim: Claim, waiting: Waiting, taken: Probe) -> None:

@@ -34,11 +34,11 @@ from datalattice.sync.lattice.handover import handed, is_fork_query
 from datalattice.sync.lattice.hosting import DISK_LOW
 from datalattice.sync.lattice.incoming import PATCHES, Incoming, Lookup, LookupResult
 from datalattice.sync.lattice.intake import STAGED_BYTES_MAX, Intake
+from datalattice.sync.lattice.latticestate import LatticeState
 from datalattice.sync.lattice.patch import PATCH_CELLS_MAX, write_patch
+from datalattice.sync.lattice.peerviews import MADE_MAX
 from datalattice.sync.lattice.policy import HostingPolicy
 from datalattice.sync.lattice.spelling import Speller
-from datalattice.sync.lattice.state import LatticeState
-from datalattice.sync.lattice.views import MADE_MAX
 from datalattice.sync.replica import (
     FETCHES,
     Absorbed,

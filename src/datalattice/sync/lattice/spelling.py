@@ -31,7 +31,7 @@ from datalattice.errors import MissingData
 from datalattice.lattice import CASLattice, DataLattice, KeyedLattice, Lattice, SignedLattice
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store import Store
-from datalattice.sync.lattice.delta import FETCH_MAX, Fetch
+from datalattice.sync.lattice.delta import FETCH_MAX, LoadAll
 
 BUNDLE_BYTES: Final = 1_000_000
 """Entries of a content store are bundled in values of about this size."""
@@ -90,7 +90,7 @@ class Speller:
         lattice: Lattice,
         view: Value,
         store: Store,
-        fetch: Fetch,
+        fetch: LoadAll,
         frame_max: int,
         room: int,
     ) -> None:

@@ -24,7 +24,7 @@ from datalattice.cells import Value, Vector, Work, decode, encode, value_hash
 from datalattice.crypto import PUBLIC_KEY_BYTES, sha3_256
 from datalattice.errors import BadFormat, MissingData
 from datalattice.store import Store
-from datalattice.sync.lattice.delta import Fetch, growth
+from datalattice.sync.lattice.delta import LoadAll, growth
 
 RECOUNT_MS: Final = 60_000
 """A slot without room for a value is counted anew at most once in this time."""
@@ -79,7 +79,7 @@ class Count:
 class Usage:
     """The counts of one store's slots. One thread changes them."""
 
-    def __init__(self, store: Store, fetch: Fetch, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: Store, fetch: LoadAll, now_ms: Callable[[], int]) -> None:
         self._store = store
         self._fetch = fetch
         self._now_ms = now_ms

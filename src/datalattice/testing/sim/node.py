@@ -22,7 +22,7 @@ from datalattice.errors import Corruption, LimitExceeded, ProtocolViolation, Sto
 from datalattice.node import Observer
 from datalattice.store import Store
 from datalattice.sync import (
-    UNSOUND,
+    UNSOUND_CELLS,
     Effects,
     LatticeReplica,
     Note,
@@ -326,7 +326,7 @@ class SimHost(ABC):
             world.network.send(connection, node.name, encode_frame(payload), self.kind.name)
         for connection, _reason in effects.suspects:
             for note_hook in watch.on_note:
-                note_hook(self, UNSOUND, node.peer_of(connection))
+                note_hook(self, UNSOUND_CELLS, node.peer_of(connection))
         for connection, reason in effects.closes:
             for close_hook in watch.on_close:
                 close_hook(self, node.peer_of(connection), reason)

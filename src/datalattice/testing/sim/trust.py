@@ -32,8 +32,8 @@ from datalattice.lattice import (
 from datalattice.sync import (
     GOODBYE,
     QUOTA_EXCEEDED,
-    REFUSED,
-    UNSOUND,
+    UNSOUND_CELLS,
+    VALUE_REFUSED,
     EvidenceLimits,
     ForkRecord,
 )
@@ -60,10 +60,10 @@ REFUSALS: Final = frozenset(
         MISMATCHED,
         NOT_OWNER,
         QUOTA_EXCEEDED,
-        REFUSED,
+        VALUE_REFUSED,
         SECTION_DROPPED,
         TOO_COSTLY,
-        UNSOUND,
+        UNSOUND_CELLS,
     }
 )
 """Words for what a node did not take of a peer."""
@@ -230,7 +230,7 @@ class Blame(SimChecker):
 
     def on_note(self, node: LatticeHost, kind: str, peer: str) -> None:
         """Look whom a node names."""
-        if kind in (UNSOUND, MALFORMED) and any(one.name == peer for one in self._nodes):
+        if kind in (UNSOUND_CELLS, MALFORMED) and any(one.name == peer for one in self._nodes):
             self.fail(f"{node.name} blames {peer} for {kind}")
 
 

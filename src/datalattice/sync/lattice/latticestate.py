@@ -57,17 +57,17 @@ from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, Absorption
 from datalattice.sync.lattice.charging import Charges
 from datalattice.sync.lattice.evidence import Evidence, EvidenceLimits
 from datalattice.sync.lattice.handover import MetOwners
-from datalattice.sync.lattice.hosting import Admission, Areas, Hosting
+from datalattice.sync.lattice.hosting import Areas, Hosting, QuotaCheck
+from datalattice.sync.lattice.peerviews import MADE_MAX, Views
 from datalattice.sync.lattice.policy import HostingPolicy
 from datalattice.sync.lattice.usage import OwnerSlot
-from datalattice.sync.lattice.views import MADE_MAX, Views
 
 REFUSALS: Final = (BadFormat, Corruption, MissingData, UsageError, WorkExceeded)
 """Reasons to refuse a foreign value. That parts do not fit together shows only in a merge."""
 
 
 @dataclass(slots=True)
-class Joined:
+class JoinResult:
     """The result of joining a complete foreign value into the root.
 
     value:    what of it is hosted.
@@ -215,7 +215,7 @@ class LatticeState:
 
     def join(
         self, other: Value, key: bytes, holes: Holes, work: Work, peer: str, outcome: Absorption
-    ) -> Joined:
+    ) -> JoinResult:
         """Join a complete foreign value into the root, around its holes; durable on return.
 
         key:    under which it was offered.
@@ -232,11 +232,11 @@ class LatticeState:
                 other = admitted.value
             merged = self._merge(other, holes, work)
         except REFUSALS as error:
-            return Joined(other, error)
+            return JoinResult(other, error)
         finally:
             self._holes = NO_HOLES
             outcome.merged(key)
-        joined = Joined(other, in_full=not holes and outcome.dropped_parts == dropped)
+        joined = JoinResult(other, in_full=not holes and outcome.dropped_parts == dropped)
         # What had no room is cut off later values for a while, and is missing here all the same.
         short = [] if hosting is None else hosting.short_of(peer)
         if joined.in_full and short:
@@ -251,7 +251,7 @@ class LatticeState:
                 joined.slots = [count.slot for count in hosting.taken(merged, admitted)]
         return joined
 
-    def _admit(self, hosting: Hosting, other: Value, work: Work, peer: str) -> Admission:
+    def _admit(self, hosting: Hosting, other: Value, work: Work, peer: str) -> QuotaCheck:
         """Return what of a complete root is hosted and has room."""
         # Again: the operator may have decided while the value waited for its cells.
         other = hosting.cut(other, self.root, peer, work)
