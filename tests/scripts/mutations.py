@@ -133,7 +133,7 @@ MUTATIONS: Final = (
     Mutation(
         "a record of the end that is gone proves that nothing is lost",
         "store/log/opening.py",
-        "unknown_loss(disk, folder) if loss is None else None",
+        "unknown_loss(folder) if loss is None else None",
         "None",
         (
             UNIT + "store/test_logend.py::"
@@ -222,7 +222,7 @@ MUTATIONS: Final = (
     Mutation(
         "commit on a disk that is nearly full",
         "store/cellstore.py",
-        "        self.room.check()\n        parts = novelty(value, self)\n",
+        "        self.space.check()\n        parts = novelty(value, self)\n",
         "        parts = novelty(value, self)\n",
         ("tests/sim/test_full_disk.py::test_collections_make_room_for_commits_again",),
     ),

@@ -215,7 +215,7 @@ def test_the_reserve_has_room_for_the_index_of_one_segment(
         store = life.open()
         while store.stats().cells < count:
             store.commit(f"text {count} {store.stats().cells}")
-        store.room.ask()
+        store.space.ask()
         assert disk.open(f"{FOLDER}/{RESERVE_FILE}").size() == kept
         disk.restart(power_failure=False)  # nothing of it is in the tables
 

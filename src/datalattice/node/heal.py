@@ -4,8 +4,7 @@ The store reports cells that do not match their hash, the replica reports cells 
 below its root, both on any thread. The node is degraded until the cells are back. All joined peers
 are asked for them by hash, then for the cells below, and again at intervals while no peer has them.
 A check reads the whole store to find damage that no read has met yet: on request, if the store was
-opened with damage, and at intervals if configured. A store of an earlier version, which may have
-accepted malformed cells, is checked once at its start.
+opened with damage, and at intervals if configured.
 
 A cell that no peer has may not be needed: a collection may have removed what a stranger sent and
 this node never merged. A check of the store tells.
@@ -27,7 +26,6 @@ from datalattice.node.observe import WRITES, Observer
 from datalattice.store import (
     CellFetcher,
     CellStore,
-    CheckReport,
     Damage,
     Fetch,
     Healing,
@@ -41,7 +39,6 @@ DOUBT_S: Final = 600.0  # between checks of the store made because no peer has a
 ANSWER_S: Final = 60.0  # a check waits this long for peers while no cell arrives
 
 MISSING: Final = "missing"  # health key: cells below the root are missing or damaged
-UNCHECKED: Final = "unchecked"  # health key: the store is of a version that stored cells unchecked
 
 
 class Healer:
@@ -202,20 +199,7 @@ class Healer:
             places, cells = len(report.damage), len(report.missing)
             text = f"the store has {places} damaged places and lacks {cells} cells"
             self._observer.degrade(MISSING, text)
-        if not store.is_checked:
-            self._judge(store, report)
         return healing
-
-    def _judge(self, store: CellStore, report: CheckReport) -> None:
-        """Record whether a store of an earlier version has malformed cells."""
-        count = len(report.unsound)
-        if count:
-            self._observer.degrade(
-                UNCHECKED, f"{count} cells are malformed; `lattice disk check` says where they are"
-            )
-        elif report.is_clean:
-            store.mark_checked()
-            self._observer.recover(UNCHECKED)
 
     def acquire(self, wanted: Sequence[bytes]) -> int:
         """Fetch cells with all below them from the peers, else from `others`; return how many."""
@@ -236,11 +220,6 @@ class Healer:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         is_due = bool(self._store.damage)
-        if isinstance(self._store, CellStore) and not self._store.is_checked:
-            is_due = True
-            self._observer.degrade(
-                UNCHECKED, "an earlier version made the store; it is checked now"
-            )
         checked_s = loop.time()
         doubt_after_s = checked_s
         while True:

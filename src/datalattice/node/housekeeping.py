@@ -151,7 +151,7 @@ class Housekeeper:
     def _look_at_disk(self) -> bool:
         """Return whether the disk is short of room, and degrade the node if so."""
         store = self._store
-        free = store.room.ask() if isinstance(store, CellStore) else store.free_bytes()
+        free = store.space.ask() if isinstance(store, CellStore) else store.free_bytes()
         reserve = self._config.hosting.reserve_bytes
         if free is None or free >= reserve:
             self._observer.recover(DISK_LOW)

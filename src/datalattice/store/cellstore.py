@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -40,6 +40,7 @@ from datalattice.store.base import (
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.disk import Disk, LockFile, RealDisk, write_error
+from datalattice.store.files import StoreFolder
 from datalattice.store.gc.collection import GRACE_MS, Collected
 from datalattice.store.gc.collector import GarbageCollector
 from datalattice.store.gc.marking import Begin, MarkRoots
@@ -48,13 +49,14 @@ from datalattice.store.gc.sweeping import SweepList
 from datalattice.store.kept.history import RETENTION, Retention
 from datalattice.store.lastuse import LastUse
 from datalattice.store.log.committer import GAVE_BACK, CellBatch, Committer, batches_of
-from datalattice.store.log.folder import disown_index, mark_checked, mark_index
+from datalattice.store.log.folder import LOSS_FILE, invalidate_index, mark_index
 from datalattice.store.log.freespace import SPARE_BYTES, FreeSpace
 from datalattice.store.log.hashindex import RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.log.locking import wait_for_lock
-from datalattice.store.log.logend import remove_loss, write_loss
+from datalattice.store.log.logend import write_loss
 from datalattice.store.log.opening import (
     OpenLog,
+    OpenSettings,
     made_of,
     open_reader,
     open_writer,
@@ -62,7 +64,7 @@ from datalattice.store.log.opening import (
 )
 from datalattice.store.log.packing import seed_of
 from datalattice.store.log.recovery import Pack
-from datalattice.store.log.reopening import is_as_left, leave, open_again
+from datalattice.store.log.reopening import is_as_released, note_released, open_again
 from datalattice.store.log.segments import SEGMENT_BYTES, SegmentWriter
 from datalattice.store.notes import write_collected
 from datalattice.store.placefile import PlaceFile
@@ -72,9 +74,6 @@ PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 """Staged cells beyond this are written without waiting for a commit: one pack takes them all."""
 
 SEGMENT_BYTES_MIN: Final = 4_096
-
-OpenAgain = Callable[[OpenLog, LockFile], OpenLog]
-"""Opens a store for writing that was left; see `retaking`."""
 
 NIL: Final = b"\x00"
 """The encoding of nil, which refers to nothing."""
@@ -92,52 +91,44 @@ class CellStore(StoreReader):
 
     def __init__(
         self,
-        disk: Disk,
-        folder: str,
+        settings: OpenSettings,
         opened: OpenLog,
         *,
         read_only: bool,
         cache_bytes: int,
         pending_bytes: int,
-        segment_bytes: int,
-        room: FreeSpace,
         clock: Clock,
         retention: Retention,
-        open_again: OpenAgain | None = None,
     ) -> None:
         super().__init__(
-            disk,
-            folder,
+            settings.folder,
             opened,
             read_only=read_only,
             cache_bytes=cache_bytes,
             clock=clock,
             retention=retention,
         )
+        self._settings = settings
         self._pending_max = pending_bytes
         self._pending_bytes = 0
-        self.room = room
+        self.space = settings.space
         """How much is free on the disk."""
-        self._caretaker = GarbageCollector(
-            disk=disk,
-            folder=folder,
+        self._collector = GarbageCollector(
+            settings=settings,
             opened=opened,
             segments=self._segments,
             cache=self._cache,
             clock=clock,
-            segment_bytes=segment_bytes,
-            room=room,
             keepers=(self.history, self.pins, self.leases),
         )
-        self._open_again = open_again
         self._pid = os.getpid()
-        self._lending = threading.Lock()  # held while the lock is given back or taken again
+        self._lending = threading.Lock()  # held while the lock is released or taken again
         self._committer: Committer | None = None
         if opened.writer is not None:
             committer = self._begin_writing(opened, opened.writer)
             self.history.begin(opened.state.root, self.has)
-            room.wrote(0, opened.index.entries_max())
-            room.ask()
+            self.space.wrote(0, opened.index.entries_max())
+            self.space.ask()
             if opened.was_cut and not opened.keeps_root:
                 self._give_up(committer)
         if read_only:
@@ -147,7 +138,7 @@ class CellStore(StoreReader):
         """Begin to write behind the last pack of a store that was opened for it."""
         assert opened.end is not None
         committer = self._committer = Committer(
-            where=self._folder,
+            where=self._folder.path,
             writer=writer,
             state=opened.state,
             index=opened.index,
@@ -156,9 +147,9 @@ class CellStore(StoreReader):
             published=self._published,
             changed=self._changed,
         )
-        self._caretaker.opened = opened
-        self._caretaker.note()
-        opened.index.ages = self._caretaker.ages.pack
+        self._collector.opened = opened
+        self._collector.note()
+        opened.index.samples = self._collector.samples.pack
         self._changed()
         return committer
 
@@ -202,54 +193,35 @@ class CellStore(StoreReader):
         if read_only and repair:
             raise UsageError("repair writes: open the store without read_only")
         _check_sizes(segment_bytes, spare_bytes, pending_bytes)
-        folder = os.fspath(path)
-        if not folder or "\0" in folder:
-            raise UsageError(f"a store is opened at the path of a folder, got {folder!r}")
-        disk = disk or RealDisk()
+        where = os.fspath(path)
+        if not where or "\0" in where:
+            raise UsageError(f"a store is opened at the path of a folder, got {where!r}")
+        folder = StoreFolder(disk or RealDisk(), where)
         clock = BoundedClock(clock or SystemClock())
-        room = FreeSpace(
-            disk, folder, clock.now_ms, spare_bytes=spare_bytes, segment_bytes=segment_bytes
-        )
-        entropy = entropy or SystemEntropy()
-        made = partial(
-            cls,
-            disk,
+        settings = OpenSettings(
             folder,
+            entropy or SystemEntropy(),
+            segment_bytes,
+            recent_entries,
+            FreeSpace(folder, clock.now_ms, spare_bytes=spare_bytes, segment_bytes=segment_bytes),
+        )
+        make = partial(
+            cls,
+            settings,
             read_only=read_only,
             cache_bytes=cache_bytes,
             pending_bytes=pending_bytes,
-            segment_bytes=segment_bytes,
-            room=room,
             clock=clock,
             retention=retention,
-            open_again=partial(
-                open_again,
-                disk,
-                folder,
-                entropy=entropy,
-                segment_bytes=segment_bytes,
-                recent_max=recent_entries,
-                room=room,
-            ),
         )
         if read_only:
-            return made_of(open_reader(disk, folder), disk, folder, made)
+            return made_of(open_reader(folder), folder, make)
 
         def attempt() -> CellStore:
-            opened = open_writer(
-                disk,
-                folder,
-                entropy,
-                segment_bytes=segment_bytes,
-                recent_max=recent_entries,
-                repair=repair,
-                keep_root=keep_root,
-                room=room,
-                wait_s=wait_s,
-            )
-            return made_of(opened, disk, folder, made)
+            opened = open_writer(settings, repair=repair, keep_root=keep_root, wait_s=wait_s)
+            return made_of(opened, folder, make)
 
-        return with_readable_index(disk, folder, attempt)
+        return with_readable_index(folder, attempt)
 
     # --- the lock ---
 
@@ -268,19 +240,19 @@ class CellStore(StoreReader):
             committer = self._writer()
             lock = self._opened.lock
             assert lock is not None
-            self._opened.left = None
-            with self._caretaker.idle():
+            self._opened.released = None
+            with self._collector.idle():
                 try:
                     with committer.lock:
                         try:
                             self._write_pending()
-                            committer.settle()
-                            leave(self._disk, self._folder, self._opened)
+                            committer.flush_durable()
+                            note_released(self._folder, self._opened)
                         except OSError as error:
                             raise write_error(error, self._folder) from error
                         finally:
                             committer.pause()
-                    self._caretaker.note()
+                    self._collector.note()
                 finally:
                     self.history.pause()
                     with self._refresh_lock:
@@ -308,7 +280,9 @@ class CellStore(StoreReader):
                 self._writer()
                 raise ReadOnly(f"{self._folder}: opened for reading only")
             try:
-                is_unshared = wait_for_lock(self._disk, self._folder, lock.retake, wait_s)
+                is_unshared = wait_for_lock(
+                    self._folder.disk, self._folder.path, lock.retake, wait_s
+                )
             except OSError as error:
                 raise write_error(error, self._folder) from error
             try:
@@ -321,18 +295,17 @@ class CellStore(StoreReader):
     def _take_again(self, lock: LockFile, committer: Committer, *, is_unshared: bool) -> bool:
         """Go on writing; the lock is held. Return whether the store was opened anew."""
         before = self._opened
-        if is_unshared and is_as_left(self._disk, self._folder, before):
+        if is_unshared and is_as_released(self._folder, before):
             self.history.go_on(before.state.root, self.has, is_unshared=True)
             committer.go_on()
             self._read_only = False
             return False
-        assert self._open_again is not None
         committer.close()
         known_entries = before.index.recent_count
         try:
-            opened = self._open_again(before, lock)
+            opened = open_again(self._settings, before, lock)
         finally:
-            before.left = None
+            before.released = None
         assert opened.writer is not None
         is_anew = opened.index is not before.index
         self._opened, self._index, self._state = opened, opened.index, opened.state
@@ -340,11 +313,11 @@ class CellStore(StoreReader):
         if is_anew:
             self._identity = opened.place[1]
             self._cache.clear()
-            self._caretaker.begin_anew(opened)
+            self._collector.begin_anew(opened)
             self._damage.clear()
             before.index.close()
         self._damage.update({(item.file, item.offset): item for item in opened.damage})
-        self.room.wrote(0, max(0, opened.index.recent_count - known_entries))
+        self.space.wrote(0, max(0, opened.index.recent_count - known_entries))
         self._begin_writing(opened, opened.writer)
         waiting = {**self._writing, **self._pending}  # none, unless a write failed before
         self._pending = {h: cell for h, cell in waiting.items() if self._index.find(h) < 0}
@@ -373,7 +346,7 @@ class CellStore(StoreReader):
         loss = self._opened.loss
         if loss is not None:
             loss = self._opened.loss = replace(loss, is_given_up=True)
-            write_loss(self._disk, self._folder, loss)
+            write_loss(self._folder, loss)
         self._opened.was_cut = False
 
     def accept_loss(self) -> None:
@@ -387,29 +360,10 @@ class CellStore(StoreReader):
         if self._opened.was_cut:
             self._give_up(committer)
         try:
-            remove_loss(self._disk, self._folder)
+            self._folder.remove(LOSS_FILE)
         except OSError as error:
             raise write_error(error, self._folder) from error
         self._opened.loss = None
-
-    # --- cells of earlier versions ---
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether every cell is known to be well formed: False of what an earlier version made."""
-        return self._opened.is_checked
-
-    def mark_checked(self) -> None:
-        """Write down that a check of the whole store found no malformed cell.
-
-        Raises: StoreFull, StoreFailed: it cannot be written down. ReadOnly: a reader.
-        """
-        self._writer()
-        try:
-            mark_checked(self._disk, self._folder, self._opened.store_id)
-        except OSError as error:
-            raise write_error(error, self._folder) from error
-        self._opened.is_checked = True
 
     # --- writing ---
 
@@ -420,7 +374,7 @@ class CellStore(StoreReader):
         root = value_hash(value)
         if not isinstance(expected, Any_) and expected != committer.head:
             return None
-        self.room.check()
+        self.space.check()
         parts = novelty(value, self)
         tops = with_top(parts, value, root)
         shown = tops if announced is None else announced_parts(announced, self)
@@ -449,7 +403,7 @@ class CellStore(StoreReader):
             # Each is looked up: a second copy would be a staged one, of what may be announced.
             private = {h: data for h, data, _ in tops if h not in public and not self.has(h)}
             tops = [part for part in tops if part[0] in public]
-        fresh, staged = self._index.sort_out(tops, self)
+        fresh, staged = self._index.split_new(tops, self)
         if root in fresh:  # the one cell that is likely to come again
             location = self._index.find(root)
             if location >= 0:
@@ -498,7 +452,7 @@ class CellStore(StoreReader):
         A value in memory, and a decision made before a collection, may lean on what that removed.
         Raises: MissingData: something is not; nothing was written.
         """
-        if not self._caretaker.has_swept:
+        if not self._collector.has_swept:
             return  # every cell that this store ever gave out, or said to be here, still is
         wanted = {
             ref: None
@@ -525,8 +479,8 @@ class CellStore(StoreReader):
         return sequence
 
     def _published(self, pack: Pack) -> None:
-        self._caretaker.note()
-        self.room.wrote(pack.length, len(pack.hashes))
+        self._collector.note()
+        self.space.wrote(pack.length, len(pack.hashes))
         if pack.root is not None:
             self.history.note(pack.root)
         if self._writing:
@@ -543,7 +497,7 @@ class CellStore(StoreReader):
             parts = novelty(value, self)
             top = value_hash(value)
             tops = with_top(parts, value, top)
-            self._caretaker.touch(top)  # first: from now on a collection leaves it, if it is here
+            self._collector.touch(top)  # first: from now on a collection leaves it, if it is here
             count += self.put_encodings([(hash, encoding) for hash, encoding, _ in tops])
             close_cells(parts, self)
         return count
@@ -556,12 +510,12 @@ class CellStore(StoreReader):
         `sync`.
         """
         committer = self._writer()
-        self.room.check()
+        self.space.check()
         count = sequence = 0
         with committer.lock:
             self._check_open()
             committer.check()
-            if self._caretaker.has_swept:
+            if self._collector.has_swept:
                 cells = list(cells)
                 new = {hash: encoding for hash, encoding in cells if not self.has(hash)}
                 self._check_below(new)
@@ -660,7 +614,7 @@ class CellStore(StoreReader):
 
     def free_bytes(self) -> int:
         """Return how many bytes the disk can still take, as of the last 8 MB or 30 s."""
-        return self.room.free_bytes()
+        return self.space.free_bytes()
 
     # --- garbage ---
 
@@ -691,18 +645,18 @@ class CellStore(StoreReader):
         Raises: UsageError: the list is another store's, or stale. Others as `collect`.
         Cost:   goes through the index; memory is two bits for each 32 bytes of the store.
         """
-        return self._collect(lambda: self._caretaker.begin_sweep(plan), dry_run, progress)
+        return self._collect(lambda: self._collector.begin_sweep(plan), dry_run, progress)
 
     def roots_kept(self, grace_ms: int) -> MarkRoots:
         """Return what a collection with this grace follows from."""
-        self._caretaker.opened = self._opened
-        return self._caretaker.roots(grace_ms)
+        self._collector.opened = self._opened
+        return self._collector.roots(grace_ms)
 
     def _collect(self, begin: Begin, dry_run: bool, progress: CollectProgress | None) -> Collected:
         self._check_open()
         committer = None if dry_run and self._read_only else self._writer()
-        self._caretaker.opened = self._opened
-        done = self._caretaker.collect(
+        self._collector.opened = self._opened
+        done = self._collector.collect(
             committer,
             begin,
             dry_run=dry_run,
@@ -723,7 +677,7 @@ class CellStore(StoreReader):
 
     def place(self) -> PlaceFile:
         """Return what is noted of where this store lies."""
-        return PlaceFile(self._disk, self._folder)
+        return PlaceFile(self._folder)
 
     def close(self) -> None:
         """Make everything durable, bring the index up to date and give the folder back.
@@ -736,7 +690,7 @@ class CellStore(StoreReader):
             return
         is_own = self._pid == os.getpid()  # a forked child leaves all to its parent
         if is_own:
-            self._caretaker.stop()
+            self._collector.stop()
         try:
             if is_own and self._committer is not None and self._is_for_writing():
                 self._close_writer(self._committer)
@@ -745,7 +699,7 @@ class CellStore(StoreReader):
             if self._committer is not None:
                 self._committer.close()
                 if self._index.is_damaged:
-                    disown_index(self._disk, self._folder)
+                    invalidate_index(self._folder)
             self.history.close()
             self._index.close()
             self._segments.forget()
@@ -797,7 +751,7 @@ class CellStore(StoreReader):
             return  # told before; the log is read when the store is opened again
         self.sync()
         committer.check()
-        self._caretaker.note()
+        self._collector.note()
         committer.trim()
         try:
             self._index.flush(self._state.watermark())
@@ -807,9 +761,9 @@ class CellStore(StoreReader):
             try:
                 self._index.sync()
             except StoreError:  # what is read of them may never reach the disk
-                disown_index(self._disk, self._folder)
+                invalidate_index(self._folder)
             else:
-                mark_index(self._disk, self._folder, clean=True)
+                mark_index(self._folder, clean=True)
         except OSError as error:
             failure = write_error(error, self._folder)
             if not isinstance(failure, StoreFull):  # without room they stay marked as unsynced

@@ -22,12 +22,18 @@ from datalattice.cells import KnownFacts, Value, branch_hashes, check_cell, deco
 from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store.base import Damage, announced_tops
-from datalattice.store.disk import Disk
+from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import BEGINNING, STAGED, HashIndex, Watermark
 from datalattice.store.log.packing import locate
 from datalattice.store.log.recovery import Gap, LogReader, Pack
 from datalattice.store.log.removed import NOTHING_REMOVED, LocationSet, RemovedFilter, RemovedRecord
-from datalattice.store.log.segments import ROOM_BYTES, SegmentReader, segment_numbers, segment_path
+from datalattice.store.log.segments import (
+    ROOM_BYTES,
+    SegmentReader,
+    segment_numbers,
+    segment_path,
+    segment_size,
+)
 
 Progress = Callable[[int, int], None]
 """Called with the bytes checked so far and all there are."""
@@ -98,8 +104,7 @@ class StoreChecker:
     def __init__(
         self,
         *,
-        disk: Disk,
-        folder: str,
+        folder: StoreFolder,
         store_id: bytes,
         index: HashIndex,
         segments: SegmentReader,
@@ -109,7 +114,6 @@ class StoreChecker:
         removed: RemovedRecord | Damage = NOTHING_REMOVED,
         pinned: Sequence[bytes] = (),
     ) -> None:
-        self._disk = disk
         self._folder = folder
         self._store_id = store_id
         self._index = index
@@ -145,11 +149,9 @@ class StoreChecker:
         Raises: StoreVersion: a newer version wrote a part. Corruption: a segment of another store.
         """
         numbers = [
-            number
-            for number in segment_numbers(self._disk, self._folder)
-            if not self._removed.dropped(number)
+            number for number in segment_numbers(self._folder) if not self._removed.dropped(number)
         ]
-        self._total_bytes = sum(self._size(number) for number in numbers)
+        self._total_bytes = sum(segment_size(self._folder, number) for number in numbers)
         verified = self._check_packs()
         self._tell(self._total_bytes)
         self._cells = self._index.count()
@@ -170,19 +172,12 @@ class StoreChecker:
         reached, missing = self._walk(root)
         return self._report(len(numbers), reached, missing)
 
-    def _size(self, number: int) -> int:
-        file = self._disk.open(segment_path(self._folder, number))
-        try:
-            return file.size()
-        finally:
-            file.close()
-
     # --- the packs ----------------------------------------------------------------------------
 
     def _check_packs(self) -> int:
         """Check the packs in order; return how many entries of the index were met in them."""
         last = max(self._state.position.sequence, self._acknowledged)
-        log = LogReader(self._disk, self._folder, self._store_id, BEGINNING.position, self._removed)
+        log = LogReader(self._folder, self._store_id, BEGINNING.position, self._removed)
         verified = 0
         gap: Gap | None = None
         behind = (0, 0)  # segment and byte behind the last good pack
@@ -223,7 +218,7 @@ class StoreChecker:
         path = segment_path(self._folder, segment)
         if not segment:
             return
-        file = self._disk.open(path)
+        file = self._folder.disk.open(path)
         try:
             size = file.size()
             while offset < size:
@@ -418,7 +413,7 @@ class StoreChecker:
             here = Damage(path, gap.offset, gap.reason)
             (damage if position in held else scars).append(here)
         if self._log_root != self._state.root:
-            where = self._lost_end or (scars or damage or [Damage(self._folder, 0, "")])[-1]
+            where = self._lost_end or (scars or damage or [Damage(self._folder.path, 0, "")])[-1]
             reason = "no whole pack carries the root that is committed"
             damage.append(Damage(where.file, where.offset, reason))
         elif self._lost_end is not None:

@@ -189,7 +189,7 @@ class Disk(Protocol):
         ...
 
 
-def write_error(error: OSError, where: str) -> StoreError:
+def write_error(error: OSError, where: object) -> StoreError:
     """Return the error of the store for a failed write or sync."""
     reason = error.strerror or str(error)
     if error.errno in _FULL_CODES:

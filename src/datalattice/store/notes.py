@@ -1,21 +1,18 @@
-"""Notes: what a store keeps beside its cells for whoever runs it, never sent and no lattice value.
+"""Notes: what a store keeps beside its cells for its operator, never sent and not a lattice value.
 
-A *text* is durable when `write` returns: what an operator decided. *Rows* are figures that can be
-counted again: they lie with the derived index, and may be lost with it.
+A *text* is durable when `write` returns: an operator's decision. *Rows* are figures that can be
+counted again: they lie in the index and may be lost with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from datalattice.errors import Corruption, StoreError, StoreFailed
-from datalattice.store.disk import Disk, write_error
-
-NOTE_BYTES_MAX: Final = 64 * 1024 * 1024
+from datalattice.store.files import StoreFolder, checked, unchecked
 
 COLLECTED_NOTE: Final = "collected"
 """Name of the text about the last collection."""
@@ -41,7 +38,7 @@ class Notes:
     def read(self, name: str) -> str | None:
         """Return a text, None when it was never written.
 
-        Raises: Corruption: it is not what was written.
+        Raises: Corruption: its checksum differs. StoreFailed: the disk cannot read it.
         """
         return self._texts.get(name)
 
@@ -71,30 +68,22 @@ class Notes:
 class FolderNotes(Notes):
     """The notes of a store in a folder: a file for each text, rows in the index."""
 
-    def __init__(self, disk: Disk, folder: str, index: Callable[[], RowTable]) -> None:
+    def __init__(self, folder: StoreFolder, index: Callable[[], RowTable]) -> None:
         super().__init__()
-        self._disk = disk
         self._folder = folder
         self._index = index
 
     def read(self, name: str) -> str | None:
-        """Return a text, None when it was never written.
-
-        Raises: Corruption: it is not what was written. StoreFailed: the disk does not give it.
-        """
+        """Return a text, as `Notes.read`."""
         path = f"{self._folder}/{name}"
-        if not self._disk.exists(path):
-            return None
         try:
-            file = self._disk.open(path)
-            try:
-                data = file.read(0, NOTE_BYTES_MAX)
-            finally:
-                file.close()
+            data = self._folder.read(name)
         except OSError as error:
             raise StoreFailed(f"{path}: cannot be read ({error.strerror or error})") from error
-        digest, _, body = data.partition(b"\n")
-        if digest != _digest(body):
+        if data is None:
+            return None
+        body = unchecked(data)
+        if body is None:
             raise Corruption(
                 f"{path}: not what was written; put the file back from a copy, or remove it and "
                 "decide again"
@@ -102,38 +91,16 @@ class FolderNotes(Notes):
         return body.decode("utf-8")
 
     def write(self, name: str, text: str) -> None:
-        """Replace a text; durable on return.
-
-        Raises: StoreFull, StoreFailed: it could not be written.
-        """
-        path = f"{self._folder}/{name}"
-        body = text.encode("utf-8")
-        try:
-            file = self._disk.open(f"{path}.new", create=True)
-            try:
-                file.write(0, _digest(body) + b"\n" + body)
-                file.sync()
-            finally:
-                file.close()
-            self._disk.replace(f"{path}.new", path)
-            self._disk.sync_folder(self._folder)
-        except OSError as error:
-            raise write_error(error, path) from error
+        """Replace a text, as `Notes.write`."""
+        self._folder.replace(name, checked(text.encode("utf-8")))
 
     def rows(self) -> dict[bytes, bytes]:
         """Return all rows by key."""
         return self._index().rows()
 
     def keep(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Put rows, and remove those that are None.
-
-        Raises: StoreFull, StoreFailed: they could not be written.
-        """
+        """Put rows, and remove those that are None, as `Notes.keep`."""
         self._index().keep_rows(rows)
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.sha3_256(body).hexdigest().encode()
 
 
 def write_collected(notes: Notes, now_ms: int, dead_left: int) -> None:

@@ -1,8 +1,8 @@
-"""Place: whether a store still lies where it was when a node last wrote to it.
+"""Place file: whether a store still lies where it was when a node last wrote to it.
 
-`place.json` beside the log says where the log's folder was (`Disk.place`): on which machine, on
-which file system, under which inode, made when. A folder that was copied, restored from a backup or
-moved to another disk differs in one of them. A snapshot of a machine as a whole does not.
+`place.json` records where the folder of the log was (`Disk.place`): machine, file system, inode and
+time of birth. A folder that was copied, restored from a backup or moved to another disk differs in
+one of them. A snapshot of a complete machine does not.
 """
 
 from __future__ import annotations
@@ -11,110 +11,106 @@ import json
 from typing import Final
 
 from datalattice.crypto import sha3_256
-from datalattice.store.disk import Disk, write_error
-from datalattice.store.log.folder import read_text, write_text
+from datalattice.store.files import StoreFolder
 from datalattice.store.log.segments import FOLDER as SEGMENTS
 
 PLACE_FILE: Final = "place.json"
 START_BYTES: Final = 6
-"""Length of the number of a start: exact in JSON."""
+"""Length of the number of a start: JSON represents it exactly."""
 
 STARTS_MAX: Final = 128
-"""Starts that are remembered: what one of them signed says nothing of another node."""
+"""Most starts that are remembered, so that a node recognises what it signed itself."""
 
 COPY_ID_DIGITS: Final = 16
 
 UNREADABLE: Final = "unreadable"
-"""Where a store was whose file of its place cannot be read: elsewhere, to be careful."""
+"""Recorded place of a store whose file cannot be read: it then counts as moved, the safe answer."""
 
 
 class PlaceFile:
-    """What is noted of one store's place and of the starts of nodes on it.
+    """What is recorded of one store's place and of the starts of nodes on it. Changes are durable.
 
-    moved:       whether the store lies elsewhere than was noted when this object was made.
-    copy_id:     empty where the store was made; another word in each copy of it, wherever that was
-                 restored, copied or moved to.
-    unfenced_ms: when something was written here without having asked a peer; None when a peer was
-                 asked since. Every change is durable on return.
+    moved:       whether the store lies elsewhere than was recorded when this object was made.
+    copy_id:     empty where the store was made; a different word in each copy that was restored,
+                 copied or moved elsewhere.
+    unfenced_ms: when something was written here without asking a peer first; None when a peer was
+                 asked since.
     """
 
-    def __init__(self, disk: Disk, folder: str) -> None:
-        self._disk = disk
+    def __init__(self, folder: StoreFolder) -> None:
         self._folder = folder
-        self._here = disk.place(f"{folder}/{SEGMENTS}")
-        self._noted: str | None = None
+        self._here = folder.disk.place(f"{folder}/{SEGMENTS}")
+        self._recorded: str | None = None
         self.unfenced_ms: int | None = None
         self._starts: list[int] = []
-        self._noted_id = ""  # that of the noted place
+        self._recorded_id = ""
         self._read()
-        self.moved = self._noted not in (None, self._here)
-        # No two folders are at one place, so no two copies have one id.
+        self.moved = self._recorded not in (None, self._here)
+        # Derived from the place: two folders never have the same one, so neither do two copies.
         here_id = sha3_256(self._here.encode()).hex()[:COPY_ID_DIGITS]
-        self.copy_id: Final = here_id if self.moved else self._noted_id
+        self.copy_id: Final = here_id if self.moved else self._recorded_id
 
     def _read(self) -> None:
         try:
-            text = read_text(self._disk, self._folder, PLACE_FILE)
+            text = self._folder.read_text(PLACE_FILE)
         except OSError:
             text = ""
         if text is None:
-            return  # nobody has written here for an owner yet
+            return  # no node has written here for an owner yet
         try:
             document = json.loads(text)
-            noted, unfenced_ms = document["place"], document["unfenced_ms"]
+            recorded, unfenced_ms = document["place"], document["unfenced_ms"]
             starts = document["starts"]
         except (ValueError, TypeError, KeyError):
-            self._noted = UNREADABLE
+            self._recorded = UNREADABLE
             return
-        self._noted = noted if isinstance(noted, str) else UNREADABLE
+        self._recorded = recorded if isinstance(recorded, str) else UNREADABLE
         self.unfenced_ms = unfenced_ms if type(unfenced_ms) is int else None
         copy_id = document.get("copy_id")
-        self._noted_id = copy_id if isinstance(copy_id, str) else ""
+        self._recorded_id = copy_id if isinstance(copy_id, str) else ""
         if isinstance(starts, list):
             self._starts = [one for one in starts if type(one) is int]
 
     def note(self) -> None:
-        """Note the place where none was noted.
+        """Record the place where none was recorded.
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
-        if self._noted is None:
-            self._noted = self._here
+        if self._recorded is None:
+            self._recorded = self._here
             self._write()
 
     def begun(self, start: int) -> None:
-        """Note the number of a start, and the place where none was noted.
+        """Record the number of a start, and the place where none was recorded.
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
-        # The last start before a copy was made may be that of a node which still runs.
+        # The last start before a copy was made may be that of a node that still runs.
         former = self._starts[:-1] if self.moved else self._starts
         self._starts = [*former, start][-STARTS_MAX:]
-        self._noted = self._noted or self._here
+        self._recorded = self._recorded or self._here
         self._write()
 
     def has_begun(self, start: int) -> bool:
-        """Return whether a start with this number was made here, or where this was copied from."""
+        """Return whether a start with this number happened here, or in the folder copied from."""
         return start in self._starts
 
     def settle(self, unfenced_ms: int | None = None) -> None:
-        """Note that the store belongs here: a peer was asked, or its user accepts that none was.
+        """Record that the store belongs here: a peer was asked, or the user accepts the risk.
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
-        if self._noted == self._here and self.unfenced_ms == unfenced_ms:
+        if self._recorded == self._here and self.unfenced_ms == unfenced_ms:
             return
-        self._noted, self._noted_id, self.unfenced_ms = self._here, self.copy_id, unfenced_ms
+        self._recorded, self._recorded_id = self._here, self.copy_id
+        self.unfenced_ms = unfenced_ms
         self._write()
 
     def _write(self) -> None:
         document = {
-            "place": self._noted or self._here,
+            "place": self._recorded or self._here,
             "unfenced_ms": self.unfenced_ms,
             "starts": self._starts,
-            "copy_id": self._noted_id,
+            "copy_id": self._recorded_id,
         }
-        try:
-            write_text(self._disk, self._folder, PLACE_FILE, json.dumps(document) + "\n")
-        except OSError as error:
-            raise write_error(error, f"{self._folder}/{PLACE_FILE}") from error
+        self._folder.replace(PLACE_FILE, json.dumps(document).encode() + b"\n")

@@ -17,11 +17,12 @@ from datalattice.errors import Corruption, StoreClosed
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import Damage, Store, check_hash
 from datalattice.store.checking import CheckReport, Progress, StoreChecker
-from datalattice.store.disk import Disk, write_error
+from datalattice.store.disk import write_error
+from datalattice.store.files import StoreFolder
 from datalattice.store.kept.history import History, Retention
 from datalattice.store.kept.leases import Lease, Leases
 from datalattice.store.kept.pins import Pins
-from datalattice.store.log.folder import INDEX, LOCK_FILE, keeps_pins
+from datalattice.store.log.folder import INDEX, LOCK_FILE
 from datalattice.store.log.hashindex import NOWHERE, STAGED, Position
 from datalattice.store.log.locking import GenerationReader
 from datalattice.store.log.logend import Loss, loss_of_reader, read_end
@@ -35,9 +36,14 @@ from datalattice.store.log.removed import (
     RemovedRecord,
     read_removed,
 )
-from datalattice.store.log.segments import SegmentReader, segment_numbers, segment_path
+from datalattice.store.log.segments import (
+    SegmentReader,
+    segment_numbers,
+    segment_path,
+    segment_size,
+)
 from datalattice.store.notes import FolderNotes, last_collection
-from datalattice.store.refs import check_whole, moment_at, resolve
+from datalattice.store.refs import check_complete, moment_at, resolve
 
 REFRESH_TRIES: Final = 10
 """A refresh that meets a collection is made again so often."""
@@ -73,8 +79,7 @@ class StoreReader(Store):
 
     def __init__(
         self,
-        disk: Disk,
-        folder: str,
+        folder: StoreFolder,
         opened: OpenLog,
         *,
         read_only: bool,
@@ -83,15 +88,14 @@ class StoreReader(Store):
         retention: Retention,
     ) -> None:
         super().__init__(cache_bytes)
-        self._disk = disk
         self._folder = folder
         self._read_only = read_only
         self._opened = opened
         self._index = opened.index
         self._state = opened.state
-        self._segments = SegmentReader(disk, folder)
+        self._segments = SegmentReader(folder)
         self._closed = False
-        self._generation = GenerationReader(disk, f"{folder}/{LOCK_FILE}")
+        self._generation = GenerationReader(folder.disk, f"{folder}/{LOCK_FILE}")
         self._held: list[Callable[[], None]] = []  # what a retired store gives back at its end
         self._last_use: object | None = None
         self._has_released = False  # a writer that gave its lock back before
@@ -102,31 +106,29 @@ class StoreReader(Store):
         self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
         self._refresh_lock = threading.Lock()
         self._sieve: RemovedFilter | None = None
-        self._identity = disk.engine_identity(f"{folder}/{INDEX}")
-        self.notes = FolderNotes(disk, folder, lambda: self._index)
+        self._identity = folder.disk.engine_identity(f"{folder}/{INDEX}")
+        self.notes = FolderNotes(folder, lambda: self._index)
         self.clock = clock
         """Dates the history, and says which pins have expired."""
         self.history = History(
-            disk, folder, now_ms=clock.now_ms, writable=not read_only, retention=retention
+            folder, now_ms=clock.now_ms, writable=not read_only, retention=retention
         )
         """Which root this store had when."""
         self.pins = Pins(
-            disk,
             folder,
             now_ms=clock.now_ms,
-            check_whole=self._check_whole,
-            expected=lambda: keeps_pins(disk, folder),
+            check_complete=self._check_complete,
         )
         """Names of roots that are to stay. Changed by any process, also of a read-only store."""
         self.leases = Leases(
-            disk, folder, now_ms=clock.now_ms, pins=self.pins, check_whole=self._check_whole
+            folder, now_ms=clock.now_ms, pins=self.pins, check_complete=self._check_complete
         )
         """Roots that stay for a while, taken by `lease`."""
 
     @property
     def path(self) -> str:
         """The store's folder."""
-        return self._folder
+        return self._folder.path
 
     @property
     def read_only(self) -> bool:
@@ -147,9 +149,9 @@ class StoreReader(Store):
         """
         if not self._read_only:
             return self._opened.loss
-        end = read_end(self._disk, self._folder, self._opened.store_id)
+        end = read_end(self._folder, self._opened.store_id)
         self.refresh()
-        return loss_of_reader(self._disk, self._folder, self._state.position, end)
+        return loss_of_reader(self._folder, self._state.position, end)
 
     # --- reading ---
 
@@ -280,32 +282,32 @@ class StoreReader(Store):
                 return False
             found = self._generation.read()
             self._generation.forget()
-            identity = self._disk.engine_identity(f"{self._folder}/{INDEX}")
+            identity = self._folder.disk.engine_identity(f"{self._folder}/{INDEX}")
             if identity != self._identity:
                 self._reopen(identity)
             before = self._state.position
             for _ in range(REFRESH_TRIES):
-                damage = self._take_in()
+                damage = self._read_tail()
                 if damage is not None:
                     break
             self._damage.update({(item.file, item.offset): item for item in damage or ()})
             self._generation.see(found)
             return self._state.position != before
 
-    def _take_in(self) -> list[Damage] | None:
+    def _read_tail(self) -> list[Damage] | None:
         """Read what is behind the watermark; return the damage that was met.
 
         None: segments were dropped while it was read, so it has to be read again.
         """
         index, state = self._index, self._state
         before = state.position
-        index.look_again()
+        index.refresh()
         start = index.watermark()
         if start != self._opened.start or self._is_taken_back(before):
             index.drop_recent()
             state.restart(start)
             self._opened.start = start
-        log = LogReader(self._disk, self._folder, self._opened.store_id, state.position)
+        log = LogReader(self._folder, self._opened.store_id, state.position)
         recovery = Recovery(log, self._folder)
         damage: list[Damage] | None = None
         try:
@@ -317,7 +319,7 @@ class StoreReader(Store):
             damage = None
         if not damage and damage is not None:
             return damage
-        index.look_again()
+        index.refresh()
         return None if index.watermark() != start else damage
 
     def _acknowledged_damage(self, recovery: Recovery) -> list[Damage]:
@@ -325,21 +327,21 @@ class StoreReader(Store):
         cut = recovery.cut
         if cut is None:
             return []
-        end = read_end(self._disk, self._folder, self._opened.store_id)
+        end = read_end(self._folder, self._opened.store_id)
         if end is None or end.position.sequence < cut.sequence:
             return []
         return [Damage(segment_path(self._folder, cut.segment), cut.offset, cut.reason)]
 
     def _is_taken_back(self, position: Position) -> bool:
         """Return whether a writer whose sync failed has taken back what was read up to here."""
-        if why_unreached(self._disk, self._folder, position):
+        if why_unreached(self._folder, position):
             self._segments.forget()
             return True
         return False
 
     def _reopen(self, identity: str) -> None:
         """Follow a writer that made the index again, or the store."""
-        before, self._opened = self._opened, open_reader(self._disk, self._folder)
+        before, self._opened = self._opened, open_reader(self._folder)
         self._opened.lock = before.lock
         old, self._index, self._state = self._index, self._opened.index, self._opened.state
         if self._opened.store_id != before.store_id:
@@ -384,7 +386,7 @@ class StoreReader(Store):
         self._check_open()
         return self.leases.take(hash, seconds)
 
-    def _check_whole(self, hash: bytes) -> None:
+    def _check_complete(self, hash: bytes) -> None:
         """Check that a root is here with all cells below it, durably.
 
         Raises: MissingData: it is not. StoreFull, StoreFailed: it cannot be made durable.
@@ -404,11 +406,9 @@ class StoreReader(Store):
         self._cache.clear()
         find = self._find
         if self._read_only:
-            self._sieve = RemovedFilter(
-                read_removed(self._disk, self._folder, self._opened.store_id)
-            )
+            self._sieve = RemovedFilter(read_removed(self._folder, self._opened.store_id))
             find = self._find_kept
-        check_whole([hash], self.get_encoding, find)
+        check_complete([hash], self.get_encoding, find)
 
     def _find_kept(self, hash: bytes) -> int:
         """Find a cell, but none that a process had begun to remove: the next writer removes it."""
@@ -422,7 +422,7 @@ class StoreReader(Store):
 
     def _sync_segment(self, segment: int) -> None:
         try:
-            file = self._disk.open(segment_path(self._folder, segment))
+            file = self._folder.disk.open(segment_path(self._folder, segment))
         except FileNotFoundError:
             return  # dropped since, and what is dropped was durable
         try:
@@ -437,12 +437,10 @@ class StoreReader(Store):
         self._check_open()
         self.refresh()
         removed = self._removed()
-        numbers = segment_numbers(self._disk, self._folder)
+        numbers = segment_numbers(self._folder)
         size = 0
         for number in numbers:
-            file = self._disk.open(segment_path(self._folder, number))
-            size += file.size()
-            file.close()
+            size += segment_size(self._folder, number)
         is_known = isinstance(removed, RemovedRecord) and removed.begin
         last = last_collection(self.notes)
         return Stats(
@@ -484,23 +482,22 @@ class StoreReader(Store):
     def _removed(self) -> RemovedRecord | Damage:
         """Return the record of what was removed, or that it is damaged."""
         try:
-            return read_removed(self._disk, self._folder, self._opened.store_id)
+            return read_removed(self._folder, self._opened.store_id)
         except Corruption:
             return Damage(f"{self._folder}/{GARBAGE_FILE}", 0, DAMAGED_RECORD)
 
     def _check(
         self, removed: RemovedRecord | Damage, progress: Progress | None
     ) -> CheckReport | None:
-        end = read_end(self._disk, self._folder, self._opened.store_id)
+        end = read_end(self._folder, self._opened.store_id)
         acknowledged = 0 if end is None else end.position.sequence
         self.refresh()  # a reader sees at least that much, unless it is gone
         try:
             return StoreChecker(
-                disk=self._disk,
                 folder=self._folder,
                 store_id=self._opened.store_id,
                 index=self._index,
-                segments=SegmentReader(self._disk, self._folder),
+                segments=SegmentReader(self._folder),
                 state=self._state.watermark(),
                 acknowledged=acknowledged,
                 progress=progress,

@@ -163,7 +163,7 @@ def _complete(store: Remembering, digits: str) -> bytes:
     raise UsageError(f"{len(found)} roots begin with {digits!r}; give more digits")
 
 
-def check_whole(
+def check_complete(
     hashes: Iterable[bytes],
     encoding_of: Callable[[bytes], bytes | None],
     location_of: Callable[[bytes], int],

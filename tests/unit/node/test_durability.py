@@ -19,7 +19,6 @@ from datalattice.cells import (
     encode,
     missing,
     novelty,
-    references,
     same,
     value_hash,
 )
@@ -37,7 +36,6 @@ from datalattice.store.disk import DiskFile
 from datalattice.store.log.packing import locate
 from datalattice.sync import Effects, LatticeReplica, Part
 from datalattice.testing.disk import SimDisk
-from datalattice.testing.malformed import cells_of, value_of, with_cell
 
 T = TypeVar("T")
 LONG = "a text that is too long to stand inside its parent " * 4
@@ -289,59 +287,6 @@ def test_a_cell_that_nobody_has_and_nobody_needs_is_no_loss(
 
     with open_sim(disk) as store:
         run(lambda: work(store))
-
-
-def of_an_earlier_version(disk: SimDisk) -> CellStore:
-    file = disk.open("store/STORE", write=True)
-    file.write(0, file.read(0, 1_000).replace(b"version 4", b"version 2"))
-    return open_sim(disk)
-
-
-def is_checked(store: CellStore) -> bool:
-    return store.is_checked
-
-
-def test_a_store_of_an_earlier_version_is_checked_once() -> None:
-    disk = SimDisk(4)
-    with open_sim(disk) as store:
-        assert is_checked(store)
-        store.commit(Set.of(elements(0, 50)))
-
-    async def work(store: CellStore, checks: int) -> None:
-        async with set_node(MemoryTransport(), store) as node:
-            await until(node, lambda: node.observer.counters.get("checks", 0) == checks)
-            await until(node, is_well(node))
-
-    with of_an_earlier_version(disk) as old:
-        assert not is_checked(old)
-        run(lambda: work(old, 1))
-        assert is_checked(old)
-    with open_sim(disk) as again:
-        assert is_checked(again)
-        run(lambda: work(again, 0))
-
-
-def test_malformed_cells_of_an_earlier_version_are_told_until_they_are_gone() -> None:
-    disk = SimDisk(5)
-    top, below = cells_of(Map.of([(f"{n}".ljust(150), n) for n in range(60)]))
-    blob = encode(b"b" * 200)
-    below[sha3_256(blob)] = blob
-    bad = value_of(*with_cell(top, below, references(top)[0], blob))
-    with open_sim(disk) as store:
-        store.commit(Set.of([bad]))
-
-    async def work(store: CellStore, health: str) -> None:
-        async with set_node(MemoryTransport(), store) as node:
-            await until(node, lambda: node.observer.counters.get("checks") == 1)
-            await until(node, lambda: health in node.observer.health)
-
-    with of_an_earlier_version(disk) as old:
-        run(lambda: work(old, "1 cells are malformed; `lattice disk check` says where"))
-        assert not is_checked(old)
-        old.commit(Set.of(elements(0, 50)), contains=False)
-        old.discard([value_hash(bad)])
-        run(lambda: work(old, "ok"))
-        assert is_checked(old)
 
 
 def test_a_healed_cell_that_is_damaged_at_once_is_asked_for_again() -> None:

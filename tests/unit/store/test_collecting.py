@@ -31,8 +31,9 @@ from datalattice.errors import (
     StoreVersion,
     UsageError,
 )
-from datalattice.store import CellFetcher, CellStore, RealDisk, heal_store, open_damaged
+from datalattice.store import CellFetcher, CellStore, heal_store, open_damaged
 from datalattice.store import reader as reader_module
+from datalattice.store.files import StoreFolder
 from datalattice.store.gc import collection, marking
 from datalattice.store.gc.progress import SAMPLES_MAX, ProgressSamples
 from datalattice.store.kept import leases
@@ -372,7 +373,7 @@ def test_what_is_leased_or_pinned_is_leased_again_without_a_look_at_it(
         store.pins.pin(value_hash(pinned), "named")
         store.lease(value_hash(leased), 10)
         looked: list[object] = []
-        monkeypatch.setattr(reader_module, "check_whole", lambda *given: looked.append(given))
+        monkeypatch.setattr(reader_module, "check_complete", lambda *given: looked.append(given))
         for value in (leased, pinned):
             store.lease(value_hash(value), 10).release()
         assert looked == []
@@ -409,14 +410,14 @@ def test_a_lease_that_is_renewed_at_its_end_is_not_tidied_away(
         left_over = tmp_path / "s" / "leases" / "0123456789abcdef.new"
         left_over.write_text("a process died while it wrote")
         clock.now += 10_000
-        tidy = store.leases.tidy
+        tidy = store.leases.remove_ended
 
         def tidy_alone() -> int:
             with pytest.raises(StoreLocked):  # so nobody renews one meanwhile
-                store._disk.lock(f"{store.path}/{PINS_LOCK}")
+                store._folder.disk.lock(f"{store.path}/{PINS_LOCK}")
             return tidy()
 
-        monkeypatch.setattr(store.leases, "tidy", tidy_alone)
+        monkeypatch.setattr(store.leases, "remove_ended", tidy_alone)
         assert store.collect(grace_ms=0).leases_ended == 1
         assert not left_over.exists()
         lease.renew(10)
@@ -464,7 +465,7 @@ def test_a_commit_in_several_packs_has_children_first_also_those_that_were_stage
         staged = texts(100)
         store.put(staged)
         store.commit(Vector.of([*texts(0), staged]))
-        log = LogReader(RealDisk(), store.path, store._opened.store_id, BEGINNING.position)
+        log = LogReader(store._folder, store._opened.store_id, BEGINNING.position)
         seen: set[bytes] = set()
         for pack in log.read():
             assert isinstance(pack, Pack)
@@ -656,7 +657,7 @@ def test_a_record_of_a_newer_version_is_refused(tmp_path: Path, clock: StoppedCl
         store_id = store._opened.store_id
     patch = pytest.MonkeyPatch()
     patch.setattr(removed_module, "GARBAGE_VERSION", 2)
-    removed_module.write_removed(RealDisk(), str(path), store_id, RemovedRecord(1))
+    removed_module.write_removed(StoreFolder(RealDisk(), str(path)), store_id, RemovedRecord(1))
     patch.undo()
     with pytest.raises(StoreVersion, match="garbage"):
         opened(path, clock)

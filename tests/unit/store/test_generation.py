@@ -44,7 +44,7 @@ def reader(store: CellStore) -> Iterator[CellStore]:
 
 
 def looks(reader: CellStore) -> int:
-    disk = reader._disk
+    disk = reader._folder.disk
     assert isinstance(disk, CountingDisk)
     return disk.looks
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from datalattice.store.disk import RealDisk, birth_time
+from datalattice.store.files import StoreFolder
 from datalattice.store.placefile import PlaceFile
 
 
@@ -15,12 +16,12 @@ from datalattice.store.placefile import PlaceFile
 def folder(tmp_path: Path) -> Path:
     store = tmp_path / "store"
     (store / "segments").mkdir(parents=True)
-    PlaceFile(RealDisk(), str(store)).begun(1)
+    PlaceFile(StoreFolder(RealDisk(), str(store))).begun(1)
     return store
 
 
 def is_moved(folder: Path) -> bool:
-    return PlaceFile(RealDisk(), str(folder)).moved
+    return PlaceFile(StoreFolder(RealDisk(), str(folder))).moved
 
 
 def test_a_folder_that_stays_is_not_moved(folder: Path) -> None:
@@ -62,7 +63,7 @@ def test_a_birth_time_is_of_one_folder_and_stays(tmp_path: Path) -> None:
 
 
 def copy_id(folder: Path) -> str:
-    return PlaceFile(RealDisk(), str(folder)).copy_id
+    return PlaceFile(StoreFolder(RealDisk(), str(folder))).copy_id
 
 
 def test_each_copy_of_a_folder_has_an_id_of_its_own_and_keeps_it(folder: Path) -> None:
@@ -72,14 +73,14 @@ def test_each_copy_of_a_folder_has_an_id_of_its_own_and_keeps_it(folder: Path) -
     assert copy_id(folder) == ""
     first = copy(folder, "first")
     before = copy_id(first)
-    PlaceFile(RealDisk(), str(first)).begun(2)  # a start that nobody has answered yet
+    PlaceFile(StoreFolder(RealDisk(), str(first))).begun(2)  # a start that nobody has answered yet
     second = copy(first, "second")
-    PlaceFile(RealDisk(), str(first)).settle()
+    PlaceFile(StoreFolder(RealDisk(), str(first))).settle()
     third = copy(first, "third")
     assert copy_id(first) == before
     ids = {copy_id(one) for one in (folder, first, second, third)}
     assert len(ids) == 4
-    PlaceFile(RealDisk(), str(third)).settle()
+    PlaceFile(StoreFolder(RealDisk(), str(third))).settle()
     assert copy_id(third) in ids
 
 

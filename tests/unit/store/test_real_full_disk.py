@@ -28,7 +28,7 @@ from datalattice.cells import Map
 from datalattice.store import CellStore
 store = CellStore.open(sys.argv[1], spare_bytes={SPARE_BYTES})
 store.commit(Map.of({{f"key {{n}}": f"text {{n}} ".ljust(150, "x") for n in range({CELLS})}}))
-store.room.ask()
+store.space.ask()
 os._exit(0)
 """
 

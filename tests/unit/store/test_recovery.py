@@ -18,6 +18,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.store import CellStore
+from datalattice.store.files import StoreFolder
 from datalattice.store.log import packing, recovery, segments
 from datalattice.testing.disk import SimDisk
 
@@ -234,7 +235,7 @@ def test_a_missing_segment_in_the_middle_is_reported() -> None:
     for number in range(6):
         store.commit(value(number))
     store.close()
-    numbers = segments.segment_numbers(disk, FOLDER)
+    numbers = segments.segment_numbers(StoreFolder(disk, FOLDER))
     assert len(numbers) > 3
     disk.drop(segments.segment_path(FOLDER, numbers[1]))
     forget_index(disk)

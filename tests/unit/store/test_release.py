@@ -72,7 +72,7 @@ def test_a_store_that_released_is_a_reader_and_its_values_still_load(make: Make)
 
 
 def make_reader(store: CellStore) -> CellStore:
-    return CellStore.open(store.path, read_only=True, disk=store._disk)
+    return CellStore.open(store.path, read_only=True, disk=store._folder.disk)
 
 
 def test_a_reader_has_no_lock_to_take(make: Make) -> None:
@@ -85,10 +85,10 @@ def test_a_reader_has_no_lock_to_take(make: Make) -> None:
 def test_it_goes_on_behind_its_own_last_pack_without_a_sync(make: Make) -> None:
     with make() as store:
         add(store, "one")
-        steps = getattr(store._disk, "steps", 0)
+        steps = getattr(store._folder.disk, "steps", 0)
         store.release()
         assert store.acquire() is False
-        assert getattr(store._disk, "steps", 0) == steps, "nothing was written or synced"
+        assert getattr(store._folder.disk, "steps", 0) == steps, "nothing was written or synced"
         add(store, "two")
         assert store.acquire() is False, "it has the lock"
     with make() as after:
@@ -130,7 +130,7 @@ def test_a_turn_behind_anothers_packs_syncs_nothing(make: Make) -> None:
     second.release()
     first.acquire()
     first.release()
-    if isinstance(disk := first._disk, SimDisk):
+    if isinstance(disk := first._folder.disk, SimDisk):
         second.acquire()
         add(second, "third")
         second.release()
@@ -238,7 +238,7 @@ def test_a_log_that_was_cut_meanwhile_is_told(make: Make) -> None:
     add(store, "one", "two")
     store.sync()
     store.release()
-    disk = store._disk
+    disk = store._folder.disk
     path = f"{store.path}/segments/00000001.seg"
     if isinstance(disk, SimDisk):
         disk.cut(path, 200)

@@ -13,6 +13,7 @@ import pytest
 from datalattice.cells import Vector, novelty
 from datalattice.errors import Corruption
 from datalattice.store import CellStore, Damage, FileView, RealDisk
+from datalattice.store.files import StoreFolder
 from datalattice.store.log.segments import SegmentReader
 
 READER = """
@@ -111,7 +112,7 @@ def test_a_reader_has_a_bounded_number_of_files_open(tmp_path: Path) -> None:
         hashes = [hash for value in values for hash, _, _ in novelty(value)]
         places = [store._index.find(hash) for hash in hashes]
     assert len({place >> 42 for place in places}) > 5
-    reader = SegmentReader(CountingDisk(), str(tmp_path / "s"), open_max=3)
+    reader = SegmentReader(StoreFolder(CountingDisk(), str(tmp_path / "s")), open_max=3)
     for _ in range(2):
         assert all(reader.read(place) for place in places)
         assert CountedView.alive == 3

@@ -13,7 +13,8 @@ from datalattice.store.checkedcells import CheckedCells
 from datalattice.store.disk import Disk, RealDisk, write_error
 from datalattice.store.etch.etchstore import EtchStore
 from datalattice.store.etch.layout import PERSISTED
-from datalattice.store.etch.writer import EtchWriter, create_etch, folder_of
+from datalattice.store.etch.writer import EtchWriter, create_etch
+from datalattice.store.files import folder_of
 
 BATCH_CELLS: Final = 1_024
 

@@ -40,6 +40,7 @@ from datalattice.store.etch.layout import (
     slot_count,
 )
 from datalattice.store.etch.reader import Complaint, EtchFile, EtchSlot
+from datalattice.store.files import replace_file
 
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
 """New bytes that are kept in memory; beyond that they are written."""
@@ -54,22 +55,8 @@ _KINDS: Final = {kind: kind << 62 for kind in (PLAIN, BLOCK, FIRST, NEXT)}
 
 def create_etch(disk: Disk, path: str) -> None:
     """Make a new, empty Etch file at `path`, in one step, whatever was there."""
-    fresh = path + ".new"
-    file = disk.open(fresh, create=True)
-    try:
-        file.truncate(DATA_START)
-        file.write(0, pack_header(DATA_START, NO_ROOT))
-        file.sync()
-    finally:
-        file.close()
-    disk.replace(fresh, path)
-    disk.sync_folder(folder_of(path))
-
-
-def folder_of(path: str) -> str:
-    """Return the folder that a path is in."""
-    head, slash, _ = path.rpartition("/")
-    return (head or "/") if slash else "."
+    header = pack_header(DATA_START, NO_ROOT)
+    replace_file(disk, path, [header, bytes(DATA_START - len(header))])
 
 
 class EtchWriter(EtchFile):

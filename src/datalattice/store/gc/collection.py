@@ -40,7 +40,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from datalattice.store.disk import Disk
+from datalattice.store.files import StoreFolder
 from datalattice.store.gc.marking import MarkRoots, PriorMark, Progress, StoreMarker, damaged
 from datalattice.store.log.committer import CellBatch, Committer
 from datalattice.store.log.hashindex import STAGED, HashIndex
@@ -50,11 +50,10 @@ from datalattice.store.log.removed import (
     SWEEP_ENTRIES,
     DroppedRun,
     RemovedRecord,
-    first_pack,
-    remove_dropped,
+    delete_dropped,
     write_removed,
 )
-from datalattice.store.log.segments import segment_numbers, segment_path
+from datalattice.store.log.segments import first_pack, segment_numbers, segment_path, segment_size
 
 GRACE_MS: Final = 60 * 60 * 1_000
 """What is younger than this stays, if nothing else is said."""
@@ -147,8 +146,7 @@ class CollectionRun:
     def __init__(
         self,
         *,
-        disk: Disk,
-        folder: str,
+        folder: StoreFolder,
         store_id: bytes,
         index: HashIndex,
         state: LogState,
@@ -159,7 +157,6 @@ class CollectionRun:
         progress: Progress | None = None,
         known: PriorMark | None = None,
     ) -> None:
-        self._disk = disk
         self._folder = folder
         self._store_id = store_id
         self._index = index
@@ -176,7 +173,6 @@ class CollectionRun:
         self._segment_bytes = segment_bytes
         self._progress = progress
         self._marker = StoreMarker(
-            disk=disk,
             folder=folder,
             store_id=store_id,
             index=index,
@@ -289,24 +285,17 @@ class CollectionRun:
             committer.check()
             self._index.flush(self._state.watermark())
             self._index.hide_removed(None)
-        self.dropped = remove_dropped(self._disk, self._folder, self.removed)
+        self.dropped = delete_dropped(self._folder, self.removed)
 
     # --- copying --------------------------------------------------------------------------------
 
     def _numbers(self) -> list[int]:
         """Return the numbers of the segments that are not dropped."""
-        numbers = segment_numbers(self._disk, self._folder)
+        numbers = segment_numbers(self._folder)
         return [number for number in numbers if not self.removed.dropped(number)]
 
     def _file_sizes(self, numbers: list[int]) -> dict[int, int]:
-        sizes = {}
-        for number in numbers:
-            file = self._disk.open(segment_path(self._folder, number))
-            try:
-                sizes[number] = file.size()
-            finally:
-                file.close()
-        return sizes
+        return {number: segment_size(self._folder, number) for number in numbers}
 
     def _choose(self) -> None:
         """Choose the segments that are worth dropping."""
@@ -317,7 +306,7 @@ class CollectionRun:
         small = []
         for number, size in work.sizes.items():
             live = self._marker.live.get(number, 0)
-            if first_pack(self._disk, self._folder, number) is None:
+            if first_pack(self._folder, number) is None:
                 continue  # its header is damaged: nobody can tell which packs would be missing
             if live < LIVE_SHARE * size:
                 work.chosen.add(number)
@@ -377,7 +366,7 @@ class CollectionRun:
 
     def _copy(self, committer: Committer, hashes: list[bytes]) -> None:
         """Write cells of chosen segments again; the caller holds the lock."""
-        committer.settle()  # the index is up to date: what is staged, and where everything is
+        committer.flush_durable()  # then the index has every location and every staged bit
         work = self._work
         cells: dict[bytes, bytes] = {}
         marks: list[bool] = []
@@ -390,7 +379,7 @@ class CollectionRun:
         committer.write(
             CellBatch.chosen(cells, marks, False), CellBatch.chosen(cells, marks, True), [], None
         )
-        committer.settle()
+        committer.flush_durable()
         self._state.staged -= sum(marks)  # they were counted where they were before
         work.copied += len(cells)
 
@@ -402,7 +391,7 @@ class CollectionRun:
 
     def _finish_marks(self, committer: Committer) -> None:
         """Mark and copy what is new since the last look; the caller holds the lock."""
-        committer.settle()
+        committer.flush_durable()
         self._marker.follow_tops()
         self._marker.follow_packs()
         for hashes in self._late():
@@ -410,7 +399,7 @@ class CollectionRun:
         # The root once more: the pack that said so may go.
         nothing = CellBatch([], [])
         committer.write(nothing, nothing, [], committer.head)
-        committer.settle()
+        committer.flush_durable()
 
     # --- the record -----------------------------------------------------------------------------
 
@@ -430,19 +419,17 @@ class CollectionRun:
         removed = RemovedRecord(
             work.begin, self.removed.with_dropped(runs), self._now_ms, dict(work.packed)
         )
-        write_removed(self._disk, self._folder, self._store_id, removed)
+        write_removed(self._folder, self._store_id, removed)
         self.removed = removed
         self._is_recorded = True
 
     def _run_of(self, number: int) -> DroppedRun:
-        first = first_pack(self._disk, self._folder, number)
+        first = first_pack(self._folder, number)
         run = next((run for run in self.removed.runs if run.first == number + 1), None)
         if run is not None:
             behind: int | None = run.sequence
         else:
-            behind = first_pack(
-                self._disk, self._folder, next(n for n in self._numbers() if n > number)
-            )
+            behind = first_pack(self._folder, next(n for n in self._numbers() if n > number))
         if first is None or behind is None:
             raise damaged(f"{segment_path(self._folder, number)}: a damaged segment header")
         return DroppedRun(number, number, first, behind)

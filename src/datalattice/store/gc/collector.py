@@ -17,7 +17,6 @@ from datalattice.clock import Clock
 from datalattice.errors import StoreClosed, StoreFailed, UsageError
 from datalattice.store.base import Damage
 from datalattice.store.cache import CellCache
-from datalattice.store.disk import Disk
 from datalattice.store.gc.collection import Collected, CollectionRun
 from datalattice.store.gc.marking import Begin, MarkRoots, PriorMark, Progress
 from datalattice.store.gc.progress import ProgressSample, ProgressSamples
@@ -26,9 +25,8 @@ from datalattice.store.kept.history import History
 from datalattice.store.kept.leases import Leases
 from datalattice.store.kept.pins import Pins
 from datalattice.store.log.committer import Committer
-from datalattice.store.log.freespace import FreeSpace
 from datalattice.store.log.hashindex import BEGINNING
-from datalattice.store.log.opening import OpenLog
+from datalattice.store.log.opening import OpenLog, OpenSettings
 from datalattice.store.log.removed import known_removed
 from datalattice.store.log.segments import SegmentReader
 
@@ -42,31 +40,27 @@ class GarbageCollector:
     def __init__(
         self,
         *,
-        disk: Disk,
-        folder: str,
+        settings: OpenSettings,
         opened: OpenLog,
         segments: SegmentReader,
         cache: CellCache,
         clock: Clock,
-        segment_bytes: int,
-        room: FreeSpace,
         keepers: tuple[History, Pins, Leases],
     ) -> None:
-        self._disk = disk
-        self._folder = folder
+        self._folder = settings.folder
         self.opened = opened
         """What the store is made of at present."""
         self._segments = segments
         self._cache = cache
         self._clock = clock
-        self._segment_bytes = segment_bytes
-        self._room = room
+        self._segment_bytes = settings.segment_bytes
+        self._space = settings.space
         self._history, self._pins, self._leases = keepers
         self._collecting = threading.Lock()
         self._stopped = False
         self._unswept: CollectionRun | None = None
         self._touched: dict[bytes, int] = {}  # roots that were put, and when
-        self.ages = ProgressSamples(opened.index.kept_ages(), opened.state.position)
+        self.samples = ProgressSamples(opened.index.stored_samples(), opened.state.position)
         """How far the store had come when."""
         self.has_swept = False
         """Whether cells were removed since the store was opened. Until then, everything that it
@@ -75,7 +69,7 @@ class GarbageCollector:
     def note(self) -> None:
         """Take note of how far the store has come."""
         state = self.opened.state
-        self.ages.note(self._clock.now_ms(), state.position, state.root)
+        self.samples.note(self._clock.now_ms(), state.position, state.root)
 
     def touch(self, hash: bytes) -> None:
         """Remember that a root was put: where its cells are here already, nothing else says so."""
@@ -106,7 +100,7 @@ class GarbageCollector:
         is_run = committer is not None and not dry_run
         try:
             if is_run:
-                self._room.hold()  # the copies may need what is kept in reserve
+                self._space.hold()  # the copies may need what is kept in reserve
                 resume()
             self._go_on()
             if damage:
@@ -114,19 +108,19 @@ class GarbageCollector:
             if committer is not None:
                 with committer.lock:
                     write_pending()
-                    committer.settle()
+                    committer.flush_durable()
             if committer is not None and self._unswept is not None:
-                with self._pins.frozen():
+                with self._pins.locked():
                     self._finish(self._unswept, committer)
             if committer is None or dry_run:
                 return self._collector(*begin(), progress).look()
-            with self._pins.frozen():  # a lease that is just renewed stays
-                ended = self._leases.tidy()
+            with self._pins.locked():  # a lease that is just renewed stays
+                ended = self._leases.remove_ended()
             report = self._rounds(committer, begin, progress, write_pending)
             return replace(report, leases_ended=ended)
         finally:
             if is_run:
-                self._room.let_go()
+                self._space.let_go()
             self._collecting.release()
 
     def _rounds(
@@ -143,10 +137,10 @@ class GarbageCollector:
             collector = self._collector(roots, known, progress)
             report = collector.run(
                 committer,
-                frozen=self._pins.frozen,
+                frozen=self._pins.locked,
                 write_pending=write_pending,
                 swept=partial(self._swept, collector),
-                room_bytes=self._room.ask,
+                room_bytes=self._space.ask,
             )
             self._segments.drop(collector.dropped)
             self._unswept = None
@@ -161,7 +155,7 @@ class GarbageCollector:
         Raises: UsageError: the list does not fit the store.
         """
         opened, head = self.opened, plan.head
-        plan.check_fits(self._disk, self._folder, opened.store_id, self._clock.now_ms())
+        plan.check_fits(self._folder, opened.store_id, self._clock.now_ms())
         roots = self.roots(0, head.time_ms - head.grace_ms - CLOCK_SKEW_MS)
         # All that came behind the place the list speaks of is young, however old it is.
         return replace(roots, start=head.position, root=head.root), plan.known()
@@ -182,7 +176,7 @@ class GarbageCollector:
     def begin_anew(self, opened: OpenLog) -> None:
         """Take note of a store that was opened again: what was known to be here may be gone."""
         self.opened = opened
-        self.ages = ProgressSamples(opened.index.kept_ages(), opened.state.position)
+        self.samples = ProgressSamples(opened.index.stored_samples(), opened.state.position)
         self.has_swept = True
         self._unswept = None
 
@@ -222,7 +216,7 @@ class GarbageCollector:
             now_ms, opened.state.position, opened.state.root
         )
         if grace_ms:
-            start = self.ages.before(now_ms - grace_ms)
+            start = self.samples.before(now_ms - grace_ms)
         if start is None:
             start = ProgressSample(0, BEGINNING.position, None)  # all of it is young
         begin_ms = now_ms - grace_ms if since_ms is None else since_ms
@@ -239,13 +233,12 @@ class GarbageCollector:
                 progress(what, done, total)
 
         return CollectionRun(
-            disk=self._disk,
             folder=self._folder,
             store_id=opened.store_id,
             index=opened.index,
             state=opened.state,
             roots=roots,
-            removed=known_removed(self._disk, self._folder, opened.store_id),
+            removed=known_removed(self._folder, opened.store_id),
             segment_bytes=self._segment_bytes,
             now_ms=self._clock.now_ms(),
             progress=tell,

@@ -13,7 +13,7 @@ from typing import Final
 
 from datalattice.cells import branch_hashes
 from datalattice.errors import Corruption, StoreFailed
-from datalattice.store.disk import Disk
+from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import HashIndex, Position
 from datalattice.store.log.logstate import LogState
 from datalattice.store.log.packing import locate
@@ -76,11 +76,10 @@ Begin = Callable[[], tuple[MarkRoots, PriorMark | None]]
 class CellMarker:
     """Follows cells by hash down to the last one, and marks their places."""
 
-    def __init__(self, disk: Disk, folder: str, index: HashIndex) -> None:
-        self._disk = disk
+    def __init__(self, folder: StoreFolder, index: HashIndex) -> None:
         self._folder = folder
         self._index = index
-        self._segments = SegmentReader(disk, folder)
+        self._segments = SegmentReader(folder)
         self.marks = LocationSet()
         """The places of cells that stay."""
         self.cells = 0
@@ -144,8 +143,7 @@ class StoreMarker(CellMarker):
     def __init__(
         self,
         *,
-        disk: Disk,
-        folder: str,
+        folder: StoreFolder,
         store_id: bytes,
         index: HashIndex,
         state: LogState,
@@ -154,7 +152,7 @@ class StoreMarker(CellMarker):
         progress: Progress | None,
         known: PriorMark | None = None,
     ) -> None:
-        super().__init__(disk, folder, index)
+        super().__init__(folder, index)
         self._store_id = store_id
         self._state = state
         self._roots = roots
@@ -205,7 +203,7 @@ class StoreMarker(CellMarker):
         target = self._state.position.sequence
         if self._seen.sequence >= target:
             return 0
-        log = LogReader(self._disk, self._folder, self._store_id, self._seen, self._removed)
+        log = LogReader(self._folder, self._store_id, self._seen, self._removed)
         count = 0
         for found in log.read():
             number = found.sequence if isinstance(found, Gap) else found.end.sequence

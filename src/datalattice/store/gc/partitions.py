@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from datalattice.cells import branch_hashes
 from datalattice.errors import StoreFailed, UsageError
 from datalattice.store.base import Damage
-from datalattice.store.disk import Disk
+from datalattice.store.files import StoreFolder
 from datalattice.store.gc.marking import (
     LOCATION_SHIFT,
     MARK_CELLS,
@@ -34,9 +34,14 @@ from datalattice.store.log.removed import (
     NOTHING_REMOVED,
     RemovedFilter,
     RemovedRecord,
-    first_pack,
 )
-from datalattice.store.log.segments import SegmentReader, segment_numbers, segment_path
+from datalattice.store.log.segments import (
+    SegmentReader,
+    first_pack,
+    segment_numbers,
+    segment_path,
+    segment_size,
+)
 from datalattice.store.reader import StoreReader
 
 OFFSET_BITS: Final = 27
@@ -139,27 +144,24 @@ def extent_of(store: StoreReader) -> Extent:
     """
     store._check_open()
     store.refresh()
-    disk, folder = store._disk, store._folder
+    folder = store._folder
     mark = store._state.watermark()
     removed = _removed(store)
     segments: list[ExtentSegment] = []
     sequence = 1
-    for number in segment_numbers(disk, folder):
+    for number in segment_numbers(folder):
         if number > mark.position.segment or removed.dropped(number):
             continue
-        sequence = first_pack(disk, folder, number) or sequence
-        file = disk.open(segment_path(folder, number))
-        try:
-            # Behind the last pack is room that nobody reads.
-            size = mark.position.offset if number == mark.position.segment else file.size()
-            segments.append(ExtentSegment(number, size, sequence))
-        finally:
-            file.close()
+        sequence = first_pack(folder, number) or sequence
+        # Behind the last pack is preallocated space, which is not read.
+        is_last = number == mark.position.segment
+        size = mark.position.offset if is_last else segment_size(folder, number)
+        segments.append(ExtentSegment(number, size, sequence))
     return Extent(
         store._opened.store_id,
         mark.position,
         mark.root,
-        removed_digest(disk, folder),
+        removed_digest(folder),
         tuple(segments),
     )
 
@@ -189,16 +191,10 @@ def location_when_opened(store: StoreReader, hash: bytes) -> int:
     return store._index.find(hash)
 
 
-def removed_digest(disk: Disk, folder: str) -> bytes:
+def removed_digest(folder: StoreFolder) -> bytes:
     """Return the digest of the record of removed cells, empty when there is none."""
-    try:
-        file = disk.open(f"{folder}/{GARBAGE_FILE}")
-    except FileNotFoundError:
-        return b""
-    try:
-        return hashlib.sha3_256(file.read(0, file.size())).digest()
-    finally:
-        file.close()
+    data = folder.read(GARBAGE_FILE)
+    return b"" if data is None else hashlib.sha3_256(data).digest()
 
 
 def check_extent(store: StoreReader, extent: Extent) -> None:
@@ -209,7 +205,7 @@ def check_extent(store: StoreReader, extent: Extent) -> None:
     folder = store._folder
     if store._opened.store_id != extent.store_id:
         raise UsageError(f"{folder}: another store than the one that the work was planned for")
-    if removed_digest(store._disk, folder) != extent.removed:
+    if removed_digest(folder) != extent.removed:
         raise StoreFailed(f"{folder}: cells were removed from it meanwhile; begin again")
 
 
@@ -236,18 +232,17 @@ class PartitionReader:
         self._store = store
         self._extent = extent
         self._stretch = stretch
-        disk, folder = store._disk, store._folder
+        folder = store._folder
         removed = _removed(store)
         self._sieve = RemovedFilter(removed)
         self._log = LogReader(
-            disk,
             folder,
             extent.store_id,
             Position(stretch.sequence - 1, stretch.first, 0, None),
             removed,
             last_segment=stretch.last,
         )
-        self._segments = SegmentReader(disk, folder)
+        self._segments = SegmentReader(folder)
         self.is_open_ended = False
         """Whether it ended in a hole."""
 
@@ -342,7 +337,7 @@ class PartitionMarker(CellMarker):
 
     def __init__(self, store: StoreReader, extent: Extent, stretch: StorePartition) -> None:
         check_extent(store, extent)
-        super().__init__(store._disk, store._folder, store._index)
+        super().__init__(store._folder, store._index)
         self._store = store
         self._extent = extent
         self._stretch = stretch

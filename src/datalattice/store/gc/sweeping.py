@@ -31,7 +31,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from datalattice.errors import Corruption, StoreVersion, UsageError
-from datalattice.store.disk import Disk, DiskFile, write_error
+from datalattice.store.disk import Disk
+from datalattice.store.files import StoreFolder, replace_file
 from datalattice.store.gc.marking import PriorMark
 from datalattice.store.gc.partitions import Extent, removed_digest, upper_bits
 from datalattice.store.log.hashindex import Position
@@ -118,40 +119,26 @@ def write_sweep_list(
 ) -> None:
     """Write a sweep list in one durable step.
 
-    Raises: StoreFull, StoreFailed: it cannot be written. UsageError: not as many segments as said.
+    Raises: StoreFull, StoreFailed: it cannot be written. UsageError: `segments` and the head differ
+            in number.
     Memory: one segment at a time.
     """
-    try:
-        file = disk.open(f"{path}.new", create=True)
-        try:
-            _write(file, head, segments)
-            file.sync()
-        finally:
-            file.close()
-        disk.replace(f"{path}.new", path)
-        disk.sync_folder(path.rpartition("/")[0] or ("/" if path.startswith("/") else "."))
-    except OSError as error:
-        raise write_error(error, path) from error
+    replace_file(disk, path, _chunks(head, segments))
 
 
-def _write(file: DiskFile, head: SweepHead, segments: Iterable[SweptSegment]) -> None:
+def _chunks(head: SweepHead, segments: Iterable[SweptSegment]) -> Iterator[bytes]:
     digest = hashlib.sha3_256()
-    offset = 0
-
-    def put(data: bytes) -> None:
-        nonlocal offset
-        digest.update(data)
-        file.write(offset, data)
-        offset += len(data)
-
-    put(_pack_head(head))
+    chunk = _pack_head(head)
     count = 0
     for number, live, dead in segments:
-        put(_SEGMENT.pack(number, len(live), len(dead)) + live + dead)
+        digest.update(chunk)
+        yield chunk
+        chunk = _SEGMENT.pack(number, len(live), len(dead)) + live + dead
         count += 1
     if count != head.segments:
         raise UsageError(f"a sweep list of {head.segments} segments was given {count}")
-    file.write(offset, digest.digest())
+    digest.update(chunk)
+    yield chunk + digest.digest()
 
 
 def _pack_head(head: SweepHead) -> bytes:
@@ -283,7 +270,7 @@ class SweepList:
             ) from error
         return known
 
-    def check_fits(self, disk: Disk, folder: str, store_id: bytes, now_ms: int) -> None:
+    def check_fits(self, folder: StoreFolder, store_id: bytes, now_ms: int) -> None:
         """Check that the list is of this store, and that it still speaks of what is there.
 
         Raises: UsageError: it does not; the text says why.
@@ -294,9 +281,9 @@ class SweepList:
                 f"{self._path}: the list of another store (id {head.store_id.hex()}, that of "
                 f"{folder} is {store_id.hex()}); each store is swept by its own"
             )
-        if removed_digest(disk, folder) != head.removed:
+        if removed_digest(folder) != head.removed:
             raise self._stale(f"cells were removed from {folder} since it was made")
-        reason = why_unreached(disk, folder, head.position)
+        reason = why_unreached(folder, head.position)
         if reason:
             raise self._stale(f"the log of {folder} is another one since ({reason})")
         if head.time_ms > now_ms + CLOCK_SKEW_MS:

@@ -28,7 +28,8 @@ from typing import Final, NamedTuple
 from datalattice.errors import StoreError, UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import Damage
-from datalattice.store.disk import Disk, DiskFile, write_error
+from datalattice.store.disk import DiskFile, write_error
+from datalattice.store.files import StoreFolder
 
 HISTORY_FILE: Final = "history"
 
@@ -48,7 +49,6 @@ COMPACT_ENTRIES: Final = 8_192
 _HEAD: Final = b"DLHI\0\1" + bytes(10)
 _SLOT: Final = struct.Struct(">q32sI")
 SLOT_BYTES: Final = _SLOT.size
-_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class Moment(NamedTuple):
@@ -124,14 +124,12 @@ class History:
 
     def __init__(
         self,
-        disk: Disk,
-        folder: str,
+        folder: StoreFolder,
         *,
         now_ms: Callable[[], int],
         writable: bool,
         retention: Retention = RETENTION,
     ) -> None:
-        self._disk = disk
         self._folder = folder
         self._path = f"{folder}/{HISTORY_FILE}"
         self._now_ms = now_ms
@@ -237,11 +235,7 @@ class History:
         entries, start = self._entries, self._offset
         if not entries:
             return False
-        file = self._disk.open(self._path)
-        try:
-            data = file.read(start - SLOT_BYTES, _FILE_BYTES_MAX)
-        finally:
-            file.close()
+        data = (self._folder.read(HISTORY_FILE) or b"")[start - SLOT_BYTES :]
         # Thinning only leaves entries out: the same one at the same place has the same before it.
         if data[:SLOT_BYTES] != _slot(entries[-1]):
             return False
@@ -263,7 +257,7 @@ class History:
             self._failure = error
 
     def _open_file(self) -> None:
-        self._file = self._disk.open(self._path, write=True)
+        self._file = self._folder.open(HISTORY_FILE, write=True)
 
     def note(self, root: bytes) -> None:
         """Take in that a root is durable; `flush` writes it down."""
@@ -332,15 +326,8 @@ class History:
             self._file.close()
             self._file = None
         try:
-            file = self._disk.open(f"{self._path}.new", create=True)
-            try:
-                file.write(0, data)
-                file.sync()
-            finally:
-                file.close()
-            self._disk.replace(f"{self._path}.new", self._path)
-            self._disk.sync_folder(self._folder)
-            self._file = self._disk.open(self._path, write=True)
+            self._folder.replace(HISTORY_FILE, data)
+            self._file = self._folder.open(HISTORY_FILE, write=True)
         except OSError as error:
             raise write_error(error, self._path) from error
         self._offset = len(data)
@@ -350,15 +337,7 @@ class History:
 
     def _read(self) -> tuple[list[Moment], int]:
         """Return the entries in the file, and its length."""
-        try:
-            file = self._disk.open(self._path)
-        except FileNotFoundError:
-            self._damage = ()
-            return [], 0
-        try:
-            data = file.read(0, _FILE_BYTES_MAX)
-        finally:
-            file.close()
+        data = self._folder.read(HISTORY_FILE) or b""
         entries, bad = parse_history(data)
         self._damage = tuple(
             Damage(self._path, offset, "an entry of the history does not fit its checksum")

@@ -1,20 +1,20 @@
-"""Pins: names for roots that are to stay, whatever becomes of the present root.
+"""Pins: named roots that stay, whatever becomes of the present root.
 
-    pins          the names: a version, a checksum, and one JSON object a line
+    pins          a checksum, then a line `datalattice pins 1` and one JSON object a line
     pins.lock     held for the moment of a change
 
-Any process may pin, beside the writer: a change takes the lock, reads the file, and replaces it in
-one durable step. A store of this version always has the file, so one that is gone or damaged is
-refused and never read as "no pins": a collection that believed so would destroy data.
+Any process may pin, beside the writer: a change takes the lock, reads the file and replaces it in
+one durable step. Every store has this file. A missing or damaged one is an error and never read as
+"no pins": a collection that believed so would destroy data.
 
-Whoever removes cells holds the same lock (`Pins.frozen`) from its last look at the pins until what
-it removed cannot be found any more. A value is looked through under the lock before it is pinned.
-So a pin comes either before that look, and is honoured, or after the removal, and is refused.
+A collection holds the same lock (`Pins.locked`) from its last reading of the pins until removed
+cells can no longer be found. A value is checked for completeness under the lock before it is
+pinned. So a pin is either read by the collection and honoured, or comes after the removal and is
+refused.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,40 +25,42 @@ from typing import Final
 from datalattice.errors import Corruption, StoreLocked, UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import check_hash
-from datalattice.store.disk import Disk, write_error
+from datalattice.store.disk import write_error
+from datalattice.store.files import StoreFolder, checked, unchecked
 
 PINS_FILE: Final = "pins"
 PINS_LOCK: Final = "pins.lock"
 
 PINS_MAX: Final = 10_000
-"""Pins of a store; each change writes them all."""
+"""Most pins of a store; each change writes them all."""
 
 NAME_CHARS_MAX: Final = 200
 OWNER_CHARS_MAX: Final = 200
 LABEL_CHARS_MAX: Final = 1_000
 EXPIRY_MS_MAX: Final = 1 << 53
-"""Expiries are exact in every JSON reader up to this."""
+"""Every JSON reader represents expiries up to this exactly."""
 
 LOCK_WAIT_S: Final = 30.0
 """How long a change waits for another process to finish its own."""
 
 _LOCK_POLL_S: Final = 0.01
-_FIRST_LINE: Final = "datalattice pins 1"
-_FILE_BYTES_MAX: Final = PINS_MAX * 32_768  # a character takes up to 12 bytes
+_FIRST_LINE: Final = b"datalattice pins 1\n"
+_FILE_BYTES_MAX: Final = PINS_MAX * 32_768  # JSON takes up to 12 bytes for a character
+_REMEDY: Final = "put it back from a copy, or remove all pins and name them again"
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A root that stays, by name."""
+    """A named root that stays."""
 
     name: str
     root_hash: bytes
     owner: str = ""
-    """Who wants it, as told by whoever pinned it."""
+    """Who needs it, in the words of the process that pinned it."""
     label: str = ""
     created_ms: int = 0
     expires_ms: int | None = None
-    """From then on it is no pin any more; None: it stays until it is removed."""
+    """The pin ends at this time; None: it stays until it is removed."""
 
     def lives(self, now_ms: int) -> bool:
         """Return whether it has not expired."""
@@ -70,32 +72,27 @@ class Pins:
 
     def __init__(
         self,
-        disk: Disk,
-        folder: str,
+        folder: StoreFolder,
         *,
         now_ms: Callable[[], int],
-        check_whole: Callable[[bytes], None],
-        expected: Callable[[], bool],
+        check_complete: Callable[[bytes], None],
     ) -> None:
-        """Make the pins of a folder.
-
-        `check_whole` refuses a hash that has not all cells below it in the store; `expected` tells
-        whether the store has a file of pins.
-        """
-        self._disk = disk
+        """`check_complete` raises MissingData when a cell below a hash is not in the store."""
         self._folder = folder
         self._path = f"{folder}/{PINS_FILE}"
         self._now_ms = now_ms
-        self._check_whole = check_whole
-        self._expected = expected
+        self._check_complete = check_complete
 
     def all(self, now_ms: int | None = None) -> list[Pin]:
-        """Return the pins that have not expired, by name; every one that was acknowledged before.
+        """Return the pins that have not expired, by name; includes every acknowledged one.
 
-        Raises: Corruption: the file is damaged, or gone; the text names it.
+        Raises: Corruption: the file is damaged or missing; the text names it.
         """
         now_ms = self._now_ms() if now_ms is None else now_ms
-        return [pin for pin in self._read() if pin.lives(now_ms)]
+        data = self._folder.read(PINS_FILE, _FILE_BYTES_MAX)
+        if data is None:
+            raise Corruption(f"{self._path}: the file of pins is gone; {_REMEDY}")
+        return [pin for pin in parse_pins(data, self._path) if pin.lives(now_ms)]
 
     def get(self, name: str) -> Pin | None:
         """Return the pin with this name, None when there is none or it has expired.
@@ -114,21 +111,21 @@ class Pins:
         *,
         move: bool = False,
     ) -> Pin:
-        """Keep a root, under a name, until it is removed or expires; durable on return.
+        """Keep a root under a name until it is removed or expires; durable on return.
 
-        Pinning the same root under its name again changes owner, label and expiry. `move` gives a
-        name that has another root to this one.
-        Raises: UsageError: no name; the name is taken by another root; too many pins; expired.
-                MissingData: the root is not whole in the store. Corruption: as `all`.
-        Cost:   looks at every cell below a root that is neither the present one nor remembered by
-                the history or another pin.
+        Pinning the same root under the same name again changes owner, label and expiry. With `move`
+        a name that has another root is given to this one.
+        Raises: UsageError: an invalid name; the name has another root; too many pins; expired.
+                MissingData: a cell below the root is not here. Corruption: as `all`.
+        Cost:   reads every cell below a root that is neither the present one nor in the history nor
+                pinned already.
         """
         check_hash(hash)
         pin = Pin(
             check_name(name),
             hash,
-            _checked("the owner", owner, OWNER_CHARS_MAX),
-            _checked("the label", label, LABEL_CHARS_MAX),
+            _checked_text("the owner", owner, OWNER_CHARS_MAX),
+            _checked_text("the label", label, LABEL_CHARS_MAX),
             self._now_ms(),
             expires_ms,
         )
@@ -137,7 +134,7 @@ class Pins:
                 f"a pin expires after the present, {pin.created_ms} ms, "
                 f"and not after {EXPIRY_MS_MAX} ms, got {expires_ms}"
             )
-        with self.frozen():
+        with self.locked():
             others = {one.name: one for one in self.all()}
             before = others.pop(name, None)
             if before is not None and before.root_hash != hash and not move:
@@ -146,45 +143,46 @@ class Pins:
                 )
             if len(others) >= PINS_MAX:
                 raise UsageError(f"a store has at most {PINS_MAX} pins; remove some")
+            # A root that is pinned already was complete then, and has been kept since.
             if all(one.root_hash != hash for one in (*others.values(), *filter(None, [before]))):
-                self._check_whole(hash)
+                self._check_complete(hash)
             if before is not None and before.root_hash == hash:
                 pin = replace(pin, created_ms=before.created_ms)
-            self._write([*others.values(), pin])
+            write_pins(self._folder, [*others.values(), pin])
         return pin
 
     def unpin(self, name: str) -> Pin:
         """Remove a pin and return it; durable on return.
 
-        Raises: UsageError: there is none of this name. Corruption: as `all`.
+        Raises: UsageError: no pin has this name. Corruption: as `all`.
         """
-        with self.frozen():
+        with self.locked():
             others = {one.name: one for one in self.all()}
             found = others.pop(name, None)
             if found is None:
                 known = ", ".join(list(others)[:10]) or "none"
                 raise UsageError(f"there is no pin {name!r}; there are: {known}")
-            self._write(others.values())
+            write_pins(self._folder, others.values())
         return found
 
     def clear(self) -> None:
-        """Remove every pin, also where the file is damaged or gone; durable on return."""
-        with self.frozen():
-            self._write([])
+        """Remove every pin, also where the file is damaged or missing; durable on return."""
+        with self.locked():
+            write_pins(self._folder, [])
 
     @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Keep every process from changing pins while the block runs.
+    def locked(self) -> Iterator[None]:
+        """Keep every process from changing pins and leases while the block runs.
 
-        Raises: StoreLocked: another process did not finish a change in time.
+        Raises: StoreLocked: another process did not finish its change in time.
         """
-        give_up_s = time.monotonic() + LOCK_WAIT_S
+        deadline_s = time.monotonic() + LOCK_WAIT_S
         while True:
             try:
-                lock = self._disk.lock(f"{self._folder}/{PINS_LOCK}")
+                lock = self._folder.disk.lock(f"{self._folder}/{PINS_LOCK}")
                 break
             except StoreLocked as error:
-                if time.monotonic() >= give_up_s:
+                if time.monotonic() >= deadline_s:
                     raise StoreLocked(
                         f"{self._path}: waited {LOCK_WAIT_S:g} s for another process that changes "
                         "the pins, or collects garbage; try again"
@@ -197,39 +195,16 @@ class Pins:
         finally:
             lock.release()
 
-    # --- the file ---
-
-    def _read(self) -> list[Pin]:
-        try:
-            file = self._disk.open(self._path)
-        except FileNotFoundError:
-            if not self._expected():
-                return []
-            raise Corruption(
-                f"{self._path}: the file of pins is gone; put it back from a copy, "
-                "or remove all pins and name them again"
-            ) from None
-        try:
-            data = file.read(0, _FILE_BYTES_MAX)
-        finally:
-            file.close()
-        return parse_pins(data, self._path)
-
-    def _write(self, pins: Iterable[Pin]) -> None:
-        try:
-            write_pins(self._disk, self._folder, pins)
-        except OSError as error:
-            raise write_error(error, self._path) from error
-
 
 def check_name(name: object) -> str:
     """Return `name` when a pin can have it.
 
-    Raises: UsageError: it is empty, too long, or could be read as something else.
+    Raises: UsageError: it is empty, too long, or could be read as another kind of reference.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARS_MAX:
         what = f"{len(name)} characters" if isinstance(name, str) else type(name).__name__
         raise UsageError(f"the name of a pin has 1 to {NAME_CHARS_MAX} characters, got {what}")
+    # The characters that `refs` gives a meaning to, and those that a shell expands.
     allowed = name.isprintable() and not any(char in " ~^@:*?[\\" for char in name)
     if not allowed or name[0] in "-." or name == "HEAD" or name.startswith("0x"):
         raise UsageError(
@@ -241,25 +216,20 @@ def check_name(name: object) -> str:
     return name
 
 
-def _checked(what: str, text: object, most: int) -> str:
+def _checked_text(what: str, text: object, most: int) -> str:
     if not isinstance(text, str) or len(text) > most or not (text.isprintable() or not text):
         raise UsageError(f"{what} of a pin is printable text of at most {most} characters")
     return text
 
 
-def write_pins(disk: Disk, folder: str, pins: Iterable[Pin]) -> None:
-    """Replace the file of pins in one durable step."""
+def write_pins(folder: StoreFolder, pins: Iterable[Pin]) -> None:
+    """Replace the file of pins in one durable step.
+
+    Raises: StoreFull, StoreFailed: it cannot be written.
+    """
     rows = [asdict(pin) | {"root_hash": pin.root_hash.hex()} for pin in pins]
     body = "".join(json.dumps(row) + "\n" for row in sorted(rows, key=lambda row: row["name"]))
-    path = f"{folder}/{PINS_FILE}"
-    file = disk.open(f"{path}.new", create=True)
-    try:
-        file.write(0, f"{_FIRST_LINE}\n{_digest(body.encode())}\n{body}".encode())
-        file.sync()
-    finally:
-        file.close()
-    disk.replace(f"{path}.new", path)
-    disk.sync_folder(folder)
+    folder.replace(PINS_FILE, checked(_FIRST_LINE + body.encode()))
 
 
 def parse_pins(data: bytes, path: str) -> list[Pin]:
@@ -267,19 +237,11 @@ def parse_pins(data: bytes, path: str) -> list[Pin]:
 
     Raises: Corruption: they are not what was written.
     """
-    head, _, rest = data.partition(b"\n")
-    digest, _, body = rest.partition(b"\n")
-    if head != _FIRST_LINE.encode() or digest != _digest(body).encode():
-        raise Corruption(
-            f"{path}: the file of pins is damaged; put it back from a copy, "
-            "or remove all pins and name them again"
-        )
+    body = unchecked(data)
+    if body is None or not body.startswith(_FIRST_LINE):
+        raise Corruption(f"{path}: the file of pins is damaged; {_REMEDY}")
     try:
-        rows = [json.loads(line) for line in body.splitlines()]
+        rows = [json.loads(line) for line in body[len(_FIRST_LINE) :].splitlines()]
         return [Pin(**row | {"root_hash": bytes.fromhex(row["root_hash"])}) for row in rows]
     except (ValueError, TypeError, KeyError) as error:
         raise Corruption(f"{path}: not a file of pins ({error})") from error
-
-
-def _digest(body: bytes) -> str:
-    return hashlib.sha3_256(body).hexdigest()

@@ -291,7 +291,7 @@ class Committer:
             self._durable = max(self._durable, target)  # nobody restarts during a sync
             self._publish()
 
-    def settle(self) -> None:
+    def flush_durable(self) -> None:
         """Make everything that was written durable, and publish it; the caller holds the lock.
 
         Raises: StoreFull, StoreFailed: it cannot be made so.
@@ -317,7 +317,7 @@ class Committer:
         caller holds the lock.
         Raises: StoreFull, StoreFailed: what was written cannot be made durable.
         """
-        self.settle()
+        self.flush_durable()
         orphans = self._state.give_up_parts()
         try:
             self._writer.finish()

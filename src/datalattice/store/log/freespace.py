@@ -1,12 +1,12 @@
-"""Room: how much is free on the disk, and a file that is removed when nothing is.
+"""Free space: how much the disk can still take, and a reserve file that is deleted when it is full.
 
 A store on a full disk could neither start nor collect, since both write before they free anything.
-So it keeps a file, `reserve`, whose only use is its size. A start that finds less than 1 MiB, or a
-collection that finds little, removes it; it is made again when twice its size is free. It grows
-with the log and with the index, up to `spare_bytes`.
+So it keeps a file, `reserve`, whose only purpose is its size. A start that finds less than 1 MiB
+free, or a collection that finds little, deletes it; it is made again when twice its size is free.
+It grows with the log and the index, up to `spare_bytes`.
 
-Before the disk is full, commits stop: below `spare_bytes` of free room they raise `StoreFull`,
-while collections, and the healing of damaged cells, go on.
+Commits stop before the disk is full: below `spare_bytes` of free space they raise `StoreFull`,
+while collections and the healing of damaged cells continue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from datalattice.errors import StoreFull
-from datalattice.store.disk import Disk, write_error
+from datalattice.store.disk import write_error
+from datalattice.store.files import StoreFolder
 from datalattice.store.log.segments import segment_numbers
 
 T = TypeVar("T")
@@ -25,14 +26,14 @@ T = TypeVar("T")
 RESERVE_FILE: Final = "reserve"
 
 SPARE_BYTES: Final = 64 * 1024 * 1024
-"""Largest `reserve`, and the free room below which commits are refused."""
+"""Largest `reserve`, and the free space below which commits are refused."""
 
 SPARE_BYTES_MIN: Final = 1024 * 1024
 """Least size of `reserve`."""
 
 ENTRY_BYTES: Final = 150
-"""Room for each entry of the index. Tables that are made again take 57 to 80; entries that come
-between others also have the old pages copied."""
+"""Space for each entry of the index. Tables made again take 57 to 80 bytes an entry; inserting
+between others also copies the old pages."""
 
 ASK_BYTES: Final = 8 * 1024 * 1024
 """The disk is asked again how much is free after so many bytes were written ..."""
@@ -42,18 +43,16 @@ ASK_MS: Final = 30_000
 
 
 class FreeSpace:
-    """The free room of the disk that a store is on. Any thread may use it."""
+    """The free space of the disk that a store is on. Any thread may use it."""
 
     def __init__(
         self,
-        disk: Disk,
-        folder: str,
+        folder: StoreFolder,
         now_ms: Callable[[], int],
         *,
         spare_bytes: int,
         segment_bytes: int,
     ) -> None:
-        self._disk = disk
         self._folder = folder
         self._path = f"{folder}/{RESERVE_FILE}"
         self._now_ms = now_ms
@@ -64,15 +63,15 @@ class FreeSpace:
         self._asked_ms = 0
         self._free = -1
         self._entries = 0
-        self._is_held = False  # while a collection uses the room, the reserve is not made again
+        self._is_held = False  # while a collection uses the space, no reserve is made
 
     def wrote(self, size: int, entries: int) -> None:
-        """Take note of bytes that were written, with so many entries for the index."""
+        """Count bytes that were written, and their entries in the index."""
         self._written += size
         self._entries += entries
 
     def free_bytes(self) -> int:
-        """Return how much is free, as known since the last 8 MB or 30 s; exact when it is low."""
+        """Return how much is free, as of the last 8 MB or 30 s; exact when it is low."""
         age_ms = self._now_ms() - self._asked_ms
         is_known = self._free >= self._spare_bytes and 0 <= age_ms < ASK_MS
         if not is_known or self._written >= ASK_BYTES:
@@ -80,26 +79,29 @@ class FreeSpace:
         return self._free
 
     def ask(self) -> int:
-        """Ask the disk how much is free, and make the reserve again if there is room for it."""
+        """Ask the disk how much is free, and make the reserve again if it fits."""
         with self._lock:
             self._written, self._asked_ms = 0, self._now_ms()
-            self._free = self._disk.free_bytes(self._folder)
+            self._measure()
             if self._spare_bytes and not self._is_held:
                 self._make_reserve()
             return self._free
 
+    def _measure(self) -> None:
+        self._free = self._folder.disk.free_bytes(self._folder.path)
+
     def begin(self) -> None:
-        """Remove the reserve where nearly nothing is free: who starts writes more than the store.
+        """Delete the reserve where nearly nothing is free: a starting node writes other files too.
 
         Raises: OSError: the disk refuses.
         """
         if self.ask() < SPARE_BYTES_MIN:
             with self._lock:
                 self._release()
-                self._free = self._disk.free_bytes(self._folder)
+                self._measure()
 
     def check(self) -> None:
-        """Check that there is room for a commit.
+        """Check that there is space for a commit.
 
         Raises: StoreFull: less than `spare_bytes` are free.
         """
@@ -111,57 +113,53 @@ class FreeSpace:
             )
 
     def hold(self) -> None:
-        """Remove the reserve if the room is low, and let it be gone until `let_go`."""
+        """Delete the reserve if little is free, and make none until `let_go`."""
         with self._lock:
             self._is_held = True
-            self._free = self._disk.free_bytes(self._folder)
+            self._measure()
             if self._free < 2 * self._wanted_bytes():
                 self._release()
-                self._free = self._disk.free_bytes(self._folder)
+                self._measure()
 
     def let_go(self) -> None:
-        """Let the reserve be made again."""
+        """Allow the reserve again."""
         self._is_held = False
         self.ask()
 
     def _wanted_bytes(self) -> int:
-        count = len(segment_numbers(self._disk, self._folder))
+        # A collection may copy all segments but the last one; an opening may rebuild the index.
+        count = len(segment_numbers(self._folder))
         copies, index = (count - 1) * self._segment_bytes, self._entries * ENTRY_BYTES
         return min(self._spare_bytes, max(SPARE_BYTES_MIN, copies, index))
 
     def _make_reserve(self) -> None:
-        """Make the reserve, or a larger one; a disk that refuses is asked again later."""
+        """Make the reserve, or a larger one; if the disk refuses, this is tried again later."""
         try:
             wanted = self._wanted_bytes()
-            present = 0
-            if self._disk.exists(self._path):
-                file = self._disk.open(self._path)
-                present = file.size()
-                file.close()
+            present = self._folder.size(RESERVE_FILE) if self._folder.exists(RESERVE_FILE) else 0
             if present < wanted and self._free >= 2 * wanted:
-                # Not synced: where a power failure takes the name away, it is made again.
-                self._disk.allocate(self._path, wanted)
-                self._free = self._disk.free_bytes(self._folder)
+                # Not synced: if a power failure removes the name, the file is made again.
+                self._folder.disk.allocate(self._path, wanted)
+                self._measure()
         except OSError:
-            # Others may have taken the room just now. The store works without a reserve.
+            # Others may have taken the space just now. The store works without a reserve.
             with contextlib.suppress(OSError):
                 self._release()
 
     def _release(self) -> bool:
-        """Remove the reserve; return whether there was one."""
-        if not self._disk.exists(self._path):
+        """Delete the reserve; return whether there was one."""
+        if not self._folder.exists(RESERVE_FILE):
             return False
-        self._disk.remove(self._path)
+        self._folder.disk.remove(self._path)
         return True
 
     def spend_reserve(self, attempt: Callable[[], T]) -> T:
-        """Return what `attempt` returns; when the disk is full, try again without the reserve."""
+        """Call `attempt` and return its result; on a full disk, again without the reserve."""
         try:
             return attempt()
         except (OSError, StoreFull) as error:
-            where = self._folder
             is_full = isinstance(error, StoreFull) or isinstance(
-                write_error(error, where), StoreFull
+                write_error(error, self._folder.path), StoreFull
             )
             if not is_full or not self._release():
                 raise

@@ -32,7 +32,7 @@ STAGED: Final = 1
 NOWHERE: Final = -1
 
 _WATERMARK_KEY: Final = b"watermark"
-_AGES_KEY: Final = b"ages"
+_SAMPLES_KEY: Final = b"ages"
 _ROWS_PREFIX: Final = b"row/"
 _ROWS_BEHIND: Final = b"row0"
 _WATERMARK: Final = struct.Struct(">QIIIQH32s")
@@ -84,8 +84,8 @@ class HashIndex:
         self._recent: dict[bytes, int] = {}
         self._forgotten: set[bytes] = set()
         self._is_removed: Callable[[int], bool] | None = None
-        self.ages: Callable[[], bytes] | None = None
-        """Returns what `kept_ages` is to return later; asked for when entries are flushed."""
+        self.samples: Callable[[], bytes] | None = None
+        """Returns the progress samples (`gc.progress`) that a flush stores in the table."""
         self._lock = threading.Lock()  # the snapshot serves one thread at a time
         self._view = engine.read()
         self._get = self._view.getter("places")
@@ -124,7 +124,7 @@ class HashIndex:
             return [NOWHERE if self.is_removed(location) else location for location in out]
         return out
 
-    def sort_out(
+    def split_new(
         self, parts: list[tuple[bytes, bytes, object]], home: object
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Return (encodings of new cells by hash, hashes of staged cells) of a commit's parts.
@@ -192,7 +192,7 @@ class HashIndex:
                 txn.delete("places", hash)
                 self._recent.pop(hash, None)
                 self._forgotten.discard(hash)
-        self.look_again()
+        self.refresh()
 
     # --- the collection of garbage ---
 
@@ -253,12 +253,12 @@ class HashIndex:
                     txn.delete("meta", _ROWS_PREFIX + key)
                 else:
                     txn.put("meta", _ROWS_PREFIX + key, row)
-        self.look_again()
+        self.refresh()
 
-    def kept_ages(self) -> bytes | None:
-        """Return what `ages` returned at the last flush."""
+    def stored_samples(self) -> bytes | None:
+        """Return the progress samples of the last flush."""
         with self._lock:
-            return self._view.get("meta", _AGES_KEY)
+            return self._view.get("meta", _SAMPLES_KEY)
 
     def watermark(self) -> Watermark:
         """Return up to where the tables on disk, as last looked at, are complete."""
@@ -318,9 +318,9 @@ class HashIndex:
                 txn.put_many("places", zip(hashes[first:last], locations[first:last], strict=True))
         with self._engine.write() as txn:
             txn.put("meta", _WATERMARK_KEY, mark)
-            if self.ages is not None:
-                txn.put("meta", _AGES_KEY, self.ages())
-        self.look_again()
+            if self.samples is not None:
+                txn.put("meta", _SAMPLES_KEY, self.samples())
+        self.refresh()
         self._recent = dict.fromkeys(self._forgotten, NOWHERE)
 
     @property
@@ -341,7 +341,7 @@ class HashIndex:
             return False
         return True
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Look at the newest state of the tables on disk."""
         with self._lock:
             self._view.renew()

@@ -1,18 +1,19 @@
 """Log end: up to where the log was acknowledged, kept in a file apart from the log.
 
-A pack proves those before it, and nothing in the log proves the last ones. A damaged byte there,
-or a file that ends too early, is either a write that a crash tore (never acknowledged, so it is
-cut) or a loss. The file `end` tells the two apart. It has three slots, in a sector each:
+A pack proves that those before it were durable; nothing in the log proves the last ones. A damaged
+byte there, or a file that ends too early, is either a write that a crash tore (never acknowledged,
+so it is cut) or a loss of acknowledged data. The file `end` tells the two apart. It has three
+slots, each in a sector of its own:
 
     slot          magic `DLLE`, version (2 bytes), flags 2 (1: there is a root, 2: the trailer is
                   known), number of the last pack 8, segment 4, offset behind it 4, its trailer 4,
                   root hash 32, CRC-32 of all that 4, begun with that of the store id
 
 The third slot is written after every sync of the log and never synced itself, which costs a few
-microseconds: it outlives the process. The first two are written in turn, and synced, when the store
+microseconds: it outlives the process. The first two are written in turn and synced when the store
 is closed, when `sync` is called, when a segment is begun and after SYNC_PACKS packs: they outlive
-the machine. A slot is written when what it says is durable, so none ever says too much, and the
-greatest of them counts.
+the machine. A slot is written only when what it says is durable. So every slot is true, and the one
+with the greatest number counts.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from typing import Final, NamedTuple
 
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.base import Damage
-from datalattice.store.disk import Disk, DiskFile
-from datalattice.store.log.folder import END_FILE, LOSS_FILE, is_checked, read_text, write_text
+from datalattice.store.files import StoreFolder
+from datalattice.store.log.folder import END_FILE, LOSS_FILE
 from datalattice.store.log.hashindex import Position
 from datalattice.store.log.packing import NO_ROOT, seed_of
-from datalattice.store.log.segments import segment_numbers, segment_path
+from datalattice.store.log.segments import segment_numbers, segment_path, segment_size
 
 END_VERSION: Final = 1
 
 SYNC_PACKS: Final = 256
-"""After so many packs the end is made durable: one more sync for so many."""
+"""The end is made durable after so many packs: one more sync for so many."""
 
 SLOT_STRIDE: Final = 512
-"""Slots are in different sectors, so that a torn write harms one of them."""
+"""Slots are in different sectors, so that a torn write damages one of them at most."""
 
 _SLOT: Final = struct.Struct(">4sHHQIII32s")
 _CRC: Final = struct.Struct(">I")
@@ -50,7 +51,7 @@ _HAS_TRAILER: Final = 2
 
 
 class LogEnd(NamedTuple):
-    """Behind the last pack that was acknowledged, and the root by then."""
+    """Behind the last acknowledged pack, and the root there."""
 
     position: Position
     root: bytes | None
@@ -58,25 +59,25 @@ class LogEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Acknowledged commits that are not in the log any more."""
+    """Acknowledged commits that are no longer in the log."""
 
     first: int
-    """Number of the first pack that is lost: `Commit.sequence` has it."""
+    """Number of the first pack that is lost, as in `Commit.sequence`."""
     last: int
     file: str
     offset: int
-    """Where the first lost pack began, or the segment that is gone."""
+    """Where the first lost pack began, in the file or the missing segment."""
     size_bytes: int
     is_exact: bool
-    """False: at least so many bytes, since whole segments are gone."""
+    """False: at least so many bytes, since complete segments are gone."""
     root: bytes | None
     """The root that the last of them committed; None: not known."""
     reason: str
     """What is there instead."""
     is_given_up: bool = False
-    """Whether the log goes on without them; False: they may still be healed."""
+    """Whether the log continues without them; False: they may still be healed."""
     is_certain: bool = True
-    """False: nothing says how far the log went, so that a loss cannot be excluded."""
+    """False: nothing says how far the log went, so a loss cannot be excluded."""
 
     def __str__(self) -> str:
         if not self.is_certain:
@@ -97,23 +98,23 @@ class Loss:
 class EndRecord:
     """The file `end` of a store that is open for writing."""
 
-    def __init__(self, disk: Disk, folder: str, store_id: bytes) -> None:
-        """Read what is there, and make the file when there is none.
+    def __init__(self, folder: StoreFolder, store_id: bytes) -> None:
+        """Read the file, or make it.
 
-        Raises: StoreVersion: a newer version wrote it.
+        Raises: StoreVersion: a newer version wrote it. OSError.
         """
         self._seed = seed_of(store_id)
         path = f"{folder}/{END_FILE}"
         self.damage: list[Damage] = []
-        """Told when all that was made durable cannot be read any more."""
-        exists = disk.exists(path)
-        self._file: DiskFile = disk.open(path, create=not exists, write=True)
+        """Set when both synced slots were written and neither can be read."""
+        exists = folder.exists(END_FILE)
+        self._file = folder.open(END_FILE, create=not exists, write=True)
         try:
             if not exists:
                 self._file.write(0, bytes(_SLOTS * SLOT_STRIDE))
                 self._file.sync()
-                disk.sync_folder(folder)
-            slots = _slots_of(self._file)
+                folder.disk.sync_folder(folder.path)
+            slots = _slots_of(self._file.read(0, _SLOTS * SLOT_STRIDE))
             ends = [_read_slot(data, self._seed, path) for data in slots]
         except BaseException:
             self._file.close()
@@ -123,12 +124,13 @@ class EndRecord:
         synced = [_sequence_of(end) for end in ends[:_SYNCED_SLOTS]]
         if max(synced) < 0 and all(any(data) for data in slots[:_SYNCED_SLOTS]):
             self.damage.append(Damage(path, 0, "the record of the log's end is damaged"))
+        # The older of the two is overwritten first: a torn write leaves the newer one.
         self._turn = synced.index(min(synced))
         self._synced = max(synced)
         self._noted = -1
 
     def note(self, end: LogEnd) -> None:
-        """Write down what is durable; the process may die, the machine may not.
+        """Record what is durable in a way that outlives the process, not the machine.
 
         Raises: OSError: it cannot be written.
         """
@@ -139,7 +141,7 @@ class EndRecord:
             self._write(_SYNCED_SLOTS, end)
 
     def sync(self, end: LogEnd) -> None:
-        """Write down what is durable; it is known from now on, whatever happens.
+        """Record durably what is durable.
 
         Raises: OSError: it cannot be written.
         """
@@ -155,91 +157,78 @@ class EndRecord:
         self._noted = end.position.sequence
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
 
-def read_end(disk: Disk, folder: str, store_id: bytes) -> LogEnd | None:
-    """Return what was acknowledged as a reader sees it; None: nothing, or it is not known.
+def read_end(folder: StoreFolder, store_id: bytes) -> LogEnd | None:
+    """Return what was acknowledged, as a reader sees it; None: nothing, or it is not known.
 
     Raises: StoreVersion: a newer version wrote it.
     """
-    path = f"{folder}/{END_FILE}"
-    try:
-        file = disk.open(path)
-    except FileNotFoundError:
+    data = folder.read(END_FILE, _SLOTS * SLOT_STRIDE)
+    if data is None:
         return None
-    try:
-        ends = [_read_slot(data, seed_of(store_id), path) for data in _slots_of(file)]
-    finally:
-        file.close()
-    return _greatest(ends)
+    path = f"{folder}/{END_FILE}"
+    return _greatest([_read_slot(slot, seed_of(store_id), path) for slot in _slots_of(data)])
 
 
 def lost_packs(
-    disk: Disk,
-    folder: str,
-    good: Position,
-    last: int,
-    acknowledged: LogEnd | None,
-    reason: str,
+    folder: StoreFolder, good: Position, last: int, acknowledged: LogEnd | None, reason: str
 ) -> Loss:
     """Return the loss of the packs behind `good`, up to the number `last`."""
-    path = segment_path(folder, max(good.segment, 1))
-    here = disk.open(path).size() - good.offset if disk.exists(path) else 0
+    number = max(good.segment, 1)
+    path = segment_path(folder, number)
+    here = segment_size(folder, number) - good.offset if folder.disk.exists(path) else 0
     size, is_exact, root = max(0, here), False, None
     if acknowledged is not None:
         end, root = acknowledged
         if end.segment != good.segment:
-            size += end.offset  # and whatever segments there were between
+            size += end.offset  # at least: the lengths of segments in between are not known
         elif end.sequence == last:
             size, is_exact = end.offset - good.offset, True
     return Loss(good.sequence + 1, last, path, good.offset, size, is_exact, root, reason)
 
 
-def unknown_loss(disk: Disk, folder: str) -> Loss | None:
-    """Return the loss that cannot be excluded where the file `end` is gone or cut; None: it is not.
-
-    In a store of an earlier version it may never have been.
-    """
-    path = f"{folder}/{END_FILE}"
-    if not segment_numbers(disk, folder) or not is_checked(disk, folder):
+def unknown_loss(folder: StoreFolder) -> Loss | None:
+    """Return the loss that cannot be excluded, where `end` is missing or cut; else None."""
+    if not segment_numbers(folder):
         return None
     reason = "the record of the log's end is gone"
-    if disk.exists(path):
-        file = disk.open(path)
-        try:
-            if file.size() > (_SLOTS - 1) * SLOT_STRIDE:
-                return None
-        finally:
-            file.close()
+    if folder.exists(END_FILE):
+        if folder.size(END_FILE) > (_SLOTS - 1) * SLOT_STRIDE:
+            return None
         reason = "the record of the log's end is cut"
+    path = f"{folder}/{END_FILE}"
     return Loss(0, 0, path, 0, 0, False, None, reason, is_given_up=True, is_certain=False)
 
 
-def loss_of_reader(disk: Disk, folder: str, here: Position, end: LogEnd | None) -> Loss | None:
-    """Return what a reader lacks that can read as far as `here` of what was acknowledged before.
+def loss_of_reader(folder: StoreFolder, here: Position, end: LogEnd | None) -> Loss | None:
+    """Return what a reader that reads up to `here` lacks of what was acknowledged before.
 
     Raises: Corruption: the record of a loss is damaged.
     """
-    noted = read_loss(disk, folder) or unknown_loss(disk, folder)
+    noted = read_loss(folder) or unknown_loss(folder)
     if noted is not None or end is None or here.sequence >= end.position.sequence:
         return noted
-    return lost_packs(disk, folder, here, end.position.sequence, end, "what can be read ends here")
+    return lost_packs(folder, here, end.position.sequence, end, "what can be read ends here")
 
 
-def write_loss(disk: Disk, folder: str, loss: Loss) -> None:
-    """Write a loss down, durably, for whoever has to accept it."""
+def write_loss(folder: StoreFolder, loss: Loss) -> None:
+    """Record a loss durably, until it is accepted.
+
+    Raises: StoreFull, StoreFailed: it cannot be written.
+    """
     fields = asdict(loss) | {"root": None if loss.root is None else loss.root.hex()}
-    write_text(disk, folder, LOSS_FILE, json.dumps(fields) + "\n")
+    folder.replace(LOSS_FILE, json.dumps(fields).encode() + b"\n")
 
 
-def read_loss(disk: Disk, folder: str) -> Loss | None:
-    """Return the loss that was not accepted yet.
+def read_loss(folder: StoreFolder) -> Loss | None:
+    """Return the loss that is not accepted yet, None when there is none.
 
     Raises: Corruption: the file is damaged.
     """
-    text = read_text(disk, folder, LOSS_FILE)
+    text = folder.read_text(LOSS_FILE)
     if text is None:
         return None
     try:
@@ -253,13 +242,6 @@ def read_loss(disk: Disk, folder: str) -> Loss | None:
         ) from None
 
 
-def remove_loss(disk: Disk, folder: str) -> None:
-    """Remove the record of a loss, durably; fine when there is none."""
-    if disk.exists(f"{folder}/{LOSS_FILE}"):
-        disk.remove(f"{folder}/{LOSS_FILE}")
-        disk.sync_folder(folder)
-
-
 def _slot_bytes(end: LogEnd, seed: int) -> bytes:
     sequence, segment, offset, trailer = end.position
     flags = 0 if end.root is None else _HAS_ROOT
@@ -270,13 +252,12 @@ def _slot_bytes(end: LogEnd, seed: int) -> bytes:
     return body + _CRC.pack(zlib.crc32(body, seed))
 
 
-def _slots_of(file: DiskFile) -> list[bytes]:
-    data = file.read(0, _SLOTS * SLOT_STRIDE)
+def _slots_of(data: bytes) -> list[bytes]:
     return [data[at : at + _SLOT_BYTES] for at in range(0, _SLOTS * SLOT_STRIDE, SLOT_STRIDE)]
 
 
 def _read_slot(data: bytes, seed: int, path: str) -> LogEnd | None:
-    """Return what a slot says; None: never written, or not what was written."""
+    """Return what a slot says; None: never written, or its checksum differs."""
     body = data[: _SLOT.size]
     if len(data) < _SLOT_BYTES or _CRC.pack(zlib.crc32(body, seed)) != data[_SLOT.size :]:
         return None

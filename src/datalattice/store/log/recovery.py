@@ -20,7 +20,8 @@ from typing import Final
 
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.base import Damage
-from datalattice.store.disk import Disk, DiskFile
+from datalattice.store.disk import DiskFile
+from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import Position
 from datalattice.store.log.packing import (
     FLAG_PART,
@@ -118,8 +119,7 @@ class LogReader:
 
     def __init__(
         self,
-        disk: Disk,
-        folder: str,
+        folder: StoreFolder,
         store_id: bytes,
         start: Position,
         removed: RemovedRecord = NOTHING_REMOVED,
@@ -131,7 +131,6 @@ class LogReader:
 
         `acknowledged`: the packs up to this number are known to have been durable.
         """
-        self._disk = disk
         self._folder = folder
         self._store_id = store_id
         self._removed = removed
@@ -152,13 +151,13 @@ class LogReader:
         begin = self.end
         numbers = [
             number
-            for number in segment_numbers(self._disk, self._folder)
+            for number in segment_numbers(self._folder)
             if number >= begin.segment and not self._removed.dropped(number)
         ]
         if self._last_segment is not None:
             numbers = [number for number in numbers if number <= self._last_segment]
         for number in numbers:
-            file = self._disk.open(segment_path(self._folder, number))
+            file = self._folder.disk.open(segment_path(self._folder, number))
             try:
                 offset = begin.offset if number == begin.segment else 0
                 for found in self._read_segment(file, number, offset, last=number == numbers[-1]):
@@ -268,7 +267,7 @@ class LogReader:
 class Recovery:
     """Sorts what a log reader finds into packs to keep, damage to report, and a tail to cut."""
 
-    def __init__(self, log: LogReader, folder: str) -> None:
+    def __init__(self, log: LogReader, folder: StoreFolder) -> None:
         self._log = log
         self._folder = folder
         self.damage: list[Damage] = []

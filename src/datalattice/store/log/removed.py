@@ -30,11 +30,12 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from datalattice.errors import Corruption, StoreVersion
-from datalattice.store.disk import Disk, write_error
+from datalattice.store.disk import write_error
+from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import STAGED, HashIndex
-from datalattice.store.log.packing import SEGMENT_HEADER_BYTES, read_segment_header, seed_of
+from datalattice.store.log.packing import seed_of
 from datalattice.store.log.segments import FOLDER as SEGMENTS
-from datalattice.store.log.segments import segment_numbers, segment_path
+from datalattice.store.log.segments import first_pack, segment_numbers, segment_path
 
 GARBAGE_FILE: Final = "garbage"
 GARBAGE_VERSION: Final = 1
@@ -220,7 +221,7 @@ class RemovedFilter:
         return out_hashes, out_places, staged_count
 
 
-def write_removed(disk: Disk, folder: str, store_id: bytes, removed: RemovedRecord) -> None:
+def write_removed(folder: StoreFolder, store_id: bytes, removed: RemovedRecord) -> None:
     """Replace the record in one durable step.
 
     Raises: StoreFull, StoreFailed: it cannot be written.
@@ -232,41 +233,22 @@ def write_removed(disk: Disk, folder: str, store_id: bytes, removed: RemovedReco
     parts = [head, *(_RUN.pack(*run) for run in removed.runs)]
     for segment, data in sorted(kept.items()):
         parts += [_SEGMENT.pack(segment, len(data)), data]
-    checksum = seed_of(store_id)
-    for part in parts:
-        checksum = zlib.crc32(part, checksum)
-    parts.append(_CRC.pack(checksum))
-    path = f"{folder}/{GARBAGE_FILE}"
-    try:
-        file = disk.open(f"{path}.new", create=True)
-        try:
-            file.write(0, b"".join(parts))
-            file.sync()
-        finally:
-            file.close()
-        disk.replace(f"{path}.new", path)
-        disk.sync_folder(folder)
-    except OSError as error:
-        raise write_error(error, path) from error
+    body = b"".join(parts)
+    folder.replace(GARBAGE_FILE, body + _CRC.pack(zlib.crc32(body, seed_of(store_id))))
 
 
-def read_removed(disk: Disk, folder: str, store_id: bytes) -> RemovedRecord:
-    """Return what the record says.
+def read_removed(folder: StoreFolder, store_id: bytes) -> RemovedRecord:
+    """Return the record; `NOTHING_REMOVED` when there is none.
 
     Raises: Corruption: it is damaged. StoreVersion: a newer version wrote it.
     """
     path = f"{folder}/{GARBAGE_FILE}"
-    try:
-        file = disk.open(path)
-    except FileNotFoundError:
+    data = folder.read(GARBAGE_FILE)
+    if data is None:
         return NOTHING_REMOVED
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
     body = data[:-4]
-    is_whole = len(data) >= _HEAD.size + 4 and data[:4] == _MAGIC
-    if not is_whole or _CRC.pack(zlib.crc32(body, seed_of(store_id))) != data[-4:]:
+    is_complete = len(data) >= _HEAD.size + 4 and data[:4] == _MAGIC
+    if not is_complete or _CRC.pack(zlib.crc32(body, seed_of(store_id))) != data[-4:]:
         raise Corruption(f"{path} at byte 0: {DAMAGED_RECORD}")
     _, version, _, begin, run_count, kept_count, time_ms = _HEAD.unpack_from(body)
     if version > GARBAGE_VERSION:
@@ -285,78 +267,61 @@ def read_removed(disk: Disk, folder: str, store_id: bytes) -> RemovedRecord:
     return RemovedRecord(begin, runs, time_ms, kept)
 
 
-def read_removed_head(disk: Disk, folder: str) -> bytes:
+def read_removed_head(folder: StoreFolder) -> bytes:
     """Return the first bytes of the record, which each collection changes; b"" without a record."""
-    try:
-        file = disk.open(f"{folder}/{GARBAGE_FILE}")
-    except FileNotFoundError:
-        return b""
-    try:
-        return file.read(0, _HEAD.size)
-    finally:
-        file.close()
+    return folder.read(GARBAGE_FILE, _HEAD.size) or b""
 
 
-def known_removed(disk: Disk, folder: str, store_id: bytes) -> RemovedRecord:
-    """Return the record; segments that are gone without one count as dropped.
+def known_removed(folder: StoreFolder, store_id: bytes) -> RemovedRecord:
+    """Return the record for a new collection; unrecorded missing segments count as dropped.
 
-    For a collection, which goes on only when all that is needed is somewhere else: so a record that
-    was lost, or damaged, is there again after the next one.
+    A collection continues only when everything that is reached is present, so segments that are
+    missing hold nothing that is needed. This way it restores a lost or damaged record.
     """
     try:
-        removed = read_removed(disk, folder, store_id)
+        removed = read_removed(folder, store_id)
     except Corruption:
         removed = NOTHING_REMOVED
-    numbers = [n for n in segment_numbers(disk, folder) if not removed.dropped(n)]
+    numbers = [n for n in segment_numbers(folder) if not removed.dropped(n)]
     gone: list[DroppedRun] = []
     for before, number in zip([0, *numbers], numbers, strict=False):
         absent = [n for n in range(before + 1, number) if not removed.dropped(n)]
-        behind = first_pack(disk, folder, number)
+        behind = first_pack(folder, number)
         if absent and behind is not None:
-            sequence = first_pack(disk, folder, before) if before else 1
+            sequence = first_pack(folder, before) if before else 1
             gone.append(DroppedRun(absent[0], absent[-1], sequence or 1, behind))
     return replace(removed, runs=removed.with_dropped(gone)) if gone else removed
 
 
-def first_pack(disk: Disk, folder: str, number: int) -> int | None:
-    """Return the number of the first pack of a segment, as its header has it; None: damaged."""
-    file = disk.open(segment_path(folder, number))
-    try:
-        header = read_segment_header(file.read(0, SEGMENT_HEADER_BYTES))
-    finally:
-        file.close()
-    return None if header is None else header[3]
+def delete_dropped(folder: StoreFolder, removed: RemovedRecord) -> list[int]:
+    """Delete the files of dropped segments that still exist; return their numbers.
 
-
-def remove_dropped(disk: Disk, folder: str, removed: RemovedRecord) -> list[int]:
-    """Remove the files of dropped segments that are still there; return their numbers.
-
-    Raises: StoreFailed: one cannot be removed.
+    Raises: StoreFailed: one cannot be deleted.
     """
-    numbers = [n for n in segment_numbers(disk, folder) if removed.dropped(n)]
+    numbers = [n for n in segment_numbers(folder) if removed.dropped(n)]
     try:
         for number in numbers:
-            disk.remove(segment_path(folder, number))
+            folder.disk.remove(segment_path(folder, number))
         if numbers:
-            disk.sync_folder(f"{folder}/{SEGMENTS}")
+            folder.disk.sync_folder(f"{folder}/{SEGMENTS}")
     except OSError as error:
-        raise write_error(error, folder) from error
+        raise write_error(error, folder.path) from error
     return numbers
 
 
-def carry_out(disk: Disk, folder: str, index: HashIndex, removed: RemovedRecord) -> bool:
-    """Take what was removed out of an index, when a process ended before it had done so.
+def finish_removal(folder: StoreFolder, index: HashIndex, removed: RemovedRecord) -> bool:
+    """Remove from an index what the record says, when a process ended before it had done so.
 
-    Return whether there was anything to do; then the index has to be flushed before
-    `remove_dropped`.
+    Return whether there was anything to do; then the index must be flushed before `delete_dropped`.
     """
-    if not any(removed.dropped(number) for number in segment_numbers(disk, folder)):
+    # Files are deleted last of all. So if none of the dropped ones exists, the rest is done.
+    if not any(removed.dropped(number) for number in segment_numbers(folder)):
         return False
-    sieve = RemovedFilter(removed)
+    known = RemovedFilter(removed)
     after = b""
     while batch := index.batch(after, SWEEP_ENTRIES):
         after = batch[-1][0]
-        gone = [hash for hash, location in batch if sieve.is_removed(location)]
+        gone = [hash for hash, location in batch if known.is_removed(location)]
         if gone:
-            index.sweep(gone, sieve.is_removed)
+            index.sweep(gone, known.is_removed)
     return True

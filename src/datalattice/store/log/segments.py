@@ -12,11 +12,13 @@ import threading
 from typing import Final
 
 from datalattice.errors import Corruption, StoreFull
-from datalattice.store.disk import Disk, DiskFile, FileView
+from datalattice.store.disk import DiskFile, FileView
+from datalattice.store.files import StoreFolder
 from datalattice.store.log.packing import (
     OFFSET_MAX,
     SEGMENT_HEADER_BYTES,
     SEGMENTS_MAX,
+    read_segment_header,
     segment_header,
 )
 
@@ -42,23 +44,39 @@ assert SEGMENT_HEADER_BYTES + SEGMENT_BYTES + 2 * PACK_BYTES_MAX < OFFSET_MAX
 assert ROOM_PACK_BYTES_MAX <= ROOM_BYTES <= SEGMENT_BYTES
 
 
-def segment_path(folder: str, segment: int) -> str:
+def segment_path(folder: StoreFolder | str, segment: int) -> str:
     """Return the path of a segment of the store at `folder`."""
     return f"{folder}/{FOLDER}/{segment:08d}{_SUFFIX}"
 
 
-def segment_numbers(disk: Disk, folder: str) -> list[int]:
+def segment_numbers(folder: StoreFolder) -> list[int]:
     """Return the numbers of the segments that are there, in order; other files are left alone."""
-    names = disk.names(f"{folder}/{FOLDER}")
+    names = folder.disk.names(f"{folder}/{FOLDER}")
     stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
+
+
+def segment_size(folder: StoreFolder, segment: int) -> int:
+    """Return the length of a segment's file in bytes. Raises: OSError."""
+    return folder.size(f"{FOLDER}/{segment:08d}{_SUFFIX}")
+
+
+def segment_head(folder: StoreFolder, segment: int) -> tuple[int, bytes, int, int] | None:
+    """Return what `read_segment_header` returns of a segment; None: damaged, or no such file."""
+    data = folder.read(f"{FOLDER}/{segment:08d}{_SUFFIX}", SEGMENT_HEADER_BYTES)
+    return None if data is None else read_segment_header(data)
+
+
+def first_pack(folder: StoreFolder, segment: int) -> int | None:
+    """Return the number of a segment's first pack, from its header; None: the header is damaged."""
+    header = segment_head(folder, segment)
+    return None if header is None else header[3]
 
 
 class SegmentWriter:
     """Appends packs to the last segment. Serves one thread at a time, `sync` apart."""
 
-    def __init__(self, disk: Disk, folder: str, store_id: bytes, segment_bytes: int) -> None:
-        self._disk = disk
+    def __init__(self, folder: StoreFolder, store_id: bytes, segment_bytes: int) -> None:
         self._folder = folder
         self._store_id = store_id
         self._segment_bytes = segment_bytes
@@ -72,7 +90,7 @@ class SegmentWriter:
 
     def resume(self, segment: int, offset: int) -> None:
         """Go on behind the last good pack of an existing segment."""
-        self._file = self._disk.open(segment_path(self._folder, segment), write=True)
+        self._file = self._folder.disk.open(segment_path(self._folder, segment), write=True)
         self._mine.append(segment)
         self.segment = segment
         self.offset = offset
@@ -96,10 +114,10 @@ class SegmentWriter:
         if segment >= SEGMENTS_MAX:
             raise StoreFull(f"{self._folder}: a store has at most {SEGMENTS_MAX} segments")
         self._mine.append(segment)
-        file = self._disk.open(segment_path(self._folder, segment), create=True)
+        file = self._folder.disk.open(segment_path(self._folder, segment), create=True)
         file.write(0, segment_header(self._store_id, segment, sequence))
         file.sync()
-        self._disk.sync_folder(f"{self._folder}/{FOLDER}")
+        self._folder.disk.sync_folder(f"{self._folder}/{FOLDER}")
         self._file = file
         self.segment = segment
         self.offset = self._size = SEGMENT_HEADER_BYTES
@@ -122,12 +140,12 @@ class SegmentWriter:
         self.close()
         while self._mine and self._mine[-1] > segment:
             path = segment_path(self._folder, self._mine[-1])
-            if self._disk.exists(path):
-                self._disk.remove(path)
+            if self._folder.disk.exists(path):
+                self._folder.disk.remove(path)
             self.segment = self._mine.pop() - 1
         if segment in self._mine:
             path = segment_path(self._folder, segment)
-            file = self._disk.open(path, write=True)
+            file = self._folder.disk.open(path, write=True)
             try:
                 file.truncate(offset)
                 file.sync()
@@ -136,7 +154,7 @@ class SegmentWriter:
             finally:
                 file.close()
             self.segment = segment
-        self._disk.sync_folder(f"{self._folder}/{FOLDER}")
+        self._folder.disk.sync_folder(f"{self._folder}/{FOLDER}")
 
     def append(self, pack: bytes) -> None:
         """Write a pack behind the last one; it is durable after `sync`."""
@@ -184,8 +202,7 @@ class SegmentReader:
     process that touches it.
     """
 
-    def __init__(self, disk: Disk, folder: str, *, open_max: int = OPEN_SEGMENTS_MAX) -> None:
-        self._disk = disk
+    def __init__(self, folder: StoreFolder, *, open_max: int = OPEN_SEGMENTS_MAX) -> None:
         self._folder = folder
         self._open_max = open_max
         self._views: dict[int, FileView] = {}
@@ -216,7 +233,7 @@ class SegmentReader:
         path = segment_path(self._folder, segment)
         with self._lock:
             try:
-                view = self._disk.view(path)
+                view = self._folder.disk.view(path)
             except FileNotFoundError:
                 raise Corruption(f"{path}: the segment is gone") from None
             self._views.pop(segment, None)

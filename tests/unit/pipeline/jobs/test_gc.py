@@ -199,7 +199,7 @@ def in_order(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def places_kept(store: CellStore, grace_ms: int = 0) -> set[int]:
     """Return the places that the store's own mark marks."""
-    caretaker = store._caretaker
+    caretaker = store._collector
     collector = caretaker._collector(store.roots_kept(grace_ms), None, None)
     collector._marker.mark()
     return {place >> 1 for _, place in store._index.entries() if collector._marker.marks.has(place)}

@@ -1,0 +1,116 @@
+"""Files: reading and replacing files durably, those of a store's folder and others.
+
+The order that makes a replacement durable and atomic is here and nowhere else: write a new file,
+sync it, rename it over the old one, sync the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from datalattice.store.disk import Disk, DiskFile, write_error
+
+
+def replace_file(disk: Disk, path: str, chunks: Iterable[bytes]) -> None:
+    """Replace the content of a file by `chunks`, in one durable step.
+
+    Raises: StoreFull, StoreFailed: the disk refuses; the old content is still there.
+    """
+    new = f"{path}.new"
+    try:
+        file = disk.open(new, create=True)
+        try:
+            offset = 0
+            for chunk in chunks:
+                file.write(offset, chunk)
+                offset += len(chunk)
+            # Before the rename: a name may reach the disk earlier than unsynced bytes do.
+            file.sync()
+        finally:
+            file.close()
+        disk.replace(new, path)
+        # The new name is durable only after its folder is synced.
+        disk.sync_folder(folder_of(path))
+    except OSError as error:
+        raise write_error(error, path) from error
+
+
+def read_file(disk: Disk, path: str, count: int | None = None) -> bytes | None:
+    """Return a file, or up to `count` bytes of its beginning; None when it does not exist."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read(0, file.size() if count is None else count)
+    finally:
+        file.close()
+
+
+def checked(body: bytes) -> bytes:
+    """Return content that `unchecked` verifies: its SHA3-256 in hex, a line end, `body`."""
+    return hashlib.sha3_256(body).hexdigest().encode() + b"\n" + body
+
+
+def unchecked(data: bytes) -> bytes | None:
+    """Return the body of what `checked` made, None when the bytes differ from what was written."""
+    body = data.partition(b"\n")[2]
+    return body if checked(body) == data else None
+
+
+def folder_of(path: str) -> str:
+    """Return the folder of a path."""
+    head, slash, _ = path.rpartition("/")
+    return (head or "/") if slash else "."
+
+
+class StoreFolder:
+    """The folder of one store, on one disk; `str` of it is its path."""
+
+    __slots__ = ("disk", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.disk = disk
+        self.path = path
+
+    def __str__(self) -> str:
+        return self.path
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file or folder with this name."""
+        return self.disk.exists(f"{self.path}/{name}")
+
+    def open(self, name: str, *, create: bool = False, write: bool = False) -> DiskFile:
+        """Open a file; `create` makes a new, empty one. Raises: OSError."""
+        return self.disk.open(f"{self.path}/{name}", create=create, write=write)
+
+    def read(self, name: str, count: int | None = None) -> bytes | None:
+        """Return a file, or up to `count` bytes; None when it does not exist. Raises: OSError."""
+        return read_file(self.disk, f"{self.path}/{name}", count)
+
+    def read_text(self, name: str) -> str | None:
+        """Return the text of a small file, None when it does not exist. Raises: OSError."""
+        data = self.read(name, 4_096)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    def replace(self, name: str, *chunks: bytes) -> None:
+        """Replace a file in one durable step.
+
+        Raises: StoreFull, StoreFailed: it cannot be written.
+        """
+        replace_file(self.disk, f"{self.path}/{name}", chunks)
+
+    def remove(self, name: str) -> None:
+        """Remove a file durably, if it exists. Raises: OSError."""
+        if self.exists(name):
+            self.disk.remove(f"{self.path}/{name}")
+            self.disk.sync_folder(self.path)
+
+    def size(self, name: str) -> int:
+        """Return the length of a file. Raises: OSError."""
+        file = self.open(name)
+        try:
+            return file.size()
+        finally:
+            file.close()
