@@ -58,7 +58,7 @@ def test_audit_finds_a_thousand_planted_faults_and_no_other(spark: Any, tmp_path
 def places_listed(store: CellStore, path: Path) -> tuple[set[int], set[int]]:
     """Return the places of a store that a sweep list says stay, and those that may go."""
     plan = SweepList(RealDisk(), str(path))
-    known = plan.known()
+    known = plan.prior_mark()
     plan.close()
     places = {place for _, place in store._index.entries()}
     return set(filter(known.live.has, places)), set(filter(known.dead.has, places))

@@ -51,6 +51,8 @@ def stats(
                 "cells_live": found.cells_live,
                 "cells_dead": found.cells_dead,
                 "bytes_live": found.bytes_live,
+                "bytes_dead": found.bytes_dead,
+                "bytes_removable": found.bytes_before - found.bytes_after,
             }
     show(json, document, lambda: _print_stats(document))
 
@@ -125,7 +127,7 @@ def duration_ms(text: str) -> int:
 
 def _print_stats(document: dict[str, Any]) -> None:
     pairs = {name.replace("_", " "): value for name, value in document.items()}
-    for name in ("bytes", "bytes live"):
+    for name in ("bytes", "bytes live", "bytes dead", "bytes removable"):
         if name in pairs:
             pairs[name] = size_text(pairs[name])
     last = document["collected_ms"]
@@ -144,6 +146,8 @@ def _print_collected(document: dict[str, Any]) -> None:
             "cells live": document["cells_live"],
             "cells dead": document["cells_dead"],
             "cells removed": document["cells_removed"],
+            "bytes live": size_text(document["bytes_live"]),
+            "bytes dead": size_text(document["bytes_dead"]),
             "before": size_text(document["bytes_before"]),
             "after": size_text(document["bytes_after"]),
             name: f"{document['dropped']} of {document['segments']}",

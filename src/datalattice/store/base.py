@@ -1,4 +1,4 @@
-"""Base: what every store of cells offers, and what they have in common: loading through a cache."""
+"""Base: the interface of every store of cells, and what stores share: loading through a cache."""
 
 from __future__ import annotations
 
@@ -40,41 +40,41 @@ class Any_:  # noqa: N801 - the type of ANY and nothing else
 
 
 ANY: Final = Any_()
-"""In a commit: whatever the root is."""
+"""For `expected` in a commit: the present root may be any."""
 
 Expected = bytes | None
-"""The hash that the root must have for a commit to happen; None: the store has no root yet."""
+"""The hash that the present root must have for a commit; None: there must be no root yet."""
 
 
 Contains = Callable[[Value, Value], bool]
-"""(new root, present root) -> whether the new one holds all that the present one does."""
+"""(new root, present root) -> whether the new one contains everything of the present one."""
 
 
 PRIVATE_KEY: Final = Keyword("local")
-"""Where a root has what its node keeps for itself. Nothing below it is announced by default."""
+"""The root's entry for data that its node keeps to itself. It is not announced by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a commit did. It is durable when the caller gets this."""
+    """The result of a commit, which is durable."""
 
     root_hash: bytes
     """Hash of the root now."""
     novelty: list[EncodedCell]
-    """(hash, encoding, value) of its cells that were not behind a reference of this store."""
+    """(hash, encoding, value) of its cells that were not loaded from this store."""
     sequence: int
-    """Number of the pack that carries the root; grows with every commit that wrote something."""
+    """Number of the pack with the root; grows with every commit that wrote something."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a store that are not what was written; what they held counts as missing."""
+    """Bytes of a store that differ from what was written; their cells count as missing."""
 
     file: str
     offset: int
     reason: str
     hash: bytes | None = None
-    """The cell that is lost; None: not known, or several."""
+    """The lost cell; None: unknown, or several."""
 
     def __str__(self) -> str:
         return f"{self.file} at byte {self.offset}: {self.reason}"
@@ -92,7 +92,7 @@ def check_hash(hash: object) -> bytes:
 
 
 def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return cells from elsewhere, encodings by hash.
+    """Return cells from another source, encodings by hash.
 
     Raises: BadFormat: an encoding is not canonical, or has another hash.
     """
@@ -106,21 +106,21 @@ def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def with_top(parts: list[EncodedCell], value: Value, root: bytes) -> list[EncodedCell]:
-    """Return the novelty of `value` with its top cell, which is no branch when it is short."""
+    """Return the novelty of `value` with its top cell, which `novelty` omits when it is short."""
     if parts and parts[-1][0] == root:
         return parts
     return [*parts, (root, encode(value), value)]
 
 
 def public_part(root: Value) -> Value:
-    """Return a root without what its node keeps for itself; the same object when that is all."""
+    """Return a root without its `PRIVATE_KEY`; the same object when it has none."""
     if isinstance(root, Index) and PRIVATE_KEY in root:
         return root.remove(PRIVATE_KEY)
     return root
 
 
 def announced_parts(announced: Iterable[Value], home: Loader) -> list[EncodedCell]:
-    """Return the novelty of all values that a commit announces, their top cells with it."""
+    """Return the novelty of all values that a commit announces, with their top cells."""
     return [
         part
         for value in announced
@@ -129,7 +129,7 @@ def announced_parts(announced: Iterable[Value], home: Loader) -> list[EncodedCel
 
 
 def announced_tops(root: Value, home: Loader) -> list[bytes]:
-    """Return the cells of `home` from which all that a root announces by default is reached."""
+    """Return the cells of `home` that reach everything a root announces by default."""
     public = public_part(root)
     if public is root:
         return [value_hash(root)]
@@ -139,9 +139,9 @@ def announced_tops(root: Value, home: Loader) -> list[bytes]:
 
 
 def reachable(parts: Iterable[EncodedCell], inside: Callable[[bytes], bytes | None]) -> list[bytes]:
-    """Return the hashes below `parts` that `inside` knows, and those below them, each once.
+    """Return the hashes below `parts` for which `inside` has an encoding, and those below them.
 
-    `inside` returns the encoding of a hash that is to be followed, None for any other.
+    Each once. `inside` returns None for a hash that is not to be followed.
     """
     found: dict[bytes, None] = {}
     stack = [encoding for _, encoding, _ in parts]
@@ -159,28 +159,28 @@ def reachable(parts: Iterable[EncodedCell], inside: Callable[[bytes], bytes | No
 class Store(CellSink):
     """Cells by hash, and one root among them that moves by compare-and-set. It is a `Loader`.
 
-    A cell is *announced* when it is reachable from what a commit announced, which is by default
-    the root without its `PRIVATE_KEY`: only such cells may be served to others. All other cells
-    are *staged*: what `put` brought, and what only the private part of a root has. A cell that was
-    announced stays so.
+    A cell is *announced* when it is reachable from a value that a commit announced, by default the
+    root without its `PRIVATE_KEY`: only such cells may be served to others. All other cells are
+    *staged*: those that `put` stored, and those of only the private part of a root. An announced
+    cell stays announced.
     """
 
     def __init__(self, cache_bytes: int = CACHE_BYTES_MAX) -> None:
         self._cache = CellCache(cache_bytes)
         self.root_contains: Contains | None = None
-        """Compares a root with the present one in a commit, as the lattice of the roots has it.
+        """Compares a new root with the present one in a commit, by the lattice of the roots.
 
-        None, the default: any value may replace any other. Set by whoever knows the lattice.
+        None, the default: any value may replace any other.
         """
         self.notes = Notes()
-        """What is kept beside the cells for whoever runs the store."""
+        """What is kept beside the cells for the operator."""
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Damaged places that were met so far; what they held counts as missing."""
+        """Damage that was found so far; the cells there count as missing."""
         return ()
 
-    # --- to be given by each kind ---
+    # --- implemented by each kind of store ---
 
     @abstractmethod
     def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
@@ -203,7 +203,7 @@ class Store(CellSink):
 
     @abstractmethod
     def announced(self, hash: bytes) -> bool:
-        """Return whether the cell may be served to others: what a commit announced reached it."""
+        """Return whether the cell may be served to others: a commit announced it."""
 
     @abstractmethod
     def root_hash(self) -> bytes | None:
@@ -226,8 +226,8 @@ class Store(CellSink):
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
         """Stage cells given as (hash, encoding) without announcing them; return how many were new.
 
-        The caller has made sure that the encodings are canonical and have these hashes, and that
-        the cells below them are here or come before them. They are durable with the next commit or
+        The caller guarantees that the encodings are canonical and have these hashes, and that the
+        cells below them are here or come before them. They are durable with the next commit or
         `sync`.
         """
 
@@ -237,14 +237,14 @@ class Store(CellSink):
 
     @abstractmethod
     def heal(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Store cells that are damaged or missing here, from wherever; return how many.
+        """Store cells that are damaged or missing here, from any source; return how many.
 
         They are durable on return, and announced unless they were staged.
         Raises: BadFormat: an encoding is not canonical or has another hash; nothing is kept.
         """
 
     def free_bytes(self) -> int | None:
-        """Return how many bytes the disk can still take, about; None: there is no disk."""
+        """Return about how many bytes the disk can still take; None: there is no disk."""
         return None
 
     @property
@@ -253,16 +253,15 @@ class Store(CellSink):
         return False
 
     def resume(self) -> None:
-        """Go on after a failed write: back to what is durable, and on from there.
+        """Allow writes again after a failed one, from the durable state.
 
-        What was staged stays staged; a commit that failed has to be made again.
-        Raises: StoreFull, StoreFailed: the disk still refuses. Corruption: what was durable is not
-                there any more.
+        Staged cells stay staged; a commit that failed must be repeated.
+        Raises: StoreFull, StoreFailed: the disk still refuses. Corruption: durable data is gone.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Give the store back. Closing twice is fine; any other use after it raises StoreClosed."""
+        """Close the store. Closing twice is allowed; any other later use raises StoreClosed."""
 
     # --- shared ---
 
@@ -297,16 +296,16 @@ class Store(CellSink):
         """Make `value` the root: store its novelty and move the root, all or nothing, durably.
 
         With `expected` nothing happens, and None is returned, when the root has another hash.
-        In a store with `root_contains` the value must contain the present root; `contains=False`
-        replaces the root by whatever the value is.
-        announced: what of it may be served to others, made of its parts; default: all but what it
-        has under `PRIVATE_KEY`. The rest is stored, and stays staged.
+        In a store with `root_contains` the value must contain the present root, unless `contains`
+        is False.
+        announced: the values that may be served to others, made of parts of `value`; by default
+        `value` without its `PRIVATE_KEY`. The rest is stored and stays staged.
         Afterwards the cells of `value` load their children from this store.
-        Raises: NotContained: the present root has what `value` lacks; nothing was written.
-                MissingData: a cell of `value` is not at hand. ReadOnly: the store was opened so.
+        Raises: NotContained: the present root has something that `value` lacks; nothing was
+                written. MissingData: a cell of `value` cannot be loaded. ReadOnly.
                 StoreFull, StoreFailed: it could not be written; the store must be opened again.
-        Cost:   one write and one sync, shared with commits that wait at the same time; and a merge
-                of `value` with the present root where they are compared.
+        Cost:   one write and one sync, shared with commits that wait at the same time; with
+                `root_contains` also a merge of `value` with the present root.
         """
         check = self.root_contains
         announced = (public_part(value),) if announced is None else announced
@@ -321,7 +320,7 @@ class Store(CellSink):
                 done = self._commit(value, present, announced)
                 if done is not None:
                     return done
-            # Another thread's commit came between, or is on its way: look at what it leaves.
+            # Another thread's commit came in between: compare with its root, once that is durable.
             self.sync()
             present = self.root_hash()
             if not isinstance(expected, Any_) and expected != present:
@@ -392,7 +391,7 @@ class Store(CellSink):
     def root(self) -> Value:
         """Return the last root that is durable, None when none was ever committed.
 
-        A root that is nil reads as None too; `root_hash` tells them apart.
+        A nil root reads as None too; `root_hash` distinguishes them.
         """
         hash = self.root_hash()
         return None if hash is None else self.load(hash)

@@ -313,7 +313,7 @@ class CellStore(StoreReader):
         if is_anew:
             self._identity = opened.place[1]
             self._cache.clear()
-            self._collector.begin_anew(opened)
+            self._collector.reset(opened)
             self._damage.clear()
             before.index.close()
         self._damage.update({(item.file, item.offset): item for item in opened.damage})

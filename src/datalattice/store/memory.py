@@ -1,4 +1,4 @@
-"""Memory: a store in dictionaries, for tests, simulation and nodes that need not last."""
+"""Memory: a store in dictionaries, for tests, simulation and nodes without a disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from datalattice.store.cache import CACHE_BYTES_MAX
 
 
 class MemoryStore(Store):
-    """Cells in memory. Nothing outlives the object."""
+    """Cells in memory; they end with the object."""
 
     def __init__(self, *, cache_bytes: int = CACHE_BYTES_MAX) -> None:
         super().__init__(cache_bytes)
@@ -54,7 +54,7 @@ class MemoryStore(Store):
         return {hash: len(cells[hash]) for hash in hashes if hash in cells}
 
     def announced(self, hash: bytes) -> bool:
-        """Return whether the cell may be served to others: what a commit announced reached it."""
+        """Return whether the cell may be served to others: a commit announced it."""
         return self.has(hash) and hash not in self._staged
 
     def root_hash(self) -> bytes | None:
@@ -102,11 +102,7 @@ class MemoryStore(Store):
         return count
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Stage cells given as (hash, encoding) without announcing them; return how many were new.
-
-        The caller has made sure that the encodings are canonical and have these hashes, and that
-        the cells below them are here or among them.
-        """
+        """Stage cells given as (hash, encoding), as `Store.put_encodings`."""
         self._check_open()
         count = 0
         with self._lock:
@@ -118,7 +114,7 @@ class MemoryStore(Store):
         return count
 
     def heal(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Store cells that are missing here, from wherever; return how many."""
+        """Store cells that are missing here, from any source; return how many."""
         self._check_open()
         healed = check_cells(cells)
         with self._lock:
@@ -126,11 +122,11 @@ class MemoryStore(Store):
         return len(healed)
 
     def sync(self) -> None:
-        """Do nothing: there is nothing durable to wait for."""
+        """Do nothing: memory is never durable."""
         self._check_open()
 
     def close(self) -> None:
-        """Forget everything."""
+        """Discard the cells."""
         self._closed = True
         self._cache.clear()
 

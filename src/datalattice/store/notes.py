@@ -77,7 +77,7 @@ class FolderNotes(Notes):
         """Return a text, as `Notes.read`."""
         path = f"{self._folder}/{name}"
         try:
-            data = self._folder.read(name)
+            data = self._folder.read(name) if self._folder.exists(name) else None
         except OSError as error:
             raise StoreFailed(f"{path}: cannot be read ({error.strerror or error})") from error
         if data is None:

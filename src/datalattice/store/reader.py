@@ -105,7 +105,7 @@ class StoreReader(Store):
         self._pending: dict[bytes, bytes] = {}  # staged, not written
         self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
         self._refresh_lock = threading.Lock()
-        self._sieve: RemovedFilter | None = None
+        self._removed_filter: RemovedFilter | None = None
         self._identity = folder.disk.engine_identity(f"{folder}/{INDEX}")
         self.notes = FolderNotes(folder, lambda: self._index)
         self.clock = clock
@@ -406,14 +406,14 @@ class StoreReader(Store):
         self._cache.clear()
         find = self._find
         if self._read_only:
-            self._sieve = RemovedFilter(read_removed(self._folder, self._opened.store_id))
+            self._removed_filter = RemovedFilter(read_removed(self._folder, self._opened.store_id))
             find = self._find_kept
         check_complete([hash], self.get_encoding, find)
 
     def _find_kept(self, hash: bytes) -> int:
         """Find a cell, but none that a process had begun to remove: the next writer removes it."""
         location = self._find(hash)
-        sieve = self._sieve
+        sieve = self._removed_filter
         return (
             NOWHERE
             if location >= 0 and sieve is not None and sieve.is_removed(location)

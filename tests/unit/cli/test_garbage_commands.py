@@ -75,6 +75,10 @@ def test_the_figures_of_stats_a_dry_run_and_a_collection_agree(
     done = lattice("disk", "gc", "--grace", "0", "--json").document
     assert stats["cells_dead"] == dry["cells_dead"] == done["cells_dead"]
     assert stats["cells_live"] == dry["cells_live"] == done["cells_live"]
+    assert stats["bytes"] == dry["bytes_before"] == done["bytes_before"]
+    assert stats["bytes_live"] == dry["bytes_live"] == done["bytes_live"]
+    assert stats["bytes_dead"] == dry["bytes_dead"] == done["bytes_dead"] > 0
+    assert dry["bytes_after"] == done["bytes_after"] == stats["bytes"] - stats["bytes_removable"]
     assert dry["cells_removed"] == done["cells_removed"]
     assert dry["dropped"] == done["dropped"]
     assert done["cells_removed"] == (done["cells_dead"] if is_littered else 0)
@@ -82,6 +86,9 @@ def test_the_figures_of_stats_a_dry_run_and_a_collection_agree(
     assert after["collected_ms"] is not None
     assert after["cells_dead"] == after["dead_left"] == done["cells_dead"] - done["cells_removed"]
     assert after["bytes"] == done["bytes_after"]
+    assert after["bytes_live"] == done["bytes_live"]
+    assert after["bytes_dead"] == (0 if is_littered else done["bytes_dead"])
+    assert after["bytes_removable"] == 0
     told = lattice("disk", "stats").out
     assert "never" not in told
     assert ("dead cells" in told) is not is_littered

@@ -100,6 +100,30 @@ def assert_clean(store: CellStore) -> None:
     assert report.scars == ()
 
 
+@pytest.mark.parametrize("garbage", [0, 5, 200])
+def test_stats_a_dry_run_and_a_collection_count_the_same_bytes(
+    tmp_path: Path, clock: StoppedClock, garbage: int
+) -> None:
+    with opened(tmp_path / "s", clock) as store:
+        store.commit(texts(0))
+        store.put(*[text(9_000 + number) for number in range(garbage)])
+        store.sync()
+        clock.now += 1
+        before = store.stats()
+        dry = store.collect(grace_ms=0, dry_run=True)
+        assert store.stats() == before, "a dry run changes nothing"
+        done = store.collect(grace_ms=0)
+        after = store.stats()
+        assert before.bytes == dry.bytes_before == done.bytes_before
+        assert after.bytes == dry.bytes_after == done.bytes_after
+        assert (dry.cells_live, dry.bytes_live) == (done.cells_live, done.bytes_live)
+        assert (dry.cells_dead, dry.bytes_dead) == (done.cells_dead, done.bytes_dead)
+        assert before.cells == done.cells_live + done.cells_dead
+        again = store.collect(grace_ms=0, dry_run=True)
+        assert (again.cells_live, again.bytes_live) == (done.cells_live, done.bytes_live)
+        assert again.cells_dead == after.dead_left == done.cells_dead - done.cells_removed
+
+
 def test_what_nothing_reaches_goes_and_the_rest_stays(tmp_path: Path, clock: StoppedClock) -> None:
     kept = {name: texts(1_000 * n) for n, name in enumerate(["root", "pin", "lease", "old"], 1)}
     with opened(tmp_path / "s", clock) as store:
@@ -679,7 +703,7 @@ def test_marks_tell_neighbours_apart() -> None:
         RemovedRecord(4, (DroppedRun(1, 2, 1, 9),), 0, {3: marks.pack(3, staged)})
     )
     assert [sieve.is_removed(place) for place in places] == [False, True] * 5
-    found = sieve.sift([bytes([n]) * 32 for n in range(10)], places)
+    found = sieve.remaining([bytes([n]) * 32 for n in range(10)], places)
     assert found is not None
     assert found[1] == [places[0], places[2] | 1, places[4] | 1, places[6], places[8]]
     assert found[2] == 2

@@ -1,34 +1,32 @@
-"""Collecting: give back the room of cells that nothing reaches, while commits go on.
+"""Collection: free the space of cells that nothing reaches, while commits continue.
 
-What stays: everything that is reached from the present root, from pins, leases and remembered
-roots, and from all that is younger than the *grace*: cells written in that time, and the root that
-was the present one when it began. So a value that was the root within the grace stays, and so does
-what a writer staged and has not committed yet.
+What stays: everything reached from the present root, from pins, leases and former roots in the
+history, and from everything younger than the *grace*: cells written in that time, and the root at
+its beginning. So a value that was the root within the grace stays, and so do cells that a writer
+has staged and not yet committed.
 
-    1  mark          follow all that stays; a bit for each 32 bytes of the store (`marking`)
-    2  choose        the segments of which too little is alive; if there are none, that is all
-    3  turn over     the log goes on in a new segment; only older ones are dropped
-    4  copy          the live cells of those go into new packs, like any commit
-    5  catch up      the lock is taken: what was committed, pinned, leased or put meanwhile is
-                     marked, and copied, too; then every unmarked cell counts as gone, all at once
-    6  record        which segments are dropped and which other cells are gone (`garbage`)
+    1  mark          follow everything that stays; a bit for each 32 bytes of the store (`marking`)
+    2  choose        the segments of which too little is alive; without any, the collection ends
+    3  new segment   the log continues in a new segment; only older ones are dropped
+    4  copy          the live cells of the chosen segments go into new packs, like any commit
+    5  catch up      under the lock: what was committed, pinned, leased or put meanwhile is marked
+                     and copied too; then every unmarked cell counts as removed, all at once
+    6  record        which segments are dropped and which other cells are removed (`log.removed`)
     7  sweep         the index forgets them, a batch at a time
-    8  drop          the files are removed
+    8  delete        the files of dropped segments
 
-Why nothing that is needed is lost. A store holds no cell without all cells below it: what the marks
-reach is closed. Whatever is written meanwhile is marked through in step 1 or 5, and step 5 ends
-under the lock, so no commit comes between its last look and the moment when unmarked cells are
-gone. A later commit that leans on one of those finds it missing: it stores the cell again if it has
-it, or fails with `MissingData` (`CellStore`); it cannot lean on it unnoticed. Pins and leases are
-made under the lock that is held from step 5 to 7.
+Why nothing is lost that is needed. A store holds no cell without all cells below it, so the set of
+marked cells is closed. Everything written meanwhile is marked in step 1 or 5. Step 5 ends under the
+lock, so no commit comes between its last look and the moment of removal. A later commit that refers
+to a removed cell finds it missing: it stores the cell again if it has it, or raises `MissingData`
+(`CellStore`). Pins and leases are taken under the lock that is held from step 5 to 7.
 
-A process that ends before step 6 leaves a store in which everything is as it was, and some cells
-are there twice. After step 6 the next opening does steps 7 and 8. Copies take room before any is
-given back: where the disk has little, the segments with the least alive are dropped first, no more
-than half of the free room has copies of, and then it begins again with the others.
+A process that ends before step 6 leaves a store with all its cells, some of them stored twice.
+After step 6 the next opening does steps 7 and 8. Copies take space before any is freed: on a nearly
+full disk the segments with the fewest live bytes come first, as many as half of the free space has
+copies of, and further rounds follow.
 
-Nothing is done to a store that
-is damaged: behind a hole nobody can tell what is reached.
+A damaged store is not collected: below a damaged or missing cell nothing is known to be unreached.
 """
 
 from __future__ import annotations
@@ -41,10 +39,22 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from datalattice.store.files import StoreFolder
-from datalattice.store.gc.marking import MarkRoots, PriorMark, Progress, StoreMarker, damaged
+from datalattice.store.gc.marking import (
+    CELL_BYTES,
+    MarkRoots,
+    PriorMark,
+    Progress,
+    StoreMarker,
+    damaged,
+)
 from datalattice.store.log.committer import CellBatch, Committer
-from datalattice.store.log.hashindex import STAGED, HashIndex
-from datalattice.store.log.logstate import LogState
+from datalattice.store.log.hashindex import STAGED
+from datalattice.store.log.opening import OpenLog
+from datalattice.store.log.packing import (
+    PACK_HEADER_BYTES,
+    PACK_TRAILER_BYTES,
+    SEGMENT_HEADER_BYTES,
+)
 from datalattice.store.log.removed import (
     OFFSET_BITS,
     SWEEP_ENTRIES,
@@ -56,7 +66,7 @@ from datalattice.store.log.removed import (
 from datalattice.store.log.segments import first_pack, segment_numbers, segment_path, segment_size
 
 GRACE_MS: Final = 60 * 60 * 1_000
-"""What is younger than this stays, if nothing else is said."""
+"""Default grace: what is younger stays."""
 
 LIVE_SHARE: Final = 0.75
 """A segment is dropped when less than this part of it is alive."""
@@ -65,20 +75,20 @@ SMALL_PARTS: Final = 16
 """A segment whose live cells fill less than this part of a full one is small ..."""
 
 SMALL_MAX: Final = 8
-"""... and small ones are put together when there are more than these."""
+"""... and small ones are merged when there are more than these."""
 
 COPY_BYTES: Final = 1 << 20
 """Cells are copied in packs of about this size, each under the lock."""
 
 COPY_CELLS_MAX: Final = 256
-"""Cells that are copied at a time where their lengths are not known: a pack has room for so many of
-any length."""
+"""Cells that are copied at a time where their lengths are not known: so many of any length fit into
+a pack."""
 
 ROOM_PARTS: Final = 2
-"""Copies take one part in so many of the free room; what the index writes takes room, too."""
+"""Copies take one part in so many of the free space; the writes of the index take space too."""
 
 FREED_BYTES_MIN: Final = 4_096
-"""Less is not worth the trouble."""
+"""A collection that would free less changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +102,15 @@ class Collected:
     cells_removed: int = 0
     """Of these, those that were removed: none where no segment was worth dropping."""
     bytes_live: int = 0
-    """Bytes of the live cells in the segments that were looked at."""
+    """Bytes of the cells that stay, each with its entry in a pack (`CELL_BYTES`)."""
+    bytes_dead: int = 0
+    """Bytes of the cells that nothing reached, counted in the same way."""
     bytes_before: int = 0
-    """Length of all segments when it began ..."""
+    """Length of all segment files before, as in `Stats.bytes` ..."""
     bytes_after: int = 0
-    """... and when it was done."""
+    """... and after it; in a dry run as it would be."""
     segments: int = 0
-    """Segments that were looked at."""
+    """Segments that were inspected."""
     dropped: int = 0
     """Segments that were dropped."""
     copied: int = 0
@@ -114,6 +126,7 @@ class Collected:
         return replace(
             other,
             cells_dead=max(self.cells_dead, self.cells_removed + other.cells_dead),
+            bytes_dead=max(self.bytes_dead, other.bytes_dead),
             cells_removed=self.cells_removed + other.cells_removed,
             bytes_before=self.bytes_before,
             segments=max(self.segments, other.segments),
@@ -125,17 +138,18 @@ class Collected:
 
 @dataclass(slots=True)
 class _Work:
-    """Where a collection stands."""
+    """The state of a collection."""
 
     begin: int
-    """The first segment that is not looked at."""
+    """The first segment that is not inspected."""
     sizes: dict[int, int] = field(default_factory=dict)
     dead: int = 0
+    bytes_dead: int = 0
     chosen: set[int] = field(default_factory=set)
     staged: dict[int, array[int]] = field(default_factory=dict)
-    """Offsets of staged cells in the segments that are kept."""
+    """Offsets of staged cells in kept segments."""
     packed: dict[int, bytes] = field(default_factory=dict)
-    """Marks of the segments that are kept, as the record has them, if nothing came since."""
+    """Marks of kept segments as the record has them, unless something was marked since."""
     copied: int = 0
     bytes_live: int = 0
 
@@ -147,63 +161,66 @@ class CollectionRun:
         self,
         *,
         folder: StoreFolder,
-        store_id: bytes,
-        index: HashIndex,
-        state: LogState,
+        log: OpenLog,
         roots: MarkRoots,
         removed: RemovedRecord,
         segment_bytes: int,
         now_ms: int,
         progress: Progress | None = None,
-        known: PriorMark | None = None,
+        prior: PriorMark | None = None,
     ) -> None:
         self._folder = folder
-        self._store_id = store_id
-        self._index = index
-        self._state = state
+        self._store_id = log.store_id
+        self._index = index = log.index
+        self._state = log.state
         self.removed = removed
-        """The record, the one before until the new one is written."""
+        """The record; the previous one until the new one is written."""
         self.dropped: list[int] = []
         """Segments whose files were removed."""
         self.is_partial = False
-        """Whether segments that are worth dropping were left because their copies need room."""
+        """Whether segments worth dropping were left because the disk has no space for copies."""
         self._room_bytes: Callable[[], int] | None = None
         self._is_recorded = False
         self._now_ms = now_ms
         self._segment_bytes = segment_bytes
         self._progress = progress
-        self._marker = StoreMarker(
-            folder=folder,
-            store_id=store_id,
-            index=index,
-            state=state,
-            roots=roots,
-            removed=removed,
-            progress=progress,
-            known=known,
-        )
+        self._marker = StoreMarker(folder, log, roots, removed, progress, prior)
         self._total = index.count()
         self._began_s = time.monotonic()
         numbers = self._numbers()
         self._work = _Work(numbers[-1] + 1 if numbers else 1)
 
-    def look(self) -> Collected:
-        """Find out what a collection would do, and change nothing.
+    def dry_run(self) -> Collected:
+        """Return what a collection would do, and change nothing.
 
         Raises: as `run`.
         """
         self._marker.mark()
         self._choose()
         self._count_dead()
-        freed = sum(self._work.sizes[n] - self._marker.live.get(n, 0) for n in self._work.chosen)
         before = sum(self._work.sizes.values())
-        return replace(self._report(before, before - freed), is_dry=True)
+        return replace(self._report(before, before - self._freed_bytes()), is_dry=True)
+
+    def _freed_bytes(self) -> int:
+        """Return by how much a collection makes the segment files shorter."""
+        work, live = self._work, self._marker.live
+        if not work.chosen:
+            return 0
+        copies = sum(live.get(number, 0) for number in work.chosen)
+        # Copies come in packs of COPY_BYTES. One more pack repeats the root, in a new segment.
+        packs = -(-copies // COPY_BYTES) + 1
+        copies += SEGMENT_HEADER_BYTES + packs * (PACK_HEADER_BYTES + PACK_TRAILER_BYTES)
+        freed = sum(work.sizes[number] for number in work.chosen) - copies
+        last = self._state.position
+        if last.segment in work.sizes and last.segment not in work.chosen:
+            freed += work.sizes[last.segment] - last.offset  # its preallocated space is cut
+        return freed
 
     def run(
         self,
         committer: Committer,
         *,
-        frozen: Callable[[], AbstractContextManager[None]],
+        locked: Callable[[], AbstractContextManager[None]],
         write_pending: Callable[[], None],
         swept: Callable[[], None],
         room_bytes: Callable[[], int],
@@ -211,11 +228,11 @@ class CollectionRun:
         """Collect.
 
         `room_bytes` returns how much is free on the disk; copies take half of it at most, or those
-        of one segment. `frozen` keeps pins and leases from changing. Called under the lock:
-        `write_pending`, which writes what is staged in memory, and `swept`, when unmarked cells
-        are gone.
+        of one segment. `locked` keeps pins and leases from changing. Called under the lock:
+        `write_pending`, which writes what is staged in memory, and `swept`, once unmarked cells
+        count as removed.
         Raises: StoreFailed: cells are damaged or missing, heal the store first; or the disk
-                refuses. StoreFull: there is no room for the copies.
+                refuses. StoreFull: there is no space for the copies.
         """
         work = self._work
         self._room_bytes = room_bytes
@@ -231,14 +248,14 @@ class CollectionRun:
         self._marker.follow(orphans)
         self._marker.catch_up()
         self._choose()
-        if not work.chosen:  # what was dead is needed again
+        if not work.chosen:  # dead cells were committed again meanwhile
             self._count_dead()
-            return self._report(before, before)
+            return self._report(before, sum(self._file_sizes(self._numbers()).values()))
         for hashes in self._survey():
             with committer.lock:
                 self._copy(committer, hashes)
         self._pack_marks()
-        with frozen():
+        with locked():
             self._marker.follow_tops()
             self._marker.catch_up()
             for hashes in self._late():
@@ -247,8 +264,8 @@ class CollectionRun:
             with committer.lock:
                 write_pending()
                 self._finish_marks(committer)
-                # Before the record: a failure may leave it on the disk, and nothing that is
-                # committed from here on may lean on what it says is gone.
+                # Before the record is written: a failed write may leave it on the disk, and no
+                # later commit may refer to a cell that it says is removed.
                 self._index.hide_removed(self.is_removed)
                 swept()
             self.sweep(committer)
@@ -257,17 +274,22 @@ class CollectionRun:
         return replace(self._report(before, after), cells_live=self._index.count())
 
     def _count_dead(self) -> None:
-        self._work.dead = max(0, self._index.count() - self._marker.cells)
+        work, marks = self._work, self._marker.marks
+        work.dead = work.bytes_dead = 0
+        for _, location in self._index.entries():
+            if location >> 42 < work.begin and not marks.has(location):
+                work.dead += 1
+                work.bytes_dead += ((location >> 1) & 0x3FFF) + CELL_BYTES
 
     def is_removed(self, location: int) -> bool:
-        """Return whether the cell at a place is gone."""
+        """Return whether the cell at a location counts as removed."""
         return location >> 42 < self._work.begin and not self._marker.marks.has(location)
 
     def sweep(self, committer: Committer) -> None:
-        """Record what is gone, take it out of the index, and remove the files of dropped segments.
+        """Record what is removed, take it out of the index, delete the files of dropped segments.
 
-        Raises: StoreFull, StoreFailed: it cannot be written. Then what is gone counts as gone all
-                the same, and this has to be done again.
+        Raises: StoreFull, StoreFailed: it cannot be written. Removed cells still count as removed
+                then, and this has to be called again.
         """
         if not self._is_recorded:
             self._record()
@@ -285,6 +307,7 @@ class CollectionRun:
             committer.check()
             self._index.flush(self._state.watermark())
             self._index.hide_removed(None)
+        # Last of all: as long as one of these files exists, an opening repeats the steps before.
         self.dropped = delete_dropped(self._folder, self.removed)
 
     # --- copying --------------------------------------------------------------------------------
@@ -304,17 +327,20 @@ class CollectionRun:
         work.sizes = self._file_sizes(numbers)
         work.chosen = set()
         small = []
-        for number, size in work.sizes.items():
+        # Preallocated space behind the last pack is not garbage: the next commits fill it.
+        last = self._state.position
+        used = work.sizes | ({last.segment: last.offset} if last.segment in work.sizes else {})
+        for number, size in used.items():
             live = self._marker.live.get(number, 0)
             if first_pack(self._folder, number) is None:
-                continue  # its header is damaged: nobody can tell which packs would be missing
+                continue  # with a damaged header nothing says which packs would be missing
             if live < LIVE_SHARE * size:
                 work.chosen.add(number)
             elif live * SMALL_PARTS < self._segment_bytes:
                 small.append(number)
         if len(small) > SMALL_MAX:
             work.chosen.update(small)
-        freed = sum(work.sizes[number] - self._marker.live.get(number, 0) for number in work.chosen)
+        freed = sum(used[number] - self._marker.live.get(number, 0) for number in work.chosen)
         if freed < FREED_BYTES_MIN:
             work.chosen.clear()
         if self._room_bytes is not None:
@@ -323,7 +349,7 @@ class CollectionRun:
         work.bytes_live = sum(self._marker.live.values())
 
     def _leave_what_has_no_room(self, room_bytes: int) -> None:
-        """Leave the chosen segments with the most alive for later, until the copies have room."""
+        """Leave the chosen segments with the most live bytes to a later round, until copies fit."""
         work, live = self._work, self._marker.live
         order = sorted(work.chosen, key=lambda n: (live.get(n, 0) / work.sizes[n], n))
         self.is_partial = False
@@ -336,7 +362,7 @@ class CollectionRun:
                 return
 
     def _survey(self) -> Iterator[list[bytes]]:
-        """Go through the index: count dead cells, note staged ones, yield those to be copied."""
+        """Scan the index: count dead cells, note staged ones, yield those to be copied."""
         work = self._work
         after = b""
         wanted: list[bytes] = []
@@ -353,6 +379,7 @@ class CollectionRun:
                     )
                 if not self._marker.marks.has(location):
                     work.dead += 1
+                    work.bytes_dead += ((location >> 1) & 0x3FFF) + CELL_BYTES
                 elif segment in work.chosen:
                     wanted.append(hash)
                     size += (location >> 1) & 0x3FFF
@@ -380,23 +407,23 @@ class CollectionRun:
             CellBatch.chosen(cells, marks, False), CellBatch.chosen(cells, marks, True), [], None
         )
         committer.flush_durable()
-        self._state.staged -= sum(marks)  # they were counted where they were before
+        self._state.staged -= sum(marks)  # `flush_durable` counted the copies a second time
         work.copied += len(cells)
 
     def _late(self) -> Iterator[list[bytes]]:
-        """Yield the cells of chosen segments that were marked since those were chosen."""
+        """Yield cells of chosen segments that were marked after these were chosen."""
         late, self._marker.late = self._marker.late, []
         for first in range(0, len(late), COPY_CELLS_MAX):
             yield late[first : first + COPY_CELLS_MAX]
 
     def _finish_marks(self, committer: Committer) -> None:
-        """Mark and copy what is new since the last look; the caller holds the lock."""
+        """Mark and copy what was written since `catch_up`; the caller holds the lock."""
         committer.flush_durable()
         self._marker.follow_tops()
         self._marker.follow_packs()
         for hashes in self._late():
             self._copy(committer, hashes)
-        # The root once more: the pack that said so may go.
+        # The root is written again: the pack that committed it may be in a dropped segment.
         nothing = CellBatch([], [])
         committer.write(nothing, nothing, [], committer.head)
         committer.flush_durable()
@@ -404,7 +431,7 @@ class CollectionRun:
     # --- the record -----------------------------------------------------------------------------
 
     def _pack_marks(self) -> None:
-        """Prepare the marks of the segments that are kept, for the record."""
+        """Prepare the marks of kept segments for the record."""
         work = self._work
         changed, self._marker.changed = self._marker.changed, set()
         for number in work.sizes:
@@ -447,6 +474,7 @@ class CollectionRun:
             cells_dead=work.dead,
             cells_removed=work.dead if work.chosen else 0,
             bytes_live=work.bytes_live,
+            bytes_dead=work.bytes_dead,
             bytes_before=before,
             bytes_after=after,
             segments=len(work.sizes),

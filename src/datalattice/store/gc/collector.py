@@ -1,7 +1,7 @@
-"""Caretaker: what a store remembers for collections, and the start of one.
+"""Collector: when a store collects, from which roots, and what it must not touch.
 
-It knows how old what is, what was put lately, whether anything was removed since the store was
-opened, and what a collection must not touch.
+It remembers for this how far the log had come when (`progress`), which values were put lately, and
+whether anything was removed since the store was opened.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from datalattice.store.log.removed import known_removed
 from datalattice.store.log.segments import SegmentReader
 
 TOUCHED_MAX: Final = 65_536
-"""Roots that were put and are remembered; with more, the first of them are as old as they are."""
+"""Most recently put values that are remembered; of others the age of their cells counts."""
 
 
 class GarbageCollector:
@@ -49,7 +49,7 @@ class GarbageCollector:
     ) -> None:
         self._folder = settings.folder
         self.opened = opened
-        """What the store is made of at present."""
+        """The parts of the store at present."""
         self._segments = segments
         self._cache = cache
         self._clock = clock
@@ -59,20 +59,20 @@ class GarbageCollector:
         self._collecting = threading.Lock()
         self._stopped = False
         self._unswept: CollectionRun | None = None
-        self._touched: dict[bytes, int] = {}  # roots that were put, and when
+        self._touched: dict[bytes, int] = {}  # hashes of values that were put, and when
         self.samples = ProgressSamples(opened.index.stored_samples(), opened.state.position)
-        """How far the store had come when."""
+        """How far the log had come when."""
         self.has_swept = False
-        """Whether cells were removed since the store was opened. Until then, everything that it
-        gave out, or said to be here, is here."""
+        """Whether cells were removed since the store was opened. Until then every cell that it
+        returned, or reported as present, is still here."""
 
     def note(self) -> None:
-        """Take note of how far the store has come."""
+        """Sample how far the log has come."""
         state = self.opened.state
         self.samples.note(self._clock.now_ms(), state.position, state.root)
 
     def touch(self, hash: bytes) -> None:
-        """Remember that a root was put: where its cells are here already, nothing else says so."""
+        """Remember that a value was put: if its cells were here already, no pack says so."""
         touched = self._touched
         touched.pop(hash, None)
         touched[hash] = self._clock.now_ms()
@@ -92,17 +92,17 @@ class GarbageCollector:
     ) -> Collected:
         """Do the work of `CellStore.collect` and `sweep`; without a committer only a dry run.
 
-        `begin` says what to follow from, and what is known already; nobody else collects from then.
-        `resume` lets a store go on whose writes failed, as those do that find the disk full.
+        `begin` returns what to follow from, and an earlier mark; it is called once no other
+        collection can begin. `resume` recovers a store whose writes failed on a full disk.
         """
         if not self._collecting.acquire(blocking=False):
             raise UsageError("a collection is going on already; wait for its end")
         is_run = committer is not None and not dry_run
         try:
             if is_run:
-                self._space.hold()  # the copies may need what is kept in reserve
+                self._space.hold()  # the copies may need the reserved space
                 resume()
-            self._go_on()
+            self._check_stopped()
             if damage:
                 raise StoreFailed(f"{damage[0]}; heal the store first, then collect")
             if committer is not None:
@@ -113,8 +113,8 @@ class GarbageCollector:
                 with self._pins.locked():
                     self._finish(self._unswept, committer)
             if committer is None or dry_run:
-                return self._collector(*begin(), progress).look()
-            with self._pins.locked():  # a lease that is just renewed stays
+                return self._collection(*begin(), progress).dry_run()
+            with self._pins.locked():  # so no lease is being renewed
                 ended = self._leases.remove_ended()
             report = self._rounds(committer, begin, progress, write_pending)
             return replace(report, leases_ended=ended)
@@ -130,41 +130,41 @@ class GarbageCollector:
         progress: Progress | None,
         write_pending: Callable[[], None],
     ) -> Collected:
-        """Collect, again as long as only the room for copies stopped the round before."""
+        """Collect, again as long as only the space for copies ended the round before."""
         done: Collected | None = None
         while True:
-            roots, known = begin()
-            collector = self._collector(roots, known, progress)
-            report = collector.run(
+            roots, prior = begin()
+            run = self._collection(roots, prior, progress)
+            report = run.run(
                 committer,
-                frozen=self._pins.locked,
+                locked=self._pins.locked,
                 write_pending=write_pending,
-                swept=partial(self._swept, collector),
+                swept=partial(self._swept, run),
                 room_bytes=self._space.ask,
             )
-            self._segments.drop(collector.dropped)
+            self._segments.drop(run.dropped)
             self._unswept = None
             done = report if done is None else done.followed_by(report)
-            # A list that was made elsewhere is stale once segments are gone.
-            if known is not None or not (collector.is_partial and report.dropped):
+            # A list made elsewhere is stale once segments are dropped.
+            if prior is not None or not (run.is_partial and report.dropped):
                 return done
 
     def begin_sweep(self, plan: SweepList) -> tuple[MarkRoots, PriorMark]:
-        """Return what a sweep by a list follows from, and what the list says.
+        """Return what a sweep by a list follows from, and the mark in the list.
 
         Raises: UsageError: the list does not fit the store.
         """
         opened, head = self.opened, plan.head
         plan.check_fits(self._folder, opened.store_id, self._clock.now_ms())
         roots = self.roots(0, head.time_ms - head.grace_ms - CLOCK_SKEW_MS)
-        # All that came behind the place the list speaks of is young, however old it is.
-        return replace(roots, start=head.position, root=head.root), plan.known()
+        # The list says nothing about packs behind its position: they count as young.
+        return replace(roots, start=head.position, root=head.root), plan.prior_mark()
 
     @contextmanager
     def idle(self) -> Iterator[None]:
         """Keep collections from beginning while the block runs.
 
-        Raises: UsageError: one is going on.
+        Raises: UsageError: one is running.
         """
         if not self._collecting.acquire(blocking=False):
             raise UsageError("a collection is going on; wait for its end")
@@ -173,39 +173,39 @@ class GarbageCollector:
         finally:
             self._collecting.release()
 
-    def begin_anew(self, opened: OpenLog) -> None:
-        """Take note of a store that was opened again: what was known to be here may be gone."""
+    def reset(self, opened: OpenLog) -> None:
+        """Follow a store that was opened anew: cells reported as present may be gone."""
         self.opened = opened
         self.samples = ProgressSamples(opened.index.stored_samples(), opened.state.position)
         self.has_swept = True
         self._unswept = None
 
     def stop(self) -> None:
-        """Have a collection that is going on end, and wait for that; no other one begins."""
+        """End a running collection and wait for it; no other one begins."""
         self._stopped = True
         with self._collecting:
             pass
 
-    def _go_on(self) -> None:
+    def _check_stopped(self) -> None:
         if self._stopped:
             raise StoreClosed(f"{self._folder}: the store is closing")
 
-    def _swept(self, collector: CollectionRun) -> None:
-        """Take note that what a collector did not mark is gone; the lock is held."""
+    def _swept(self, run: CollectionRun) -> None:
+        """Note that unmarked cells count as removed; the lock is held."""
         self.has_swept = True
-        self._unswept = collector
+        self._unswept = run
         self._cache.clear()
 
-    def _finish(self, collector: CollectionRun, committer: Committer) -> None:
+    def _finish(self, run: CollectionRun, committer: Committer) -> None:
         """Finish a collection whose sweep failed."""
-        collector.sweep(committer)
-        self._segments.drop(collector.dropped)
+        run.sweep(committer)
+        self._segments.drop(run.dropped)
         self._unswept = None
 
     def roots(self, grace_ms: int, since_ms: int | None = None) -> MarkRoots:
-        """Return what a mark follows from, when what is younger than a grace stays.
+        """Return what a mark follows from when everything younger than a grace stays.
 
-        Roots that were put count from `since_ms` on, from the beginning of the grace if not given.
+        Values that were put count from `since_ms` on, by default from the beginning of the grace.
         Raises: UsageError: a negative grace.
         """
         if grace_ms < 0:
@@ -218,39 +218,37 @@ class GarbageCollector:
         if grace_ms:
             start = self.samples.before(now_ms - grace_ms)
         if start is None:
-            start = ProgressSample(0, BEGINNING.position, None)  # all of it is young
+            start = ProgressSample(0, BEGINNING.position, None)  # the complete log is young
         begin_ms = now_ms - grace_ms if since_ms is None else since_ms
         return MarkRoots(self._kept, lambda: self._tops(begin_ms), start.position, start.root)
 
-    def _collector(
-        self, roots: MarkRoots, known: PriorMark | None, progress: Progress | None
+    def _collection(
+        self, roots: MarkRoots, prior: PriorMark | None, progress: Progress | None
     ) -> CollectionRun:
         opened = self.opened
 
         def tell(what: str, done: int, total: int) -> None:
-            self._go_on()
+            self._check_stopped()
             if progress is not None:
                 progress(what, done, total)
 
         return CollectionRun(
             folder=self._folder,
-            store_id=opened.store_id,
-            index=opened.index,
-            state=opened.state,
+            log=opened,
             roots=roots,
             removed=known_removed(self._folder, opened.store_id),
             segment_bytes=self._segment_bytes,
             now_ms=self._clock.now_ms(),
             progress=tell,
-            known=known,
+            prior=prior,
         )
 
     def _kept(self) -> list[bytes]:
-        """Return the roots that somebody keeps."""
+        """Return the roots of pins and leases."""
         pinned = [pin.root_hash for pin in self._pins.all()]
         return [*pinned, *(lease.root_hash for lease in self._leases.live())]
 
     def _tops(self, since_ms: int) -> list[bytes]:
-        """Return the other roots that stay beside the present one."""
+        """Return former roots, and values put since a time."""
         put = [hash for hash, time_ms in list(self._touched.items()) if time_ms >= since_ms]
         return [*self._history.roots(), *put]

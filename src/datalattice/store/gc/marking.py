@@ -1,7 +1,8 @@
-"""Marking: following what stays in a store, with a bit for each 32 bytes of it.
+"""Marking: following everything that stays in a store, with a bit for each 32 bytes of it.
 
-Cells are followed by hash, a thousand at a time and in the order of the index, and each one is
-compared with its hash: what a damaged cell refers to is not known. At the first hole it ends.
+Cells are followed by hash, a thousand at a time in the order of the index. Each is compared with
+its hash, since the references of a damaged cell are unknown: the first damaged or missing cell ends
+the mark.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from datalattice.cells import branch_hashes
 from datalattice.errors import Corruption, StoreFailed
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import HashIndex, Position
-from datalattice.store.log.logstate import LogState
-from datalattice.store.log.packing import locate
+from datalattice.store.log.opening import OpenLog
+from datalattice.store.log.packing import CELL_ENTRY_BYTES, locate
 from datalattice.store.log.recovery import Gap, LogReader
 from datalattice.store.log.removed import LocationSet, RemovedRecord
 from datalattice.store.log.segments import SegmentReader, segment_path
@@ -25,101 +26,104 @@ MARK_CELLS: Final = 1_024
 """Cells that are followed in one step."""
 
 CATCH_UP_PACKS: Final = 64
-"""Packs that are left to be looked at under the lock; as long as there are more, others go on."""
+"""Packs that may be left to follow under the lock; while there are more, commits continue."""
 
 CATCH_UP_ROUNDS: Final = 20
-"""So often at most: a writer that is faster than the mark is then made to wait."""
+"""Most rounds without the lock: a writer that is faster than the mark has to wait then."""
 
-CELL_BYTES: Final = 34
-"""What a pack has for a cell beside its encoding."""
+CELL_BYTES: Final = CELL_ENTRY_BYTES
+"""What a live or dead cell counts beside its encoding."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is done, how much of it, and of how much: "mark", cells, cells here."""
+"""Called with the step, how much of it is done, and of how much: "mark", cells, all cells."""
 
 LOCATION_SHIFT: Final = 15
-"""Segment and byte are the bits of a place from this one on."""
+"""The bits of a location from this one on are the segment and the byte."""
 
 _sha3: Final = hashlib.sha3_256
 
 
 @dataclass(slots=True)
 class MarkRoots:
-    """What is followed. Functions, since they are asked again at the end."""
+    """What a mark follows from. Functions, since they are called again at the end."""
 
     kept: Callable[[], Iterable[bytes]]
-    """Hashes of roots that are pinned or leased: they have to be here."""
+    """Hashes of roots that are pinned or leased: a missing one is an error."""
     tops: Callable[[], Iterable[bytes]]
-    """Hashes of roots that are remembered, or were put a moment ago. One that is not here is
-    passed over."""
+    """Hashes of former roots, and of values put a moment ago. A missing one is skipped."""
     start: Position
-    """All packs behind this are young."""
+    """All packs behind this are within the grace."""
     root: bytes | None
-    """The root there."""
+    """The root at `start`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriorMark:
-    """What an earlier mark found out about the cells before some place of a store."""
+    """The result of an earlier mark, for the cells before some position of a store."""
 
     end: int
-    """Segment and byte of that place, as the upper bits of a place have them."""
+    """That position, as the upper bits of a location."""
     live: LocationSet
-    """Cells that stay: with each of them, all below it."""
+    """Cells that stay: with each of them all cells below it."""
     dead: LocationSet
-    """Cells that nothing reached then. What is in neither of the two was not known."""
+    """Cells that nothing reached then. A cell in neither set was not known."""
 
 
 Begin = Callable[[], tuple[MarkRoots, PriorMark | None]]
-"""Returns what a collection follows from, and what is known already."""
+"""Returns what a collection follows from, and the result of an earlier mark."""
 
 
 class CellMarker:
-    """Follows cells by hash down to the last one, and marks their places."""
+    """Follows cells by hash down to the last one, and marks their locations."""
 
     def __init__(self, folder: StoreFolder, index: HashIndex) -> None:
         self._folder = folder
         self._index = index
         self._segments = SegmentReader(folder)
         self.marks = LocationSet()
-        """The places of cells that stay."""
+        """The locations of cells that stay."""
         self.cells = 0
 
     def follow(self, hashes: Iterable[bytes], *, must_be_here: bool = False) -> None:
-        """Mark the cells with these hashes, if they are here, and all below them."""
+        """Mark the cells with these hashes that are here, and all cells below them.
+
+        Raises: StoreFailed: a cell below them, or with `must_be_here` one of them, is missing or
+                damaged.
+        """
         tops = list(hashes)
         if must_be_here:
             stack = tops
         else:
             locations = self._find(tops)
             stack = [hash for hash, location in zip(tops, locations, strict=True) if location >= 0]
-        told = self.cells
+        reported = self.cells
         while stack:
             batch = stack[-MARK_CELLS:]
             del stack[-MARK_CELLS:]
-            batch.sort()  # neighbours in the index
+            batch.sort()  # index pages are then read in order
             for hash, location in zip(batch, self._find(batch), strict=True):
                 if location < 0:
                     raise absent(hash)
                 if self._is_ours(hash, location) and self.marks.add(location):
                     self._count(hash, location)
                     stack += branch_hashes(self.read(hash, location))
-            if self.cells - told >= MARK_CELLS:
-                told = self.cells
-                self._tell_cells(told)
+            if self.cells - reported >= MARK_CELLS:
+                reported = self.cells
+                self._report_cells(reported)
 
     def _find(self, hashes: list[bytes]) -> list[int]:
         return self._index.find_many(hashes)
 
     def _is_ours(self, hash: bytes, location: int) -> bool:
-        """Return whether a cell is to be followed here."""
+        """Return whether this object marks the cell; another process does otherwise."""
         return True
 
     def _count(self, hash: bytes, location: int) -> None:
-        """Take note of a cell that was marked just now."""
+        """Count a cell that was marked just now."""
         self.cells += 1
 
-    def _tell_cells(self, cells: int) -> None:
-        """Tell how many cells are marked."""
+    def _report_cells(self, cells: int) -> None:
+        """Report how many cells are marked."""
 
     def read(self, hash: bytes, location: int) -> bytes:
         """Return the bytes of a cell, compared with its hash.
@@ -138,52 +142,49 @@ class CellMarker:
 
 
 class StoreMarker(CellMarker):
-    """Follows what stays in one store."""
+    """Follows everything that stays in one store."""
 
     def __init__(
         self,
-        *,
         folder: StoreFolder,
-        store_id: bytes,
-        index: HashIndex,
-        state: LogState,
+        log: OpenLog,
         roots: MarkRoots,
         removed: RemovedRecord,
         progress: Progress | None,
-        known: PriorMark | None = None,
+        prior: PriorMark | None = None,
     ) -> None:
-        super().__init__(folder, index)
-        self._store_id = store_id
-        self._state = state
+        super().__init__(folder, log.index)
+        self._store_id = log.store_id
+        self._state = log.state
         self._roots = roots
         self._removed = removed
         self._progress = progress
-        self._total = index.count()
-        self._seen = roots.start  # up to here young packs were followed
-        self._known = known
+        self._total = log.index.count()
+        self._seen = roots.start  # young packs were followed up to here
+        self._prior = prior
         self.live: dict[int, int] = {}
         """Bytes of the marked cells of each segment."""
         self.watched: set[int] = set()
         self.late: list[bytes] = []
-        """Cells of watched segments that were marked since those are watched."""
+        """Cells of watched segments, marked since these are watched."""
         self.changed: set[int] = set()
-        """Segments in which something was marked since this was emptied."""
+        """Segments with new marks since this was last emptied."""
 
     def mark(self) -> None:
-        """Follow the roots, and what is young."""
-        if self._known is not None:
-            self._adopt(self._known)
+        """Follow the roots, and every pack within the grace."""
+        if self._prior is not None:
+            self._adopt(self._prior)
         top = self._state.root
         self.follow([] if top is None else [top], must_be_here=True)
         self.follow([] if self._roots.root is None else [self._roots.root])
         self.follow_tops()
         self.catch_up()
-        self._tell(self.cells, self.cells)
+        self._report(self.cells, self.cells)
 
     def follow_tops(self) -> None:
-        """Follow what is pinned, leased, remembered, or was put, at this moment.
+        """Follow the roots that are pinned, leased or former ones now, and values put just now.
 
-        Raises: StoreFailed: a root that somebody keeps is not here, or as `follow`.
+        Raises: StoreFailed: a pinned or leased root is missing, or as `follow`.
         """
         kept = list(self._roots.kept())
         for hash, location in zip(kept, self._index.find_many(kept), strict=True):
@@ -193,13 +194,13 @@ class StoreMarker(CellMarker):
         self.follow(self._roots.tops())
 
     def catch_up(self) -> None:
-        """Follow the packs that were published since the last look, until few are left."""
+        """Follow the packs published since the last call, until few are left."""
         for _ in range(CATCH_UP_ROUNDS):
             if self.follow_packs() <= CATCH_UP_PACKS:
                 return
 
     def follow_packs(self) -> int:
-        """Follow the packs that were published since the last look; return how many."""
+        """Follow the packs published since the last call; return their number."""
         target = self._state.position.sequence
         if self._seen.sequence >= target:
             return 0
@@ -221,12 +222,12 @@ class StoreMarker(CellMarker):
                 break
         return count
 
-    def _tell(self, done: int, total: int) -> None:
+    def _report(self, done: int, total: int) -> None:
         if self._progress is not None:
             self._progress("mark", done, total)
 
-    def _tell_cells(self, cells: int) -> None:
-        self._tell(cells, max(cells, self._total))
+    def _report_cells(self, cells: int) -> None:
+        self._report(cells, max(cells, self._total))
 
     def _count(self, hash: bytes, location: int) -> None:
         segment = location >> 42
@@ -236,31 +237,31 @@ class StoreMarker(CellMarker):
             self.late.append(hash)
         self.changed.add(segment)
 
-    def _adopt(self, known: PriorMark) -> None:
-        """Take over what an earlier mark found; follow what it did not know of.
+    def _adopt(self, prior: PriorMark) -> None:
+        """Take over an earlier mark; follow the cells that it did not know.
 
-        A cell that was written, or moved, since then is met in the packs that came since.
+        Cells written or moved since then are in later packs, which `catch_up` follows.
         """
         unknown: list[bytes] = []
         for hash, location in self._index.entries():
-            if location >> LOCATION_SHIFT >= known.end:
+            if location >> LOCATION_SHIFT >= prior.end:
                 continue
-            if known.live.has(location):
+            if prior.live.has(location):
                 if self.marks.add(location):
                     self._count(hash, location)
-            elif not known.dead.has(location):
+            elif not prior.dead.has(location):
                 unknown.append(hash)
         self.follow(unknown)
 
 
 def absent(hash: bytes) -> StoreFailed:
-    """Return the refusal to collect a store without a cell that others refer to."""
+    """Return the error for a cell that others refer to and that is missing."""
     return damaged(f"the cell 0x{hash.hex()}, which others refer to, is not here")
 
 
 def damaged(what: str) -> StoreFailed:
-    """Return the refusal to collect a store that is not whole."""
+    """Return the error for the collection of a damaged store."""
     return StoreFailed(
-        f"{what}; nothing was collected: behind a hole nobody can tell what is needed, "
+        f"{what}; nothing was collected: what is below it cannot be followed, "
         "so heal the store first"
     )

@@ -1,9 +1,9 @@
-"""Ages: how far a store had come when, so that a collection can tell what is young.
+"""Progress: how far a log had come when, so that a collection knows which cells are young.
 
 A sample says: everything up to this position was written at or before this time, and this was the
-root then. One is taken every second at most while packs are published, and they are thinned as they
-grow older, so an age is known to within a part of itself. Samples lie in the index, which is
-derived: where they are lost, what is in the store counts as written when it was opened.
+root then. At most one a second is taken while packs are published. Older samples are thinned, so an
+age is known to within a fraction of itself. Samples are stored in the index, which is derived:
+where they are lost, all cells count as written when the store was opened.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ SAMPLE_MS: Final = 1_000
 """Least time between two samples."""
 
 SAMPLES_MAX: Final = 256
-"""More are thinned."""
+"""Samples are thinned when there are more."""
 
 AGE_PARTS: Final = 8
-"""Two samples are then as far apart as this part of their age."""
+"""After thinning, two samples are apart by at most this part (1/8) of their age."""
 
 _SAMPLE: Final = struct.Struct(">QQIIIB32s")
 
 
 class ProgressSample(NamedTuple):
-    """How far a store had come at a time."""
+    """How far a log had come at a time."""
 
     time_ms: int
     position: Position
@@ -37,7 +37,7 @@ class ProgressSamples:
     """The samples of one store, the oldest first."""
 
     def __init__(self, data: bytes | None, behind: Position) -> None:
-        """Take what `pack` returned; samples beyond the position `behind` are left out."""
+        """Read what `pack` returned; samples beyond the position `behind` are ignored."""
         self._samples: list[ProgressSample] = []
         self._latest: ProgressSample | None = None
         if data is not None and len(data) % _SAMPLE.size == 0:
@@ -50,13 +50,13 @@ class ProgressSamples:
                     )
 
     def note(self, now_ms: int, position: Position, root: bytes | None) -> None:
-        """Take note of how far the store has come."""
+        """Add a sample of how far the log has come."""
         samples = self._samples
         now = ProgressSample(now_ms, position, root)
         latest, self._latest = self._latest, now
         last_ms = max(one.time_ms for one in (*samples[-1:], latest or now))
         if now_ms < last_ms:
-            # The clock was set back: what it said before cannot be compared with what it says now.
+            # The clock was set back: earlier times cannot be compared with present ones.
             samples.clear()
         elif (
             latest is not None

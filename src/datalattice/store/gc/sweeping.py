@@ -1,24 +1,24 @@
-"""Sweeping: a mark that was made elsewhere, written down, and what a store makes of it.
+"""Sweeping: a mark made by other processes, its file, and how a store collects by it.
 
-A store that is too large to be marked by one process is marked by many (`stretches`). What they
-found is written into a *sweep list*, and the writer of the store sweeps by it as by a mark of its
-own (`collecting`): it takes the list over, follows what is new since, copies, and removes.
+A store too large to be marked by one process is marked by many (`partitions`). Their result is
+written to a *sweep list*. The writer of the store collects by it as by a mark of its own
+(`collection`): it adopts the list, follows what was written since, copies, and removes.
 
     header       magic `DLSL`, version (2 bytes), flags 2, store id 16, Unix milliseconds 8, grace
-                 in milliseconds 8, behind the last pack that was looked at: number 8, segment 4,
-                 byte 4, trailer 4; the root there 32, digest of the record of removed cells 32,
-                 digest of the roots that were followed 32, cells that stay 8, cells that go 8,
-                 bytes of those 8, segments 4
-    each segment number 4, length of what follows 4 and 4; the marks of the cells that stay, and
-                 of those that go, deflated as in the record of removed cells (`garbage`)
+                 in milliseconds 8, the position behind the last pack that was marked: number 8,
+                 segment 4, byte 4, trailer 4; the root there 32, digest of the record of removed
+                 cells 32, digest of the roots that were followed 32, live cells 8, dead cells 8,
+                 bytes of the dead ones 8, segments 4
+    each segment number 4, lengths of what follows 4 and 4; the marks of live and of dead cells,
+                 deflated as in the record of removed cells (`log.removed`)
     SHA3-256 of all that
 
-Why nothing that is needed is lost. The list says of each cell whether it was reached; only what is
-on it as not reached may go. Whatever was written since lies behind the place the list speaks of,
-and is followed as young, with all below it. A cell that lies before that place and is not on the
-list stays, with all below it. What the list says stays was closed when it was made: with a cell all
-below it. And what is the root, pinned, leased, remembered or put now is followed as ever, down to
-cells that stay.
+Why nothing is lost that is needed. Only cells that the list calls dead are removed. Everything
+written since lies behind the position of the list and is followed as young, with all cells below
+it. A cell before that position that is not on the list stays, with all cells below it. The live
+cells of the list were closed when it was made: with a cell all cells below it. And the present
+root, pins, leases, former roots and values put now are followed as in every collection, down to
+live cells.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from datalattice.store.log.removed import LocationSet
 SWEEP_VERSION: Final = 1
 
 CLOCK_SKEW_MS: Final = 10 * 60 * 1_000
-"""So far apart the clocks of the machine that marked and of the one that sweeps may be."""
+"""Greatest allowed clock difference between the machine that marked and the one that sweeps."""
 
 READ_BYTES: Final = 1 << 20
 
@@ -57,18 +57,18 @@ _NO_HASH: Final = bytes(_DIGEST_BYTES)
 
 
 class SweptSegment(NamedTuple):
-    """What a mark found in one segment."""
+    """The result of a mark for one segment."""
 
     number: int
     live: bytes
-    """Marks of the cells that stay, as `LocationSet.pack` has them ..."""
+    """Marks of live cells, as `LocationSet.pack` returns them ..."""
     dead: bytes
-    """... and of those that go."""
+    """... and of dead ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepHead:
-    """What a sweep list says of itself."""
+    """The header of a sweep list."""
 
     store_id: bytes
     position: Position
@@ -85,7 +85,7 @@ class SweepHead:
 
 
 def roots_digest(hashes: Iterable[bytes]) -> bytes:
-    """Return the digest of the roots of a mark, whatever their order."""
+    """Return the digest of the roots of a mark, independent of their order."""
     return hashlib.sha3_256(b"".join(sorted(set(hashes)))).digest()
 
 
@@ -99,7 +99,7 @@ def sweep_head(
     bytes_dead: int,
     segments: int,
 ) -> SweepHead:
-    """Return the head of the list of a mark; `cells` are those that stay, and those that go."""
+    """Return the header of a list; `cells` are the numbers of live and of dead ones."""
     return SweepHead(
         extent.store_id,
         extent.position,
@@ -199,12 +199,12 @@ def _unpack_head(data: bytes) -> SweepHead:
 
 
 class SweepList:
-    """A sweep list in a file, compared with its checksum when it is opened."""
+    """A sweep list in a file, verified by its checksum when it is opened."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         """Open a list.
 
-        Raises: UsageError: there is no such file, or it is no sweep list. Corruption: it is
+        Raises: UsageError: there is no such file, or it is not a sweep list. Corruption: it is
                 damaged. StoreVersion: a newer version wrote it.
         """
         self._path = path
@@ -242,7 +242,7 @@ class SweepList:
         return _unpack_head(data)
 
     def segments(self) -> Iterator[SweptSegment]:
-        """Yield what the list says of each segment."""
+        """Yield the marks of each segment."""
         at = _HEAD.size
         for _ in range(self.head.segments):
             number, live, dead = _SEGMENT.unpack(self._file.read(at, _SEGMENT.size))
@@ -251,27 +251,27 @@ class SweepList:
             yield SweptSegment(number, data[:live], data[live:])
             at += live + dead
 
-    def known(self) -> PriorMark:
-        """Return what the list says of the cells. Memory: two bits for each 32 bytes.
+    def prior_mark(self) -> PriorMark:
+        """Return the mark in the list. Memory: two bits for each 32 bytes of the store.
 
-        Raises: Corruption: its checksum fits, and what is below it makes no marks.
+        Raises: Corruption: the checksum is right, but the marks cannot be decoded.
         """
         position = self.head.position
-        known = PriorMark(
+        prior = PriorMark(
             upper_bits(position.segment, position.offset), LocationSet(), LocationSet()
         )
         try:
             for number, live, dead in self.segments():
-                known.live.unpack(number, live)
-                known.dead.unpack(number, dead)
+                prior.live.unpack(number, live)
+                prior.dead.unpack(number, dead)
         except (struct.error, zlib.error) as error:
             raise Corruption(
                 f"{self._path}: the marks of the sweep list are damaged ({error}); make a new one"
             ) from error
-        return known
+        return prior
 
     def check_fits(self, folder: StoreFolder, store_id: bytes, now_ms: int) -> None:
-        """Check that the list is of this store, and that it still speaks of what is there.
+        """Check that the list is of this store, and that the store did not change in its range.
 
         Raises: UsageError: it does not; the text says why.
         """
@@ -296,5 +296,5 @@ class SweepList:
         return UsageError(f"{self._path}: the list is stale: {why}; make a new one")
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()

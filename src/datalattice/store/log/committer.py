@@ -1,13 +1,12 @@
-"""Committer: the writing side of a store. Packs go out one after another, syncs are shared.
+"""Committer: the writing side of a store. Packs are written one after another, syncs are shared.
 
-Theory of operation. One lock orders the packs. A commit writes its pack under the lock and then
-waits for durability outside of it: the first waiter syncs for all packs written by then, the others
-wait for it, so commits that arrive together share one sync. Only then are packs *published*, in
-order: their cells enter the index, their root becomes the root that readers of this object see.
+Theory of operation. One lock orders the packs. A commit writes its pack under the lock and waits
+for durability outside of it: the first waiter syncs for all packs written so far, the others wait
+for it, so commits that arrive together share one sync. Then packs are *published* in order: their
+cells enter the index, and their root becomes the root that readers of this object see.
 
-A failed write or sync latches the committer: what the file holds is not known any more, so nothing
-more is written until the store is opened again and has read it. Cells that were published stay
-readable.
+After a failed write or sync the content of the file is unknown, so the committer refuses every
+write until `restart`, or until the store is opened again. Published cells stay readable.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from datalattice.store.log.hashindex import HashIndex, Position
 from datalattice.store.log.logend import EndRecord, LogEnd
 from datalattice.store.log.logstate import LogState
 from datalattice.store.log.packing import (
+    CELL_ENTRY_BYTES,
     FLAG_PART,
     FLAG_ROOT,
     NO_ROOT,
@@ -52,7 +52,7 @@ class CellBatch:
 
     @classmethod
     def chosen(cls, cells: Mapping[bytes, bytes], marks: list[bool], mark: bool) -> CellBatch:
-        """Return those of `cells`, encodings by hash, that bear this mark."""
+        """Return those of `cells`, encodings by hash, whose entry in `marks` equals `mark`."""
         hashes = [hash for hash, own in zip(cells, marks, strict=True) if own is mark]
         return cls(hashes, [cells[hash] for hash in hashes])
 
@@ -82,7 +82,7 @@ class Committer:
         changed: Callable[[], None],
     ) -> None:
         self.lock = threading.Lock()
-        """Held while a pack is put together and written."""
+        """Held while a pack is built and written."""
         self._turn = threading.Condition(self.lock)
         self._where = where
         self._writer = writer
@@ -100,7 +100,7 @@ class Committer:
         self._failure: StoreError | None = None
         self._is_paused = False
         self.epoch = 0
-        """Grows with every restart: what was written before one is not waited for after it."""
+        """Incremented by every restart, which discards what was written and not durable before."""
         self.head = state.root
         """Hash of the root that was written last, durable or not."""
 
@@ -110,9 +110,9 @@ class Committer:
         return self._sequence
 
     def check(self) -> None:
-        """Check that nothing failed before, and that the store has its lock.
+        """Check that no write failed before, and that the store has its lock.
 
-        Raises: StoreFailed: something did. ReadOnly: it gave the lock back.
+        Raises: StoreFailed: one did. ReadOnly: the lock was released.
         """
         if self._is_paused:
             raise ReadOnly(f"{self._where}: {GAVE_BACK}")
@@ -120,8 +120,8 @@ class Committer:
             raise StoreFailed(f"{self._failure}; open the store again") from self._failure
 
     def pause(self) -> None:
-        """Refuse every write until `go_on`; what was written is settled. The lock is held."""
-        # It is evidence for the next writer, who looks at the log itself when it is missing.
+        """Refuse every write until `go_on`; everything is durable. The lock is held."""
+        # Without this record the next writer finds the end of the log by reading it.
         with contextlib.suppress(OSError):
             self._end.note(self._reached())
         self._is_paused = True
@@ -137,9 +137,9 @@ class Committer:
         return self._failure is not None
 
     def restart(self, taken_back: Callable[[], None]) -> None:
-        """Go back to what is durable, and write again from there.
+        """Go back to what is durable, and allow writes again from there.
 
-        `taken_back` is called before anybody writes again.
+        `taken_back` is called before any new write.
         Raises: StoreFull, StoreFailed: the disk still refuses.
         """
         with self._turn:
@@ -149,6 +149,7 @@ class Committer:
                 return
             self._publish()
             position = self._state.position
+            # The bytes that must stand before the cut, proof that the durable part is still there.
             before = b""
             if position.trailer is not None and position.offset > SEGMENT_HEADER_BYTES:
                 before = position.trailer.to_bytes(4, "big")
@@ -170,9 +171,9 @@ class Committer:
     def write(
         self, fresh: CellBatch, staged: CellBatch, promoted: list[bytes], root: bytes | None
     ) -> int:
-        """Write the packs of one commit, or of staged cells alone; return the number of the last.
+        """Write the packs of one commit, or of staged cells only; return the number of the last.
 
-        Raises: StoreFull, StoreFailed: the disk refused; from now on so does the committer.
+        Raises: StoreFull, StoreFailed: the disk refused; the committer does too from now on.
         """
         self.check()
         fresh.check()
@@ -187,7 +188,7 @@ class Committer:
                 f"a commit has at most {PARTS_MAX} packs of {PACK_BYTES_MAX} bytes: commit in steps"
             )
         flags = 0 if root is None else FLAG_ROOT | (len(parts) - 1) << PARTS_SHIFT
-        # Without a root the packs need not come together: each of them counts by itself.
+        # Only a commit is all or nothing. Packs of staged cells count one by one.
         part_flags = 0 if root is None else FLAG_PART
         try:
             for cells, apart in parts[:-1]:
@@ -214,7 +215,7 @@ class Committer:
         length = pack_length(encodings, len(promoted))
         writer.make_room(length, sequence)
         if writer.segment != segment:
-            self._durable = self._sequence  # the old segment was synced
+            self._durable = self._sequence  # `make_room` synced the old segment
         pack, locations = build_pack(
             seed=self._seed,
             flags=flags,
@@ -254,9 +255,9 @@ class Committer:
     # --- durability; the caller does not hold the lock ---
 
     def make_durable(self, sequence: int, epoch: int) -> None:
-        """Return when the pack `sequence`, written in this epoch, is durable and published.
+        """Return when the pack `sequence`, written in `epoch`, is durable and published.
 
-        Raises: StoreFull, StoreFailed: it cannot be made so.
+        Raises: StoreFull, StoreFailed: it cannot be made durable.
         """
         with self._turn:
             while self._syncing and self._durable < sequence and epoch == self.epoch:
@@ -278,7 +279,7 @@ class Committer:
         except OSError as error:
             failure = error
         except BaseException:
-            # An interrupt: nothing failed, and whoever waits next syncs again.
+            # An interrupt is no failure of the disk: the next waiter syncs again.
             with self._turn:
                 self._syncing = False
                 self._turn.notify_all()
@@ -288,13 +289,14 @@ class Committer:
             self._turn.notify_all()
             if failure is not None:
                 raise self._fail(write_error(failure, self._where)) from failure
-            self._durable = max(self._durable, target)  # nobody restarts during a sync
+            # `restart` waits for a sync under way, so `target` is of this epoch.
+            self._durable = max(self._durable, target)
             self._publish()
 
     def flush_durable(self) -> None:
-        """Make everything that was written durable, and publish it; the caller holds the lock.
+        """Make everything written durable, and publish it; the caller holds the lock.
 
-        Raises: StoreFull, StoreFailed: it cannot be made so.
+        Raises: StoreFull, StoreFailed: it cannot be made durable.
         """
         while self._syncing:
             self._turn.wait()
@@ -311,10 +313,10 @@ class Committer:
         self.check()
 
     def turn_over(self) -> tuple[int, list[bytes]]:
-        """Publish everything, and let the next pack begin a new segment; return its number.
+        """Publish everything, and let the next pack begin a new segment.
 
-        Also the hashes of cells that were not in the index before, of a commit that failed. The
-        caller holds the lock.
+        Return the number of that segment, and the hashes of cells that a failed commit left in the
+        log and that the index gets now. The caller holds the lock.
         Raises: StoreFull, StoreFailed: what was written cannot be made durable.
         """
         self.flush_durable()
@@ -330,8 +332,8 @@ class Committer:
         return writer.segment if writer.file() is not None else writer.segment + 1, orphans
 
     def _publish(self) -> None:
-        """Show the packs that are durable to the readers of this object, in order."""
-        if self._is_paused:  # all are shown, and the log's end is another writer's
+        """Show durable packs to the readers of this object, in order."""
+        if self._is_paused:  # all were published, and the log's end is another writer's now
             return
         waiting = self._waiting
         is_news = bool(waiting)
@@ -339,7 +341,8 @@ class Committer:
             pack = waiting.popleft()
             self._state.apply(pack)
             self._published(pack)
-        # It is evidence for later: the next commit writes it again, and `record_end` raises.
+        # A failure is not this commit's, which is durable: the next one writes the record again,
+        # and `record_end` raises.
         with contextlib.suppress(OSError):
             self._end.note(self._reached())
         if is_news:
@@ -348,14 +351,14 @@ class Committer:
             try:
                 self._index.flush(self._state.watermark())
             except StoreError as error:
-                # What was published is durable all the same; only the next commit must not go on.
+                # What was published is durable; only later commits must be refused.
                 self._fail(error)
 
     def _reached(self) -> LogEnd:
         return LogEnd(self._state.position, self._state.root)
 
     def record_end(self) -> None:
-        """Write down, durably, that what was published was acknowledged.
+        """Record durably that what was published was acknowledged.
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
@@ -367,7 +370,7 @@ class Committer:
                 raise self._fail(write_error(error, self._where)) from error
 
     def trim(self) -> None:
-        """Give the room behind the last pack back.
+        """Cut the preallocated space behind the last pack.
 
         Raises: StoreFailed: the disk refuses.
         """
@@ -378,7 +381,7 @@ class Committer:
                 raise self._fail(write_error(error, self._where)) from error
 
     def close(self) -> None:
-        """Wait for a sync that is under way, and give the file back."""
+        """Wait for a sync under way, and close the files."""
         with self._turn:
             while self._syncing:
                 self._turn.wait()
@@ -387,28 +390,28 @@ class Committer:
 
 
 def batches_of(cells: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes]]:
-    """Yield the cells in runs that fit into a pack each, at least one run."""
+    """Yield the cells in batches that fit into a pack each, at least one batch."""
     batch: dict[bytes, bytes] = {}
     size = 0
     for hash, encoding in cells.items():
-        size += len(encoding) + 34
+        size += len(encoding) + CELL_ENTRY_BYTES
         if size > PACK_BYTES_MAX // 2 and batch:
             yield batch
-            batch, size = {}, len(encoding) + 34
+            batch, size = {}, len(encoding) + CELL_ENTRY_BYTES
         batch[hash] = encoding
     yield batch
 
 
 def _split(cells: CellBatch) -> list[CellBatch]:
-    """Return the cells in runs of at most PACK_BYTES_MAX, at least one run."""
+    """Return the cells in batches of at most PACK_BYTES_MAX, at least one batch."""
     if pack_length(cells.encodings, 0) <= PACK_BYTES_MAX:
         return [cells]
     runs: list[CellBatch] = []
     start = size = 0
     for position, encoding in enumerate(cells.encodings):
-        size += len(encoding) + 34
+        size += len(encoding) + CELL_ENTRY_BYTES
         if size > PACK_BYTES_MAX:
             runs.append(CellBatch(cells.hashes[start:position], cells.encodings[start:position]))
-            start, size = position, len(encoding) + 34
+            start, size = position, len(encoding) + CELL_ENTRY_BYTES
     runs.append(CellBatch(cells.hashes[start:], cells.encodings[start:]))
     return runs

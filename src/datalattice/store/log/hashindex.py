@@ -1,9 +1,9 @@
-"""Hash index: from a cell's hash to its place. Derived from the segments, never the truth.
+"""Hash index: from a cell's hash to its location. Derived from the segments, never the truth.
 
-New entries stay in a table in memory, which is written in key order into an ordered table on disk
-when it has grown. Then the *watermark* is written: up to which pack the index is complete, and what
-the store looked like there. Opening a store therefore reads only the packs behind the watermark.
-Nothing is synced; `folder.py` tells when the tables on disk may be believed.
+New entries stay in a table in memory. When that has grown it is written in key order into an
+ordered table on disk, followed by the *watermark*: up to which pack the index is complete, and the
+state of the store there. So opening a store reads only the packs behind the watermark. Nothing is
+synced; `folder` says when the tables on disk may be used.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from datalattice.errors import Corruption
 from datalattice.store.log.packing import FLAG_ROOT
 
 RECENT_ENTRIES_MAX: Final = 65_536
-"""Entries kept in memory before they go to the table on disk: about 13 MB. A greater number makes
-fewer page writes of a large table, and more to read when opening after a kill."""
+"""Entries kept in memory before they go to the table on disk: about 13 MB. More of them mean fewer
+page writes of a large table, and more to read when opening after a kill."""
 
 FLUSH_ENTRIES: Final = 8_192
 """Entries that one transaction writes to the table on disk."""
 
 TABLES: Final = ("meta", "places")
 STAGED: Final = 1
-"""The bit of a place that says: stored, but not reachable from a committed root."""
+"""The bit of a location that says: stored, but not reachable from a committed root."""
 NOWHERE: Final = -1
 
 _WATERMARK_KEY: Final = b"watermark"
@@ -39,7 +39,7 @@ _WATERMARK: Final = struct.Struct(">QIIIQH32s")
 
 
 class Position(NamedTuple):
-    """Where a log is read on: behind the pack `sequence`."""
+    """A position in the log: behind the pack `sequence`."""
 
     sequence: int
     segment: int
@@ -50,11 +50,11 @@ class Position(NamedTuple):
 
 
 class Watermark(NamedTuple):
-    """Up to where an index is complete, and what the store was there."""
+    """Up to where an index is complete, and the state of the store there."""
 
     position: Position
     staged: int
-    """Cells that are staged, or more."""
+    """Upper bound on the number of staged cells."""
     root: bytes | None
 
 
@@ -76,7 +76,7 @@ def read_watermark(data: bytes | None) -> Watermark:
 
 
 class HashIndex:
-    """Places by hash: those in memory, then those on disk."""
+    """Locations by hash: those in memory, then those on disk."""
 
     def __init__(self, engine: Engine, *, recent_max: int = RECENT_ENTRIES_MAX) -> None:
         self._engine = engine
@@ -91,7 +91,7 @@ class HashIndex:
         self._get = self._view.getter("places")
 
     def find(self, hash: bytes) -> int:
-        """Return the place of a cell, or NOWHERE."""
+        """Return the location of a cell, or NOWHERE."""
         location = self._recent.get(hash)
         if location is None:
             with self._lock:
@@ -104,12 +104,12 @@ class HashIndex:
         return location
 
     def is_removed(self, location: int) -> bool:
-        """Return whether the cell at a place counts as not here."""
+        """Return whether the cell at a location counts as not here."""
         is_removed = self._is_removed
         return is_removed is not None and location >= 0 and is_removed(location)
 
     def find_many(self, hashes: list[bytes]) -> list[int]:
-        """Return the places of cells, NOWHERE for those that are not here."""
+        """Return the locations of cells, NOWHERE for those that are not here."""
         recent = self._recent
         out = []
         with self._lock:
@@ -129,8 +129,8 @@ class HashIndex:
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Return (encodings of new cells by hash, hashes of staged cells) of a commit's parts.
 
-        Cells that came from `home` are looked up; of the others only recent ones are recognised,
-        since a second copy costs less than looking every new cell up.
+        Cells loaded from `home` are looked up. Of the others only recent ones are recognised: to
+        store some cells twice costs less than to look every new cell up.
         """
         fresh: dict[bytes, bytes] = {}
         staged: list[bytes] = []
@@ -151,11 +151,12 @@ class HashIndex:
     def entries(
         self, first: bytes = b"", behind: bytes | None = None
     ) -> Iterator[tuple[bytes, int]]:
-        """Yield all (hash, place), also of cells that were forgotten because they are damaged.
+        """Yield all (hash, location), also of cells that were forgotten because they are damaged.
 
         With bounds only hashes from `first` on, and before `behind`.
         """
-        recent = dict(self._recent)  # first: what is flushed meanwhile is met in both, not in none
+        # Copied before the snapshot: an entry flushed meanwhile is then in both, not in neither.
+        recent = dict(self._recent)
         if first or behind is not None:
             recent = {
                 hash: location
@@ -197,15 +198,15 @@ class HashIndex:
     # --- the collection of garbage ---
 
     def hide_removed(self, is_removed: Callable[[int], bool] | None) -> None:
-        """Let cells whose places are condemned count as not here, from this moment; None: no more.
+        """Let cells at locations for which `is_removed` is true count as not here; None: end that.
 
-        All at once, while `sweep` removes them one after another: a cell that is here must not be
-        without what is below it at any time.
+        All at once, while `sweep` removes them one after another: at no time may a cell be here
+        without the cells below it.
         """
         self._is_removed = is_removed
 
     def batch(self, after: bytes, count: int) -> list[tuple[bytes, int]]:
-        """Return (hash, place) of the next entries on disk behind a hash, in order."""
+        """Return (hash, location) of the next entries on disk behind a hash, in order."""
         out: list[tuple[bytes, int]] = []
         with self._engine.read() as view:
             for hash, packed in view.scan("places", after + b"\0" if after else b""):
@@ -215,7 +216,7 @@ class HashIndex:
         return out
 
     def sweep(self, hashes: list[bytes], is_removed: Callable[[int], bool]) -> int:
-        """Remove those entries, from memory and disk, whose places are condemned; return how many.
+        """Remove entries of `hashes` at removed locations, in memory and on disk; count them.
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
@@ -235,7 +236,7 @@ class HashIndex:
     # --- rows of others, which share the fate of the index ---
 
     def rows(self) -> dict[bytes, bytes]:
-        """Return the rows that were kept, by key."""
+        """Return all rows by key."""
         with self._engine.read() as view:
             return {
                 key[len(_ROWS_PREFIX) :]: row
@@ -282,7 +283,7 @@ class HashIndex:
             self._forgotten.difference_update(hashes)
 
     def forget(self, hash: bytes) -> None:
-        """Drop the entry of a cell whose bytes turned out to be damaged; the disk keeps it."""
+        """Hide the entry of a cell whose bytes turned out to be damaged; the disk keeps it."""
         self._recent[hash] = NOWHERE
         self._forgotten.add(hash)
 
@@ -310,8 +311,8 @@ class HashIndex:
             flags,
             watermark.root or bytes(32),
         )
-        # In order and by parts: pages that change stay in memory until their transaction ends.
-        # Places before their watermark do no harm, since what they name is durable.
+        # In key order and in parts: LMDB keeps changed pages in memory until a transaction ends.
+        # Entries ahead of the watermark are harmless, since only durable packs are indexed.
         for first in range(0, len(hashes), FLUSH_ENTRIES):
             last = first + FLUSH_ENTRIES
             with self._engine.write() as txn:
@@ -342,7 +343,7 @@ class HashIndex:
         return True
 
     def refresh(self) -> None:
-        """Look at the newest state of the tables on disk."""
+        """Read the newest state of the tables on disk from now on."""
         with self._lock:
             self._view.renew()
             self._get = self._view.getter("places")
@@ -350,7 +351,7 @@ class HashIndex:
     # --- the index of a reader: the tables on disk belong to the writer ---
 
     def drop_recent(self) -> None:
-        """Forget all entries in memory: the tables on disk have them, or the log is read again."""
+        """Drop all entries in memory: the tables on disk have them, or the log is read again."""
         self._forgotten.clear()
         self._recent = {}
 
@@ -359,7 +360,7 @@ class HashIndex:
         self._engine.sync()
 
     def close(self) -> None:
-        """Give the tables back."""
+        """Close the tables."""
         with self._lock:
             self._view.close()
         self._engine.close()

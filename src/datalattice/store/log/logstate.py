@@ -1,7 +1,7 @@
-"""Log state: what a store is after the packs so far: its root, its staged cells, its index.
+"""Log state: the state of a store after the packs so far: root, number of staged cells, index.
 
-The packs of one commit that was split count only when the last of them, which carries the root, is
-there. Parts that were never completed leave staged cells: stored, but not announced.
+The packs of a commit that was split count only once the last of them, which carries the root, is
+there. Parts of a commit that was never completed leave staged cells: stored, not announced.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ class LogState:
         self, index: HashIndex, start: Watermark, removed: RemovedRecord = NOTHING_REMOVED
     ) -> None:
         self._index = index
-        self._sieve = RemovedFilter(removed)
+        self._filter = RemovedFilter(removed)
         self._parts: list[Pack] = []
-        self._whole = start.position  # behind the last pack that no later one has to complete
+        self._whole = start.position  # behind the last pack that needs no later one
         self.position = start.position
         """Behind the last pack that was applied."""
         self.staged = start.staged
-        """Cells that are staged, or more."""
+        """Upper bound on the number of staged cells."""
         self.root = start.root
         """Hash of the root, None when none was ever committed."""
 
     def apply(self, pack: Pack) -> None:
-        """Take a pack in."""
+        """Apply a pack."""
         self.position = pack.end
-        if pack.end.segment < self._sieve.removed.begin:
-            self._apply_sifted(pack)
+        if pack.end.segment < self._filter.removed.begin:
+            self._apply_filtered(pack)
             return
         if pack.is_part:
             self._parts.append(pack)
@@ -59,9 +59,9 @@ class LogState:
             self.root = pack.root
         self._whole = pack.end
 
-    def _apply_sifted(self, pack: Pack) -> None:
-        """Take in a pack that a collection has looked at: it knows what counts, and how."""
-        found = self._sieve.sift(pack.hashes, pack.locations)
+    def _apply_filtered(self, pack: Pack) -> None:
+        """Apply a pack that a collection inspected: its record says which cells count."""
+        found = self._filter.remaining(pack.hashes, pack.locations)
         hashes, locations, staged = (pack.hashes, pack.locations, 0) if found is None else found
         self._index.add(hashes, locations)
         self.staged += staged
@@ -74,7 +74,7 @@ class LogState:
         self._index.add(pack.hashes, pack.locations)
 
     def _index_orphans(self, pack: Pack) -> list[bytes]:
-        """Take in a part of no commit: cells that are here already stay where and what they are.
+        """Apply a part without its commit: cells that are here already stay as they are.
 
         Return the hashes of the others.
         """
@@ -89,7 +89,7 @@ class LogState:
         return list(locations)
 
     def give_up_parts(self) -> list[bytes]:
-        """Take in the packs of a commit that was never completed; return the hashes of its cells.
+        """Apply the packs of a commit that was never completed; return the hashes of its cells.
 
         No commit is under way.
         """
@@ -99,18 +99,18 @@ class LogState:
         return hashes
 
     def watermark(self) -> Watermark:
-        """Return up to where the index is complete."""
+        """Return up to where the index is complete, for its next flush."""
         return Watermark(self._whole, self.staged, self.root)
 
     def restart(self, start: Watermark) -> None:
-        """Forget what was applied: the index has it, up to `start`."""
+        """Start again from `start`, up to which the index is complete."""
         self._parts.clear()
         self._whole = self.position = start.position
         self.staged = start.staged
         self.root = start.root
 
     def move_to(self, position: Position) -> None:
-        """Take note that the log goes on at a position, with no pack in between."""
+        """Continue at a position, with no pack in between."""
         if self._whole == self.position:
             self._whole = position
         self.position = position

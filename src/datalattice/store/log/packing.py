@@ -1,7 +1,7 @@
 """Packing: the bytes of segments and packs. Pure functions, compiled with the kernel.
 
-All integers are big-endian. A segment is a header and packs, one behind the other; zeros behind the
-last one are room.
+All integers are big-endian. A segment is a header followed by packs; zeros behind the last one are
+preallocated space.
 
     segment header, 44 bytes: magic `DLSG`, format version (2 bytes), zero 2, store id 16, segment
         number 4, sequence of its first pack 8, zero 4, CRC-32 of all that 4
@@ -13,11 +13,12 @@ last one are room.
         the cells' encodings
     pack trailer: CRC-32 of the body, begun with the header's
 
-The header's checksum is begun with that of the store id, which is random and never leaves the
-machine, and the header repeats its own place: bytes that somebody stored as a value cannot be taken
-for a pack when a damaged segment is searched for the next one.
+The checksum of a pack header begins with that of the store id, which is random and never leaves the
+machine, and the header repeats its own position: bytes that a user stored as a value cannot be
+taken for a pack when a damaged segment is searched for the next one.
 
-A *place* says where a cell's encoding lies, in 62 bits: segment 20, offset 27, length 14, staged 1.
+A *location* says where a cell's encoding is, in 62 bits: segment 20, offset 27, length 14, staged
+1.
 """
 
 from __future__ import annotations
@@ -38,19 +39,22 @@ PACK_TRAILER_BYTES: Final = 4
 STORE_ID_BYTES: Final = 16
 
 FLAG_ROOT: Final = 1
-"""The pack moves the root to the hash in its header."""
+"""The pack sets the root to the hash in its header."""
 FLAG_PART: Final = 2
 """The pack is a part of a commit that a later pack completes."""
 PARTS_SHIFT: Final = 2
-"""The other bits of the flags count the parts that a pack with a root completes."""
+"""The upper 14 bits of the flags: the number of parts that a pack with a root completes."""
 PARTS_MAX: Final = (1 << 14) - 1
 
 SEGMENTS_MAX: Final = 1 << 20
 OFFSET_MAX: Final = 1 << 27
 NO_ROOT: Final = bytes(32)
 
+CELL_ENTRY_BYTES: Final = 34
+"""What a pack has for a cell beside its encoding: length 2, hash 32."""
+
 LARGE_BYTES: Final = 1_024
-"""Cells that are longer than this on average are checked one by one, shorter ones together."""
+"""Cells longer than this on average are checksummed one by one, shorter ones joined."""
 
 _SEGMENT: Final = struct.Struct(">4sHH16sIQI")
 _PACK: Final = struct.Struct(">4sHHQQIIIIIII32s")
@@ -58,7 +62,7 @@ _CRC: Final = struct.Struct(">I")
 
 
 class PackHeader:
-    """What a pack says of itself."""
+    """The fields of a pack header."""
 
     __slots__ = (
         "before",
@@ -93,7 +97,7 @@ class PackHeader:
 
 
 def seed_of(store_id: bytes) -> int:
-    """Return what the header checksums of a store begin with."""
+    """Return the start value of the pack header checksums of a store."""
     return zlib.crc32(store_id)
 
 
@@ -118,7 +122,7 @@ def read_segment_header(data: bytes) -> tuple[int, bytes, int, int] | None:
 def pack_length(encodings: list[bytes], promoted: int) -> int:
     """Return the length of the pack that these cells make."""
     count = len(encodings)
-    total = PACK_HEADER_BYTES + PACK_TRAILER_BYTES + 34 * count + 32 * promoted
+    total = PACK_HEADER_BYTES + PACK_TRAILER_BYTES + CELL_ENTRY_BYTES * count + 32 * promoted
     for encoding in encodings:
         total += len(encoding)
     return total
@@ -140,7 +144,7 @@ def build_pack(
     staged: int,
     promoted: list[bytes],
 ) -> tuple[bytes, list[int]]:
-    """Return (the bytes of a pack, the places of its cells); its last `staged` cells are staged."""
+    """Return (bytes of the pack, locations of its cells); the last `staged` cells are staged."""
     count = len(encodings)
     head = _PACK.pack(
         PACK_MAGIC,
@@ -162,7 +166,7 @@ def build_pack(
     front = b"".join([struct.pack(f">{count}H", *lengths), *hashes, *promoted])
     body = zlib.crc32(front, checksum)
     if length >= count * LARGE_BYTES:
-        for encoding in encodings:  # joined once, into the pack: megabytes are slow to copy twice
+        for encoding in encodings:  # joined only once, below: copying megabytes twice is slow
             body = zlib.crc32(encoding, body)
     else:
         body = zlib.crc32(b"".join(encodings), body)
@@ -171,7 +175,7 @@ def build_pack(
 
 
 def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackHeader | None:
-    """Return the header at the front of `data`, or None when it is not one for this place."""
+    """Return the header at the front of `data`, or None when it is not one for this location."""
     if len(data) < PACK_HEADER_BYTES or data[:4] != PACK_MAGIC:
         return None
     head = data[: PACK_HEADER_BYTES - 4]
@@ -185,13 +189,13 @@ def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackH
 
 
 def trailer_of(rest: bytes) -> int:
-    """Return the trailer of a pack, the name that its successor gives it."""
+    """Return the trailer of a pack, which its successor repeats."""
     trailer: int = _CRC.unpack_from(rest, len(rest) - PACK_TRAILER_BYTES)[0]
     return trailer
 
 
 def body_is_whole(header: PackHeader, rest: bytes) -> bool:
-    """Return whether `rest`, what follows the header, is the body and trailer that belong to it."""
+    """Return whether `rest`, the bytes behind a header, are its body and trailer."""
     if len(rest) != header.length - PACK_HEADER_BYTES or len(rest) < PACK_TRAILER_BYTES:
         return False
     body = memoryview(rest)[: len(rest) - PACK_TRAILER_BYTES]
@@ -202,9 +206,9 @@ def body_is_whole(header: PackHeader, rest: bytes) -> bool:
 def locations_of(
     segment: int, offset: int, lengths: list[int], promoted: int, staged: int
 ) -> list[int]:
-    """Return the places of the cells of the pack at `offset`."""
+    """Return the locations of the cells of the pack at `offset`."""
     count = len(lengths)
-    position: i64 = offset + PACK_HEADER_BYTES + 34 * count + 32 * promoted
+    position: i64 = offset + PACK_HEADER_BYTES + CELL_ENTRY_BYTES * count + 32 * promoted
     base: i64 = segment << 42
     fresh: i64 = count - staged
     out: list[int] = []
@@ -219,7 +223,7 @@ def locations_of(
 
 
 def read_entries(header: PackHeader, body: bytes) -> tuple[list[bytes], list[int], list[bytes]]:
-    """Return (hashes, places, promoted hashes) of a whole pack."""
+    """Return (hashes, locations, promoted hashes) of a complete pack."""
     count = header.cells
     lengths = list(struct.unpack_from(f">{count}H", body, 0))
     at = 2 * count
@@ -234,13 +238,13 @@ def sizes_fit(header: PackHeader) -> bool:
     """Return whether the counts of a header can belong to a pack of its length."""
     fixed = PACK_HEADER_BYTES + PACK_TRAILER_BYTES
     return (
-        header.length >= fixed + 34 * header.cells + 32 * header.promoted
+        header.length >= fixed + CELL_ENTRY_BYTES * header.cells + 32 * header.promoted
         and header.staged <= header.cells
         and header.offset + header.length <= OFFSET_MAX
     )
 
 
 def locate(location: int) -> tuple[int, int, int]:
-    """Return (segment, offset, length) of a place."""
+    """Return (segment, offset, length) of a location."""
     where: i64 = location
     return where >> 42, (where >> 15) & 0x7FFFFFF, (where >> 1) & 0x3FFF

@@ -1,12 +1,11 @@
-"""Recovery: reading packs from a position on, telling a torn tail from damage.
+"""Recovery: reading packs from a position on, and distinguishing a torn tail from damage.
 
 A pack is *proven durable* when the position or the record of the log's end (`logend`) says so, when
 a later pack says so in its header, or when a later segment exists (a segment is synced before the
-next one begins). Bytes where a proven
-pack should be, and is not, are damage: they are reported, left where they are, and reading goes on
-at the next good pack. Bytes where an unproven pack should be are a tail that nobody was told of:
-everything from there on is cut, whole packs included, because a commit is acknowledged only after
-all before it.
+next one begins). Bytes where a proven pack should be and is not are damage: they are reported and
+left as they are, and reading continues at the next good pack. Bytes where an unproven pack should
+be are an unacknowledged tail: everything from there on is cut, complete packs included, because a
+commit is acknowledged only after all before it.
 
 Each pack repeats the trailer of the one before it, so bytes left over from an earlier, cut tail
 cannot continue a newer one.
@@ -48,7 +47,7 @@ SEARCH_BYTES: Final = 1 << 20
 
 
 class Pack:
-    """A pack as the index needs it: where it ends, what it holds, what it commits."""
+    """A pack as the index needs it: its end, its cells, the root it commits."""
 
     __slots__ = ("end", "flags", "hashes", "length", "locations", "promoted", "root", "staged")
 
@@ -127,7 +126,7 @@ class LogReader:
         last_segment: int | None = None,
         acknowledged: int = 0,
     ) -> None:
-        """Read on from `start`, up to the end of a segment where one is given.
+        """Read from `start` on, up to the end of `last_segment` if given.
 
         `acknowledged`: the packs up to this number are known to have been durable.
         """
@@ -143,7 +142,7 @@ class LogReader:
         self._gapped = False
 
     def read(self) -> Iterator[Pack | Gap]:
-        """Yield the packs and the gaps between them in order; a clean end yields no gap.
+        """Yield the packs and the gaps between them in order; no gap at a clean end.
 
         Raises: StoreVersion: a newer version wrote a segment. Corruption: a segment of another
                 store.
@@ -180,7 +179,7 @@ class LogReader:
         while offset < size:
             head = file.read(offset, PACK_HEADER_BYTES)
             if not any(head):
-                return  # room behind the last pack
+                return  # zeros: preallocated space behind the last pack
             header = read_pack_header(head, self._seed, segment, offset)
             reason = self._why_not(header, size)
             if header is not None and not reason:
@@ -194,13 +193,14 @@ class LogReader:
                     continue
                 reason = f"pack {header.sequence} does not fit its checksum"
             gap = Gap(segment, offset, self.end.sequence + 1, reason)
+            # A segment is synced before the next one begins: here its packs were durable.
             if not last:
                 self.proven = max(self.proven, gap.sequence)
             yield gap
             offset = self._search(file, segment, offset + 1, size)
 
     def _begin_segment(self, file: DiskFile, segment: int) -> Gap | None:
-        """Read the header of a segment; return a gap when it is damaged or packs are missing."""
+        """Read the header of a segment; return a gap where it is damaged or packs are missing."""
         header = read_segment_header(file.read(0, SEGMENT_HEADER_BYTES))
         expected = self.end.sequence + 1
         if header is None:
@@ -216,6 +216,7 @@ class LogReader:
                 f"{path}: this is segment {number} of another store; "
                 "put the right file back or take this one away"
             )
+        # The header is durable before its first pack is written, and all earlier packs before it.
         self.proven = max(self.proven, first - 1)
         run = self._removed.run_before(segment)
         if run is not None and run.sequence <= expected < run.behind:
@@ -229,7 +230,7 @@ class LogReader:
         return Gap(segment, 0, expected, f"the packs {expected} to {first - 1} are missing")
 
     def _why_not(self, header: PackHeader | None, size: int) -> str:
-        """Return why what lies here is not the next pack, "" when it may be."""
+        """Return why the bytes at this offset are not the next pack, "" when they may be."""
         expected = self.end.sequence + 1
         if header is None:
             return f"pack {expected} should begin here"
@@ -243,7 +244,7 @@ class LogReader:
         if not sizes_fit(header) or header.offset + header.length > size:
             return f"pack {header.sequence} is cut short"
         if self._gapped:
-            return ""
+            return ""  # behind a gap any greater number and any trailer may follow
         if header.sequence > expected:
             return f"the packs {expected} to {header.sequence - 1} are missing"
         if self.end.trailer is not None and header.before != self.end.trailer:
@@ -265,23 +266,23 @@ class LogReader:
 
 
 class Recovery:
-    """Sorts what a log reader finds into packs to keep, damage to report, and a tail to cut."""
+    """Divides the result of a log reader into packs to keep, damage to report, a tail to cut."""
 
     def __init__(self, log: LogReader, folder: StoreFolder) -> None:
         self._log = log
         self._folder = folder
         self.damage: list[Damage] = []
         self.cut: Gap | None = None
-        """The torn tail: what lies from here on was never acknowledged."""
+        """The torn tail: the bytes from here on were never acknowledged."""
         self.lost: Damage | None = None
-        """Proven packs that are not there, with nothing good after them."""
+        """Proven packs that are missing, with no good pack after them."""
         self.end = log.end
         """Behind the last pack that is kept."""
         self.unproven_from: Position | None = None
-        """Where the packs begin that are kept though nothing proves that they were durable."""
+        """Where packs begin that are kept although nothing proves that they were durable."""
 
     def packs(self) -> Iterator[Pack]:
-        """Yield the packs to keep, in order; all that is known afterwards is in the attributes.
+        """Yield the packs to keep, in order; the attributes are complete afterwards.
 
         Memory: the packs that are not proven yet, which are few.
         """

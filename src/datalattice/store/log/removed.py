@@ -1,22 +1,22 @@
-"""Garbage: which cells were removed from a store, written down so that nothing brings them back.
+"""Removed: the record of the cells that collections removed, so that none of them reappears.
 
-A collection drops segments, and takes the other cells that nothing reaches out of the index; their
-bytes stay in segments that are kept. The index is derived and may be made again from the segments
-at any time. Then this record says which packs are gone on purpose, and which cells do not count:
-one of them may refer to what was dropped, and a store never holds a cell without what is below it.
+A collection drops segments, and removes the other cells that nothing reaches from the index; their
+bytes remain in segments that are kept. The index is derived and may be made again from the segments
+at any time. Then this record says which packs are missing on purpose, and which cells do not count:
+one of them may refer to a dropped cell, and a store never holds a cell without those below it.
 
     garbage       header: magic `DLGB`, version (2 bytes), zero 2, first segment that was not
-                  looked at 4, runs 4, segments 4, Unix milliseconds 8
+                  inspected 4, runs 4, segments 4, Unix milliseconds 8
                   runs of dropped segments: first 4, last 4, number of the first pack 8, number of
                   the first pack behind them 8
-                  each segment that was kept: number 4, length of what follows 4; deflated: bytes of
-                  the bitmap 4, short cells 4, staged cells 4; a bit for each 32 bytes in which a
-                  cell begins that counts; offsets (4 each) of short cells that count, and of cells
-                  that are staged
+                  each kept segment: number 4, length of what follows 4; deflated: bytes of the
+                  bitmap 4, short cells 4, staged cells 4; a bit for each 32 bytes in which a cell
+                  begins that counts; offsets (4 each) of short cells that count, and of staged
+                  cells
                   CRC-32 of all that 4, begun with that of the store id
 
-The record is written before anything is removed, and dropped files go last of all: as long as one
-of them is there, what the record says has yet to be carried out (`opening`).
+The record is written before anything is removed, and files are deleted last of all: while one of
+the dropped files exists, the steps in between may be unfinished (`finish_removal`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ DAMAGED_RECORD: Final = "the record of removed cells is damaged"
 
 GRANULE_BITS: Final = 5
 SHORT_MAX: Final = 1 << GRANULE_BITS
-"""Longer cells cannot begin in the same granule; shorter ones are remembered one by one, and are
-few, since what is short stands inside its parent. None of them refers to anything."""
+"""Two longer cells never begin in the same 32 bytes, so one bit each is exact. Shorter ones are
+listed; they are few, since short values are embedded in their parents."""
 
 SWEEP_ENTRIES: Final = 8_192
-"""Entries of the index that are looked at, and removed, in one step."""
+"""Entries of the index that are scanned, and removed, in one step."""
 
 _HEAD: Final = struct.Struct(">4sHHIIIQ")
 _RUN: Final = struct.Struct(">IIQQ")
@@ -59,7 +59,7 @@ OFFSET_BITS: Final = 0x7FFFFFF
 
 
 class DroppedRun(NamedTuple):
-    """Segments that follow each other and were dropped."""
+    """Consecutive segments that were dropped."""
 
     first: int
     last: int
@@ -70,14 +70,14 @@ class DroppedRun(NamedTuple):
 
 
 class LocationSet:
-    """A set of places of cells: a bit for each 32 bytes of the segments where there are any."""
+    """A set of locations of cells: a bit for each 32 bytes of the segments where there are any."""
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}
         self._short: dict[int, set[int]] = {}
 
     def add(self, location: int) -> bool:
-        """Add a place; return whether it was new."""
+        """Add a location; return whether it was new."""
         segment, offset = location >> 42, (location >> 15) & OFFSET_BITS
         if (location >> 1) & 0x3FFF <= SHORT_MAX:
             short = self._short.setdefault(segment, set())
@@ -97,7 +97,7 @@ class LocationSet:
         return True
 
     def has(self, location: int) -> bool:
-        """Return whether a place was added."""
+        """Return whether a location was added."""
         segment, offset = location >> 42, (location >> 15) & OFFSET_BITS
         if (location >> 1) & 0x3FFF <= SHORT_MAX:
             return offset in self._short.get(segment, ())
@@ -108,7 +108,7 @@ class LocationSet:
         return page[at] & (1 << ((offset >> GRANULE_BITS) & 7)) != 0
 
     def segments(self) -> list[int]:
-        """Return the numbers of the segments with places that were added."""
+        """Return the numbers of the segments with locations that were added."""
         return sorted({*self._pages, *self._short})
 
     def pack(self, segment: int, staged: Iterable[int] = ()) -> bytes:
@@ -121,7 +121,7 @@ class LocationSet:
         return zlib.compress(sizes + page + offsets, 1)
 
     def unpack(self, segment: int, data: bytes) -> array[int]:
-        """Take in what `pack` returned; return the offsets of staged cells, sorted."""
+        """Add what `pack` returned; return the offsets of staged cells, sorted."""
         plain = zlib.decompress(data)
         page_bytes, short_count, staged_count = _SIZES.unpack_from(plain)
         at = _SIZES.size
@@ -134,10 +134,10 @@ class LocationSet:
 
 @dataclass(frozen=True)
 class RemovedRecord:
-    """What the record says. `NOTHING_REMOVED` is what a store has that was never collected."""
+    """The record. `NOTHING_REMOVED` for a store that was never collected."""
 
     begin: int = 0
-    """The first segment that was not looked at: what it has, and what is behind it, counts."""
+    """The first segment that was not inspected: all cells from it on count."""
     runs: tuple[DroppedRun, ...] = ()
     time_ms: int = 0
     kept: dict[int, bytes] | None = None
@@ -171,7 +171,7 @@ NOTHING_REMOVED: Final = RemovedRecord()
 
 
 class RemovedFilter:
-    """Tells by the record which cells count. The marks of a segment are unpacked when needed."""
+    """Which cells count, by the record. The marks of a segment are unpacked when needed."""
 
     def __init__(self, removed: RemovedRecord) -> None:
         self.removed = removed
@@ -179,7 +179,7 @@ class RemovedFilter:
         self._staged: dict[int, array[int]] = {}
 
     def _knows(self, segment: int) -> bool:
-        """Have the marks of a segment at hand; return False when there are none."""
+        """Unpack the marks of a segment; return False when there are none."""
         if segment in self._staged:
             return True
         data = (self.removed.kept or {}).get(segment)
@@ -189,7 +189,7 @@ class RemovedFilter:
         return True
 
     def is_removed(self, location: int) -> bool:
-        """Return whether the cell at a place was removed."""
+        """Return whether the cell at a location was removed."""
         segment = location >> 42
         if segment >= self.removed.begin:
             return False
@@ -197,10 +197,10 @@ class RemovedFilter:
             return not self._marks.has(location)
         return self.removed.dropped(segment)
 
-    def sift(
+    def remaining(
         self, hashes: list[bytes], locations: list[int]
     ) -> tuple[list[bytes], list[int], int] | None:
-        """Return (hashes, places, staged cells) of those cells of a pack that count.
+        """Return (hashes, locations, staged cells) of those cells of a pack that count.
 
         None: the record says nothing about them.
         """

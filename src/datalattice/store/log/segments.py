@@ -1,9 +1,9 @@
-"""Segments: the append-only files of packs, written at one end and read anywhere.
+"""Segments: the append-only files of packs, written at the end and read anywhere.
 
-A segment is closed, synced, before the next one is begun, so of all files only the last can end in
-a pack that was never acknowledged. Behind its packs a segment may have zeros: room that was written
-beforehand, because syncing bytes inside a file costs about two thirds of syncing a file that grows.
-Small packs get such room, large ones gain nothing by it.
+A segment is synced and closed before the next one begins, so only the last can end in a pack that
+was never acknowledged. Behind its packs a segment may have zeros, preallocated space: syncing bytes
+inside a file costs about two thirds of syncing a file that grows. Small packs get such space; large
+ones gain nothing by it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ PACK_BYTES_MAX: Final = 8 * 1024 * 1024
 """A longer commit is split into several packs, which bounds the memory of reading one."""
 
 ROOM_BYTES: Final = 256 * 1024
-"""Zeros are written up to the next multiple of this."""
+"""Space is preallocated up to the next multiple of this."""
 
 ROOM_PACK_BYTES_MAX: Final = 32 * 1024
-"""Packs up to this length get room behind them."""
+"""Packs up to this length get preallocated space behind them."""
 
 OPEN_SEGMENTS_MAX: Final = 256
 """Most segments of one reader that are open at a time: each costs a file descriptor."""
@@ -50,7 +50,7 @@ def segment_path(folder: StoreFolder | str, segment: int) -> str:
 
 
 def segment_numbers(folder: StoreFolder) -> list[int]:
-    """Return the numbers of the segments that are there, in order; other files are left alone."""
+    """Return the numbers of the segment files, in order; files with other names are ignored."""
     names = folder.disk.names(f"{folder}/{FOLDER}")
     stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
@@ -74,7 +74,7 @@ def first_pack(folder: StoreFolder, segment: int) -> int | None:
 
 
 class SegmentWriter:
-    """Appends packs to the last segment. Serves one thread at a time, `sync` apart."""
+    """Appends packs to the last segment. Serves one thread at a time; only `file` is for others."""
 
     def __init__(self, folder: StoreFolder, store_id: bytes, segment_bytes: int) -> None:
         self._folder = folder
@@ -102,9 +102,9 @@ class SegmentWriter:
         self.segment = segment
 
     def make_room(self, length: int, sequence: int) -> None:
-        """Begin a new segment when a pack of `length` bytes should not go into this one.
+        """Begin a new segment when a pack of `length` bytes does not fit into this one.
 
-        `sequence` is the number of that pack. What the old segment holds is durable afterwards.
+        `sequence` is the number of that pack. The content of the old segment is durable afterwards.
         """
         if self._file is not None:
             if self.offset + length <= self._segment_bytes or self.offset <= SEGMENT_HEADER_BYTES:
@@ -116,6 +116,7 @@ class SegmentWriter:
         self._mine.append(segment)
         file = self._folder.disk.open(segment_path(self._folder, segment), create=True)
         file.write(0, segment_header(self._store_id, segment, sequence))
+        # Durable with its name before any pack: a later segment proves those before it durable.
         file.sync()
         self._folder.disk.sync_folder(f"{self._folder}/{FOLDER}")
         self._file = file
@@ -123,7 +124,7 @@ class SegmentWriter:
         self.offset = self._size = SEGMENT_HEADER_BYTES
 
     def finish(self) -> None:
-        """Let the next pack begin a new segment. What the old one holds is durable afterwards."""
+        """Let the next pack begin a new segment. The old one is durable afterwards."""
         if self._file is not None and self.offset > SEGMENT_HEADER_BYTES:
             self.trim()
             self._file.sync()
@@ -131,10 +132,10 @@ class SegmentWriter:
             self._file = None
 
     def rewind(self, segment: int, offset: int, before: bytes) -> None:
-        """Cut what this writer wrote behind a place, and go on in a new segment.
+        """Cut what this writer wrote behind an offset, and continue in a new segment.
 
-        `before` are the bytes that have to stand before the place. After a failed sync nobody knows
-        what the old file holds behind it, and the system may take it for written.
+        `before` are the bytes that must stand before the offset. After a failed sync the content
+        behind it is unknown, and the kernel may believe that it is on the disk.
         Raises: OSError: the disk refuses. Corruption: what was durable is not there.
         """
         self.close()
@@ -157,11 +158,12 @@ class SegmentWriter:
         self._folder.disk.sync_folder(f"{self._folder}/{FOLDER}")
 
     def append(self, pack: bytes) -> None:
-        """Write a pack behind the last one; it is durable after `sync`."""
+        """Write a pack behind the last one; it is durable once `file` is synced."""
         file = self._file
         assert file is not None, "make_room comes first"
         end = self.offset + len(pack)
         if end > self._size and len(pack) <= ROOM_PACK_BYTES_MAX:
+            # One write with zeros up to the next multiple: the following packs do not extend it.
             self._size = -(-end // ROOM_BYTES) * ROOM_BYTES
             file.write(self.offset, pack + bytes(self._size - end))
         else:
@@ -170,22 +172,22 @@ class SegmentWriter:
         self.offset = end
 
     def file(self) -> DiskFile | None:
-        """Return the file that holds what is not durable yet; syncing it makes that durable."""
+        """Return the file with packs that are not durable yet; to sync it makes them so."""
         return self._file
 
     def trim(self) -> None:
-        """Cut the room behind the last pack."""
+        """Cut the preallocated space behind the last pack."""
         if self._file is not None and self._size > self.offset:
             self._file.truncate(self.offset)
             self._size = self.offset
 
     def close(self) -> None:
-        """Give the file back; syncs nothing."""
+        """Close the files; syncs nothing."""
         self._drop_file()
         self.close_retired()
 
     def close_retired(self) -> None:
-        """Give files of finished segments back; nobody is syncing them now."""
+        """Close files of finished segments; no thread is syncing them now."""
         while self._retired:
             self._retired.pop().close()
 
@@ -196,10 +198,10 @@ class SegmentWriter:
 
 
 class SegmentReader:
-    """Reads encodings by place, from files that are opened when they are needed.
+    """Reads encodings by location, from files that are opened when they are needed.
 
-    They are read, not mapped: a mapped file that is cut short, or has a bad sector, ends the
-    process that touches it.
+    They are read, not mapped: touching a mapped file that was cut short, or has a bad sector,
+    kills the process (SIGBUS).
     """
 
     def __init__(self, folder: StoreFolder, *, open_max: int = OPEN_SEGMENTS_MAX) -> None:
@@ -209,7 +211,7 @@ class SegmentReader:
         self._lock = threading.Lock()
 
     def read(self, location: int) -> bytes:
-        """Return the bytes at a place; they are not verified.
+        """Return the bytes at a location; they are not verified.
 
         Raises: Corruption: the segment is gone, too short, or cannot be read there.
         """
@@ -243,12 +245,12 @@ class SegmentReader:
             return view
 
     def drop(self, segments: list[int]) -> None:
-        """Let go of segments that are gone, so that the system has their room back."""
+        """Close deleted segments, so that the file system frees their space."""
         with self._lock:
             for segment in segments:
                 self._views.pop(segment, None)
 
     def forget(self) -> None:
-        """Let go of all files; they are closed when nobody reads from them any more."""
+        """Close all files, each once the last read from it has ended."""
         with self._lock:
             self._views.clear()

@@ -199,16 +199,16 @@ def in_order(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def places_kept(store: CellStore, grace_ms: int = 0) -> set[int]:
     """Return the places that the store's own mark marks."""
-    caretaker = store._collector
-    collector = caretaker._collector(store.roots_kept(grace_ms), None, None)
-    collector._marker.mark()
-    return {place >> 1 for _, place in store._index.entries() if collector._marker.marks.has(place)}
+    collector = store._collector
+    run = collector._collection(store.roots_kept(grace_ms), None, None)
+    run._marker.mark()
+    return {place >> 1 for _, place in store._index.entries() if run._marker.marks.has(place)}
 
 
 def places_listed(store: CellStore, path: Path) -> set[int]:
     """Return the places that a list says stay; every other entry has to be on it as dead."""
     plan = SweepList(RealDisk(), str(path))
-    known = plan.known()
+    known = plan.prior_mark()
     plan.close()
     entries = [place for _, place in store._index.entries() if place >> 15 < known.end]
     live = {place >> 1 for place in entries if known.live.has(place)}
