@@ -716,7 +716,7 @@ class CellStore(StoreReader):
         """
         if self._closed or self._last_use is not None:
             return
-        self._caretaker.stop()
+        self._collector.stop()
         try:
             if self._committer is not None and self._is_for_writing():
                 self._close_writer(self._committer)
