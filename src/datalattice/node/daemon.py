@@ -19,22 +19,19 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from datalattice.client import RUNNING_NAME, Running, folder_id, parse_address
 from datalattice.client.settings import NodeConfig
-from datalattice.clock import Clock
-from datalattice.crypto import Entropy, KeyPair
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.node.admission import FILES_RESERVED, allow_files
 from datalattice.node.control import ControlServer
 from datalattice.node.logs import log_event, logging_to, set_level
 from datalattice.node.operations import NodeOperations
-from datalattice.node.server import NodeServer
-from datalattice.node.transport import Transport
+from datalattice.node.server import NodeParts, NodeServer
 from datalattice.store import FILE_MODE, RealDisk
 from datalattice.version import VERSION
 
@@ -56,14 +53,9 @@ class Daemon:
         folder: str | os.PathLike[str],
         config: NodeConfig,
         *,
-        key_pair: KeyPair | None = None,
-        identity: KeyPair | None = None,
-        keys: Iterable[KeyPair] = (),
         ready: Callable[[Running, NodeServer], None] | None = None,
         reload: Callable[[], NodeConfig] | None = None,
-        clock: Clock | None = None,
-        entropy: Entropy | None = None,
-        transport: Transport | None = None,
+        **parts: Unpack[NodeParts],
     ) -> None:
         self._folder = Path(folder)
         self._config = config
@@ -74,16 +66,7 @@ class Daemon:
         self._reloading: asyncio.Task[None] | None = None  # the loop alone would not keep it
         self._signalled_s: float | None = None  # when the first signal to end arrived
         allow_files(config.connections_max + FILES_RESERVED)
-        self._node = NodeServer(
-            self._folder / STORE_NAME,
-            config,
-            key_pair=key_pair,
-            identity=identity,
-            keys=keys,
-            clock=clock,
-            entropy=entropy,
-            transport=transport,
-        )
+        self._node = NodeServer(self._folder / STORE_NAME, config, **parts)
 
     def run(self) -> None:
         """Run until it is stopped, logging to standard error.

@@ -240,11 +240,11 @@ class Hosts:
     pool: the threads of all their lanes.
     """
 
-    def __init__(self, observer: Observer, lattice_framing: Framing) -> None:
+    def __init__(self, observer: Observer) -> None:
         self.pool: Final = LanePool()
         self._observer = observer
         self._table: dict[tuple[str, bytes], Host[Replica]] = {}
-        self._framings = {LATTICE: lattice_framing}
+        self._framings: dict[str, Framing] = {}
         self._talks: dict[str, PeerStreams] = {}
         self._streams: dict[str, tuple[PeerStreams, int]] = {}  # by partner
         self._offering: set[Host[Replica]] = set()

@@ -20,7 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypedDict, TypeVar, Unpack
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Value
@@ -80,53 +80,50 @@ R = TypeVar("R", bound=Replica)
 Verifier = Callable[[Value, bytes], bool]
 
 
-def open_node(
-    store: str | os.PathLike[str] | Store,
-    *,
-    key_pair: KeyPair | None = None,
-    identity: KeyPair | None = None,
-    keys: Iterable[KeyPair] = (),
-    port: int | None = None,
-    bind: str = "127.0.0.1",
-    peers: Iterable[str] = (),
-    accept_unfenced: bool = False,
-    lattice: Lattice | None = None,
-    verifier: Verifier | None = None,
-    clock: Clock | None = None,
-    entropy: Entropy | None = None,
-    transport: Transport | None = None,
-    backups: Iterable[Backup] = (),
-    config: NodeConfig | None = None,
-) -> NodeServer:
-    """Return a node, to be started by `async with`.
+class NodeParts(TypedDict, total=False):
+    """What a node is made of, beside its store and its settings; everything has a default.
 
-    store:    a folder, which the node opens and closes; or an open store, which stays open.
     identity: the key that this node proves to peers, and of its own `:local` slot.
     keys:     of the owners it writes for; its own operations write under the first, or under the
               identity if there is none.
     key_pair: one key as both; without any key, writes below owners fail.
     lattice:  of the root value; the standard root lattice by default.
+    verifier: decides which keys may sign for an owner, in place of the keys of `did:web`.
     backups:  further stores that are kept at the latest value.
+    """
+
+    key_pair: KeyPair | None
+    identity: KeyPair | None
+    keys: Iterable[KeyPair]
+    lattice: Lattice | None
+    verifier: Verifier | None
+    clock: Clock | None
+    entropy: Entropy | None
+    transport: Transport | None
+    backups: Iterable[Backup]
+
+
+def open_node(
+    store: str | os.PathLike[str] | Store,
+    *,
+    port: int | None = None,
+    bind: str = "127.0.0.1",
+    peers: Iterable[str] = (),
+    accept_unfenced: bool = False,
+    config: NodeConfig | None = None,
+    **parts: Unpack[NodeParts],
+) -> NodeServer:
+    """Return a node, to be started by `async with`.
+
+    store:  a folder, which the node opens and closes; or an open store, which stays open.
     accept_unfenced: write in a copied, restored or moved folder although no peer can be asked.
-    config:   all settings; it replaces port, bind, peers and accept_unfenced.
+    config: all settings; it replaces port, bind, peers and accept_unfenced.
     Raises: UsageError: an option is wrong. Errors of the folder are raised by the start.
     """
     config = config or NodeConfig(
         port=port, bind=bind, peers=tuple(peers), accept_unfenced=accept_unfenced
     )
-    return NodeServer(
-        store,
-        config,
-        key_pair=key_pair,
-        identity=identity,
-        keys=keys,
-        lattice=lattice,
-        verifier=verifier,
-        clock=clock,
-        entropy=entropy,
-        transport=transport,
-        backups=backups,
-    )
+    return NodeServer(store, config, **parts)
 
 
 class NodeServer:
@@ -157,8 +154,9 @@ class NodeServer:
         self.clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self.observer = Observer()
-        self._where = store
+        self._given = store
         self._lattice = lattice or root_lattice()
+        # A verifier given by the program replaces the look-up of `did:web` keys.
         known = None if verifier is not None else web_keys(config.did_web, self.clock)
         self._authority = None if known is None else AuthorityWatch(self.pull, known)
         self._context = MergeContext(key_pair=self.identity, verifier=verifier or known, keys=ring)
@@ -173,7 +171,7 @@ class NodeServer:
             self._entropy,
         )
         self._partial = partial_paths(config, self._lattice)
-        self._hosts = Hosts(self.observer, Framing(config.bounds.message_bytes_max))
+        self._hosts = Hosts(self.observer)
         self.backups = tuple(backups)
         for one in self.backups:
             if not isinstance(one, Backup):
@@ -216,17 +214,13 @@ class NodeServer:
         Writes below owners wait until peers were asked (see `fenced`); `async with` waits for that.
         Raises: StoreError: the store cannot be opened. UsageError: the port is in use.
         """
-        self._loop = asyncio.get_running_loop()
-        where = self._where
         self._owned: CellStore | None = None
-        if isinstance(where, Store):
-            self._store: Store = where
+        if isinstance(self._given, Store):
+            self._store: Store = self._given
         else:
+            path, cache_bytes = Path(self._given), self.config.cache_bytes
             self._store = self._owned = await asyncio.to_thread(
-                CellStore.open,
-                Path(where),
-                cache_bytes=self.config.cache_bytes,
-                wait_s=WRITER_WAIT_S,
+                CellStore.open, path, cache_bytes=cache_bytes, wait_s=WRITER_WAIT_S
             )
         try:
             await self._fence.look(self._store)
@@ -302,6 +296,7 @@ class NodeServer:
         self.house = Housekeeper(self._store, host, self.observer, self.config)
         hosting = self._replica.hosting
         assert hosting is not None
+        # Quotas do not bind peers that the operator added; a discovered one is a stranger.
         is_added, found = self._network.peers.is_added, self._network.peers.keys
         hosting.wanted = lambda: [key for key in found() if is_added(key)]
         return host
@@ -314,6 +309,8 @@ class NodeServer:
         if self._closing:
             return
         self._closing = True
+        # Order: no write is accepted, local writes are durable, peers have them, links end, lanes
+        # finish what they hold, and the store closes last. A failure skips none of these.
         failure: StoreError | TimeoutError | None = None
         log_event(logging.INFO, "stopping", root_hash=self.root_hash)
         try:
