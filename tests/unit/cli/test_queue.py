@@ -178,10 +178,10 @@ def test_a_store_that_fails_on_the_way_says_what_it_kept(
     monkeypatch.setattr(commands, "BATCH", 2)
     real, calls = Queue.offer_many, iter(range(10))
 
-    def full(*arguments: Any) -> Any:
+    def full(*arguments: Any, **named: Any) -> Any:
         if next(calls) == 1:
             raise StoreFull("no room left on the disk")
-        return real(*arguments)
+        return real(*arguments, **named)
 
     monkeypatch.setattr(Queue, "offer_many", full)
     ran = lattice("queue", "offer", "t", stdin="a\nb\nc\n")
