@@ -37,7 +37,7 @@ from datalattice.errors import (
     Timeout,
 )
 from datalattice.lattice import get_in
-from datalattice.store import CellStore, Lock, RealDisk, WriteTurn, write_error
+from datalattice.store import STORE_FILE, CellStore, Lock, RealDisk, WriteTurn, write_error
 
 T = TypeVar("T")
 
@@ -128,7 +128,8 @@ class OpenFolder:
         with self._lock:
             if self._is_closed:
                 raise StoreClosed(f"{self.folder.path} is closed; open it again")
-            if self._reader is None and self.folder.store_path.is_dir():
+            # A folder without this file is a store that another process is making.
+            if self._reader is None and (self.folder.store_path / STORE_FILE).is_file():
                 self._reader = open_reader(self.folder)
             return self._turns.opened or self._reader
 

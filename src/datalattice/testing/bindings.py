@@ -27,7 +27,7 @@ class MemoryBinding:
     def __init__(self, key_pair: KeyPair, clock: Clock, *others: KeyPair) -> None:
         context = MergeContext(key_pair=key_pair, keys=KeyRing(key_pair, *others))
         self.clock: Final = clock
-        self.base: Final[LatticeCursor] = RootLattice(root_lattice(), None, context)
+        self.base: Final = RootLattice(root_lattice(), None, context)
         self.reports: Final[list[MergeNotice]] = []
         self.held: Final[set[str]] = set()
         self.fails: Exception | None = None
@@ -84,6 +84,11 @@ class MemoryBinding:
         if self.fails is not None:
             raise self.fails
         draft.sync()
+
+    @property
+    def listener_count(self) -> int:
+        """How many wait for changes of the root."""
+        return len(self.base._reference._listeners)
 
     def hold(self, name: str) -> Callable[[], None]:
         """Take a lock of this object."""

@@ -436,7 +436,7 @@ def test_an_abandoned_consumer_gives_its_name_back() -> None:
     assert next(robot(here)).value == "a"
     gc.collect()
     assert not here.held
-    assert not here.base._watched()._listeners
+    assert here.listener_count == 0
     assert values_of(robot(here)) == ["a"]
 
 

@@ -407,7 +407,7 @@ def test_followers_that_are_dropped_leave_no_subscription() -> None:
     assert [next(queue.follow()).value for _ in range(5)] == ["a"] * 5
     assert [next(here.feed("log").follow()).value for _ in range(5)] == ["a"] * 5
     gc.collect()
-    assert not here.base._watched()._listeners
+    assert here.listener_count == 0
 
 
 def test_names_of_topics_are_checked() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Final, Generic, Self
 
@@ -20,6 +21,8 @@ from datalattice.apps.binding import Binding, Owner, bound
 from datalattice.apps.kv import Database, checked_key
 from datalattice.apps.queue.following import (
     Bookmark,
+    Follow,
+    OnLoss,
     PartitionId,
     PartitionSet,
     QueueEntry,
@@ -107,8 +110,8 @@ class Consumer(Stream[QueueEntry[T]]):
             release = self._binding.hold(f"consumer {self.name}")
         except StoreLocked as error:
             raise ConsumerBusy(
-                f"the consumer {self.name!r} is in use on this machine ({error}); close it, "
-                "or read with another name"
+                f"the consumer {self.name!r} is in use by a program on this machine; close it "
+                "there, or read with another name"
             ) from error
         self._release = weakref.finalize(self, release)
         super().__init__(partitions.root, wait=wait, timeout=timeout)
@@ -188,9 +191,10 @@ class Consumer(Stream[QueueEntry[T]]):
     def finish(self) -> None:
         """Say that all delivered entries are done; unlike `commit`, it writes nothing."""
         with self._flush_lock:
-            for entry in self._delivered:
-                self._done[entry.id] = Bookmark(entry.offset + 1, value_hash(entry.cell))
-                self._is_dirty = True
+            last = {entry.id: entry for entry in self._delivered}
+            for id, entry in last.items():
+                self._done[id] = Bookmark(entry.offset + 1, value_hash(entry.cell))
+            self._is_dirty = self._is_dirty or bool(last)
             self._delivered.clear()
 
     def rewind(self) -> None:
@@ -357,6 +361,78 @@ class Consumer(Stream[QueueEntry[T]]):
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name!r} of {field_of(self._reach)}>"
+
+
+class Followable(ABC, Generic[T]):
+    """What can be followed and consumed: a queue, a topic, a feed."""
+
+    __slots__ = ()
+
+    _binding: Binding | None
+    _clock: Clock
+
+    @abstractmethod
+    def _partitions(self, on_loss: OnLoss) -> PartitionSet[T]:
+        """Return the partitions to read."""
+
+    @abstractmethod
+    def _reach(self) -> Reach:
+        """Return what a consumer of this reads."""
+
+    def follow(
+        self,
+        start: Start = "start",
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        on_loss: OnLoss = "raise",
+    ) -> Follow[T]:
+        """Return the entries from `start` on, and then each new one as it is appended.
+
+            for entry in queue.follow("end"): ...
+            async for entry in queue.follow(timeout=5.0): ...
+
+        Order holds within a partition; entries of several come by time. A partition that appears
+        later is read from its start.
+
+        Args:   start: "start", "end", an offset (a negative one counts from the end), an aware
+                datetime, or a timedelta back from now. wait: False ends at the end of the log.
+                timeout: seconds without a new entry after which iteration ends. on_loss: "skip"
+                reports entries that were truncated before they were read, and goes on behind them.
+        Raises: UsageError: an offset for several partitions. DataLoss: while it is iterated:
+                entries were truncated before they were read.
+        """
+        now_ms = present_ms(self._clock)
+        return Follow(self._partitions(on_loss), start, now_ms, wait=wait, timeout=timeout)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        start: Start = "start",
+        wait: bool = True,
+        timeout: float | None = None,
+        commit_every: float = 1.0,
+        on_loss: OnLoss = "raise",
+    ) -> Consumer[T]:
+        """Return the consumer `name`, which goes on where it was left: see `Consumer`.
+
+        Args:   start: where it begins when it has no stored position. commit_every: seconds. The
+                others are those of `follow`.
+        Raises: ConsumerBusy: a program on this machine uses the name. ReadOnly: the node is read
+                only. UsageError: this is not a handle of a node.
+        """
+        return Consumer(
+            self._partitions(on_loss),
+            self._binding,
+            name,
+            self._reach(),
+            start=start,
+            clock=self._clock,
+            wait=wait,
+            timeout=timeout,
+            commit_every=commit_every,
+        )
 
 
 def _database(root: LatticeCursor, binding: Binding) -> Database:

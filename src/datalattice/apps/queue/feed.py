@@ -6,21 +6,21 @@ Source: docs/queue.md "Feeds"; docs/design/front-door.md "Handles".
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Generic
+from typing import Final
 
 from datalattice.apps.binding import Binding, Owner, owner_cell
-from datalattice.apps.queue.consumer import Consumer
-from datalattice.apps.queue.following import Follow, Found, OnLoss, PartitionSet, Start
+from datalattice.apps.queue.consumer import Followable, Reach
+from datalattice.apps.queue.following import Found, OnLoss, PartitionSet
 from datalattice.apps.queue.lattice import QUEUE_SECTION
 from datalattice.apps.queue.queue import checked_topic
 from datalattice.apps.queue.topic import Topic
 from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
 from datalattice.cells import Index, Map, Value
-from datalattice.clock import Clock, SystemClock, present_ms
+from datalattice.clock import Clock, SystemClock
 from datalattice.cursors import LatticeCursor
 
 
-class Feed(Generic[T]):
+class Feed(Followable[T]):
     """A topic of several owners below one root; iteration yields their values by time.
 
     Order holds within a partition. Entries of several partitions come by the times of what is
@@ -45,8 +45,8 @@ class Feed(Generic[T]):
         self._name: Final = checked_topic(name)
         self._owners: Final = None if owners is None else [owner_cell(one) for one in owners]
         self._type: Final[ValueType[T]] = UNTYPED if of is None else value_type(of)
-        self._clock: Final = clock or SystemClock()
-        self._binding: Final = binding
+        self._clock = clock or SystemClock()
+        self._binding = binding
 
     @property
     def name(self) -> Value:
@@ -70,40 +70,8 @@ class Feed(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return (entry.value for entry in self.follow(wait=False))
 
-    def follow(
-        self,
-        start: Start = "start",
-        *,
-        wait: bool = True,
-        timeout: float | None = None,
-        on_loss: OnLoss = "raise",
-    ) -> Follow[T]:
-        """Return the entries of all owners from `start` on: see `Queue.follow`."""
-        now_ms = present_ms(self._clock)
-        return Follow(self._partitions(on_loss), start, now_ms, wait=wait, timeout=timeout)
-
-    def consumer(
-        self,
-        name: str,
-        *,
-        start: Start = "start",
-        wait: bool = True,
-        timeout: float | None = None,
-        commit_every: float = 1.0,
-        on_loss: OnLoss = "raise",
-    ) -> Consumer[T]:
-        """Return the consumer `name` of all owners' entries: see `Queue.consumer`."""
-        return Consumer(
-            self._partitions(on_loss),
-            self._binding,
-            name,
-            (self._name, None, None),
-            start=start,
-            clock=self._clock,
-            wait=wait,
-            timeout=timeout,
-            commit_every=commit_every,
-        )
+    def _reach(self) -> Reach:
+        return self._name, None, None
 
     def _named(self, key: Value) -> Owner:
         return Owner(key) if self._binding is None else self._binding.owner(key)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from operator import index
-from typing import Final, Generic, Self, overload
+from typing import Final, Self, overload
 
 from datalattice.apps.binding import Binding, owner_cell
 from datalattice.apps.queue import state as states
-from datalattice.apps.queue.consumer import Consumer
+from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import (
     NewRecords,
     entry_key,
@@ -23,12 +23,10 @@ from datalattice.apps.queue.entries import (
 )
 from datalattice.apps.queue.following import (
     CHUNK,
-    Follow,
     OnLoss,
     PartitionId,
     PartitionSet,
     QueueEntry,
-    Start,
     partition_id,
 )
 from datalattice.apps.queue.lattice import (
@@ -49,7 +47,7 @@ HTML_RECORDS_MAX: Final = 10
 """Most records in a notebook's table of a queue."""
 
 
-class Queue(Generic[T]):
+class Queue(Followable[T]):
     """One partition of a topic.
 
     Records are read by absolute offset and stay until they are truncated; each reader keeps its own
@@ -323,58 +321,8 @@ class Queue(Generic[T]):
             "mean that"
         )
 
-    # --- following --------------------------------------------------------------------------
-
-    def follow(
-        self,
-        start: Start = "start",
-        *,
-        wait: bool = True,
-        timeout: float | None = None,
-        on_loss: OnLoss = "raise",
-    ) -> Follow[T]:
-        """Return the entries from `start` on, and then each new one as it is appended.
-
-            for entry in queue.follow("end"): ...
-            async for entry in queue.follow(timeout=5.0): ...
-
-        Args:   start: "start", "end", an offset (a negative one counts from the end), an aware
-                datetime, or a timedelta back from now. wait: False ends at the end of the log.
-                timeout: seconds without a new entry after which iteration ends. on_loss: "skip"
-                reports entries that were truncated before they were read, and goes on behind them.
-        Raises: DataLoss: while it is iterated: entries were truncated before they were read.
-        """
-        now_ms = present_ms(self._clock)
-        return Follow(self._partitions(on_loss), start, now_ms, wait=wait, timeout=timeout)
-
-    def consumer(
-        self,
-        name: str,
-        *,
-        start: Start = "start",
-        wait: bool = True,
-        timeout: float | None = None,
-        commit_every: float = 1.0,
-        on_loss: OnLoss = "raise",
-    ) -> Consumer[T]:
-        """Return the consumer `name` of this queue, which goes on where it was left: `Consumer`.
-
-        Args:   start: where it begins when it has no stored position. commit_every: seconds. The
-                others are those of `follow`.
-        Raises: ConsumerBusy: another consumer of this folder has the name. ReadOnly: the node is
-                read only. UsageError: the queue is not a handle of a node.
-        """
-        return Consumer(
-            self._partitions(on_loss),
-            self._binding,
-            name,
-            (self.id.topic, self.id.owner, self.id.partition),
-            start=start,
-            clock=self._clock,
-            wait=wait,
-            timeout=timeout,
-            commit_every=commit_every,
-        )
+    def _reach(self) -> Reach:
+        return tuple(self.id)
 
     def _partitions(self, on_loss: OnLoss) -> PartitionSet[T]:
         found = [(self.id, self._cursor)]

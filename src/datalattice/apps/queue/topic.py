@@ -8,18 +8,16 @@ Source: CAD040; docs/queue.md "Choice of partition", "Several devices", "Topics"
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, Generic, Self
+from typing import Final, Self
 
 from datalattice.apps.binding import Binding, owner_cell
 from datalattice.apps.queue import state as states
-from datalattice.apps.queue.consumer import Consumer
+from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import NewRecords, listed, row_of
 from datalattice.apps.queue.following import (
-    Follow,
     Found,
     OnLoss,
     PartitionSet,
-    Start,
 )
 from datalattice.apps.queue.lattice import (
     META,
@@ -140,7 +138,7 @@ def _in_order(ids: list[Value]) -> list[Value]:
     return sorted(ids, key=rank)
 
 
-class Topic(Generic[T]):
+class Topic(Followable[T]):
     """A topic over one cursor: partitions by id (normally 0 to n - 1) and metadata.
 
     Reading writes nothing: a topic and its partitions are created by their first write. Iteration
@@ -163,7 +161,8 @@ class Topic(Generic[T]):
         self._type: ValueType[T] = UNTYPED if of is None else value_type(of)
         self._binding = binding
         self._count = None if partitions is None else checked_count(partitions)
-        self._wanted_count(self.num_partitions)
+        if partitions is not None:
+            self._wanted_count(self.num_partitions)
 
     @classmethod
     def create(cls, clock: Clock | None = None) -> Self:
@@ -331,45 +330,9 @@ class Topic(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return (entry.value for entry in self.follow(wait=False))
 
-    def follow(
-        self,
-        start: Start = "start",
-        *,
-        wait: bool = True,
-        timeout: float | None = None,
-        on_loss: OnLoss = "raise",
-    ) -> Follow[T]:
-        """Return the entries of all partitions from `start` on: see `Queue.follow`.
-
-        Order holds within a partition; those of several partitions come by time. A partition that
-        appears later is read from its start.
-        """
-        now_ms = present_ms(self._clock)
-        return Follow(self._partitions(on_loss), start, now_ms, wait=wait, timeout=timeout)
-
-    def consumer(
-        self,
-        name: str,
-        *,
-        start: Start = "start",
-        wait: bool = True,
-        timeout: float | None = None,
-        commit_every: float = 1.0,
-        on_loss: OnLoss = "raise",
-    ) -> Consumer[T]:
-        """Return the consumer `name` of all partitions: see `Queue.consumer`."""
-        id = self.partition(0).id
-        return Consumer(
-            self._partitions(on_loss),
-            self._binding,
-            name,
-            (id.topic, id.owner, None),
-            start=start,
-            clock=self._clock,
-            wait=wait,
-            timeout=timeout,
-            commit_every=commit_every,
-        )
+    def _reach(self) -> Reach:
+        id = self.partition(None).id
+        return id.topic, id.owner, None
 
     def found(self) -> Found:
         """Yield the partitions that have been written, with their cursors."""
