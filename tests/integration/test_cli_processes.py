@@ -186,7 +186,7 @@ def test_writes_go_through_the_node_and_reads_beside_it(home: Path, start: Start
     assert records(home, "t") == ["a", "b", *lines.splitlines()]
     assert lattice(home, "queue", "truncate", "t", "2").stdout == "t 0: 2 removed\n"
     wrong = lattice(home, "queue", "truncate", "tt", "2")
-    assert wrong.returncode == 2
+    assert wrong.returncode == 1
     assert "no topic 'tt'" in line(wrong)
     status = json.loads(lattice(home, "node", "status", "--json").stdout)
     assert status["running"] is True
@@ -219,9 +219,6 @@ def test_pull_works_with_a_node_and_without_and_for_one_without_a_key(
     alone = lattice(follower, "node", "pull", f"tls://{address}", "--json")
     assert alone.returncode == 0, alone.stderr
     assert records(follower, "t") == ["a", "b"]
-    nobody = lattice(follower, "queue", "offer", "t", "c")
-    assert nobody.returncode == 2
-    assert "no key at" in line(nobody)
     process, _ = node(start, follower, "--peer", address)
     assert "no key at" in pipe(process.stderr).readline()
     lattice(home, "queue", "offer", "t", "c")
@@ -361,7 +358,7 @@ def test_closed_streams_are_no_fault(home: Path) -> None:
         assert ran.stderr == "" if 2 in closed else "no values" in line(ran)
 
 
-def test_a_reader_that_goes_away_is_no_error(home: Path) -> None:
+def test_a_reader_that_goes_away_ends_it_in_silence(home: Path) -> None:
     lattice(home, "queue", "offer", "t", input="a line that is long enough\n" * 20_000)
     process = subprocess.Popen(
         [*COMMAND, "queue", "range", "t"],
@@ -374,7 +371,7 @@ def test_a_reader_that_goes_away_is_no_error(home: Path) -> None:
     pipe(process.stdout).close()
     assert pipe(process.stderr).read() == ""
     pipe(process.stderr).close()
-    assert process.wait(PATIENCE_S) == 0
+    assert process.wait(PATIENCE_S) == 141
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")

@@ -17,10 +17,9 @@ from typing import IO, Any
 
 import pytest
 
-from datalattice.cli.folder import write_key
 from datalattice.cli.main import run
-from datalattice.cli.running import status_of
-from datalattice.client import connect
+from datalattice.cli.node.peers import status_of
+from datalattice.client import connect, write_key
 from datalattice.crypto import KeyPair
 
 PATIENCE_S = 50.0

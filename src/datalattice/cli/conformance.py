@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer.exceptions import Exit
 
-from datalattice.cli.folder import JsonOption
-from datalattice.cli.render import print_json, print_lines, progress_bars
+from datalattice.cli.command import Call, command
+from datalattice.cli.render import Result, is_json, print_lines
 
 if TYPE_CHECKING:
     from datalattice.conformance import Failure, FileReport
@@ -25,7 +24,8 @@ PathsArgument = Annotated[
 ]
 
 
-def conformance(paths: PathsArgument, json: JsonOption = False) -> None:
+@command(None, "conformance")
+def conformance(call: Call, paths: PathsArgument) -> Result:
     """Run golden vector files: a check of this installation, or of a port of the format.
 
     Prints a line for each file, then the totals; failing vectors are listed on standard error.
@@ -36,24 +36,20 @@ def conformance(paths: PathsArgument, json: JsonOption = False) -> None:
 
     reports: list[FileReport] = []
     files = list_files(paths)
-    with progress_bars(quiet=json) as bars:
-        bar = bars.add("vector files", len(files))
-        for file in files:
-            report = run_file(file)
-            reports.append(report)
-            if not json:
-                _print_report(report)
-            bar.advance()
-    passed, failed, skipped = (
-        sum(getattr(report, name) for report in reports) for name in ("passed", "failed", "skipped")
-    )
-    if json:
-        totals = {"passed": passed, "failed": failed, "skipped": skipped}
-        print_json({"files": [_document(report) for report in reports], **totals})
-    else:
-        print_lines([f"{passed} passed, {failed} failed, {skipped} skipped"])
-    if failed:
-        raise Exit(EXIT_FAILED)
+    bar = call.bar("vector files", len(files))
+    for file in files:
+        report = run_file(file)
+        reports.append(report)
+        if not is_json():
+            _print_report(report)
+        bar.advance()
+    totals = {
+        name: sum(getattr(report, name) for report in reports)
+        for name in ("passed", "failed", "skipped")
+    }
+    line = ", ".join(f"{count} {name}" for name, count in totals.items())
+    document = {"files": [_document(report) for report in reports], **totals}
+    return Result(document, [line], EXIT_FAILED if totals["failed"] else 0)
 
 
 def _print_report(report: FileReport) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final, TextIO
 
 import typer
-from typer.exceptions import Exit
 
 from datalattice.cells import (
     Index,
-    Value,
     decode,
     decode_message,
     encode_message,
@@ -23,25 +23,18 @@ from datalattice.cells import (
     read_json,
     to_text,
 )
-from datalattice.cli.folder import (
-    DirOption,
-    JsonOption,
-    WithLocalOption,
-    existing_folder,
-    folder_of,
-)
-from datalattice.cli.get import count_of, kind_of
-from datalattice.cli.imported import tell_imported
+from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.disk.archive import imported
+from datalattice.cli.paths.get import count_of, kind_of
+from datalattice.cli.paths.past import WithLocalOption, leaving
 from datalattice.cli.render import (
-    print_json_list,
-    print_lines,
+    Records,
+    Result,
+    pair_lines,
     print_notice,
-    print_pairs,
-    progress_bars,
-    show,
 )
-from datalattice.cli.running import size_text
-from datalattice.client import root_named
+from datalattice.cli.units import size_text
+from datalattice.client import Folder
 from datalattice.client.replicas import taking
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
 from datalattice.store import CellStore
@@ -57,7 +50,7 @@ FAULTS_SHOWN: Final = 20
 
 FileArgument = Annotated[Path, typer.Argument(help="The Etch file.")]
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to this file, not standard output.")
+    Path | None, typer.Option("--output", help="Write to this file, not standard output.")
 ]
 CellsOption = Annotated[
     Path | None,
@@ -66,7 +59,7 @@ CellsOption = Annotated[
 
 
 @contextmanager
-def _output(path: Path | None) -> Iterator[None]:
+def _redirected(path: Path | None) -> Iterator[None]:
     """Send what is printed to a file."""
     if path is None:
         yield
@@ -95,12 +88,11 @@ def _open(path: Path) -> EtchStore:
     return EtchStore.open(path, read_only=True)
 
 
-@app.command("info")
-def info(file: FileArgument, output: OutputOption = None, json: JsonOption = False) -> None:
+@command(app, "info")
+def info(call: Call, file: FileArgument, output: OutputOption = None) -> Result:
     """Print what the file is: version, data length, and its root."""
-    with _open(file) as store, _output(output):
-        document = _info(store)
-        show(json, document, lambda: print_pairs(document))
+    call.enter(_redirected(output))
+    return Result(_info(call.enter(_open(file))))
 
 
 def _info(store: EtchStore) -> dict[str, Any]:
@@ -124,26 +116,24 @@ def _info(store: EtchStore) -> dict[str, Any]:
     return document
 
 
-@app.command("dump")
+@command(app, "dump")
 def dump(
+    call: Call,
     file: FileArgument,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Records at most.")] = None,
     output: OutputOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Records:
     """Print every record in the order of the index, as CSV: hash, kind, memory size, encoding."""
-    with _open(file) as store, _output(output):
-        rows = (
-            _row(record)
-            for number, record in enumerate(store.file.records())
-            if limit is None or number < limit
-        )
-        if json:
-            print_json_list(rows)
-            return
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        for row in rows:
-            writer.writerow((row["hash"], row["kind"], row["memory_size"], row["encoding"]))
+    store = call.enter(_open(file))
+    call.enter(_redirected(output))
+    return Records(map(_row, islice(store.file.records(), limit)), dict, _csv_line)
+
+
+def _csv_line(row: dict[str, Any]) -> str:
+    line = io.StringIO()
+    fields = (row["hash"], row["kind"], row["memory_size"], row["encoding"])
+    csv.writer(line, lineterminator="").writerow(fields)
+    return line.getvalue()
 
 
 def _row(record: EtchRecord) -> dict[str, Any]:
@@ -161,31 +151,33 @@ def _row(record: EtchRecord) -> dict[str, Any]:
     }
 
 
-@app.command("read")
+@command(app, "read")
 def read(
+    call: Call,
     file: FileArgument,
     hash: Annotated[list[str], typer.Argument(help="Hashes of values, 64 hex digits each.")],
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Characters of each value at most.")
     ] = None,
     output: OutputOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Records:
     """Print values in their printed form, one a line; an empty line for one that is not here."""
     wanted = [_hash(text) for text in hash]
-    with _open(file) as store, _output(output):
-        documents = []
-        for one in wanted:
-            text = to_text(store.load(one))[:limit] if store.has(one) else None
-            documents.append({"hash": one.hex(), "value": text})
-            if not json:
-                print_lines([text or ""])
-        if json:
-            print_json_list(documents)
+    store = call.enter(_open(file))
+    call.enter(_redirected(output))
+    documents = (
+        {
+            "hash": one.hex(),
+            "value": to_text(store.load(one))[:limit] if store.has(one) else None,
+        }
+        for one in wanted
+    )
+    return Records(documents, dict, lambda one: one["value"] or "")
 
 
-@app.command("write")
+@command(app, "write")
 def write(
+    call: Call,
     file: FileArgument,
     text: Annotated[
         str | None,
@@ -195,8 +187,7 @@ def write(
         Path | None, typer.Option("--from", help="A file of JSON (marks as in `lattice put`).")
     ] = None,
     root: Annotated[bool, typer.Option("--root", help="Make it the root.")] = False,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Store a value and all below it, and print its hash. The file is made when needed."""
     if (text is None) == (source is None):
         raise UsageError("give the value with --text, or a file of JSON with --from")
@@ -210,29 +201,21 @@ def write(
             assert source is not None
             with source.open("rb") as stream:
                 value = read_json(stream, stage=store.put)
-        hash = _persist(store, value, root)
-    document = {"hash": hash.hex()}
-    show(json, document, lambda: print_lines([document["hash"]]))
+        hash = store.commit(value).root_hash if root else store.persist(value)
+    return Result({"hash": hash.hex()}, [hash.hex()])
 
 
-def _persist(store: EtchStore, value: Value, root: bool) -> bytes:
-    if root:
-        return store.commit(value).root_hash
-    return store.persist(value)
-
-
-@app.command("validate")
+@command(app, "validate")
 def validate(
+    call: Call,
     file: FileArgument,
     limit: Annotated[
         int, typer.Option("--max", "-m", min=1, help="Faults printed at most.")
     ] = FAULTS_SHOWN,
     output: OutputOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Check every byte of the data; exit code 1 when something is wrong."""
-    with progress_bars(quiet=json) as bars:
-        report = check_etch(file, progress=bars.add(f"check {file}").to)
+    report = check_etch(file, progress=call.bar(f"check {file}").to)
     document: dict[str, Any] = {
         "clean": report.is_clean,
         "faults": [
@@ -249,27 +232,23 @@ def validate(
         "bytes_per_cell": report.length / report.cells if report.cells else 0,
         "statuses": dict(report.statuses),
     }
-    with _output(output):
-        if json:
-            show(True, document, lambda: None)
-        else:
-            print_lines(str(fault) for fault in report.faults[:limit])
-            if report.fault_count > limit:
-                print_lines([f"... and {report.fault_count - limit} more faults"])
-            shown = {name: document[name] for name in list(document)[2:-1]}
-            print_pairs({**shown, **{f"cells {k}": v for k, v in report.statuses.items()}})
-            print_lines(["clean" if report.is_clean else "damaged"])
-    if not report.is_clean:
-        raise Exit(EXIT_FAILED)
+    lines = [str(fault) for fault in report.faults[:limit]]
+    if report.fault_count > limit:
+        lines.append(f"... and {report.fault_count - limit} more faults")
+    shown = {name: document[name] for name in list(document)[2:-1]}
+    lines += pair_lines({**shown, **{f"cells {k}": v for k, v in report.statuses.items()}})
+    lines.append("clean" if report.is_clean else "damaged")
+    call.enter(_redirected(output))
+    return Result(document, lines, 0 if report.is_clean else EXIT_FAILED)
 
 
-@app.command("clear")
-def clear(file: FileArgument, json: JsonOption = False) -> None:
+@command(app, "clear")
+def clear(call: Call, file: FileArgument) -> Result:
     """Set the root to nil. Nothing is given back until `lattice etch gc`."""
     _need_file(file)
     with EtchStore.open(file) as store:
         store.commit(None)
-    show(json, {"root": None}, lambda: print_lines(["the root is nil"]))
+    return Result({"root": None}, ["the root is nil"])
 
 
 def _need_file(file: Path) -> None:
@@ -277,55 +256,47 @@ def _need_file(file: Path) -> None:
         raise UsageError(f"{file}: there is no such file")
 
 
-@app.command("gc")
+@command(app, "gc")
 def gc(
+    call: Call,
     file: FileArgument,
     pin: Annotated[
         list[str] | None, typer.Option("--pin", help="A cell to keep beside the root, by hash.")
     ] = None,
-    json: JsonOption = False,
-) -> None:
-    """Copy what the root and the pins reach to a new file, which takes the place of the old one."""
+) -> Result:
+    """Copy what the root and the pins reach to a new file, which replaces the old one."""
     pins = [_hash(text) for text in pin or []]
-    with progress_bars(quiet=json) as bars:
-        before, after = collect_etch(file, pins, progress=bars.add(f"collect {file}").to)
+    before, after = collect_etch(file, pins, progress=call.bar(f"collect {file}").to)
     document = {"before": before, "after": after, "freed": before - after}
-    shown = {name: size_text(count) for name, count in document.items()}
-    show(json, document, lambda: print_pairs(shown))
+    return Result(document, pair_lines({name: size_text(one) for name, one in document.items()}))
 
 
-@app.command("import")
+@command(app, "import", ANY)
 def import_(
+    call: Call,
     file: FileArgument,
     cells: CellsOption = None,
     pin: Annotated[
         str | None,
         typer.Option("--pin", help="Keep the root under this name; do not merge it."),
     ] = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Take the root of an Etch file, and all below it, into the node's folder.
 
     It is merged into the root like the state of a peer. Exit code 1 when parts are left out:
     as `lattice disk import --merge`. No node may run.
     """
-    with _open(file) as etch, progress_bars(quiet=json) as bars:
+    with _open(file) as etch:
         hash = etch.root_hash()
         if hash is None:
             raise UsageError(f"{file}: no root was ever set")
         if cells is not None:
             cells.write_bytes(encode_message(etch.root()))
-            document: dict[str, Any] = {"hash": hash.hex(), "cells": str(cells)}
-            show(json, document, lambda: print_pairs(document))
-            return
-        document = _into_folder(etch, pin, dir, bars.add(f"import {file}").to)
-    tell_imported(document, json=json)
+            return Result({"hash": hash.hex(), "cells": str(cells)})
+        return imported(_into_folder(etch, pin, call.folder, call.bar(f"import {file}").to))
 
 
-def _into_folder(
-    etch: EtchStore, pin: str | None, dir: Path | None, progress: Any
-) -> dict[str, Any]:
+def _into_folder(etch: EtchStore, pin: str | None, folder: Folder, progress: Any) -> dict[str, Any]:
     from datalattice.client.replicas import import_into
 
     if pin is None and not isinstance(etch.root(), Index):
@@ -333,7 +304,6 @@ def _into_folder(
             f"the root of {etch.path} is a {kind_of(etch.root())}, and that of a node is an index "
             "of sections; keep it under a name with --pin NAME"
         )
-    folder = folder_of(dir)
     with CellStore.open(folder.store_path) as store:
         done = import_into(
             store,
@@ -351,60 +321,44 @@ def _into_folder(
     return {**head, **done}
 
 
-@app.command("export")
+@command(app, "export", ANY)
 def export(
+    call: Call,
     file: FileArgument,
     cells: CellsOption = None,
     ref: Annotated[
-        str, typer.Option("--ref", help="Which root: HEAD, HEAD~2, a pin, a hash, or @TIME.")
+        str, typer.Option("--ref", help="Which root: HEAD, HEAD~2, a pin, a hash, or a time.")
     ] = "HEAD",
     with_local: WithLocalOption = False,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Write the root of the node's folder, and all below it, to a new Etch file."""
     if file.exists():
         raise UsageError(f"{file} is there already; name a new file")
     if cells is not None:
         value = decode_message(cells.read_bytes(), limit=sys.maxsize)
         with EtchStore.open(file) as etch:
-            document: dict[str, Any] = {"hash": etch.commit(value).root_hash.hex()}
-        show(json, document, lambda: print_pairs(document))
-        return
-    document = _from_folder(file, ref, dir, json, with_local=with_local)
-    show(json, document, lambda: print_pairs(document))
+            return Result({"hash": etch.commit(value).root_hash.hex()})
+    store = call.store()
+    (top,) = call.named(store, ref)
+    hash, made = leaving(store, top, with_local=with_local)
+    bar = call.bar(f"export {file}")
+    done = 0
 
+    def fetch(hash: bytes) -> bytes:
+        nonlocal done
+        found = made.get(hash) or store.get_encoding(hash)
+        if found is None:
+            raise MissingData([hash])
+        done += 1
+        if done % 1_000 == 0:
+            bar.to(done)
+        return found
 
-def _from_folder(
-    file: Path, ref: str, dir: Path | None, json: bool, *, with_local: bool
-) -> dict[str, Any]:
-    from datalattice.cli import past
-
-    folder = existing_folder(dir)
-    with (
-        past.reading_past(folder) as store,
-        past.kept(store, ref),
-        progress_bars(quiet=json) as bars,
-    ):
-        hash, made = past.leaving(store, root_named(store, ref), with_local=with_local)
-        bar = bars.add(f"export {file}")
-        done = 0
-
-        def fetch(hash: bytes) -> bytes:
-            nonlocal done
-            found = made.get(hash) or store.get_encoding(hash)
-            if found is None:
-                raise MissingData([hash])
-            done += 1
-            if done % 1_000 == 0:
-                bar.to(done)
-            return found
-
-        try:
-            with EtchStore.open(file) as etch:
-                new = etch.set_root(hash, fetch)
-        except DataLatticeError:
-            file.unlink(missing_ok=True)
-            print_notice(f"{file} was not written")
-            raise
-    return {"hash": hash.hex(), "new_cells": new, "bytes": file.stat().st_size}
+    try:
+        with EtchStore.open(file) as etch:
+            new = etch.set_root(hash, fetch)
+    except DataLatticeError:
+        file.unlink(missing_ok=True)
+        print_notice(f"{file} was not written")
+        raise
+    return Result({"hash": hash.hex(), "new_cells": new, "bytes": file.stat().st_size})

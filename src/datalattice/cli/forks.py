@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.exceptions import Exit
 
 from datalattice.apps.queue import (
     QueueState,
@@ -21,22 +19,20 @@ from datalattice.apps.queue import (
     read_state,
 )
 from datalattice.cells import ABSENT, Signed, Value, changes, value_hash
-from datalattice.cli.folder import DirOption, JsonOption, existing_folder, read_keys_or_none
-from datalattice.cli.past import path_text
+from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.paths.past import path_text
 from datalattice.cli.render import (
+    Listing,
+    Records,
+    Result,
     counted,
+    is_json,
+    json_text,
+    pair_lines,
     print_error,
-    print_json_line,
-    print_lines,
-    print_notice,
-    print_pairs,
-    results,
-    show,
-    table,
 )
-from datalattice.cli.running import on_replica
 from datalattice.cli.values import value_json, value_text
-from datalattice.client import open_reader
+from datalattice.client import open_reader, read_keys_or_none
 from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
 from datalattice.lattice import LOG_BRANCH, MergeContext, get_in
@@ -111,48 +107,46 @@ class _Forks:
             yield from changes(slot.value, record.loser.value)
 
 
-@contextmanager
-def _reading(dir: Path | None) -> Iterator[_Forks]:
-    folder = existing_folder(dir)
+def _forks(call: Call) -> _Forks:
+    folder = call.existing
     keys = read_keys_or_none(folder)
     context = MergeContext() if keys is None else keys.context()
-    with open_reader(folder) as store:
-        root = store.root()
-        found: dict[bytes, ForkRecord] = {}
-        if keys is not None:
-            found, _ = stored_forks(root, keys.identity.public_key)
-        records = sorted(found.values(), key=lambda one: (one.seen_ms, one.id))
-        yield _Forks(root, records, context)
+    store = call.enter(open_reader(folder))
+    root = store.root()
+    found: dict[bytes, ForkRecord] = {}
+    if keys is not None:
+        found, _ = stored_forks(root, keys.identity.public_key)
+    records = sorted(found.values(), key=lambda one: (one.seen_ms, one.id))
+    return _Forks(root, records, context)
 
 
-@app.command("list")
-def list_forks(dir: DirOption = None, json: JsonOption = False) -> None:
+@command(app, "list", ANY)
+def list_forks(call: Call) -> Result:
     """List the branches that are kept here as evidence, the oldest first."""
-    with _reading(dir) as forks:
-        rows = [_document(forks, one) for one in forks.records]
-    show(json, rows, lambda: _print_list(rows))
+    forks = _forks(call)
+    rows = [_document(forks, one) for one in forks.records]
+    if not rows:
+        return Result(rows, [], notices=["no forks are open here"])
+    columns = ("id", "owner", "slot", "kind", "since", "not here", "next")
+    return Result(rows, [Listing(columns, map(_list_row, rows))])
 
 
-@app.command("show")
-def show_fork(id: IdArgument, dir: DirOption = None, json: JsonOption = False) -> None:
+@command(app, "show", ANY)
+def show_fork(call: Call, id: IdArgument) -> Result:
     """Compare a kept branch with the value in its slot, and name the ways to resolve it."""
-    with _reading(dir) as forks:
-        record = forks.find(id)
-        document = _document(forks, record)
-        document["differences"] = [
-            {
-                "path": [value_json(key) for key in path],
-                "text": path_text(path),
-                "here": None if here is ABSENT else value_json(here),
-                "branch": None if branch is ABSENT else value_json(branch),
-            }
-            for path, here, branch in _first_differences(forks, record)
-        ]
-    show(json, document, lambda: _print_fork(document))
+    forks = _forks(call)
+    record = forks.find(id)
+    document = _document(forks, record)
+    document["differences"] = [
+        {"text": path_text(difference[0]), **_difference(difference)}
+        for difference in _first_differences(forks, record)
+    ]
+    return Result(document, _fork_lines(document))
 
 
-@app.command("resolve")
+@command(app, "resolve", ("dir", "offline"))
 def resolve(
+    call: Call,
     id: IdArgument,
     append: Annotated[
         bool,
@@ -165,9 +159,7 @@ def resolve(
     drop: Annotated[
         bool, typer.Option("--drop", help="Forget the branch here; it does not come back.")
     ] = False,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result | Records:
     """Put the records of a lost branch back, print them, or let the branch go.
 
     Works through the running node, or without one. To append takes a key of the owner.
@@ -177,51 +169,44 @@ def resolve(
     chosen = [name for name, on in (("append", append), ("export", export), ("drop", drop)) if on]
     if len(chosen) != 1:
         raise UsageError("choose one of --append, --export and --drop")
-    with _reading(dir) as forks:
-        record = forks.find(id)
-        if export:
-            _export(forks, record)
-            return
+    forks = _forks(call)
+    record = forks.find(id)
+    if export:
+        if record.loser is None:
+            raise UsageError("this branch was too large to be kept: only its signature is here")
+        return Records(_exported(forks, record), dict, json_text, is_live=True)
     action, full = chosen[0], record.id.hex()
-    document = on_replica(
-        existing_folder(dir),
+    document = call.on_replica(
         "forks.resolve",
         {"id": full, "action": action},
         lambda replica: resolve_fork(replica, full, action, SystemClock()),
         fenced=append,
     )
-    show(json, document, lambda: _print_resolved(document))
+    return Result(document, _resolved_lines(document))
 
 
-@app.command("export")
+@command(app, "export", ANY)
 def export_proof(
-    id: IdArgument,
-    file: Annotated[Path, typer.Argument(help="The new file.")],
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Write a proof that the owner signed both: for anybody, without a store or a network."""
+    call: Call, id: IdArgument, file: Annotated[Path, typer.Argument(help="The new file.")]
+) -> Result:
+    """Write a proof that the owner signed both: for anyone, without a store or a network."""
     if file.exists():
         raise UsageError(f"{file} is there already; name a new file")
-    folder = existing_folder(dir)
-    with _reading(dir) as forks, open_reader(folder) as store:
-        record = forks.find(id)
-        slot = forks.slot_of(record)
-        if record.loser is None or slot is None:
-            raise UsageError(
-                "this branch was too large to be kept: its signature alone proves no fork"
-            )
-        data = write_proof(record.path, record.owner, slot, record.loser, store.get_encodings)
+    forks, store = _forks(call), call.enter(open_reader(call.existing))
+    record = forks.find(id)
+    slot = forks.slot_of(record)
+    if record.loser is None or slot is None:
+        raise UsageError("this branch was too large to be kept: its signature alone proves no fork")
+    data = write_proof(record.path, record.owner, slot, record.loser, store.get_encodings)
     file.write_bytes(data)
-    document = {"id": record.id.hex(), "file": str(file), "bytes": len(data)}
-    show(json, document, lambda: print_pairs(document))
+    return Result({"id": record.id.hex(), "file": str(file), "bytes": len(data)})
 
 
-@app.command("verify")
+@command(app, "verify")
 def verify(
+    call: Call,
     file: Annotated[Path, typer.Argument(help="A proof that `lattice forks export` wrote.")],
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Check a proof by itself: FORK (exit code 0), CHAIN (1), which proves nothing, INVALID (2).
 
     Exit code 3: there is no such file, or it cannot be read.
@@ -230,8 +215,8 @@ def verify(
         with file.open("rb") as source:
             data = source.read(MESSAGE_BYTES_MAX + 1)
     except OSError as error:
-        print_error(f"{file}: {error.strerror or error}", "system", json)
-        raise Exit(EXIT_UNREADABLE) from None
+        print_error(f"{file}: {error.strerror or error}", "system", is_json())
+        raise typer.Exit(EXIT_UNREADABLE) from None
     found = check_proof(data)
     document = {
         "verdict": found.kind,
@@ -240,8 +225,7 @@ def verify(
         "path": [value_json(key) for key in found.path],
         "cells": [hash.hex() for hash in found.hashes],
     }
-    show(json, document, lambda: print_lines(_verdict_lines(document)))
-    raise Exit(_VERDICT_CODES[found.kind])
+    return Result(document, _verdict_lines(document), _VERDICT_CODES[found.kind])
 
 
 def _verdict_lines(document: dict[str, Any]) -> Iterator[str]:
@@ -317,58 +301,44 @@ def _first_differences(
     return islice(forks.differences(record), DIFFERENCES_MAX)
 
 
-def _export(forks: _Forks, record: ForkRecord) -> None:
-    if record.loser is None:
-        raise UsageError("this branch was too large to be kept: only its signature is here")
+def _difference(found: tuple[tuple[Value, ...], Value, Value]) -> dict[str, object]:
+    path, here, branch = found
+    return {
+        "path": [value_json(key) for key in path],
+        "here": None if here is ABSENT else value_json(here),
+        "branch": None if branch is ABSENT else value_json(branch),
+    }
+
+
+def _exported(forks: _Forks, record: ForkRecord) -> Iterator[dict[str, object]]:
+    """Yield what a branch has: the records of a log, else what differs."""
     for log, branch in record.log_branches():
         for at, entry in enumerate(branch.tail()):
-            print_json_line(
-                {
-                    "topic": value_json(log.topic),
-                    "partition": value_json(log.partition),
-                    "offset": branch.first + at,
-                    "key": value_json(entry_key(entry)),
-                    "value": value_json(entry_value(entry)),
-                    "time": entry_stamp_ms(entry),
-                    "headers": value_json(entry_headers(entry)) or None,
-                }
-            )
-    if record.branch == LOG_BRANCH:
-        return
-    for path, here, other in forks.differences(record):
-        print_json_line(
-            {
-                "path": [value_json(key) for key in path],
-                "here": None if here is ABSENT else value_json(here),
-                "branch": None if other is ABSENT else value_json(other),
+            yield {
+                "topic": value_json(log.topic),
+                "partition": value_json(log.partition),
+                "offset": branch.first + at,
+                "key": value_json(entry_key(entry)),
+                "value": value_json(entry_value(entry)),
+                "time": entry_stamp_ms(entry),
+                "headers": value_json(entry_headers(entry)) or None,
             }
-        )
+    if record.branch != LOG_BRANCH:
+        yield from map(_difference, forks.differences(record))
 
 
 # --- text -----------------------------------------------------------------------------------------
 
 
-def _print_list(rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        print_notice("no forks are open here")
-        return
-    columns = ("id", "owner", "slot", "kind", "since", "not here", "next")
-    results().print(
-        table(
-            columns,
-            [
-                (
-                    row["id"][:ID_SHOWN],
-                    row["owner"][:OWNER_SHOWN] + (" (own)" if row["mine"] else ""),
-                    row["section"],
-                    row["kind"],
-                    row["seen"],
-                    _lost_text(row),
-                    row["next"],
-                )
-                for row in rows
-            ],
-        )
+def _list_row(row: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        row["id"][:ID_SHOWN],
+        row["owner"][:OWNER_SHOWN] + (" (own)" if row["mine"] else ""),
+        row["section"],
+        row["kind"],
+        row["seen"],
+        _lost_text(row),
+        row["next"],
     )
 
 
@@ -386,22 +356,21 @@ def _name(log: dict[str, Any]) -> str:
     return f"{log['topic']}/{log['partition']}"
 
 
-def _print_fork(document: dict[str, Any]) -> None:
+def _fork_lines(document: dict[str, Any]) -> Iterator[str]:
     owner = document["owner"] + (" (your key)" if document["mine"] else "")
     what = "histories" if document["kind"] == LOG_BRANCH else "values"
-    print_lines([f"{owner} signed two {what} in {document['section']}, seen {document['seen']}."])
+    yield f"{owner} signed two {what} in {document['section']}, seen {document['seen']}."
     for log in document["logs"]:
-        first, lines = log["first"], [f"{_name(log)}: the two agree before offset {log['first']}."]
+        first = log["first"]
+        yield f"{_name(log)}: the two agree before offset {first}."
         for where, end, ms in (
             ("in the log ", log["here_end"], log["here_ms"]),
             ("not in it  ", log["end"], log["branch_ms"]),
         ):
-            offsets = f"offsets {first} to {end - 1}"
-            lines.append(f"  {where}   {offsets}, last write {time_text(ms)}")
-        print_lines(lines)
+            yield f"  {where}   offsets {first} to {end - 1}, last write {time_text(ms)}"
     if document["kind"] != LOG_BRANCH:
-        print_lines(f"  differs: {one['text']}" for one in document["differences"])
-    print_pairs(
+        yield from (f"  differs: {one['text']}" for one in document["differences"])
+    yield from pair_lines(
         {
             "cell here": document["here"],
             "cell of the branch": document["branch"] or "not kept",
@@ -410,16 +379,14 @@ def _print_fork(document: dict[str, Any]) -> None:
     )
 
 
-def _print_resolved(document: dict[str, Any]) -> None:
-    lines = []
+def _resolved_lines(document: dict[str, Any]) -> Iterator[str]:
     for one in document["appended"]:
         name = _name(one)
         if not one["count"]:
-            lines.append(f"{name}: they were appended before")
+            yield f"{name}: they were appended before"
             continue
         last = one["offset"] + one["count"] - 1
         records = counted(one["count"], "record")
-        place = f"offset {last}" if one["count"] == 1 else f"offsets {one['offset']} to {last}"
-        lines.append(f"{name}: appended {records} at {place}")
-    lines.append("evidence removed" if document["removed"] else "the evidence is still kept")
-    print_lines(lines)
+        offsets = f"offset {last}" if one["count"] == 1 else f"offsets {one['offset']} to {last}"
+        yield f"{name}: appended {records} at {offsets}"
+    yield "evidence removed" if document["removed"] else "the evidence is still kept"

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from datalattice.cli.folder import DirOption, JsonOption, existing_folder
-from datalattice.cli.garbage import collected
-from datalattice.cli.render import print_lines, print_pairs, results, show, table
-from datalattice.cli.running import on_replica, size_text
+from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.disk.garbage import collected
+from datalattice.cli.render import Listing, Result, pair_lines
+from datalattice.cli.units import size_text
+from datalattice.client import owners_in
 
 if TYPE_CHECKING:
     from datalattice.sync import LatticeReplica
 
-app = typer.Typer(
-    help="Whose data this node takes, and how much of it: show and change.",
-    invoke_without_command=True,
-)
+app = typer.Typer(help="Whose data this node takes, and how much of it: show and change.")
 
 SETTINGS: Final = (
     "sections",
@@ -32,45 +31,46 @@ SETTINGS: Final = (
 """The settings of the policy, in the order in which they are printed."""
 
 OwnerArgument = Annotated[
-    str, typer.Argument(help="A public key of 64 hex digits, or a DID.", metavar="OWNER")
+    str,
+    typer.Argument(
+        help="A public key in hex, 4 or more of its first digits, a local name, or a DID.",
+        metavar="OWNER",
+    ),
 ]
+KEY_DIGITS: Final = 64
+"""Hex digits of a public key."""
+
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 
 
-@app.callback()
-def hosting(context: typer.Context, dir: DirOption = None, json: JsonOption = False) -> None:
+@command(app, "show", ANY)
+def hosting(call: Call) -> Result:
     """Show the policy, what was decided about owners, and what they use.
 
     The policy is the table `[hosting]` of node.toml; decisions are kept with the store and take
     effect at once. Works through the running node, or without one.
     """
-    if context.invoked_subcommand is None:
-        from datalattice.node import hosting_document
+    from datalattice.node import hosting_document
 
-        folder = existing_folder(dir)
-        document = on_replica(folder, "hosting.show", {}, hosting_document)
-        show(json, document, lambda: _print_hosting(document))
+    document = call.on_replica("hosting.show", {}, hosting_document)
+    return Result(document, _hosting_lines(document))
 
 
-@app.command("allow")
-def allow(owner: OwnerArgument, dir: DirOption = None, json: JsonOption = False) -> None:
+@command(app, "allow", ANY)
+def allow(call: Call, owner: OwnerArgument) -> Result:
     """Take the data of an owner without limits."""
-    _decide(dir, json, "allow", owner)
+    return _decide(call, "allow", owner)
 
 
-@app.command("refuse")
-def refuse(
-    owner: OwnerArgument,
-    reason: ReasonOption = "",
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+@command(app, "refuse", ANY)
+def refuse(call: Call, owner: OwnerArgument, reason: ReasonOption = "") -> Result:
     """Take nothing more of an owner; what is here leaves the root with `lattice forget`."""
-    _decide(dir, json, "refuse", owner, reason=reason)
+    return _decide(call, "refuse", owner, reason=reason)
 
 
-@app.command("limit")
+@command(app, "limit", ANY)
 def limit(
+    call: Call,
     owner: OwnerArgument,
     size: Annotated[
         str,
@@ -78,22 +78,23 @@ def limit(
             help='Bytes, or a size such as "64 MB"; "default": as for others.', metavar="SIZE"
         ),
     ],
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Let an owner have so much room here, over all sections."""
     from datalattice.client.settings import parse_size
 
     number = int(size) if size.isdecimal() else size
-    _decide(dir, json, "limit", owner, limit=None if size == "default" else parse_size(number))
+    return _decide(call, "limit", owner, limit=None if size == "default" else parse_size(number))
 
 
-def host(owner: OwnerArgument, dir: DirOption = None, json: JsonOption = False) -> None:
+@command(None, "host", ANY)
+def host(call: Call, owner: OwnerArgument) -> Result:
     """Take the data of an owner again that was forgotten or refused; peers bring it back."""
-    _decide(dir, json, "host", owner)
+    return _decide(call, "host", owner)
 
 
+@command(None, "forget", ANY)
 def forget(
+    call: Call,
     owner: OwnerArgument,
     section: Annotated[
         str | None, typer.Option("--section", help="Only this section, such as queue.")
@@ -105,9 +106,7 @@ def forget(
         bool, typer.Option("--now", help="Collect garbage at once; else the next collection frees.")
     ] = False,
     reason: ReasonOption = "",
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Remove the data of an owner from this node, and take no more of it.
 
     Peers keep theirs. `lattice host OWNER` ends it, and the data comes back. Pins, leases and
@@ -115,7 +114,7 @@ def forget(
     """
     from datalattice.node import refuse_for_good
 
-    folder = existing_folder(dir)
+    owner = _owner_text(call, owner)
 
     def alone(replica: LatticeReplica) -> dict[str, object]:
         document = refuse_for_good(replica, owner, section, own=own, reason=reason)
@@ -123,25 +122,34 @@ def forget(
         return document
 
     arguments = {"owner": owner, "section": section, "own": own, "reason": reason}
-    document = on_replica(folder, "owner.forget", arguments, alone)
+    document = call.on_replica("owner.forget", arguments, alone)
     if now:
-        document["collected"] = collected(folder, quiet=json)
-    show(json, document, lambda: _print_forgotten(document))
+        document["collected"] = collected(call)
+    return Result(document, pair_lines(_forgotten(document)))
 
 
-def _decide(dir: Any, json: bool, rule: str, owner: str, **more: Any) -> None:
+def _owner_text(call: Call, owner: str) -> str:
+    """Return an owner as the node takes it: a key in hex, or a DID as it is."""
+    if owner.startswith("did:"):
+        return owner
+    known = owners_in(call.root()) if len(owner) < KEY_DIGITS else []
+    return call.owner_named(owner, known).hex()
+
+
+def _decide(call: Call, rule: str, owner: str, **more: Any) -> Result:
     from datalattice.node import decide, hosting_document
+
+    owner = _owner_text(call, owner)
 
     def alone(replica: LatticeReplica) -> dict[str, object]:
         decide(replica, rule, owner, **more)
         return hosting_document(replica)
 
-    arguments = {"rule": rule, "owner": owner, **more}
-    document = on_replica(existing_folder(dir), "hosting.decide", arguments, alone)
-    show(json, document, lambda: _print_decisions(document))
+    document = call.on_replica("hosting.decide", {"rule": rule, "owner": owner, **more}, alone)
+    return Result(document, map(_decision_text, document["decisions"]))
 
 
-def _print_hosting(document: dict[str, Any]) -> None:
+def _hosting_lines(document: dict[str, Any]) -> Iterator[str | Listing]:
     policy = dict(document["policy"])
     unsigned = policy.pop("unsigned")
     for name in ("allow", "refuse"):
@@ -154,7 +162,7 @@ def _print_hosting(document: dict[str, Any]) -> None:
     for section, rule in sorted(unsigned.items()):
         pairs[f"unsigned.{section}"] = f"{rule['from']}, {size_text(rule['strangers_bytes'])}"
     pairs["strangers use"] = size_text(document["strangers_bytes"])
-    print_pairs(pairs)
+    yield from pair_lines(pairs)
     if document["usage"]:
         rows = [
             (
@@ -166,13 +174,9 @@ def _print_hosting(document: dict[str, Any]) -> None:
             )
             for row in document["usage"]
         ]
-        results().print(table(("section", "owner", "bytes", "cells", "limited"), rows))
-    print_lines(f"over quota: {one}" for one in document["over_quota"])
-    _print_decisions(document)
-
-
-def _print_decisions(document: dict[str, Any]) -> None:
-    print_lines(_decision_text(one) for one in document["decisions"])
+        yield Listing(("section", "owner", "bytes", "cells", "limited"), rows)
+    yield from (f"over quota: {one}" for one in document["over_quota"])
+    yield from map(_decision_text, document["decisions"])
 
 
 def _decision_text(decision: dict[str, Any]) -> str:
@@ -189,7 +193,7 @@ def _decision_text(decision: dict[str, Any]) -> str:
     return "  ".join(words)
 
 
-def _print_forgotten(document: dict[str, Any]) -> None:
+def _forgotten(document: dict[str, Any]) -> dict[str, object]:
     pairs: dict[str, object] = {
         "forgotten": document["owner"],
         "sections": ", ".join(document["sections"]) or "nothing was here",
@@ -206,4 +210,4 @@ def _print_forgotten(document: dict[str, Any]) -> None:
     if collected is not None:
         freed = collected["bytes_before"] - collected["bytes_after"]
         pairs["given back"] = size_text(freed)
-    print_pairs(pairs)
+    return pairs

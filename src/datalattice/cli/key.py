@@ -1,4 +1,4 @@
-"""Commands `lattice key ...`: make and show key pairs."""
+"""Commands `lattice key ...` and `lattice init`: key pairs, and local names of owners."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from typing import Annotated, Final
 
 import typer
 
-from datalattice.cli.folder import DirOption, Folder, JsonOption, folder_of, read_key, write_key
-from datalattice.cli.render import print_lines, print_pairs, results, show, table
-from datalattice.client import OwnKeys, begin_folder, renew_identity
+from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.render import Listing, Result
+from datalattice.client import (
+    Folder,
+    OwnKeys,
+    begin_folder,
+    folder_of,
+    forget_name,
+    name_owner,
+    owners_in,
+    read_key,
+    read_names,
+    renew_identity,
+    write_key,
+)
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 
@@ -43,74 +55,92 @@ def _describe(path: Path, name: str, key_pair: KeyPair) -> dict[str, object]:
     return {"name": name, "public_key": key_pair.public_key.hex(), "file": str(path)}
 
 
-@app.command("new")
-def new(name: NameArgument = None, dir: DirOption = None, json: JsonOption = False) -> None:
+@command(app, "new", ANY)
+def new(call: Call, name: NameArgument = None) -> Result:
     """Make a key pair. A key that is there already is never replaced.
 
     Without a name it proves the node and owns its data; one with a name joins the keys of owners
     that the node writes for.
     """
-    folder = folder_of(dir)
-    path = folder.identity_path if name is None else _key_file(folder, name)
+    path = call.folder.identity_path if name is None else _key_file(call.folder, name)
     key_pair = KeyPair.generate()
     write_key(path, key_pair)
     made = _describe(path, name or "", key_pair)
-    show(
-        json,
-        made,
-        lambda: print_lines([f"public key  {made['public_key']}", f"file        {path}"]),
+    return Result(made, [f"public key  {made['public_key']}", f"file        {path}"])
+
+
+@command(app, "show", ANY)
+def show_key(call: Call, name: NameArgument = None) -> Result:
+    """Print a public key. The private part is never printed."""
+    path = call.folder.key_path if name is None else _key_file(call.folder, name)
+    return _public(path, name or "")
+
+
+@command(app, "list", ANY)
+def list_keys(call: Call) -> Result:
+    """List the identity of the node and the keys of the owners it writes for."""
+    folder = call.folder
+    paths = {"": folder.identity_path} if folder.identity_path.exists() else {}
+    paths.update((path.stem, path) for path in folder.named_key_paths())
+    found = [_describe(path, name, read_key(path)) for name, path in paths.items()]
+    if not found:
+        return Result([], [f"no keys in {folder.path}; make one with `lattice key new`"])
+    rows = [(one["name"] or "(identity)", one["public_key"], one["file"]) for one in found]
+    return Result(found, [Listing(("name", "public key", "file"), rows)])
+
+
+@command(app, "name", ANY)
+def name_key(
+    call: Call,
+    name: Annotated[str, typer.Argument(help="A local name, for this folder only.")],
+    key: Annotated[
+        str | None,
+        typer.Argument(help="The owner: a key in hex, 4 or more of its first digits, or a DID."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the name.")] = False,
+) -> Result:
+    """Give an owner a local name, which `--owner` and lists use. Peers never see it."""
+    if remove == (key is not None):
+        raise UsageError("give the owner's key, or --remove")
+    if key is None:
+        if not forget_name(call.folder, name):
+            raise UsageError(f"there is no name {name!r}; `lattice key names` lists them")
+        return Result({"removed": name}, [f"removed {name}"])
+    known = owners_in(call.root()) if call.folder.store_path.is_dir() else []
+    owner = call.owner_named(key, known)
+    name_owner(call.folder, name, owner)
+    return Result({"name": name, "public_key": owner.hex()}, [f"{name}  {owner.hex()}"])
+
+
+@command(app, "names", ANY)
+def names(call: Call) -> Result:
+    """List the local names of owners."""
+    found = sorted(read_names(call.folder).items())
+    return Result(
+        [{"name": name, "public_key": key.hex()} for name, key in found],
+        [Listing(("name", "public key"), [(name, key.hex()) for name, key in found])],
     )
 
 
-@app.command("show")
-def show_key(name: NameArgument = None, dir: DirOption = None, json: JsonOption = False) -> None:
-    """Print a public key. The private part is never printed."""
-    folder = folder_of(dir)
-    path = folder.key_path if name is None else _key_file(folder, name)
-    found = _describe(path, name or "", read_key(path))
-    show(json, found, lambda: print_lines([str(found["public_key"])]))
-
-
-@app.command("list")
-def list_keys(dir: DirOption = None, json: JsonOption = False) -> None:
-    """List the identity of the node and the keys of the owners it writes for."""
-    folder = folder_of(dir)
-    found = []
-    if folder.identity_path.exists():
-        found.append(_describe(folder.identity_path, "", read_key(folder.identity_path)))
-    found += [_describe(path, path.stem, read_key(path)) for path in folder.named_key_paths()]
-
-    def text() -> None:
-        if not found:
-            print_lines([f"no keys in {folder.path}; make one with `lattice key new`"])
-            return
-        rows = [
-            (entry["name"] or "(identity)", entry["public_key"], entry["file"]) for entry in found
-        ]
-        results().print(table(("name", "public key", "file"), rows))
-
-    show(json, found, text)
-
-
-@identity_app.command("show")
-def show_identity(dir: DirOption = None, json: JsonOption = False) -> None:
+@command(identity_app, "show", ANY)
+def show_identity(call: Call) -> Result:
     """Print the public key that this node proves to others: what they list in `allow`."""
-    path = folder_of(dir).identity_path
-    found = _describe(path, "", read_key(path))
-    show(json, found, lambda: print_lines([str(found["public_key"])]))
+    return _public(call.folder.identity_path, "")
 
 
-@identity_app.command("new")
-def new_identity(dir: DirOption = None, json: JsonOption = False) -> None:
+@command(identity_app, "new", ANY)
+def new_identity(call: Call) -> Result:
     """Make this folder another node, which writes for the same owners as before.
 
     For a copy of a folder whose original goes on running. What is the node's own is signed anew;
     a key that was identity and owner's key stays as `keys/owner.key`.
     """
-    _show_keys(json, renew_identity(folder_of(dir)))
+    return _both(renew_identity(call.folder))
 
 
+@command(None, "init")
 def init(
+    call: Call,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The new folder.")],
     owner_key: Annotated[
         Path | None,
@@ -119,19 +149,21 @@ def init(
             show_default=False,
         ),
     ] = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Make the keys of a new folder.
 
     Without an owner's key one key does both: it proves the node, and owns its data.
     """
     owner = None if owner_key is None else read_key(owner_key)
-    _show_keys(json, begin_folder(folder_of(directory), owner))
+    return _both(begin_folder(folder_of(directory), owner))
 
 
-def _show_keys(json: bool, keys: OwnKeys) -> None:
-    document = {
-        "identity": keys.identity.public_key.hex(),
-        "owner": keys.owner.public_key.hex(),
-    }
-    show(json, document, lambda: print_pairs(document))
+def _public(path: Path, name: str) -> Result:
+    found = _describe(path, name, read_key(path))
+    return Result(found, [str(found["public_key"])])
+
+
+def _both(keys: OwnKeys) -> Result:
+    return Result(
+        {"identity": keys.identity.public_key.hex(), "owner": keys.owner.public_key.hex()}
+    )

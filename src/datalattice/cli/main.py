@@ -1,9 +1,11 @@
 """Main: the command `lattice`, its groups, and the one place where errors become exit codes.
 
-Exit codes: 0 done; 1 failed (a store, a peer, a check that does not hold); 2 the call was wrong (an
-option, a key, a folder); 70 a fault of this program; 75 not now, the same command may succeed later
-(the store is locked, a peer is away); 77 not allowed; 130 interrupted (Ctrl-C); 143 ended by
-SIGTERM.
+Exit codes: 0 done; 1 failed, absent (`db get` of no key), or a check that does not hold; 2 the call
+was wrong (an option, a key, a folder); 70 a fault of this program; 75 not now, the same command may
+succeed later (the store is locked, a peer is away); 77 not allowed; 130 interrupted (Ctrl-C);
+141 closed pipe, silent; 143 ended by SIGTERM.
+
+Source: docs/cli.md "Exit codes"
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from copy import copy
 from functools import cache, partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -29,11 +32,13 @@ from typer.main import get_command, get_command_name, get_group
 from typer.models import CommandInfo
 
 from datalattice.cli import missing_package
-from datalattice.cli.offline import OFFLINE_COMMANDS, offline_option
-from datalattice.cli.render import print_error, print_notice
+from datalattice.cli.command import SHARED_FLAGS, SHARED_VALUES, prepared
+from datalattice.cli.render import print_error, print_notice, use_form
 from datalattice.errors import (
     DataLatticeError,
     IdentityCloned,
+    NoSuchPath,
+    NotADirectory,
     StoreLocked,
     Unauthorized,
     Unavailable,
@@ -47,6 +52,7 @@ EXIT_FAULT: Final = 70
 EXIT_NOT_NOW: Final = 75
 EXIT_NOT_ALLOWED: Final = 77
 EXIT_INTERRUPTED: Final = 130
+EXIT_PIPE_CLOSED: Final = 141
 EXIT_TERMINATED: Final = 143
 
 INTEGER_DIGITS_MAX: Final = 10_000
@@ -56,8 +62,9 @@ DEBUG_VARIABLE: Final = "DATALATTICE_DEBUG"
 
 _EPILOG: Final = (
     "Exit codes: 0 done, 1 failed, 2 the call was wrong, 70 a fault of this program, 75 not now, "
-    "try again, 77 not allowed, 130 interrupted, 143 told to end. "
-    f"With {DEBUG_VARIABLE}=1 errors print where they came from."
+    "try again, 77 not allowed, 130 interrupted, 141 closed pipe, 143 told to end. The shared "
+    "options (--dir, --owner, --as-of, --as, --json, --wait, --quiet, --debug) stand before or "
+    f"after the command. --debug or {DEBUG_VARIABLE}=1 print where an error came from."
 )
 
 app = typer.Typer(
@@ -72,28 +79,34 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "init": ("key", "init"),
     "key": ("key", "app"),
     "node": ("node", "app"),
-    "db": ("kv", "app"),
     "queue": ("queue", "app"),
-    "disk": ("store", "app"),
-    "pin": ("pins", "app"),
-    "hosting": ("hosting", "app"),
-    "forget": ("hosting", "forget"),
-    "host": ("hosting", "host"),
-    "forks": ("forks", "app"),
+    "db": ("db", "app"),
     "fs": ("fs", "app"),
-    "etch": ("etch", "app"),
     "venue": ("venue", "app"),
+    "get": ("paths.get", "get"),
+    "put": ("paths.put", "put"),
+    "history": ("paths.history", "history"),
+    "show": ("paths.history", "show_root"),
+    "diff": ("paths.history", "diff"),
+    "checkout": ("paths.history", "checkout"),
+    "audit": ("paths.history", "audit"),
+    "pin": ("pin", "app"),
+    "forks": ("forks", "app"),
+    "hosting": ("hosting", "app"),
+    "host": ("hosting", "host"),
+    "forget": ("hosting", "forget"),
+    "disk": ("disk", "app"),
+    "etch": ("etch", "app"),
     "spark": ("spark", "app"),
-    "get": ("get", "get"),
-    "put": ("put", "put"),
-    "history": ("history", "history"),
-    "show": ("history", "show_root"),
-    "diff": ("history", "diff"),
-    "checkout": ("history", "checkout"),
-    "audit": ("history", "audit"),
     "conformance": ("conformance", "conformance"),
 }
 """Each command or group: the module of this package that has it, and its name there."""
+
+DEFAULTS: Final[Mapping[tuple[str, ...], str]] = {
+    ("hosting",): "show",
+    ("node", "peers"): "list",
+}
+"""What a group does without a command."""
 
 
 class _Commands(MutableMapping[str, Any]):
@@ -131,39 +144,40 @@ def _load(name: str) -> Any:
 
 
 def _as_command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
-    """Return a group or function as typer runs it; those that write for owners get `--offline`."""
+    """Return a group or function as typer runs it."""
     parent = typer.Typer()
     if not isinstance(found, typer.Typer):
-        parent.command(name)(found)
-        command = get_group(parent).commands[name]
-        if name == "put":
-            command.params.append(offline_option())
-        _convert_plainly(command)
-        return command
+        return _made(name, CommandInfo(name), found)
     empty = copy(found)
     infos = {_name_of(info): info for info in found.registered_commands}
     empty.registered_commands = []
-    parent.add_typer(empty, name=name, no_args_is_help=name != "hosting")
+    parent.add_typer(empty, name=name, no_args_is_help=True)
     group = get_group(parent).commands[name]
     assert isinstance(group, TyperGroup)
-    groups = group.commands
-    writers = OFFLINE_COMMANDS.get(name, "").split()
+    groups: dict[str, Any] = {str(one.name): one.typer_instance for one in found.registered_groups}
 
     def make(below: str) -> Any:
         if below in groups:
-            return groups[below]
-        made = typer.Typer()
-        made.registered_commands = [infos[below]]
-        made.callback()(_nothing)
-        command = get_group(made).commands[below]
-        if below in writers:
-            command.params.append(offline_option())
-        _convert_plainly(command)
-        return command
+            return _as_command(below, groups[below])
+        info = infos[below]
+        assert info.callback is not None
+        return _made(below, info, info.callback)
 
     group.commands = _Commands([*infos, *groups], make)
     _convert_plainly(group)
     return group
+
+
+def _made(name: str, info: CommandInfo, function: Callable[..., Any]) -> Any:
+    """Return a function as the command that typer runs."""
+    settings = copy(info)
+    settings.callback = prepared(function)
+    made = typer.Typer()
+    made.registered_commands = [settings]
+    made.callback()(_nothing)
+    command = get_group(made).commands[name]
+    _convert_plainly(command)
+    return command
 
 
 def _convert_plainly(command: Any) -> None:
@@ -245,47 +259,83 @@ def built() -> TyperGroup:
     return group
 
 
+def arranged(arguments: Sequence[str]) -> list[str]:
+    """Return arguments with the shared options behind the command, where typer takes them.
+
+    So they may stand before it. A group without a command gets its default one.
+    """
+    rest, early, path = list(arguments), [], []
+    here: Any = built()
+    while isinstance(here, TyperGroup):
+        word = rest[0] if rest else ""
+        if word in SHARED_FLAGS or (word.partition("=")[0] in SHARED_VALUES and "=" in word):
+            early.append(rest.pop(0))
+        elif word in SHARED_VALUES and len(rest) > 1:
+            early += [rest.pop(0), rest.pop(0)]
+        elif word in here.commands:
+            path.append(rest.pop(0))
+            here = here.commands[word]
+        elif tuple(path) in DEFAULTS and word not in ("-h", "--help"):
+            rest.insert(0, DEFAULTS[tuple(path)])
+        else:
+            break
+    return [*path, *(early if not isinstance(here, TyperGroup) else ()), *rest]
+
+
 def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") -> int:
     """Run one command and return its exit code. Every error ends in one line on standard error.
 
     command: another program's command; None: `lattice`.
     """
-    as_json = "--json" in arguments
+    use_form(None)
+    failed = _Failed(arguments)
     try:
-        code = (command or built())(list(arguments), prog_name=name, standalone_mode=False)
+        words = list(arguments) if command is not None else arranged(arguments)
+        code = (command or built())(words, prog_name=name, standalone_mode=False)
     except (Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except _Terminated:
         return EXIT_TERMINATED
+    except BrokenPipeError:
+        return EXIT_PIPE_CLOSED  # the reader went away (`lattice ... | head`): nothing to say
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):
-            # The reader of our output went away (`lattice ... | head`); that is no error of ours.
-            return EXIT_DONE
+            return EXIT_PIPE_CLOSED
         raise
     except TyperException as error:
         text = error.format_message()
         if not text:  # no command given: the help is printed, and says all there is to say
             return EXIT_WRONG_CALL
-        return _explain(text + _dash_hint(text), "usage", EXIT_WRONG_CALL, as_json)
-    except UsageError as error:
-        return _explain(str(error), error.code, EXIT_WRONG_CALL, as_json)
-    except IdentityCloned as error:  # it stays so until the operator gives one of them another key
-        return _explain(str(error), error.code, EXIT_FAILED, as_json)
-    except (Unavailable, StoreLocked) as error:
-        return _explain(str(error), error.code, EXIT_NOT_NOW, as_json)
-    except Unauthorized as error:
-        return _explain(str(error), error.code, EXIT_NOT_ALLOWED, as_json)
-    except DataLatticeError as error:
-        return _explain(str(error), error.code, EXIT_FAILED, as_json)
-    except OSError as error:
-        return _explain(_os_text(error), "system", EXIT_FAILED, as_json)
-    except ModuleNotFoundError as error:
-        text = missing_package(error) or f"a fault of this program: {error}"
-        return _explain(text, "missing-package", EXIT_FAILED, as_json)
-    except Exception as error:  # noqa: BLE001 - the last door: anything else is a fault of this program
-        text = f"a fault of this program ({DEBUG_VARIABLE}=1 shows where): {error!r}"
-        return _explain(text, "fault", EXIT_FAULT, as_json)
+        return failed(text + _dash_hint(text), "usage", EXIT_WRONG_CALL)
+    except Exception as error:  # noqa: BLE001 - the last door: no error leaves as a traceback
+        return failed(*_explained(error))
     return code if isinstance(code, int) else EXIT_DONE
+
+
+_CODES: Final[Sequence[tuple[type[DataLatticeError], int]]] = (
+    (NotADirectory, EXIT_WRONG_CALL),
+    (NoSuchPath, EXIT_FAILED),  # what is asked for is absent
+    (UsageError, EXIT_WRONG_CALL),
+    (IdentityCloned, EXIT_FAILED),  # it stays so until the operator gives one of them another key
+    (Unavailable, EXIT_NOT_NOW),
+    (StoreLocked, EXIT_NOT_NOW),
+    (Unauthorized, EXIT_NOT_ALLOWED),
+    (DataLatticeError, EXIT_FAILED),
+)
+"""The exit code of each kind of error; the first that fits counts."""
+
+
+def _explained(error: Exception) -> tuple[str, str, int]:
+    """Return the text, short word and exit code of an error."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return str(error), error.code, code
+    if isinstance(error, OSError):
+        return _os_text(error), "system", EXIT_FAILED
+    if isinstance(error, ModuleNotFoundError) and (text := missing_package(error)) is not None:
+        return text, "missing-package", EXIT_FAILED
+    text = f"a fault of this program ({DEBUG_VARIABLE}=1 shows where): {error!r}"
+    return text, "fault", EXIT_FAULT
 
 
 def _dash_hint(text: str) -> str:
@@ -300,11 +350,19 @@ def _os_text(error: OSError) -> str:
     return name + (error.strerror or str(error))
 
 
-def _explain(message: str, code: str, exit_code: int, as_json: bool) -> int:
-    if os.environ.get(DEBUG_VARIABLE) == "1":
-        traceback.print_exc()
-    print_error(message, code, as_json)
-    return exit_code
+class _Failed:
+    """Prints why a command failed, in the form that its arguments ask for."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        pairs = set(pairwise(arguments))
+        self._is_json = "--json" in arguments or bool({("--as", "json"), ("--as", "lines")} & pairs)
+        self._debug = "--debug" in arguments or os.environ.get(DEBUG_VARIABLE) == "1"
+
+    def __call__(self, message: str, code: str, exit_code: int) -> int:
+        if self._debug:
+            traceback.print_exc()
+        print_error(message, code, self._is_json)
+        return exit_code
 
 
 class _Notices(logging.Handler):
@@ -331,12 +389,13 @@ def main(command: Any = None, name: str = "lattice") -> None:
     code = run(sys.argv[1:], command, name)
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # What is still in the buffer would be tried again at the end, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = _explain(f"standard output: {_os_text(error)}", "system", EXIT_FAILED, False)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(EXIT_PIPE_CLOSED)
+        text = f"standard output: {_os_text(error)}"
+        code = _Failed(sys.argv)(text, "system", EXIT_FAILED)
     sys.exit(code)
 
 

@@ -1,6 +1,8 @@
 """Render: what commands print. Results go to standard output, everything else to standard error.
 
-With `--json` a command prints one JSON document and nothing else on standard output.
+A command returns its result: a `Result`, or `Records` that are printed as they are read. `show`
+prints it in the form that was asked for: `text` (a list is a table on a terminal, tab-separated
+in a pipe), `table`, `json` (one document), or `lines` (one JSON document a line).
 """
 
 from __future__ import annotations
@@ -9,7 +11,10 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from datalattice.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,12 +61,12 @@ def notices() -> Console:
 
 def print_json(document: Jsonable) -> None:
     """Print one JSON document."""
-    sys.stdout.write(_json_text(document, 2) + "\n")
+    sys.stdout.write(json_text(document, 2) + "\n")
 
 
 def print_json_line(document: Jsonable) -> None:
     """Print one JSON document on one line, at once: whoever reads it waits for the line."""
-    sys.stdout.write(_json_text(document) + "\n")
+    sys.stdout.write(json_text(document) + "\n")
     sys.stdout.flush()
 
 
@@ -69,13 +74,13 @@ def print_json_list(documents: Iterable[Jsonable]) -> None:
     """Print one JSON document, a list, member by member: it may be longer than memory holds."""
     separator = "["
     for document in documents:
-        member = _json_text(document, 2).replace("\n", "\n  ")
+        member = json_text(document, 2).replace("\n", "\n  ")
         sys.stdout.write(f"{separator}\n  {member}")
         separator = ","
     sys.stdout.write("[]\n" if separator == "[" else "\n]\n")
 
 
-def _json_text(document: Jsonable, indent: int | None = None) -> str:
+def json_text(document: Jsonable, indent: int | None = None) -> str:
     """Return JSON text that is valid UTF-8 and fits standard output, escaped where it must be."""
     text = json.dumps(document, ensure_ascii=False, indent=indent)
     try:
@@ -100,12 +105,146 @@ def print_lines(lines: Iterable[str]) -> None:
         sys.stdout.write((visible(line) if on_terminal else line) + "\n")
 
 
-def show(as_json: bool, document: Jsonable, text: Callable[[], None]) -> None:
-    """Print a result: `document` with `--json`, else what `text` prints."""
-    if as_json:
-        print_json(document)
+def print_pairs(pairs: Mapping[str, object]) -> None:
+    """Print names and values, aligned."""
+    print_lines(pair_lines(pairs))
+
+
+def pair_lines(pairs: Mapping[str, object]) -> list[str]:
+    """Return names and values as aligned lines."""
+    width = max((len(name) for name in pairs), default=0)
+    return [f"{name:<{width}}  {cell_text(value)}" for name, value in pairs.items()]
+
+
+# --- results ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Rows for people: a table on a terminal, tab-separated in a pipe."""
+
+    columns: Sequence[str]
+    rows: Iterable[Sequence[object]]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Items that are printed one by one as they are read, more than memory may hold.
+
+    is_live: the items come as they happen, so each is printed at once, and a document a line.
+    """
+
+    items: Iterable[Any]
+    document: Callable[[Any], Jsonable]
+    text: Callable[[Any], str]
+    is_live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a command did.
+
+    document: what JSON has.
+    text:     lines and listings for people; None: the names and values of the document.
+    code:     the exit code; notices: lines on standard error, after the result.
+    """
+
+    document: Jsonable
+    text: Iterable[str | Listing] | None = None
+    code: int = 0
+    notices: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class _Form:
+    name: str | None = None
+    is_quiet: bool = False
+
+
+_FORMS: Final = ("text", "table", "json", "lines")
+_form: Final = _Form()
+"""How the command that runs in this process prints; `use_form` sets it."""
+
+
+def use_form(name: str | None, *, json: bool = False, quiet: bool = False) -> None:
+    """Set how results are printed from now on.
+
+    Raises: UsageError: there is no such form.
+    """
+    if name is not None and name not in _FORMS:
+        raise UsageError(f"--as is text, table, json or lines, got {name!r}")
+    _form.name = "json" if json else name
+    _form.is_quiet = quiet
+
+
+def is_json() -> bool:
+    """Return whether the result is JSON, as one document or as lines."""
+    return _form.name in ("json", "lines")
+
+
+def show(result: object) -> int:
+    """Print what a command returned, None for nothing; return its exit code."""
+    if result is None:
+        return 0
+    if isinstance(result, Records):
+        _show_records(result)
+        return 0
+    if not isinstance(result, Result):
+        result = Result(result)
+    if _form.name == "json":
+        print_json(result.document)
+    elif _form.name == "lines":
+        listed = result.document if isinstance(result.document, list) else [result.document]
+        for one in listed:
+            print_json_line(one)
     else:
-        text()
+        _show_text(result)
+    for notice in result.notices:
+        print_notice(notice)
+    return result.code
+
+
+def _show_records(records: Records) -> None:
+    if _form.name == "json" and not records.is_live:
+        print_json_list(map(records.document, records.items))
+    elif is_json():
+        for item in records.items:
+            print_json_line(records.document(item))
+    else:
+        for item in records.items:
+            print_lines([records.text(item)])
+            if records.is_live:
+                sys.stdout.flush()
+
+
+def _show_text(result: Result) -> None:
+    parts: Iterable[str | Listing]
+    document = result.document
+    if result.text is not None:
+        parts = result.text
+    elif isinstance(document, list):
+        columns = list(document[0]) if document else []
+        parts = [Listing(columns, [[row[name] for name in columns] for row in document])]
+    else:
+        assert isinstance(document, dict)
+        parts = pair_lines({name: one for name, one in document.items() if one not in (None, "")})
+    for part in parts:
+        if isinstance(part, str):
+            print_lines([part])
+        elif _form.name == "table" or (_form.name is None and sys.stdout.isatty()):
+            results().print(table(part.columns, part.rows, part.title))
+        else:
+            print_lines("\t".join(_tabbed(cell) for cell in row) for row in part.rows)
+
+
+_TABBED: Final = {**_VISIBLE, ord("\t"): "\\t", ord("\n"): "\\n"}
+
+
+def _tabbed(cell: object) -> str:
+    """Return a cell of a tab-separated line: numbers as they are, tabs and line ends escaped."""
+    text = str(cell).lower() if isinstance(cell, bool) else "" if cell is None else str(cell)
+    return text.translate(_TABBED)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> Table:
@@ -136,12 +275,6 @@ def cell_text(cell: object) -> str:
 def counted(count: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun: `1 file`, `2 files`."""
     return f"{count} {one if count == 1 else many or one + 's'}"
-
-
-def print_pairs(pairs: Mapping[str, object]) -> None:
-    """Print names and values, aligned."""
-    width = max((len(name) for name in pairs), default=0)
-    print_lines(f"{name:<{width}}  {cell_text(value)}" for name, value in pairs.items())
 
 
 class _Bar:
@@ -179,12 +312,11 @@ class Bars:
 
 @contextmanager
 def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars]:
-    """Show progress bars while the block runs; none when `quiet` or when nobody watches.
+    """Show progress bars while the block runs; none when `quiet`, with JSON, or in a pipe.
 
     `transient` bars are gone when the block ends.
     """
-    console = None if quiet else notices()
-    if console is None or not console.is_terminal:
+    if quiet or _form.is_quiet or is_json() or not sys.stderr.isatty():
         yield Bars(None)
         return
     from rich.progress import (
@@ -205,7 +337,7 @@ def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars
     )
     progress = Progress(
         *columns,
-        console=console,
+        console=notices(),
         transient=transient,
         # Lines on the same terminal go above the bars; those to a file or pipe go as they are.
         redirect_stdout=sys.stdout.isatty(),
@@ -215,7 +347,9 @@ def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars
 
 
 def print_notice(message: str) -> None:
-    """Print something worth knowing as one line on standard error."""
+    """Print something worth knowing as one line on standard error; with `--quiet` nothing."""
+    if _form.is_quiet:
+        return
     sys.stderr.write(f"lattice: {' '.join(message.split())}\n")
 
 
@@ -223,6 +357,6 @@ def print_error(message: str, code: str, as_json: bool) -> None:
     """Print a user's mistake, or what failed, as one line on standard error."""
     line = " ".join(message.split())
     if as_json:
-        sys.stderr.write(_json_text({"error": code, "message": line}) + "\n")
+        sys.stderr.write(json_text({"error": code, "message": line}) + "\n")
     else:
         sys.stderr.write(f"lattice: {line}\n")

@@ -2,15 +2,16 @@
 
 A key of a path, a topic, a partition or a metadata key is written as it prints: `flights` (a
 string), `3` (an integer), `:value` (a keyword), `0x00ff` (bytes), `"3"` (a string that would read
-as something else). A record's value is text unless `--as` says otherwise.
+as something else). A value is text unless `--in` says otherwise.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from datalattice.cells import (
     Keyword,
@@ -27,18 +28,16 @@ from datalattice.cells import (
 )
 from datalattice.errors import DataLatticeError, UsageError
 
-KEY_HEX_DIGITS: Final = 64
-
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _HEX: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*")
 
 
-class Form(StrEnum):
-    """How a value is written."""
-
-    TEXT = "text"
-    JSON = "json"
-    HEX = "hex"
+InOption = Annotated[
+    str,
+    typer.Option(
+        "--in", metavar="text|json|hex|lines", help="What values are; lines: JSON, one a line."
+    ),
+]
 
 
 def parse_key(text: str) -> Value:
@@ -77,33 +76,30 @@ def _bytes_of(text: str, what: str) -> bytes:
     return bytes.fromhex(text[2:])
 
 
-def parse_value(text: str, form: Form) -> Value:
+def check_form(form: str) -> None:
+    """Check how values are written.
+
+    Raises: UsageError: there is no such form.
+    """
+    if form not in ("text", "json", "hex", "lines"):
+        raise UsageError(f"--in is text, json, hex or lines, got {form!r}")
+
+
+def parse_value(text: str, form: str) -> Value:
     """Return the cell that a value on the command line stands for.
 
-    Raises: UsageError: the text does not have the form.
+    form: text, json, hex, or lines: JSON, of which input has one document a line.
+    Raises: UsageError: the text does not have the form, or there is no such form.
     """
-    if form is Form.TEXT:
+    if form == "text":
         return make_text(text)
-    if form is Form.HEX:
+    check_form(form)
+    if form == "hex":
         return make_blob(_bytes_of(text if text.startswith("0x") else "0x" + text, "a hex value"))
     try:
         return from_json(text)
     except DataLatticeError as error:
         raise UsageError(f"not a JSON value: {error}") from error
-
-
-def parse_owner(text: str) -> bytes:
-    """Return the public key that names an owner: 64 hex digits, with or without 0x.
-
-    Raises: UsageError: it is something else.
-    """
-    digits = text.removeprefix("0x")
-    if len(digits) != KEY_HEX_DIGITS or not re.fullmatch(r"[0-9a-fA-F]+", digits):
-        raise UsageError(
-            f"an owner is a public key of {KEY_HEX_DIGITS} hex digits, got {text!r}; "
-            "`lattice key show` prints your own"
-        )
-    return bytes.fromhex(digits)
 
 
 def value_text(value: Value) -> str:

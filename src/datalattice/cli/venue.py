@@ -6,12 +6,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.exceptions import Exit
 
 from datalattice.apps.grid import (
     CONTENT_BYTES_MAX,
@@ -21,11 +19,10 @@ from datalattice.apps.grid import (
     read_metadata,
 )
 from datalattice.cells import Index, Keyword, Map, Value
-from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of, read_key
+from datalattice.cli.command import PAST, WRITES, Call, command
 from datalattice.cli.node import settings_of
-from datalattice.cli.render import counted, print_json, print_lines, results, show, table
+from datalattice.cli.render import Listing, Result, counted
 from datalattice.cli.values import listed_json, value_json, value_text
-from datalattice.client import edit, reading
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import LimitExceeded, NoSuchPath, UsageError
@@ -49,8 +46,9 @@ VenueOption = Annotated[
 AssetArgument = Annotated[str, typer.Argument(help="An asset id, or the beginning of one here.")]
 
 
-@app.command("register")
+@command(app, "register", WRITES)
 def register(
+    call: Call,
     file: Annotated[
         str, typer.Argument(help="File with the metadata, a JSON object; - for standard input.")
     ],
@@ -58,9 +56,7 @@ def register(
         Path | None,
         typer.Option("--content", "-c", help="File with the content that it declares."),
     ] = None,
-    directory: DirOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Result:
     """Register an asset: its metadata is kept exactly as written. Prints the id."""
     text = _read(file, "the metadata")
     metadata = read_metadata(text)
@@ -75,17 +71,16 @@ def register(
             venue.put_content(asset, data)
         return asset
 
-    asset = edit(folder_of(directory), change)
-    show(as_json, {"asset": asset.hex()}, lambda: print_lines([asset.hex()]))
+    asset = call.edit(change).hex()
+    return Result({"asset": asset}, [asset])
 
 
-@app.command("upload")
+@command(app, "upload", WRITES)
 def upload(
+    call: Call,
     asset: AssetArgument,
     file: Annotated[str, typer.Argument(help="File with the content; - for standard input.")],
-    directory: DirOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Result:
     """Store the content of an asset, if it is what the metadata declares. Prints its hash."""
     data = _read(file, "the content")
 
@@ -93,145 +88,134 @@ def upload(
         venue = Venue.at(cursor, key_pair)
         return venue.put_content(_asset_of(venue, asset), data)
 
-    digest = edit(folder_of(directory), change)
-    show(as_json, {"sha256": digest.hex()}, lambda: print_lines([digest.hex()]))
+    digest = call.edit(change).hex()
+    return Result({"sha256": digest}, [digest])
 
 
-@app.command("download")
+@command(app, "download", PAST)
 def download(
+    call: Call,
     asset: AssetArgument,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="File to write; - for standard output.")
+        str, typer.Option("--output", help="File to write; - for standard output.")
     ] = STANDARD_STREAM,
-    directory: DirOption = None,
 ) -> None:
     """Write out the content of an asset, from whichever venue has it, after checking its hash."""
-    with _opened(directory, None) as venue:
-        wanted = _asset_of(venue, asset)
-        pieces = venue.stream(wanted)
-        if pieces is None:
-            raise NoSuchPath(f"no venue here has the content of the asset {wanted.hex()}")
-        if output == STANDARD_STREAM:
-            for piece in pieces:
-                sys.stdout.buffer.write(piece)
-            sys.stdout.flush()
-        else:
-            _write(Path(output), pieces)
+    venue = _venue(call)
+    wanted = _asset_of(venue, asset)
+    pieces = venue.stream(wanted)
+    if pieces is None:
+        raise NoSuchPath(f"no venue here has the content of the asset {wanted.hex()}")
+    if output == STANDARD_STREAM:
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
+        sys.stdout.flush()
+    else:
+        _write(Path(output), pieces)
 
 
-@app.command("assets")
+@command(app, "assets", PAST)
 def assets(
-    venue_did: VenueOption = None,
+    call: Call,
+    did: VenueOption = None,
     all_venues: Annotated[bool, typer.Option("--all", "-a", help="Those of all venues.")] = False,
-    directory: DirOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Result:
     """List assets: id, name, and whether the content is here."""
-    with _opened(directory, venue_did) as venue:
-        dids = list(venue.view()) if all_venues else [venue.did]
-        rows = [_asset_row(venue, did, asset) for did in dids for asset in venue.assets(did)]
-    columns = ("asset", "name", "content", *(("venue",) if all_venues else ()))
-    show(
-        as_json,
-        rows,
-        lambda: results().print(table(columns, [[row[name] for name in columns] for row in rows])),
-    )
+    venue = _venue(call, did)
+    dids = list(venue.view()) if all_venues else [venue.did]
+    rows = [_asset_row(venue, one, asset) for one in dids for asset in venue.assets(one)]
+    return _listed(rows, ("asset", "name", "content", *(("venue",) if all_venues else ())))
 
 
-@app.command("jobs")
+@command(app, "jobs", PAST)
 def jobs(
-    venue_did: VenueOption = None,
+    call: Call,
+    did: VenueOption = None,
     status: Annotated[
         str | None, typer.Option("--status", "-s", help="Only those in this state.")
     ] = None,
-    directory: DirOption = None,
-    as_json: JsonOption = False,
-) -> None:
+) -> Result:
     """List jobs in the order of their ids, which is that of their times."""
-    with _opened(directory, venue_did) as venue:
-        ids = venue.jobs(venue.did, status=status.upper() if status else None)
-        rows = [_job_row(job, venue.job(job)) for job in ids]
-    columns = ("job", "status", "op", "updated")
-    show(
-        as_json,
-        rows,
-        lambda: results().print(table(columns, [[row[name] for name in columns] for row in rows])),
-    )
+    venue = _venue(call, did)
+    ids = venue.jobs(venue.did, status=status.upper() if status else None)
+    rows = [_job_row(job, venue.job(job)) for job in ids]
+    return _listed(rows, ("job", "status", "op", "updated"))
 
 
-@app.command("show")
+@command(app, "show", PAST)
 def show_one(
+    call: Call,
     name: Annotated[
         str | None,
         typer.Argument(help="An asset or job id, or the beginning of one. Default: all venues."),
     ] = None,
-    venue_did: VenueOption = None,
-    directory: DirOption = None,
-    as_json: JsonOption = False,
-) -> None:
+    did: VenueOption = None,
+) -> Result:
     """Show the venues of the grid; or the metadata of an asset, or the record of a job."""
-    with _opened(directory, venue_did) as venue:
-        if name is None:
-            _show_venues(venue, as_json)
-            return
-        asset = _begins(name, venue.assets(venue.did)) or _begins(name, _known(venue))
-        if asset is not None:
-            text = venue.asset(asset) or ""
-            show(as_json, value_json(read_metadata(text)), lambda: print_lines([text]))
-            return
-        job = _begins(name, venue.jobs(venue.did))
-        if job is None:
-            raise NoSuchPath(f"there is no asset, and no job of {venue.did}, with the id {name}")
-        record = venue.job(job)
-        show(as_json, value_json(record), lambda: print_lines([value_text(record)]))
+    venue = _venue(call, did)
+    if name is None:
+        rows = [
+            {
+                "venue": one,
+                "assets": len(venue.assets(one)),
+                "jobs": len(venue.jobs(one)),
+                "contents": _count(state.get(_STORAGE)),
+            }
+            for one, state in venue.view().items()
+        ]
+        return _listed(rows, ("venue", "assets", "jobs", "contents"))
+    asset = _begins(name, venue.assets(venue.did)) or _begins(name, _known(venue))
+    if asset is not None:
+        text = venue.asset(asset) or ""
+        return Result(value_json(read_metadata(text)), [text])
+    job = _begins(name, venue.jobs(venue.did))
+    if job is None:
+        raise NoSuchPath(f"there is no asset, and no job of {venue.did}, with the id {name}")
+    record = venue.job(job)
+    return Result(value_json(record), [value_text(record)])
 
 
-@app.command("verify")
-def verify(directory: DirOption = None, as_json: JsonOption = False) -> None:
-    """Read the whole grid and check every signature and hash. Exit code 1 when one is not good.
+@command(app, "verify", PAST)
+def verify(call: Call) -> Result:
+    """Read the grid and check every signature and hash. Exit code 1 when one is not good.
 
     Documents of did:web venues are fetched if the node's setting did_web wants that; else these
     venues count as not good.
     """
     from datalattice.node import web_keys
 
-    keys = web_keys(settings_of(existing_folder(directory)).config.did_web)
-    with _opened(directory, None, keys) as venue:
-        rejected, damaged = venue.verify()
-        venues = len(venue.view())
+    keys = web_keys(settings_of(call.existing).config.did_web)
+    venue = _venue(call, keys=keys)
+    rejected, damaged = venue.verify()
+    venues = len(venue.view())
     found = [
         {"path": [value_json(key) for key in path], "reason": reason} for path, reason in rejected
     ]
     found += [{"path": [one.digest.hex()], "reason": one.reason} for one in damaged]
-
-    def text() -> None:
-        if not found:
-            print_lines([f"{counted(venues, 'venue')}, all good"])
-        for one in found:
-            print_lines([f"{one['reason']}  {' '.join(map(str, one['path']))}"])
-
-    show(as_json, {"venues": venues, "bad": found}, text)
-    if found:
-        raise Exit(EXIT_FAILED)
+    lines = [f"{one['reason']}  {' '.join(map(str, one['path']))}" for one in found]
+    document = {"venues": venues, "bad": found}
+    if not found:
+        return Result(document, [f"{counted(venues, 'venue')}, all good"])
+    return Result(document, lines, EXIT_FAILED)
 
 
-@contextmanager
-def _opened(
-    directory: Path | None, did: str | None, keys: KnownKeys | None = None
-) -> Iterator[Venue]:
-    """Give a venue of the folder's grid as it is now: a named one, else its own, else the only."""
-    folder = existing_folder(directory)
-    with reading(folder) as root:
-        context = MergeContext(verifier=verify_did)
-        cursor = RootLattice(root_lattice(), root, context)
-        if did is None and folder.key_path.exists():
-            did = did_of(read_key(folder.key_path).public_key)
-        if did is None:
-            known = list(Venue.at(cursor, _ANY_DID).view())
-            if len(known) != 1:
-                raise UsageError(f"{len(known)} venues are in the grid; name one with --venue")
-            did = known[0]
-        yield Venue.at(cursor, did, keys=keys)
+def _listed(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Result:
+    return Result(rows, [Listing(columns, [[row[name] for name in columns] for row in rows])])
+
+
+def _venue(call: Call, did: str | None = None, keys: KnownKeys | None = None) -> Venue:
+    """Return a venue of the folder's grid: a named one, else its own, else the only one."""
+    context = MergeContext(verifier=verify_did)
+    cursor = RootLattice(root_lattice(), call.root(), context)
+    own = call.own()
+    if did is None and own is not None:
+        did = did_of(own)
+    if did is None:
+        known = list(Venue.at(cursor, _ANY_DID).view())
+        if len(known) != 1:
+            raise UsageError(f"{len(known)} venues are in the grid; name one with --venue")
+        did = known[0]
+    return Venue.at(cursor, did, keys=keys)
 
 
 _ANY_DID: Final = did_of(bytes(32))
@@ -280,23 +264,6 @@ def _job_row(job: bytes, record: Map | None) -> dict[str, Any]:
     }
 
 
-def _show_venues(venue: Venue, as_json: bool) -> None:
-    rows = [
-        {
-            "venue": did,
-            "assets": len(venue.assets(did)),
-            "jobs": len(venue.jobs(did)),
-            "contents": _count(state.get(_STORAGE)),
-        }
-        for did, state in venue.view().items()
-    ]
-    if as_json:
-        print_json(rows)
-    else:
-        columns = ("venue", "assets", "jobs", "contents")
-        results().print(table(columns, [[row[name] for name in columns] for row in rows]))
-
-
 def _count(part: Value) -> int:
     return len(part) if isinstance(part, Index) else 0
 
@@ -317,7 +284,7 @@ def _read(name: str, what: str) -> bytes:
 
 
 def _write(target: Path, pieces: Iterator[bytes]) -> None:
-    """Write a file as a whole: under another name first."""
+    """Write a file that appears when it is complete: under another name first."""
     handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -45,6 +45,7 @@ from datalattice.client.opening import (
     reading,
     replica_of,
     root_named,
+    waiting,
     whole,
 )
 from datalattice.client.owners import (
@@ -128,6 +129,7 @@ __all__ = [
     "running",
     "system_reason",
     "take_turn",
+    "waiting",
     "whole",
     "with_slots",
     "write_key",

@@ -35,7 +35,13 @@ from datalattice.cells import (
 )
 from datalattice.client.control import NO_KEY, ControlClient
 from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
-from datalattice.client.opening import LOCK_WAIT_S, node_or_store, open_reader, whole
+from datalattice.client.opening import (
+    LOCK_WAIT_S,
+    chosen_wait_s,
+    node_or_store,
+    open_reader,
+    whole,
+)
 from datalattice.client.slots import Slot, changed_slots
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -221,7 +227,11 @@ class EditTurn:
     @contextmanager
     def taken(self) -> Iterator[None]:
         """Hold the turn. May be nested."""
-        lock = None if self._depth else take_turn(str(self._path), LOCK_WAIT_S, "edit to end")
+        lock = (
+            None
+            if self._depth
+            else take_turn(str(self._path), chosen_wait_s(LOCK_WAIT_S), "edit to end")
+        )
         self._depth += 1
         try:
             yield

@@ -41,6 +41,7 @@ LOCK_WAIT_S: Final = 10.0
 LOCK_POLL_S: Final = 0.02
 
 _OFFLINE: Final[ContextVar[bool]] = ContextVar("offline", default=False)
+_WAIT_S: Final[ContextVar[float | None]] = ContextVar("wait_s", default=None)
 
 _log = logging.getLogger("datalattice.client")
 
@@ -53,6 +54,22 @@ def offline(chosen: bool = True) -> Iterator[None]:
         yield
     finally:
         _OFFLINE.reset(token)
+
+
+@contextmanager
+def waiting(seconds: float) -> Iterator[None]:
+    """Have what is written meanwhile wait so long for another process that writes."""
+    token = _WAIT_S.set(seconds)
+    try:
+        yield
+    finally:
+        _WAIT_S.reset(token)
+
+
+def chosen_wait_s(default: float) -> float:
+    """Return how long a write waits for another process: what `waiting` says, else the default."""
+    chosen = _WAIT_S.get()
+    return default if chosen is None else chosen
 
 
 def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | CellStore:
@@ -71,7 +88,7 @@ def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | Ce
     def attempt() -> ControlClient | CellStore:
         return connect(folder.path) or CellStore.open(folder.store_path)
 
-    found = in_line(folder, attempt, LOCK_WAIT_S)
+    found = in_line(folder, attempt, chosen_wait_s(LOCK_WAIT_S))
     if not isinstance(found, ControlClient):
         try:
             check_writable(folder, found, keys, fenced=fenced)

@@ -25,7 +25,7 @@ def test_info_says_what_the_file_is(lattice: Any, file: Path, tmp_path: Path) ->
     document = lattice("etch", "info", file, "--json").document
     assert (document["version"], document["root_kind"], document["root_count"]) == (1, "map", 1)
     assert document["data_length"] == document["file_bytes"] == file.stat().st_size
-    assert lattice("etch", "info", file, "-o", tmp_path / "out").out == ""
+    assert lattice("etch", "info", file, "--output", tmp_path / "out").out == ""
     assert "root_kind" in (tmp_path / "out").read_text(encoding="utf-8")
     data = bytearray(file.read_bytes())
     data[12] ^= 1

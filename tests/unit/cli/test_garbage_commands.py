@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from datalattice.cells import Map, missing
-from datalattice.cli.garbage import duration_ms
+from datalattice.cli.units import duration_ms
 from datalattice.client import connect
 from datalattice.errors import UsageError
 from datalattice.store import CellStore
@@ -169,7 +169,7 @@ def test_durations(text: str, wanted: int) -> None:
     assert duration_ms(text) == wanted
 
 
-@pytest.mark.parametrize("text", ["", "m", "-1s", "1.5h", "1 h", "1y", "1" * 10])
+@pytest.mark.parametrize("text", ["", "m", "-1s", "1.h", "1 h", "1y", "1" * 10])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(UsageError, match="10m"):
         duration_ms(text)

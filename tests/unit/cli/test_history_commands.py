@@ -51,7 +51,7 @@ def test_show_and_as_of_read_former_roots(lattice: Any) -> None:
     assert lattice("show", "HEAD~9").code == 2
     assert "goes back to HEAD~2" in lattice("show", "HEAD~9").line()
     assert lattice("get", "--as-of", "2001-01-01").code == 2
-    assert lattice("show", "HEAD", "nowhere").code == 2
+    assert lattice("show", "HEAD", "nowhere").code == 1
 
 
 def test_diff_names_paths_and_is_bounded(lattice: Any, filled: str) -> None:

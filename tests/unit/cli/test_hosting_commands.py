@@ -137,8 +137,8 @@ def test_mistakes_are_one_line(tmp_path: Path, lattice: Any) -> None:
     for arguments, says in (
         (("forget", own), "--own forgets its data all the same"),
         (("hosting", "refuse", own), "`lattice forget OWNER --own`"),
-        (("hosting", "limit", OWNER[:16], "2 MB"), "an owner is a public key of 64 hex digits"),
-        (("hosting", "allow", "somebody"), "an owner is a public key of 64 hex digits"),
+        (("hosting", "limit", OWNER[:3], "2 MB"), "at least 4 hex digits of an owner"),
+        (("hosting", "allow", "somebody"), "an owner is a public key"),
         (("forget", OWNER, "--section", "nothing"), "no section 'nothing' has owners"),
         (("forget", " "), "an owner is a public key"),
         (("hosting", "limit", OWNER, "much"), "a size is a number of bytes"),

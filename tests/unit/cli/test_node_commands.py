@@ -13,8 +13,10 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from datalattice.cli import watch
-from datalattice.cli.running import peer_state, peers_table, size_text
+from datalattice.cli.node import watch
+from datalattice.cli.node.peers import peer_state, peers_listing
+from datalattice.cli.render import Records, show, table, use_form
+from datalattice.cli.units import size_text
 
 
 def test_settings_are_printed_with_where_they_come_from(
@@ -31,9 +33,8 @@ def test_settings_are_printed_with_where_they_come_from(
     assert found["strict_paths"] == {"value": False, "source": "LATTICE_STRICT_PATHS"}
     assert found["http_port"] == {"value": None, "source": "default"}
     lines = lattice("node", "config").out.splitlines()
-    rows = {line.split()[1]: line.split()[3:] for line in lines if line.startswith("\u2502")}
-    assert rows["port"][:1] == ["9"]
-    assert rows["port"][2] == "LATTICE_PORT"
+    rows = {line.split("\t")[0]: line.split("\t")[1:] for line in lines}
+    assert rows["port"] == ["9", "LATTICE_PORT"]
     assert rows["strict_paths"][0] == "false"
     assert rows["http_port"][0] == "none"
 
@@ -113,7 +114,8 @@ def test_sizes_have_three_digits_and_a_unit(count: float, text: str) -> None:
 def test_a_pinned_key_stands_in_its_own_column() -> None:
     key = "ab" * 32
     shown = Console(file=io.StringIO(), width=100)
-    shown.print(peers_table([{"address": f"tcp://{key}@h:1", "public_key": key}]))
+    listing = peers_listing([{"address": f"tcp://{key}@h:1", "public_key": key}])
+    shown.print(table(listing.columns, listing.rows))
     text = shown.file.getvalue()  # type: ignore[attr-defined]
     assert " tcp://h:1 " in text
     assert f" {key[:16]} " in text
@@ -183,29 +185,26 @@ def test_a_sight_tells_what_is_other_than_before() -> None:
 
 
 def test_sights_are_lines_for_a_pipe_and_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    with watch._view(as_json=False) as view:
-        for sight in sights():
-            view.show(sight)
+    use_form(None)
+    show(Records(sights(), watch.Sight.document, watch._line, is_live=True))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert lines[1].startswith("b" * 16 + "  ok  peers 1/1  in 200 B/s  out 0 B/s  changes 1.0/s")
     assert lines[1].endswith("changed :data, :queue")
-    with watch._view(as_json=True) as view:
-        for sight in sights():
-            view.show(sight)
+    use_form("json")
+    show(Records(sights(), watch.Sight.document, watch._line, is_live=True))
+    use_form(None)
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["root_hash"][0] for one in documents] == ["a", "b", "b"]
 
 
 def test_a_terminal_has_one_view_that_is_renewed() -> None:
-    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=60)
-    with Live(console=console, auto_refresh=False) as live:
-        screen = watch._Screen(live)
-        for sight in sights():
-            screen.show(sight)
-        shown = Console(file=io.StringIO(), width=100)
-        shown.print(screen._drawn(sight))
-        text = shown.file.getvalue()  # type: ignore[attr-defined]
+    screen = watch._Screen()
+    for sight in sights():
+        drawn = screen.drawn(sight)
+    shown = Console(file=io.StringIO(), width=100)
+    shown.print(drawn)
+    text = shown.file.getvalue()  # type: ignore[attr-defined]
     assert "root " + "b" * 64 in text
     assert "h:1" in text
     assert "refused" in text
@@ -218,7 +217,7 @@ def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
     sight = watch._compared(status("b", {}), hostile, 0.0, 1.0)
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=60)
     with Live(console=console, auto_refresh=False) as live:
-        watch._Screen(live).show(sight)
+        live.update(watch._Screen().drawn(sight), refresh=True)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[2J" not in text
     assert "\x1b[31mbad" not in text

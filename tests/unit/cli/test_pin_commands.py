@@ -29,7 +29,7 @@ def test_pins_come_and_go(lattice: Any) -> None:
         "add",
         "v1",
         "HEAD~1",
-        "--owner",
+        "--by",
         "me",
         "--label",
         "first",

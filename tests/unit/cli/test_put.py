@@ -19,13 +19,13 @@ AT = ("kv", "own", "value", "db")
 def test_json_goes_in_and_comes_out_exactly(lattice: Any, owner: str, tmp_path: Path) -> None:
     put = lattice("put", *AT, "k", "--value", TRICKY, "--json").document
     where = ["get", "kv", owner, "value", "db", "k", 0]
-    out = lattice(*where, "--as", "json").out
+    out = lattice(*where, "--layout", "json").out
     assert json.loads(out) == json.loads(TRICKY)
     assert lattice(*where, "--json").document["hash"] == put["hash"]
     for layout in ("json", "text", "cells"):
         file = tmp_path / layout
-        assert lattice(*where, "--as", layout, "-o", file).code == 0
-        again = lattice("put", *AT, layout, "--from", file, "--as", layout, "--json").document
+        assert lattice(*where, "--layout", layout, "--output", file).code == 0
+        again = lattice("put", *AT, layout, "--from", file, "--in", layout, "--json").document
         assert again["hash"] == put["hash"]
     assert lattice("put", *AT, "piped", "--json", stdin=out).document["hash"] == put["hash"]
     whole = lattice(*where, "--full", "--json").document
@@ -36,14 +36,14 @@ def test_json_goes_in_and_comes_out_exactly(lattice: Any, owner: str, tmp_path: 
 def test_plain_json_and_lines(lattice: Any, owner: str, tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_text('{"$ref":"x"}\n{"a":1}\n', encoding="utf-8")
-    assert lattice("put", *AT, "k", "--from", file, "--as", "lines").code == 0
+    assert lattice("put", *AT, "k", "--from", file, "--in", "lines").code == 0
     where = ["get", "kv", owner, "value", "db", "k", 0]
-    assert lattice(*where, "--as", "plain").out == '[{"$ref":"x"},{"a":1}]\n'
-    assert lattice(*where, "--as", "json").out == '[{"$string:$ref":"x"},{"a":1}]\n'
+    assert lattice(*where, "--layout", "plain").out == '[{"$ref":"x"},{"a":1}]\n'
+    assert lattice(*where, "--layout", "json").out == '[{"$string:$ref":"x"},{"a":1}]\n'
     ran = lattice("put", *AT, "k", "--value", '{"$ref":"x"}')
     assert "unknown mark" in ran.line()
-    assert lattice("put", *AT, "k", "--value", '{"$ref":"x"}', "--as", "plain").code == 0
-    assert lattice(*where, "--as", "lines").code == 2
+    assert lattice("put", *AT, "k", "--value", '{"$ref":"x"}', "--in", "plain").code == 0
+    assert lattice(*where, "--layout", "lines").code == 2
 
 
 @pytest.mark.usefixtures("owner")
@@ -53,7 +53,10 @@ def test_a_large_document_is_read_and_written_in_parts(lattice: Any, tmp_path: P
     file.write_text(json.dumps(rows), encoding="utf-8")
     done = lattice("put", "data", "--from", file, "--json").document
     path = [*done["path"]]
-    assert lattice("get", *path[:1], "0x" + done["hash"], "--as", "json", "-o", out).code == 0
+    assert (
+        lattice("get", *path[:1], "0x" + done["hash"], "--layout", "json", "--output", out).code
+        == 0
+    )
     assert json.loads(out.read_text(encoding="utf-8")) == rows
 
 
@@ -61,7 +64,7 @@ def test_a_large_document_is_read_and_written_in_parts(lattice: Any, tmp_path: P
 def test_values_go_below_data_under_their_hash_and_to_the_node_s_own(lattice: Any) -> None:
     done = lattice("put", "data", "--value", "[1,2]", "--json").document
     assert done["path"][1] == "0x" + done["hash"]
-    assert lattice("get", "data", "0x" + done["hash"], "--as", "text").out == "[1 2]\n"
+    assert lattice("get", "data", "0x" + done["hash"], "--layout", "text").out == "[1 2]\n"
     value = '{"$keyword:timestamp":5,"x":1}'
     assert lattice("put", "local", "own", "value", ":settings", "--value", value).code == 0
 
@@ -77,7 +80,7 @@ def test_where_nothing_can_be_put_it_says_why(lattice: Any) -> None:
         (("kv", "own", "value", "db"), "DATABASE KEY"),
         (("kv", "own", "value", "db", 5), "are strings"),
         (("data", "x"), "own hashes"),
-        (("local",), "as a whole"),
+        (("local",), "cannot be replaced"),
         (("local", "x"), "local own value"),
         (("local", "own"), "local own value"),
         (("nothing", 1), "no section"),
@@ -97,8 +100,8 @@ def test_input_that_is_no_value_is_refused_with_its_place(lattice: Any, tmp_path
         (("--value", "1", "--from", tmp_path / "f"), "not both"),
         (("--from", tmp_path / "f"), "UTF-8"),
         (("--from", tmp_path / "none"), "No such file"),
-        (("--value", "00", "--as", "cells"), "bytes"),
-        (("--value", "[1", "--as", "text"), "character 3"),
+        (("--value", "00", "--in", "cells"), "bytes"),
+        (("--value", "[1", "--in", "text"), "character 3"),
     ):
         ran = lattice("put", "data", *arguments)
         assert ran.code in (1, 2)

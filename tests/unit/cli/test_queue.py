@@ -10,8 +10,8 @@ import pytest
 
 from datalattice.apps.queue import Queue
 from datalattice.cells import Keyword, Text, to_text
-from datalattice.cli import queue as commands
-from datalattice.cli.values import Form, parse_key, parse_owner, parse_value, value_text
+from datalattice.cli.queue import offering as commands
+from datalattice.cli.values import parse_key, parse_value, value_text
 from datalattice.errors import StoreFull, UsageError
 
 
@@ -56,7 +56,7 @@ def test_truncation_removes_the_oldest(lattice: Any) -> None:
     assert lattice("queue", "truncate", "t", 1, "--json").document["removed"] == 0
     assert records(lattice, "t") == ["c"]
     ran = lattice("queue", "peek", "t", 1)
-    assert (ran.code, ran.line()) == (2, "there is no record at offset 1; offsets here: 2 to 2")
+    assert (ran.code, ran.line()) == (1, "there is no record at offset 1; offsets here: 2 to 2")
 
 
 @pytest.mark.usefixtures("owner")
@@ -69,7 +69,7 @@ def test_truncating_never_makes_a_topic(lattice: Any) -> None:
         (["t", str(1 << 63)], "64 bits"),
     ):
         ran = lattice("queue", "truncate", *arguments)
-        assert ran.code == 2
+        assert ran.code == (1 if words.startswith("no ") else 2)
         assert words in ran.line()
     assert [one["topic"] for one in lattice("queue", "list", "--json").document] == ["t"]
 
@@ -90,20 +90,20 @@ def test_what_is_not_there_is_said(lattice: Any) -> None:
         (["range", "t", "-o", "00" * 32], "has no topic 't' here"),
     ):
         ran = lattice("queue", *arguments)
-        assert (ran.code, ran.out) == (2, "")
+        assert (ran.code, ran.out) == (1 if " no " in words else 2, "")
         assert words in ran.line()
 
 
 @pytest.mark.usefixtures("owner")
 def test_values_keep_their_type(lattice: Any) -> None:
     many_nines = "9" * 5_000
-    lattice("queue", "offer", "j", '{"a":[1,2.5,null,true]}', '"x"', "7", "--as", "json")
-    lattice("queue", "offer", "h", "0xdeadbeef", "abcd", "", "--as", "hex")
+    lattice("queue", "offer", "j", '{"a":[1,2.5,null,true]}', '"x"', "7", "--in", "json")
+    lattice("queue", "offer", "h", "0xdeadbeef", "abcd", "", "--in", "hex")
     lattice("queue", "offer", "u", "héllo ☃", "😀", "", "tab\tinside")
     assert records(lattice, "j") == [{"a": [1, 2.5, None, True]}, "x", 7]
     assert records(lattice, "h") == ["0xdeadbeef", "0xabcd", "0x"]
     assert records(lattice, "u") == ["héllo ☃", "😀", "", "tab\tinside"]
-    assert lattice("queue", "offer", "n", many_nines, "--as", "json").code == 0
+    assert lattice("queue", "offer", "n", many_nines, "--in", "json").code == 0
     assert lattice("queue", "range", "n").out == many_nines + "\n"
 
 
@@ -130,10 +130,10 @@ def test_keys_headers_and_partitions(lattice: Any) -> None:
     [
         (["v", "--headers", "[1]"], "--headers is a JSON object, got [1]"),
         (["v", "--headers", "nope"], "--headers is a JSON object"),
-        (["zz", "--as", "hex"], "hex digits"),
-        (["0xa", "--as", "hex"], "hex digits"),
-        (["{bad", "--as", "json"], "not a JSON value"),
-        (["good", "{", "--as", "json"], "not a JSON value"),
+        (["zz", "--in", "hex"], "hex digits"),
+        (["0xa", "--in", "hex"], "hex digits"),
+        (["{bad", "--in", "json"], "not a JSON value"),
+        (["good", "{", "--in", "json"], "not a JSON value"),
         (["v", "-p", ""], "a key is empty"),
         (["v", "-k", '"open'], "JSON string"),
         (["v", "-p", "0x1"], "hex digits"),
@@ -164,7 +164,7 @@ def test_a_bad_line_is_named_with_what_was_written_before_it(
     lattice: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "BATCH", 2)
-    ran = lattice("queue", "offer", "t", "--as", "json", stdin="1\n2\n3\n4\n5\nsix\n7\n")
+    ran = lattice("queue", "offer", "t", "--in", "json", stdin="1\n2\n3\n4\n5\nsix\n7\n")
     assert ran.code == 2
     assert ran.line().startswith("line 6 of standard input: not a JSON value")
     assert ran.line().endswith("; on disk: offsets 0 to 3")
@@ -178,10 +178,10 @@ def test_a_store_that_fails_on_the_way_says_what_it_kept(
     monkeypatch.setattr(commands, "BATCH", 2)
     real, calls = Queue.offer_many, iter(range(10))
 
-    def full(*arguments: Any, **named: Any) -> Any:
+    def full(*arguments: Any, **options: Any) -> Any:
         if next(calls) == 1:
             raise StoreFull("no room left on the disk")
-        return real(*arguments, **named)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(Queue, "offer_many", full)
     ran = lattice("queue", "offer", "t", stdin="a\nb\nc\n")
@@ -190,8 +190,8 @@ def test_a_store_that_fails_on_the_way_says_what_it_kept(
 
 @pytest.mark.usefixtures("owner")
 def test_null_is_a_tombstone(lattice: Any) -> None:
-    lattice("queue", "offer", "t", "-k", "a", "null", "--as", "json")
-    lattice("queue", "offer", "t", "-k", "b", "--as", "json", stdin="1\nnull\n")
+    lattice("queue", "offer", "t", "-k", "a", "null", "--in", "json")
+    lattice("queue", "offer", "t", "-k", "b", "--in", "json", stdin="1\nnull\n")
     assert records(lattice, "t") == [None, 1, None]
     assert lattice("queue", "peek", "t", 2, "--json").document["key"] == "b"
 
@@ -204,14 +204,14 @@ def test_values_that_wait_for_others_are_committed_without_them() -> None:
         now[0] += commands.PAUSE_S / 2
         yield "b"
         now[0] += commands.PAUSE_S / 2
-        yield commands._Pause()
-        yield commands._Pause()
+        yield commands.Pause()
+        yield commands.Pause()
         yield "c"
         now[0] += commands.PAUSE_S
         yield "d"
         yield "e"
 
-    batches = commands._batches(coming(), lambda: now[0])
+    batches = commands.batches(coming(), lambda: now[0])
     assert list(batches) == [["a", "b"], ["c", "d"], ["e"]]
 
 
@@ -219,12 +219,12 @@ def test_batches_end_by_number_and_by_length(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(commands, "BATCH", 3)
     monkeypatch.setattr(commands, "BATCH_LENGTH", 10)
     values: list[object] = ["a", "b", "c", "d" * 9, b"e", 5, "f" * 10, Text.of("g" * 5_000), "h"]
-    lengths = [len(batch) for batch in commands._batches(values)]
+    lengths = [len(batch) for batch in commands.batches(values)]
     assert lengths == [3, 2, 2, 1, 1]
 
 
 def test_offsets_with_gaps_are_told_apart() -> None:
-    text = commands._offsets_text
+    text = commands.offsets_text
     assert text([range(4, 5)]) == "offset 4"
     assert text([range(3), range(3, 6)]) == "offsets 0 to 5"
     assert text([range(3), range(5, 6), range(9, 11)]) == "offsets 0 to 2, 5, 9 to 10"
@@ -256,14 +256,13 @@ def test_what_begins_like_a_key_and_is_none_is_refused(text: str) -> None:
         parse_key(text)
 
 
-def test_forms_and_owners() -> None:
-    assert parse_value("1", Form.TEXT) == "1"
-    assert parse_value("1", Form.JSON) == 1
-    assert parse_value("ff", Form.HEX) == parse_value("0xFF", Form.HEX) == b"\xff"
-    assert parse_owner("0x" + "AB" * 32) == parse_owner("ab" * 32) == b"\xab" * 32
+def test_forms_of_values() -> None:
+    assert parse_value("1", "text") == "1"
+    assert parse_value("1", "json") == 1
+    assert parse_value("ff", "hex") == parse_value("0xFF", "hex") == b"\xff"
     assert to_text(parse_key(":a")) == ":a"
-    with pytest.raises(UsageError, match="64 hex digits"):
-        parse_owner("ab" * 31 + "zz")
+    with pytest.raises(UsageError, match="--in is"):
+        parse_value("1", "yaml")
 
 
 @pytest.mark.usefixtures("owner")

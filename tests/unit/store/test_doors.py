@@ -18,7 +18,7 @@ from datalattice.cells import (
     validate,
     value_hash,
 )
-from datalattice.cli.whole import Layout, read_whole
+from datalattice.cli.paths.documents import read_document
 from datalattice.errors import BadFormat, UsageError
 from datalattice.store import (
     CheckedCells,
@@ -125,9 +125,9 @@ def test_cells_in_a_file_are_checked_when_they_are_put(tmp_path: Path) -> None:
     file = tmp_path / "cells"
     file.write_bytes(encode_message(BAD))
     with pytest.raises(UsageError, match="not a canonical value"):
-        read_whole(file, Layout.CELLS, lambda _: None)
+        read_document(file, "cells", lambda _: None)
     file.write_bytes(encode_message(Vector.of([LONG])))
-    assert read_whole(file, Layout.CELLS, lambda _: None) == Vector.of([LONG])
+    assert read_document(file, "cells", lambda _: None) == Vector.of([LONG])
 
 
 @pytest.mark.parametrize("value", [*UNSOUND, Vector.of([Vector.of([BAD])])], ids=repr)

@@ -6,19 +6,20 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from typer.exceptions import Exit
 
-from datalattice.cli.folder import DirOption, JsonOption
-from datalattice.cli.render import print_lines, print_notice, show
+from datalattice.cli.command import Call
+from datalattice.cli.render import Result
 from datalattice.cli.spark.session import (
     MEMORY,
     MasterOption,
     MemoryOption,
     PackageOption,
-    print_report,
+    PartsOption,
+    StoreArgument,
+    report_lines,
     spark_job,
+    store_path,
 )
-from datalattice.cli.spark.stores import PartsOption, StoreArgument, store_path
 
 EXIT_FAILED: Final = 1
 
@@ -27,6 +28,7 @@ LINES_MAX: Final = 20
 
 
 def audit(
+    call: Call,
     store: StoreArgument = None,
     to: Annotated[
         Path | None,
@@ -36,38 +38,38 @@ def audit(
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
     package: PackageOption = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Check everything in a store: packs, hashes, canonical form, references, signatures.
 
     Works beside a running node. Exit code 1 when there is a fault.
     """
     from datalattice.pipeline.jobs import audit as run_audit
 
-    path = store_path(store, dir)
-    with spark_job("audit", master, memory, package, quiet=json) as job:
+    path = store_path(store, call)
+    with spark_job("audit", master, memory, package) as job:
         report = run_audit(job.spark, path, parts=parts, progress=job.progress)
         if to is not None:
             report.faults.write.parquet(str(to.absolute()))
         document = {**report.as_json(), "seconds": job.seconds}
-    show(json, document, lambda: _print(document))
-    if not document["clean"]:
-        print_notice("the store has faults; `lattice disk heal` repairs it from peers")
-        raise Exit(EXIT_FAILED)
+    lines = _lines(dict(document))
+    if document["clean"]:
+        return Result(document, lines)
+    advice = "the store has faults; `lattice disk heal` repairs it from peers"
+    return Result(document, lines, EXIT_FAILED, [advice])
 
 
-def _print(document: dict[str, object]) -> None:
+def _lines(document: dict[str, object]) -> list[str]:
     faults = document.pop("faults")
     counts = document.pop("counts")
     assert isinstance(faults, list)
     assert isinstance(counts, dict)
-    print_report({**document, **counts}, as_json=False)
-    print_lines(
+    lines = report_lines({**document, **counts})
+    lines += [
         f"{one['kind']}: {one['file']} at byte {one['offset']}: {one['detail']}"
         + (f" (cell {one['hash']})" if one["hash"] else "")
         for one in faults[:LINES_MAX]
-    )
+    ]
     more = sum(counts.values()) + int(str(document["scars"])) - LINES_MAX
     if more > 0:
-        print_lines([f"{more} more; --json lists up to 1000, --to writes all"])
+        lines.append(f"{more} more; --json lists up to 1000, --to writes all")
+    return lines

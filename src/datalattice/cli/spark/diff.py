@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from datalattice.cli.folder import JsonOption
-from datalattice.cli.past import KEY_DIGITS_SHOWN
-from datalattice.cli.render import print_lines, print_notice, results, show, table
+from datalattice.cli.command import Call
+from datalattice.cli.paths.past import KEY_DIGITS_SHOWN
+from datalattice.cli.render import Listing, Result
 from datalattice.cli.spark.session import (
     MEMORY,
     MasterOption,
@@ -26,6 +26,7 @@ _SIGNS: Final = {"added": "+", "removed": "-"}
 
 
 def diff(
+    call: Call,
     before: Annotated[
         str,
         typer.Argument(
@@ -39,15 +40,14 @@ def diff(
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
     package: PackageOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Tell which keys differ between two roots, whose they are, and who signed them."""
     from datalattice.pipeline.jobs import diff as job
     from datalattice.pipeline.jobs import resolve_input, watching_tasks
 
     for one in (before, after):
-        resolve_input(one)  # what is not there is told at once, not when Spark has started
-    with spark_job("diff", master, memory, package, quiet=json) as run:
+        resolve_input(one)  # a missing one is refused at once, not when Spark has started
+    with spark_job("diff", master, memory, package) as run:
         with watching_tasks(run.spark, "plan and count", run.progress):
             frame = job(run.spark, before, after)
             sums = _sums(frame)
@@ -55,9 +55,9 @@ def diff(
             rows = [row.asDict() for row in frame.limit(count).collect()] if count else []
         total = sum(one["count"] for one in sums)
         document = {"changes": total, "sums": sums, "rows": rows, "seconds": run.seconds}
-    show(json, document, lambda: _print(sums, rows))
-    if len(rows) < total and not json:
-        print_notice(f"{total - len(rows)} more; -n lists more of them")
+    more = total - len(rows)
+    notices = [f"{more} more; -n lists more of them"] if more > 0 else []
+    return Result(document, [*map(_line, rows), _listing(sums)], notices=notices)
 
 
 def _sums(frame: DataFrame) -> list[dict[str, Any]]:
@@ -66,30 +66,18 @@ def _sums(frame: DataFrame) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: [str(row[name]) for name in ("section", "owner", "change")])
 
 
-def _print(sums: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
-    print_lines(map(_line, rows))
-    columns = ("section", "owner", "change", "valid", "keys")
-    results().print(
-        table(
-            columns,
-            [
-                (
-                    row["section"],
-                    _short(row["owner"]),
-                    row["change"],
-                    row["valid"],
-                    row["count"],
-                )
-                for row in sums
-            ],
-        )
-    )
+def _listing(sums: list[dict[str, Any]]) -> Listing:
+    rows = [
+        (row["section"], _short(row["owner"]), row["change"], row["valid"], row["count"])
+        for row in sums
+    ]
+    return Listing(("section", "owner", "change", "valid", "keys"), rows)
 
 
 def _line(row: dict[str, Any]) -> str:
-    place = " ".join([row["section"] or "", _short(row["owner"]), *row["path"]])
+    path = " ".join([row["section"] or "", _short(row["owner"]), *row["path"]])
     values = " -> ".join(one for one in (row["before"], row["after"]) if one is not None)
-    return f"{_SIGNS.get(row['change'], '~')} {' '.join(place.split())}  {values}"
+    return f"{_SIGNS.get(row['change'], '~')} {' '.join(path.split())}  {values}"
 
 
 def _short(owner: str | None) -> str:

@@ -7,21 +7,24 @@ from typing import Annotated
 
 import typer
 
-from datalattice.cli.folder import DirOption, JsonOption
-from datalattice.cli.garbage import duration_ms
-from datalattice.cli.render import print_notice
+from datalattice.cli.command import Call
+from datalattice.cli.render import Result, is_json
 from datalattice.cli.spark.session import (
     MEMORY,
     MasterOption,
     MemoryOption,
     PackageOption,
-    print_report,
+    PartsOption,
+    StoreArgument,
+    report_of,
     spark_job,
+    store_path,
 )
-from datalattice.cli.spark.stores import PartsOption, StoreArgument, store_path
+from datalattice.cli.units import duration_ms
 
 
 def gc(
+    call: Call,
     to: Annotated[Path, typer.Option("--to", help="Write the sweep list to this file.")],
     store: StoreArgument = None,
     grace: Annotated[
@@ -31,9 +34,7 @@ def gc(
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
     package: PackageOption = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Mark what a store needs, and write the list of what may go; removes nothing.
 
     `lattice disk sweep LIST` applies it. Works beside a running node.
@@ -41,8 +42,8 @@ def gc(
     from datalattice.pipeline.jobs import gc as run_gc
 
     grace_ms = duration_ms(grace)
-    path = store_path(store, dir)
-    with spark_job("gc", master, memory, package, quiet=json) as job:
+    path = store_path(store, call)
+    with spark_job("gc", master, memory, package) as job:
         report = run_gc(
             job.spark,
             path,
@@ -52,6 +53,5 @@ def gc(
             progress=job.progress,
         )
         document = {**report.as_json(), "seconds": job.seconds}
-    print_report(document, as_json=json)
-    if not json:
-        print_notice(f"nothing was removed yet; `lattice disk sweep {to}` does so")
+    notices = [] if is_json() else [f"nothing was removed yet; `lattice disk sweep {to}` does so"]
+    return report_of(document, 0, *notices)

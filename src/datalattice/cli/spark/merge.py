@@ -6,22 +6,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.exceptions import Exit
 
-from datalattice.cli.folder import JsonOption, read_key
-from datalattice.cli.imported import EXIT_SHORT
-from datalattice.cli.render import print_notice
+from datalattice.cli.command import Call
+from datalattice.cli.disk.archive import EXIT_INCOMPLETE
+from datalattice.cli.render import Result
 from datalattice.cli.spark.session import (
     MEMORY,
     MasterOption,
     MemoryOption,
     PackageOption,
-    print_report,
+    report_of,
     spark_job,
 )
+from datalattice.client import read_key
 
 
 def merge(
+    call: Call,
     inputs: Annotated[
         list[str],
         typer.Argument(
@@ -54,8 +55,7 @@ def merge(
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
     package: PackageOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Merge replicas in their order, as one process would, by many tasks.
 
     The result goes into a node's folder (through the node, if it runs), a new store, or a new file.
@@ -65,8 +65,8 @@ def merge(
     from datalattice.pipeline.jobs import merge as job
 
     for one in inputs:
-        resolve_input(one)  # what is not there is told at once, not when Spark has started
-    with spark_job("merge", master, memory, package, quiet=json) as run:
+        resolve_input(one)  # a missing one is refused at once, not when Spark has started
+    with spark_job("merge", master, memory, package) as run:
         report = job(
             run.spark,
             inputs,
@@ -78,17 +78,15 @@ def merge(
             fan_in=fan_in or FAN_IN,
             progress=run.progress,
         )
-    print_report(report.as_json(), as_json=json)
+    notices = []
     if report.owner_forks:
-        print_notice(
-            f"{len(report.owner_forks)} owners wrote apart and nobody here may sign for them: "
+        notices.append(
+            f"{len(report.owner_forks)} owners wrote apart and no key here may sign for them: "
             "the first of their values was kept"
         )
     if report.dropped:
-        print_notice(
+        notices.append(
             f"{report.dropped} entries were not merged: they are not valid or not allowed here"
         )
-    if report.refused:
-        for one in report.refused:
-            print_notice(f"left out: {one}")
-        raise Exit(EXIT_SHORT)
+    notices += [f"left out: {one}" for one in report.refused]
+    return report_of(report.as_json(), EXIT_INCOMPLETE if report.refused else 0, *notices)

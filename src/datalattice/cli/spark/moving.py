@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from datalattice.cli.folder import DirOption, JsonOption, existing_folder, folder_of
+from datalattice.cli.command import Call
+from datalattice.cli.render import Result
 from datalattice.cli.spark.session import (
     MEMORY,
     MasterOption,
     MemoryOption,
     PackageOption,
-    print_report,
+    report_of,
     spark_job,
 )
 from datalattice.errors import UsageError
@@ -37,6 +38,7 @@ DatabaseOption = Annotated[
 
 
 def load(
+    call: Call,
     files: Annotated[list[str], typer.Argument(help="Files or folders of rows.")],
     topic: TopicOption = None,
     database: DatabaseOption = None,
@@ -58,9 +60,7 @@ def load(
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
     package: PackageOption = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Write the rows of CSV, JSON lines or Parquet to a topic or database, each row as a map.
 
     All rows or none. Works beside a running node.
@@ -68,8 +68,8 @@ def load(
     from datalattice.pipeline.jobs import load as run_load
 
     settings = parse_settings(option)
-    folder = str(folder_of(dir).path.absolute())  # a key is enough: the store is made
-    with spark_job("load", master, memory, package, quiet=json) as job:
+    folder = str(call.writable().path.absolute())
+    with spark_job("load", master, memory, package) as job:
         report = run_load(
             job.spark,
             [absolute(file) for file in files],
@@ -86,10 +86,11 @@ def load(
             progress=job.progress,
         )
         document = {**report.as_json(), "seconds": job.seconds}
-    print_report(document, as_json=json)
+    return report_of(document)
 
 
 def compact(
+    call: Call,
     topic: Annotated[str, typer.Argument(help="The topic whose records are compacted.")],
     into_topic: Annotated[
         str | None, typer.Option("--into-topic", help="Write to this new topic.")
@@ -104,12 +105,6 @@ def compact(
     node: Annotated[
         str | None, typer.Option("--node", help="Node to read from, tcp://HOST:PORT.")
     ] = None,
-    as_of: Annotated[
-        str | None, typer.Option("--as-of", help="Read a past root: a time, a pin or a hash.")
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option("--owner", help="Whose topic. Default: the folder's own.")
-    ] = None,
     keyless: Annotated[
         str, typer.Option("--keyless", help="What becomes of records without key: drop, keep.")
     ] = "drop",
@@ -117,17 +112,16 @@ def compact(
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
     package: PackageOption = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Write the latest record of each key of a topic to a new topic or a database.
 
     A record whose value is nil deletes its key. Works beside a running node.
     """
     from datalattice.pipeline.jobs import compact as run_compact
 
-    folder = str(existing_folder(dir).path.absolute())
-    with spark_job("compact", master, memory, package, quiet=json) as job:
+    folder = str(call.existing.path.absolute())
+    owner = None if call.owner is None else call.owner_named(call.owner).hex()
+    with spark_job("compact", master, memory, package) as job:
         report = run_compact(
             job.spark,
             store=folder,
@@ -136,17 +130,18 @@ def compact(
             into_database=into_database,
             source=None if source is None else str(source.absolute()),
             node=node,
-            as_of=as_of,
+            as_of=call.as_of,
             owner=owner,
             keyless=keyless,
             write_id=write_id,
             progress=job.progress,
         )
         document = {**report.as_json(), "seconds": job.seconds}
-    print_report(document, as_json=json)
+    return report_of(document)
 
 
 def export(
+    call: Call,
     source: Annotated[
         str, typer.Argument(metavar="FORMAT", help="What to read, such as lattice.queue.")
     ],
@@ -159,9 +154,7 @@ def export(
     master: MasterOption = None,
     memory: MemoryOption = MEMORY,
     package: PackageOption = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Write what a format reads to files of Parquet or a table of Delta Lake.
 
     Reads the folder (--dir), unless --option store=... or node=... names another place.
@@ -170,8 +163,8 @@ def export(
 
     settings = parse_settings(option)
     if not {"store", "path", "node"} & {name.lower() for name in settings}:
-        settings["store"] = str(existing_folder(dir).path.absolute())
-    with spark_job("export", master, memory, package, quiet=json) as job:
+        settings["store"] = str(call.existing.path.absolute())
+    with spark_job("export", master, memory, package) as job:
         report = run_export(
             job.spark,
             source,
@@ -182,7 +175,7 @@ def export(
             progress=job.progress,
         )
         document = {**report.as_json(), "seconds": job.seconds}
-    print_report(document, as_json=json)
+    return report_of(document)
 
 
 def parse_settings(given: list[str] | None) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Session: what the commands `lattice spark ...` have in common: Spark, progress and the report.
+"""Session: what the commands `lattice spark ...` share: their options, Spark, and the report.
 
-with spark_job("merge", master, memory, package, quiet=json) as job:
-    report = merge(job.spark, ..., progress=job.progress)
-print_report(report.as_json(), as_json=json)
+with spark_job("merge", master, memory, package) as job:
+report = merge(job.spark, ..., progress=job.progress)
+return report_of(report.as_json())
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from datalattice.cli.render import Bars, Step, print_pairs, progress_bars, show
-from datalattice.cli.running import size_text
+from datalattice.cli.command import Call
+from datalattice.cli.render import Bars, Result, Step, pair_lines, progress_bars
+from datalattice.cli.units import size_text
 
 if TYPE_CHECKING:
     from datalattice.pipeline import SparkSession
@@ -45,6 +46,24 @@ PackageOption = Annotated[
         show_default=False,
     ),
 ]
+StoreArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Folder of a store, or of a node. Default: the store of the folder (--dir).",
+        show_default=False,
+    ),
+]
+PartsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--parts", help="Cut the store into so many tasks. Default: one for about 256 MB.", min=1
+    ),
+]
+
+
+def store_path(store: Path | None, call: Call) -> str:
+    """Return the folder that a command is about, absolute: workers have another present folder."""
+    return str((call.existing.path if store is None else store).absolute())
 
 
 @dataclass(slots=True)
@@ -70,15 +89,15 @@ class SparkJob:
 
 @contextmanager
 def spark_job(
-    name: str, master: str | None, memory: str, package: Path | None, *, quiet: bool
+    name: str, master: str | None, memory: str, package: Path | None
 ) -> Iterator[SparkJob]:
-    """Give a session for a command; progress is shown on a terminal, unless `quiet`.
+    """Give a session for a command; progress is shown on a terminal.
 
     Raises: UsageError: Spark or Java is not to be had, or an option is not of its form.
     """
     from datalattice.pipeline.jobs import job_session
 
-    with progress_bars(quiet=quiet) as bars:
+    with progress_bars() as bars:
         starting = bars.add("Spark starts", 1)
         title = f"lattice spark {name}"
         with job_session(title, master=master, memory=memory, package=package) as spark:
@@ -86,13 +105,19 @@ def spark_job(
             yield SparkJob(spark, bars, time.monotonic())
 
 
-def print_report(document: Mapping[str, object], *, as_json: bool) -> None:
-    """Print a job's report: one JSON document, or names and values.
+def report_lines(document: Mapping[str, object]) -> list[str]:
+    """Return the names and values of a job's report.
 
     Units: values whose name begins or ends with `bytes` are bytes, and printed with a unit.
     """
-    pairs = {name.replace("_", " "): _shown(name, value) for name, value in document.items()}
-    show(as_json, dict(document), lambda: print_pairs(pairs))
+    return pair_lines(
+        {name.replace("_", " "): _shown(name, value) for name, value in document.items()}
+    )
+
+
+def report_of(document: Mapping[str, object], code: int = 0, *notices: str) -> Result:
+    """Return a job's report as a result."""
+    return Result(dict(document), report_lines(document), code, notices)
 
 
 def _shown(name: str, value: object) -> object:

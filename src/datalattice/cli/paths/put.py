@@ -10,12 +10,11 @@ import typer
 import datalattice.apps  # noqa: F401 - registers the sections of the root
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value, to_text, value_hash
-from datalattice.cli.folder import DirOption, JsonOption, folder_of
-from datalattice.cli.get import OWN, canonical
-from datalattice.cli.render import print_pairs, show
+from datalattice.cli.command import WRITES, Call, command
+from datalattice.cli.paths.documents import LAYOUTS, checked_layout, read_document
+from datalattice.cli.paths.get import OWN, canonical
+from datalattice.cli.render import Result, pair_lines
 from datalattice.cli.values import parse_key, value_json
-from datalattice.cli.whole import Layout, read_whole
-from datalattice.client import editing
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -25,7 +24,7 @@ from datalattice.lattice import LOCAL_KEY, MergeContext, OwnerLattice, root_latt
 DATA_KEY: Final = Keyword("data")
 
 OWNER_PATH_KEYS: Final = 3
-"""Section, owner, :value: nothing above it is anybody's to write."""
+"""Section, owner, :value: what is above it cannot be written."""
 
 KV_PATH_KEYS: Final = 5
 """Section, owner, :value, database, key."""
@@ -38,7 +37,9 @@ _ELSEWHERE: Final = {
 }
 
 
+@command(None, "put", WRITES)
 def put(
+    call: Call,
     path: Annotated[
         list[str],
         typer.Argument(
@@ -50,41 +51,41 @@ def put(
         Path | None,
         typer.Option("--from", "-f", help="The file; else standard input.", show_default=False),
     ] = None,
-    value: Annotated[
-        str | None, typer.Option("--value", help="The value itself, in the place of a file.")
-    ] = None,
-    form: Annotated[
-        Layout,
+    value: Annotated[str | None, typer.Option("--value", help="The value itself.")] = None,
+    layout: Annotated[
+        str,
         typer.Option(
-            "--as",
-            help="json (marks as `lattice get --as json` writes them), plain JSON, lines (JSON "
+            "--in",
+            metavar="json|plain|lines|text|cells",
+            help="json (marks as `lattice get --layout json` writes them), plain JSON, lines (JSON "
             "documents one after another, as one vector), text (the printed form) or cells.",
         ),
-    ] = Layout.JSON,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+    ] = "json",
+) -> Result:
     """Write a value at a path of your own data: JSON by default, of any size.
 
     Under `data` the value is stored under its own hash. In a database it becomes the value of a
-    key. Elsewhere it takes the place of what is there, signed where the path is signed.
+    key. Elsewhere it replaces what is there, signed where the path is signed.
     """
     if value is not None and source is not None:
         raise UsageError("give the value with --value or with --from, not both")
-    folder = folder_of(dir)
-    with editing(folder) as editor:
-        keys = _place(path, editor.context, editor.key_pair)
-        new = _given(value, form) if value is not None else read_whole(source, form, editor.stage)
+    checked_layout(layout, LAYOUTS, "--in")
+    with call.editing() as editor:
+        keys = _writable_keys(path, editor.context, editor.key_pair)
+        if value is not None:
+            new = _given(value, layout)
+        else:
+            new = read_document(source, layout, editor.stage)
         where = editor.edit(lambda cursor, _: _write(cursor, keys, new))
     document = {
         "path": [value_json(key) for key in where],
         "hash": value_hash(new).hex(),
     }
     text = {"path": " ".join(to_text(key) for key in where), "hash": document["hash"]}
-    show(json, document, lambda: print_pairs(text))
+    return Result(document, pair_lines(text))
 
 
-def _given(text: str, form: Layout) -> Value:
+def _given(text: str, layout: str) -> Value:
     from datalattice.cells import from_text, read_json
     from datalattice.errors import BadFormat
 
@@ -96,17 +97,17 @@ def _given(text: str, form: Layout) -> Value:
             got, self.rest = self.rest[:count], self.rest[count:]
             return got
 
-    if form is Layout.CELLS:
+    if layout == "cells":
         raise UsageError("cells are bytes: give them with --from")
     try:
-        if form is Layout.TEXT:
+        if layout == "text":
             return from_text(text)
-        return read_json(Once(), marked=form is Layout.JSON, lines=form is Layout.LINES)
+        return read_json(Once(), marked=layout == "json", lines=layout == "lines")
     except BadFormat as error:
         raise UsageError(f"--value: {error}") from error
 
 
-def _place(path: list[str], context: MergeContext, key_pair: KeyPair) -> list[Value]:
+def _writable_keys(path: list[str], context: MergeContext, key_pair: KeyPair) -> list[Value]:
     """Return the canonical keys of a path, if a value can be written there.
 
     Raises: UsageError: it cannot.
@@ -135,7 +136,7 @@ def _place(path: list[str], context: MergeContext, key_pair: KeyPair) -> list[Va
         if len(keys) < OWNER_PATH_KEYS:
             raise UsageError(f"in {to_text(section)} a value goes to: {section.name} own value ...")
     if section not in (DATA_KEY, KV_SECTION) and len(keys) < 2:
-        raise UsageError(f"{to_text(section)} as a whole cannot be replaced: name a place in it")
+        raise UsageError(f"{to_text(section)} cannot be replaced: name a key in it")
     return keys
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from datalattice.apps.kv import Database
-from datalattice.cli import kv as commands
+from datalattice.cli import db as commands
 from datalattice.client import edit, folder_of
 
 
 @pytest.mark.usefixtures("owner")
 def test_values_are_set_read_and_deleted(lattice: Any) -> None:
     assert lattice("db", "set", "d", "a", "one").out == ""
-    assert lattice("db", "set", "d", "b", '{"x": [1]}', "--as", "json").code == 0
+    assert lattice("db", "set", "d", "b", '{"x": [1]}', "--in", "json").code == 0
     assert lattice("db", "get", "d", "a").out == "one\n"
     assert lattice("db", "get", "d", "b", "--json").document == {
         "key": "b",
@@ -61,12 +61,12 @@ def test_structures(lattice: Any) -> None:
 
 @pytest.mark.usefixtures("owner")
 def test_expiry(lattice: Any) -> None:
-    lattice("db", "set", "d", "k", "v", "--ttl", 3_600_000)
+    lattice("db", "set", "d", "k", "v", "--ttl", "1h")
     left = lattice("db", "ttl", "d", "k", "--json").document["ttl_ms"]
     assert 3_500_000 < left <= 3_600_000
     assert lattice("db", "persist", "d", "k").out == "true\n"
     assert lattice("db", "ttl", "d", "k").out == "-1\n"
-    assert lattice("db", "expire", "d", "k", 3_600_000, "--json").document["done"]
+    assert lattice("db", "expire", "d", "k", "1h", "--json").document["done"]
     assert lattice("db", "expire", "d", "none", 5).out == "false\n"
     assert lattice("db", "ttl", "d", "none").out == "-2\n"
 
@@ -93,7 +93,7 @@ def test_databases_and_owners(lattice: Any, owner: str) -> None:
         (["watch", "d", "--count", "0"], "1 or more"),
     ):
         ran = lattice("db", *arguments)
-        assert ran.code == 2
+        assert ran.code == (1 if words.startswith(("has no", "there is no")) else 2)
         assert words in ran.line()
 
 
@@ -123,16 +123,16 @@ def test_numbers_below_zero_and_what_json_has_no_number_for(lattice: Any) -> Non
     held = lattice("db", "get", "d", "z", "--json")
     assert "Infinity," not in held.out.replace('"-Infinity"', "")
     assert [one["score"] for one in held.document["value"]] == ["-Infinity", -1.5]
-    ran = lattice("db", "set", "d", "v", "-5", "--as", "json")
+    ran = lattice("db", "set", "d", "v", "-5", "--in", "json")
     assert (ran.code, "No such option: -5; a value that begins with -" in ran.line()) == (2, True)
-    assert lattice("db", "set", "d", "v", "--as", "json", "--", "-5").code == 0
+    assert lattice("db", "set", "d", "v", "--in", "json", "--", "-5").code == 0
     assert lattice("db", "get", "d", "v", "--json").document["value"] == -5
     assert "integer" in lattice("db", "incr", "d", "n", "--nope").line()
 
 
 @pytest.mark.usefixtures("owner")
 def test_null_is_a_value_and_no_expiry_is_null(lattice: Any) -> None:
-    assert lattice("db", "set", "d", "k", "null", "--as", "json").code == 0
+    assert lattice("db", "set", "d", "k", "null", "--in", "json").code == 0
     assert lattice("db", "get", "d", "k").out == "nil\n"
     assert lattice("db", "keys", "d", "--json").document == [
         {"key": "k", "type": "value", "ttl_ms": None}

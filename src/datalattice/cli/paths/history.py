@@ -11,29 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from datalattice.cells import ABSENT, Signed, Value, changes, same, value_hash
-from datalattice.cli import past
-from datalattice.cli.folder import (
-    DirOption,
-    JsonOption,
-    existing_folder,
-    folder_of,
-    read_key,
-)
-from datalattice.cli.get import FullOption, brief_text, kind_of, path_keys, print_value, walk
-from datalattice.cli.render import (
-    print_lines,
-    print_notice,
-    print_pairs,
-    progress_bars,
-    results,
-    show,
-    table,
-)
+from datalattice.cli.command import ANY, Call, command, explaining_gaps
+from datalattice.cli.paths import past
+from datalattice.cli.paths.get import FullOption, brief_text, kind_of, path_keys, value_result, walk
+from datalattice.cli.render import Listing, Result
+from datalattice.cli.units import time_ms
 from datalattice.cli.values import listed_json
-from datalattice.client import begin_folder, root_named
+from datalattice.client import begin_folder, folder_of, read_key
 from datalattice.errors import MissingData, NoSuchPath, UsageError
 from datalattice.lattice import slot_changes
-from datalattice.store import parse_time, time_text
+from datalattice.store import time_text
 from datalattice.store.kept import Moment
 
 if TYPE_CHECKING:
@@ -49,7 +36,7 @@ SLOTS_SHOWN: Final = 4
 RefArgument = Annotated[
     str,
     typer.Argument(
-        help="HEAD, HEAD~2, a pin, a hash, @TIME (ISO 8601 in UTC, or how long ago: @10m)."
+        help="HEAD, HEAD~2, a pin, a hash, or a time: ISO 8601 in UTC, or how long ago: 2h ago."
     ),
 ]
 PathArgument = Annotated[
@@ -60,39 +47,38 @@ CountOption = Annotated[
 ]
 
 
+@command(None, "history", ANY)
 def history(
+    call: Call,
     count: CountOption = HISTORY_COUNT,
     since: Annotated[
-        str | None, typer.Option("--since", help="Only roots from this time on.")
+        str | None, typer.Option("--since", help="Only roots from this time on: ISO, or 2h ago.")
     ] = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """List the roots that the history remembers, newest first: what changed, and who signed it."""
-    folder = existing_folder(dir)
-    with past.reading_past(folder) as store:
-        entries = past.moments(store)
-        begin_ms = None if since is None else parse_time(since, store.clock.now_ms())
-        wanted = [
-            place
-            for place in range(len(entries) - 1, -1, -1)
-            if begin_ms is None or entries[place].time_ms >= begin_ms
-        ]
-        shown = wanted[:count] if count else wanted
-        names = past.names_of(store)
-        rows = [_log_row(store, entries, place, names) for place in shown]
-    show(json, rows, lambda: print_lines(_log_line(row) for row in rows))
-    if len(shown) < len(wanted) and not json:
-        print_notice(f"{len(wanted) - len(shown)} older roots are remembered; -n 0 lists all")
+    store = call.store()
+    entries = past.moments(store)
+    begin_ms = None if since is None else time_ms(since, store.clock.now_ms())
+    wanted = [
+        at
+        for at in range(len(entries) - 1, -1, -1)
+        if begin_ms is None or entries[at].time_ms >= begin_ms
+    ]
+    shown = wanted[:count] if count else wanted
+    names = past.names_of(store)
+    rows = [_root_row(store, entries, at, names) for at in shown]
+    older = len(wanted) - len(shown)
+    notices = [f"{older} older roots are remembered; -n 0 lists all"] if older else []
+    return Result(rows, map(_root_line, rows), notices=notices)
 
 
-def _log_row(
-    store: CellStore, entries: list[Moment], place: int, names: dict[bytes, list[str]]
+def _root_row(
+    store: CellStore, entries: list[Moment], at: int, names: dict[bytes, list[str]]
 ) -> dict[str, Any]:
-    moment = entries[place]
-    with past.kept(store, past.short(moment.root_hash)):
+    moment = entries[at]
+    with explaining_gaps(store, past.short(moment.root_hash)):
         after = store.load(moment.root_hash)
-        before = store.load(entries[place - 1].root_hash) if place else None
+        before = store.load(entries[at - 1].root_hash) if at else None
         slots = [_slot_row(*change) for change in slot_changes(before, after)]
     return {
         "time": time_text(moment.time_ms),
@@ -130,7 +116,7 @@ def _is_fork(path: tuple[Value, ...], before: Value, after: Value) -> bool:
         return False
 
 
-def _log_line(row: dict[str, Any]) -> str:
+def _root_line(row: dict[str, Any]) -> str:
     slots = [_slot_text(slot) for slot in row["changed"][:SLOTS_SHOWN]]
     if len(row["changed"]) > SLOTS_SHOWN:
         slots.append(f"and {len(row['changed']) - SLOTS_SHOWN} more")
@@ -150,54 +136,47 @@ def _slot_text(slot: dict[str, Any]) -> str:
     return f"{slot['text']}{by}{fork}{'' if slot['valid'] else ' SIGNATURE NOT VALID'}"
 
 
+@command(None, "show", ANY)
 def show_root(
-    ref: RefArgument,
-    path: PathArgument = None,
-    full: FullOption = False,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+    call: Call, ref: RefArgument, path: PathArgument = None, full: FullOption = False
+) -> Result | None:
     """Print a former root, or the value at a path of it, as `lattice get` does."""
-    folder = existing_folder(dir)
-    with past.reading_past(folder) as store, past.kept(store, ref):
-        hash = root_named(store, ref)
-        about = past.about_root(store, hash)
-        keys = path_keys(path, folder)
-        print_value(store.load(hash), keys, full=full, json=json, about=about)
+    store = call.store()
+    (hash,) = call.named(store, ref)
+    about = past.about_root(store, hash)
+    keys = path_keys(path, call.existing)
+    return value_result(store.load(hash), keys, full=full, about=about)
 
 
+@command(None, "diff", ANY)
 def diff(
+    call: Call,
     before: RefArgument,
     after: RefArgument = "HEAD",
     path: PathArgument = None,
     count: CountOption = DIFF_COUNT,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Print what differs between two roots, path by path, below a path if one is given."""
-    folder = existing_folder(dir)
-    keys = path_keys(path, folder)
-    with past.reading_past(folder) as store, past.kept(store, before, after):
-        hashes = [root_named(store, ref) for ref in (before, after)]
-        sides = [_at(store.load(hash), keys) for hash in hashes]
-        if all(side is ABSENT for side in sides):
-            raise NoSuchPath(f"there is nothing at {past.path_text(tuple(keys))} in either root")
-        found = _differences(sides[0], sides[1])
-        rows = [
-            {"path": [*keys, *at], "before": mine, "after": theirs}
-            for at, mine, theirs in (islice(found, count) if count else found)
-        ]
-        is_complete = not count or len(rows) < count or next(found, None) is None
-        document = {
-            "before": hashes[0].hex(),
-            "after": hashes[1].hex(),
-            "changes": [_change_document(row) for row in rows],
-            "complete": is_complete,
-        }
-        lines = [_change_line(row) for row in rows]
-    show(json, document, lambda: print_lines(lines))
-    if not is_complete and not json:
-        print_notice(f"there is more than these {count} changes; -n 0 prints all")
+    keys = path_keys(path, call.existing)
+    store = call.store()
+    hashes = call.named(store, before, after)
+    sides = [_at(store.load(hash), keys) for hash in hashes]
+    if all(side is ABSENT for side in sides):
+        raise NoSuchPath(f"there is nothing at {past.path_text(tuple(keys))} in either root")
+    found = _differences(sides[0], sides[1])
+    rows = [
+        {"path": [*keys, *at], "before": mine, "after": theirs}
+        for at, mine, theirs in (islice(found, count) if count else found)
+    ]
+    is_complete = not count or len(rows) < count or next(found, None) is None
+    document = {
+        "before": hashes[0].hex(),
+        "after": hashes[1].hex(),
+        "changes": [_change_document(row) for row in rows],
+        "complete": is_complete,
+    }
+    notices = [] if is_complete else [f"there are more than these {count} changes; -n 0 prints all"]
+    return Result(document, map(_change_line, rows), notices=notices)
 
 
 def _at(root: Value, keys: Sequence[Value]) -> object:
@@ -235,7 +214,7 @@ def _change_kind(row: dict[str, Any]) -> str:
 
 
 def _change_line(row: dict[str, Any]) -> str:
-    path = past.path_text(tuple(row["path"])) or "the whole value"
+    path = past.path_text(tuple(row["path"])) or "the value"
     if row["before"] is ABSENT:
         return f"+ {path}  {brief_text(row['after'])}"
     if row["after"] is ABSENT:
@@ -243,7 +222,9 @@ def _change_line(row: dict[str, Any]) -> str:
     return f"~ {path}  {brief_text(row['before'])} -> {brief_text(row['after'])}"
 
 
+@command(None, "checkout", ANY)
 def checkout(
+    call: Call,
     ref: RefArgument,
     into: Annotated[Path, typer.Option("--into", help="The new folder; it has no store yet.")],
     with_key: Annotated[
@@ -253,33 +234,25 @@ def checkout(
             help="Copy the owner's key, to write as the same owner; the node is another.",
         ),
     ] = False,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Make a folder of its own from a root: a fork that can be written to and merged back.
 
     `lattice disk import FOLDER --merge` brings it back, or `lattice node pull` from a node on it.
     """
-    folder = existing_folder(dir)
     target = folder_of(into)
     if target.store_path.exists():
         raise UsageError(f"{target.path} has a store already; name a new folder with --into")
-    key_pair = read_key(folder.key_path) if with_key else None
+    key_pair = read_key(call.existing.key_path) if with_key else None
     if key_pair is not None and target.identity_path.exists():
         raise UsageError(f"{target.path} has a key already; leave out --with-key")
-    with (
-        past.reading_past(folder) as store,
-        past.kept(store, ref),
-        progress_bars(quiet=json) as bars,
-    ):
-        hash = root_named(store, ref)
-        bar = bars.add(f"checkout {past.short(hash)}")
-        with store.lease(hash, past.HOLD_SECONDS):
-            cells = _copy_root(store, hash, target.store_path, bar.to)
+    store = call.store()
+    (hash,) = call.named(store, ref)
+    with store.lease(hash, past.HOLD_SECONDS):
+        bar = call.bar(f"checkout {past.short(hash)}")
+        cells = _copy_root(store, hash, target.store_path, bar.to)
     if key_pair is not None:
         begin_folder(target, key_pair)
-    document = {"folder": str(target.path), "root": hash.hex(), "cells": cells}
-    show(json, document, lambda: print_pairs(document))
+    return Result({"folder": str(target.path), "root": hash.hex(), "cells": cells})
 
 
 def _copy_root(store: CellStore, hash: bytes, path: Path, progress: Any) -> int:
@@ -299,35 +272,33 @@ def _copy_root(store: CellStore, hash: bytes, path: Path, progress: Any) -> int:
     return cells
 
 
-def audit(
-    path: PathArgument = None,
-    count: CountOption = AUDIT_COUNT,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Tell who signed what, and when it changed as far as the history remembers.
+@command(None, "audit", ANY)
+def audit(call: Call, path: PathArgument = None, count: CountOption = AUDIT_COUNT) -> Result:
+    """Show who signed what, and when it changed as far as the history remembers.
 
     Below a path only what changed there counts. Exit code 1 when a signature of the present root is
     not valid.
     """
-    folder = existing_folder(dir)
-    keys = path_keys(path, folder)
-    with past.reading_past(folder) as store, past.kept(store, "the history"):
-        entries = past.moments(store)
-        rows = list(_audit_rows(store, entries, keys))
-        present = store.root()
-        slots = [_slot_row(*change) for change in slot_changes(None, present)]
-        slots = [slot for slot in slots if _starts(slot["path"], [listed_json(k) for k in keys])]
+    keys = path_keys(path, call.existing)
+    store = call.store()
+    call.enter(explaining_gaps(store, "the history"))
+    rows = list(_audit_rows(store, past.moments(store), keys))
+    slots = [_slot_row(*change) for change in slot_changes(None, store.root())]
+    slots = [slot for slot in slots if _starts(slot["path"], [listed_json(k) for k in keys])]
     for slot in slots:
         own = [row for row in rows if row["path"] == slot["path"]]
         slot["changes"] = len(own)
         slot["last"] = own[-1]["time"] if own else None
     rows.reverse()
-    document = {"slots": slots, "changes": rows}
-    show(json, document, lambda: _print_audit(slots, rows, count))
-    if any(slot["valid"] is False for slot in slots):
-        print_notice("a signature of the present root is not valid")
-        raise typer.Exit(1)
+    shown = rows[:count] if count else rows
+    notices = []
+    if len(shown) < len(rows):
+        notices.append(f"{len(rows) - len(shown)} older changes are remembered; -n 0 lists all")
+    is_bad = any(slot["valid"] is False for slot in slots)
+    if is_bad:
+        notices.append("a signature of the present root is not valid")
+    text: list[str | Listing] = [_slots_listing(slots), *map(_audit_line, shown)]
+    return Result({"slots": slots, "changes": rows}, text, int(is_bad), notices)
 
 
 def _audit_rows(
@@ -364,32 +335,20 @@ def _starts(path: list[Any], keys: list[Any]) -> bool:
     return path[:shared] == keys[:shared]
 
 
-def _print_audit(
-    slots: list[dict[str, Any]], rows: list[dict[str, Any]], count: int | None
-) -> None:
-    columns = ("slot", "signed by", "valid", "changes", "last change")
-    results().print(
-        table(
-            columns,
-            [
-                (
-                    slot["text"],
-                    (slot["signer"] or "")[: past.KEY_DIGITS_SHOWN],
-                    slot["valid"],
-                    slot["changes"],
-                    slot["last"],
-                )
-                for slot in slots
-            ],
-            "now",
+def _slots_listing(slots: list[dict[str, Any]]) -> Listing:
+    rows = [
+        (
+            slot["text"],
+            (slot["signer"] or "")[: past.KEY_DIGITS_SHOWN],
+            slot["valid"],
+            slot["changes"],
+            slot["last"],
         )
-    )
-    shown = rows[:count] if count else rows
-    print_lines(f"{row['time']}  {past_root(row)}  {_slot_text(row)}" for row in shown)
-    if len(shown) < len(rows):
-        print_notice(f"{len(rows) - len(shown)} older changes are remembered; -n 0 lists all")
+        for slot in slots
+    ]
+    return Listing(("slot", "signed by", "valid", "changes", "last change"), rows, "now")
 
 
-def past_root(row: dict[str, Any]) -> str:
-    """Return the beginning of a row's root hash."""
-    return str(row["root"])[: past.HASH_DIGITS_SHOWN]
+def _audit_line(row: dict[str, Any]) -> str:
+    root = str(row["root"])[: past.HASH_DIGITS_SHOWN]
+    return f"{row['time']}  {root}  {_slot_text(row)}"

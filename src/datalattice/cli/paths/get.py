@@ -21,12 +21,16 @@ from datalattice.cells import (
     to_text,
     value_hash,
 )
-from datalattice.cli import past
-from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder, read_key
-from datalattice.cli.render import print_lines, print_pairs, show
+from datalattice.cli.command import PAST, Call, command
+from datalattice.cli.paths.documents import (
+    LayoutOption,
+    OutputOption,
+    print_document,
+    write_document,
+)
+from datalattice.cli.render import Result, is_json, pair_lines
 from datalattice.cli.values import parse_key, value_json
-from datalattice.cli.whole import AsOption, Layout, OutputOption, print_document, write_whole
-from datalattice.client import reading
+from datalattice.client import Folder, read_key
 from datalattice.errors import NoSuchPath
 from datalattice.lattice import LOCAL_KEY, OwnerLattice, root_lattice
 
@@ -34,7 +38,7 @@ SHOWN_MAX: Final = 20
 """Entries of a container that are listed unless all are asked for."""
 
 OWN: Final = "own"
-"""In a path, in the place of an owner: the folder's own key."""
+"""In a path, where an owner stands: the folder's own key."""
 
 TEXT_MAX: Final = 100
 """Characters of an entry that a list shows."""
@@ -42,7 +46,9 @@ TEXT_MAX: Final = 100
 FullOption = Annotated[bool, typer.Option("--full", help="Print the whole value, however large.")]
 
 
+@command(None, "get", PAST)
 def get(
+    call: Call,
     path: Annotated[
         list[str] | None,
         typer.Argument(
@@ -51,45 +57,29 @@ def get(
         ),
     ] = None,
     full: FullOption = False,
-    as_of: Annotated[
-        str | None,
-        typer.Option("--as-of", help="A time or a name of a root (see `lattice show`)."),
-    ] = None,
-    form: AsOption = None,
+    layout: LayoutOption = None,
     output: OutputOption = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result | None:
     """Print the value at a path: its kind, hash and first entries, or all of it with --full.
 
-    With --as or --output the value alone is written, and all of it.
+    With --layout or --output the value alone is written, and all of it. Exit code 1 when nothing
+    is at the path.
     """
-    folder = existing_folder(dir)
-
-    def tell(root: Value) -> None:
-        if form is None and output is None:
-            print_value(root, path_keys(path, folder), full=full, json=json)
-            return
-        value = walk(root, path_keys(path, folder))
-        write_whole(value, form or Layout.JSON, output)
-
-    if as_of is not None:
-        with past.root_of(folder, as_of) as (_, root):
-            tell(root)
-        return
-    with reading(folder) as root:
-        tell(root)
+    root = call.root()
+    keys = path_keys(path, call.existing)
+    if layout is None and output is None:
+        return value_result(root, keys, full=full)
+    write_document(walk(root, keys), layout or "json", output)
+    return None
 
 
-def print_value(
-    root: Value,
-    keys: Sequence[Value],
-    *,
-    full: bool,
-    json: bool,
-    about: Mapping[str, object] | None = None,
-) -> None:
-    """Print the value at a canonical path of a root; `about` comes before it."""
+def value_result(
+    root: Value, keys: Sequence[Value], *, full: bool, about: Mapping[str, object] | None = None
+) -> Result | None:
+    """Return what is printed of the value at a canonical path; `about` comes before it.
+
+    With JSON a whole value, which may be of any size, is printed at once.
+    """
     value = walk(root, keys)
     document: dict[str, object] = {
         **(about or {}),
@@ -100,25 +90,22 @@ def print_value(
     count = count_of(value)
     if count is not None:
         document["count"] = count
-    if json and (full or count is None):
+    is_whole = full or count is None
+    if is_whole and is_json():
         print_document(document, value)
-        return
-    if not full and count is not None:
-        shown = list(islice(_entries(value), SHOWN_MAX))
-        document["entries"] = [{"key": key, "value": text} for key, text in shown]
-    text = to_text(value) if full or count is None else None
-
-    def print_text() -> None:
-        print_pairs({name: one for name, one in (about or {}).items() if one not in (None, "")})
-        print_lines(_lines(document, text))
-
-    show(json, document, print_text)
+        return None
+    head = pair_lines({name: one for name, one in (about or {}).items() if one not in (None, "")})
+    if is_whole:
+        return Result(document, [*head, to_text(value)])
+    shown = list(islice(_entries(value), SHOWN_MAX))
+    document["entries"] = [{"key": key, "value": text} for key, text in shown]
+    return Result(document, [*head, *_lines(document)])
 
 
 def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:
     """Return the canonical keys that a path on the command line stands for.
 
-    `own` in the place of an owner stands for the folder's own key; in quotes it means itself.
+    `own` where an owner stands means the folder's own key; in quotes it means itself.
     Raises: UsageError: a key cannot be read. NoSigningKey: `own`, and the folder has no key.
     """
     keys = canonical([parse_key(key) for key in path or []])
@@ -232,10 +219,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
 
-def _lines(document: dict[str, object], text: str | None) -> Iterator[str]:
-    if text is not None:
-        yield text
-        return
+def _lines(document: dict[str, object]) -> Iterator[str]:
     count = document["count"]
     yield f"{document['kind']} of {count}   {document['hash']}"
     entries = document["entries"]

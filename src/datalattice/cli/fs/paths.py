@@ -1,4 +1,4 @@
-"""Spots: what the arguments of `lattice fs` point to, in a drive or in a local folder."""
+"""Paths: what the arguments of `lattice fs` point to, in a drive or in a local folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datalattice.errors import NotADirectory, UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class DrivePath:
     """Where a command's argument points: into a drive, or, without one, to a local path."""
 
     drive: str | None
@@ -24,33 +24,35 @@ class Spot:
         """The last name of the path."""
         return self.path.rstrip("/").rpartition("/")[2]
 
-    def below(self, *names: str) -> Spot:
-        """Return the spot of something in the directory that is there."""
+    def below(self, *names: str) -> DrivePath:
+        """Return the path of something in the directory that is there."""
         if self.drive is None:
-            return Spot(None, str(Path(self.path, *names)))
-        return Spot(self.drive, inside(self.path, *names))
+            return DrivePath(None, str(Path(self.path, *names)))
+        return DrivePath(self.drive, inside(self.path, *names))
 
 
-def parse_spot(text: str) -> Spot:
+def parse_path(text: str) -> DrivePath:
     """Return what an argument of `cp` means."""
     drive, colon, path = text.partition(":")
     if colon and drive and "/" not in drive:
-        return Spot(drive, "/" + path.lstrip("/"))
-    return Spot(None, text)
+        return DrivePath(drive, "/" + path.lstrip("/"))
+    return DrivePath(None, text)
 
 
-def parse_place(text: str) -> Spot:
-    """Return a place in a drive.
+def parse_drive_path(text: str) -> DrivePath:
+    """Return a path in a drive.
 
     Raises: UsageError: it is a local path.
     """
-    spot = parse_spot(text)
-    if spot.drive is None:
-        raise UsageError(f"a place in a drive is DRIVE:PATH, got {text!r}")
-    return spot
+    found = parse_path(text)
+    if found.drive is None:
+        raise UsageError(f"a path in a drive is DRIVE:PATH, got {text!r}")
+    return found
 
 
-def goal_of(source: Spot, target: Spot, is_directory: bool, *, several: bool) -> Spot:
+def goal_of(
+    source: DrivePath, target: DrivePath, is_directory: bool, *, several: bool
+) -> DrivePath:
     """Return where a source goes: into a directory that is there or is meant, else to the target.
 
     Raises: NotADirectory: several sources, and no directory.

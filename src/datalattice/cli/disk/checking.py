@@ -1,37 +1,23 @@
-"""Commands `lattice disk ...`: check a store, heal what is damaged, repair malformed roots."""
+"""Commands `lattice disk check`, `heal` and `repair`: what is damaged or malformed in a store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.exceptions import Exit
 
 from datalattice.cells import Index, Map, Value, encode, references, to_text, value_hash
-from datalattice.cli import garbage, pins
-from datalattice.cli.folder import DirOption, Folder, JsonOption, existing_folder, read_keys_or_none
-from datalattice.cli.render import (
-    print_lines,
-    print_notice,
-    print_pairs,
-    progress_bars,
-    show,
-)
-from datalattice.cli.running import finish, size_text
-from datalattice.client import Progress, ask_first, open_reader, running
+from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.render import Result, pair_lines, print_notice
+from datalattice.cli.units import size_text
+from datalattice.client import Folder, Progress, ask_first, open_reader, read_keys_or_none, running
 from datalattice.cursors import without_malformed
 from datalattice.errors import BadFormat, Corruption, StoreFailed, UsageError
 from datalattice.store import CellStore, time_text
 
-app = typer.Typer(help="Check a folder's store byte by byte, and heal what is damaged.")
-app.command("stats")(garbage.stats)
-app.command("gc")(garbage.gc)
-app.command("sweep")(garbage.sweep)
-app.command("forget")(pins.forget)
-app.command("export")(pins.export)
-app.command("import")(pins.import_)
+app = typer.Typer()
 
 EXIT_FAILED: Final = 1
 
@@ -39,40 +25,34 @@ LINES_MAX: Final = 20
 """Damaged places and missing cells that are printed of each kind; --json has all."""
 
 
-@app.command("check")
-def check(dir: DirOption = None, json: JsonOption = False) -> None:
+@command(app, "check", ANY)
+def check(call: Call) -> Result:
     """Verify every byte of the store: checksums, encodings, hashes, index, and that all is here.
 
     Works beside a running node. Exit code 1 when anything is damaged, missing or lost.
     """
     from datalattice.client.network import report_document
 
-    folder = existing_folder(dir)
-    with progress_bars(quiet=json) as bars, open_reader(folder) as store:
-        bar = bars.add(f"check {folder.store_path}")
-        report = store.check(bar.to)
-        document = report_document(report)
-        unsound = {hash for hash, _ in report.unsound}
-        document["malformed"] = malformed_parts(store, unsound) if unsound else []
-        document["lost"] = _loss_of(store)
-    verdict = "lost" if document["lost"] else "clean"
-    show(json, document, lambda: _print_report(document, whole=verdict))
+    store = call.enter(open_reader(call.existing))
+    report = store.check(call.bar(f"check {store.path}").to)
+    document = report_document(report)
+    unsound = {hash for hash, _ in report.unsound}
+    document["malformed"] = malformed_parts(store, unsound) if unsound else []
+    document["lost"] = _loss_of(store)
+    advice = ""
     if not document["clean"]:
-        print_notice("the store is damaged; `lattice disk heal` repairs it from peers")
-        raise Exit(EXIT_FAILED)
-    if document["unsound"]:
-        print_notice(
-            "the store holds malformed data, taken in by an earlier version; "
-            + (
-                "`lattice disk repair` leaves these parts out"
-                if document["malformed"]
-                else "only earlier or pinned roots have it, and a collection ends it after them"
-            )
-        )
-        raise Exit(EXIT_FAILED)
-    if document["lost"]:
-        print_notice(f"{document['lost']}; to go on without it: lattice disk heal --accept-loss")
-        raise Exit(EXIT_FAILED)
+        advice = "the store is damaged; `lattice disk heal` repairs it from peers"
+    elif document["malformed"]:
+        advice = f"{_MALFORMED}; `lattice disk repair` leaves these parts out"
+    elif document["unsound"]:
+        advice = f"{_MALFORMED}; only earlier or pinned roots have it, until they are collected"
+    elif document["lost"]:
+        advice = f"{document['lost']}; to go on without it: lattice disk heal --accept-loss"
+    lines = _report_lines(document, verdict="lost" if document["lost"] else "clean")
+    return Result(document, lines, *((EXIT_FAILED, [advice]) if advice else ()))
+
+
+_MALFORMED: Final = "the store holds malformed data, accepted by an earlier version"
 
 
 def _loss_of(store: CellStore) -> str:
@@ -84,8 +64,9 @@ def _loss_of(store: CellStore) -> str:
     return "" if loss is None else str(loss)
 
 
-@app.command("heal")
+@command(app, "heal", ("dir", "offline"))
 def heal(
+    call: Call,
     address: Annotated[
         list[str] | None,
         typer.Option("--from", help="A node to fetch cells from, host:port. May be repeated."),
@@ -101,70 +82,67 @@ def heal(
             help="Go on without acknowledged commits that are gone and could not be had.",
         ),
     ] = False,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Repair the store: from its own intact bytes, another store, and nodes that have the cells.
 
     Works through the running node, which asks its peers first, or without one. Exit code 1 when
     something could not be had. With --accept-loss the store goes on at its last good root: let its
     node meet its peers before you write, as new records take the offsets of lost ones.
     """
-    folder = existing_folder(dir)
+    folder = call.existing
     other = None if store is None else str(_store_in(store))
     if accept_loss and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before a loss is accepted")
-    sources = {"addresses": address or [], "folder": other}
 
     def alone(progress: Progress) -> dict[str, Any]:
         return _heal_alone(folder, address or [], other, progress, accept_loss=accept_loss)
 
-    title = f"heal {folder.store_path}"
-    document = finish(folder, "store.heal", sources, alone, title=title, quiet=json)
-    show(json, document, lambda: _print_healing(document))
-    if not document["clean"]:
-        print_notice(
-            "cells are still missing; name a node (--from HOST:PORT) or a store (--from-store DIR) "
-            "that has them"
-        )
-        raise Exit(EXIT_FAILED)
+    sources = {"addresses": address or [], "folder": other}
+    document = call.finish("store.heal", sources, alone, f"heal {folder.store_path}")
+    lines = list(_healing_lines(document))
+    if document["clean"]:
+        return Result(document, lines)
+    advice = (
+        "cells are still missing; name a node (--from HOST:PORT) or a store (--from-store DIR) "
+        "that has them"
+    )
+    return Result(document, lines, EXIT_FAILED, [advice])
 
 
-@app.command("repair")
+@command(app, "repair", ANY)
 def repair(
+    call: Call,
     apply: Annotated[
         bool, typer.Option("--apply", help="Commit the root that is shown; without it nothing is.")
     ] = False,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Leave the malformed parts out of the root, each with its reason; the others stay as they are.
 
     The root as it was is pinned as before-repair-TIME, so nothing of it is collected before you
     remove the pin. Sound copies come back from peers. Stop the node first. Exit code 1 when there
     are malformed parts and --apply is not given.
     """
-    folder = existing_folder(dir)
+    folder = call.existing
     if apply and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before the root is repaired")
-    opened = CellStore.open(folder.store_path) if apply else open_reader(folder)
-    with progress_bars(quiet=json) as bars, opened as store:
-        bar = bars.add(f"check {folder.store_path}")
-        report = store.check(bar.to)
-        if not report.is_clean:
-            raise StoreFailed("the store is damaged; `lattice disk heal` comes before a repair")
-        found = without_malformed(store, dict(report.unsound))
-        parts = [
-            {"part": " ".join(to_text(key) for key in one.path), "reason": one.reason}
-            for one in found.left_out
-        ]
-        pin = ""
-        if apply and parts:
-            pin = _commit_repair(store, found.root)
+    store = call.enter(CellStore.open(folder.store_path) if apply else open_reader(folder))
+    report = store.check(call.bar(f"check {folder.store_path}").to)
+    if not report.is_clean:
+        raise StoreFailed("the store is damaged; `lattice disk heal` comes before a repair")
+    found = without_malformed(store, dict(report.unsound))
+    parts = [
+        {"part": " ".join(to_text(key) for key in one.path), "reason": one.reason}
+        for one in found.left_out
+    ]
+    pin = _commit_repair(store, found.root) if apply and parts else ""
     document = {"left_out": parts, "applied": bool(pin), "pin": pin}
-    show(json, document, lambda: _print_repair(document))
-    if parts and not pin:
-        raise Exit(EXIT_FAILED)
+    lines = _some("left out", [f"{one['part']}: {one['reason']}" for one in parts])
+    if not parts:
+        return Result(document, ["nothing malformed below the root"])
+    if pin:
+        return Result(document, [*lines, f"the root as it was is pinned: {pin}"])
+    advice = "nothing was changed; `lattice disk repair --apply` commits this"
+    return Result(document, lines, EXIT_FAILED, [advice])
 
 
 def _commit_repair(store: CellStore, root: Value) -> str:
@@ -176,16 +154,6 @@ def _commit_repair(store: CellStore, root: Value) -> str:
     store.pins.pin(before, name, label="the root before malformed parts were left out")
     store.commit(root, contains=False)
     return name
-
-
-def _print_repair(document: dict[str, Any]) -> None:
-    _print_some("left out", [f"{one['part']}: {one['reason']}" for one in document["left_out"]])
-    if not document["left_out"]:
-        print_lines(["nothing malformed below the root"])
-    elif document["applied"]:
-        print_lines([f"the root as it was is pinned: {document['pin']}"])
-    else:
-        print_notice("nothing was changed; `lattice disk repair --apply` commits this")
 
 
 def _store_in(path: Path) -> Path:
@@ -239,24 +207,24 @@ def _heal_alone(
     return {**healing_document(healing, sources), "lost": "" if loss is None else str(loss)}
 
 
-def _print_report(
-    document: dict[str, Any], done: Mapping[str, object] | None = None, *, whole: str = "clean"
-) -> None:
+def _report_lines(
+    document: dict[str, Any], done: Mapping[str, object] | None = None, *, verdict: str = "clean"
+) -> Iterator[str]:
     counts = {name: document[name] for name in ("segments", "packs", "cells")}
-    print_pairs({**(done or {}), **counts, "size": size_text(document["bytes"])})
-    _print_some("damaged", [_place(one) for one in document["damaged"]])
-    _print_some("missing", [_way(one) for one in document["missing"]])
+    yield from pair_lines({**(done or {}), **counts, "size": size_text(document["bytes"])})
+    yield from _some("damaged", [_location(one) for one in document["damaged"]])
+    yield from _some("missing", [_way(one) for one in document["missing"]])
     for name, meaning in (
         ("endangered", "whole, but in a damaged pack or not in the index"),
         ("unserved", "below the root, but not marked as announced"),
     ):
         if document[name]:
-            print_lines([f"{name}: {len(document[name])} cells, {meaning}"])
-    _print_some("unsound", [f"{one['hash']}: {one['reason']}" for one in document["unsound"]])
-    _print_some("malformed", document.get("malformed", []))
-    _print_some("scar", [_place(one) for one in document["scars"]])
-    verdict = "malformed" if document["unsound"] else whole
-    print_lines([verdict if document["clean"] else "damaged"])
+            yield f"{name}: {len(document[name])} cells, {meaning}"
+    yield from _some("unsound", [f"{one['hash']}: {one['reason']}" for one in document["unsound"]])
+    yield from _some("malformed", document.get("malformed", []))
+    yield from _some("scar", [_location(one) for one in document["scars"]])
+    verdict = "malformed" if document["unsound"] else verdict
+    yield verdict if document["clean"] else "damaged"
 
 
 def malformed_parts(store: CellStore, unsound: set[bytes]) -> list[str]:
@@ -292,13 +260,14 @@ def _has_below(store: CellStore, value: Value, wanted: set[bytes]) -> bool:
     return not seen.isdisjoint(wanted)
 
 
-def _print_some(name: str, lines: list[str]) -> None:
-    print_lines(f"{name}: {line}" for line in lines[:LINES_MAX])
+def _some(name: str, lines: list[str]) -> list[str]:
+    shown = [f"{name}: {line}" for line in lines[:LINES_MAX]]
     if len(lines) > LINES_MAX:
-        print_lines([f"{name}: {len(lines) - LINES_MAX} more; --json lists all"])
+        shown.append(f"{name}: {len(lines) - LINES_MAX} more; --json lists all")
+    return shown
 
 
-def _place(one: dict[str, Any]) -> str:
+def _location(one: dict[str, Any]) -> str:
     cell = f" (cell 0x{one['hash']})" if one["hash"] else ""
     return f"{one['file']} at byte {one['offset']}: {one['reason']}{cell}"
 
@@ -309,13 +278,11 @@ def _way(one: dict[str, Any]) -> str:
     return f"0x{one['hash']}, {where} {above or 'nothing: it is the root'}"
 
 
-def _print_healing(document: dict[str, Any]) -> None:
-    print_lines(f"not asked: {one}: {why}" for one, why in document["unreachable"].items())
-    _print_report(
-        document,
-        {
-            "written again": document["rescued"],
-            "fetched": document["fetched"],
-            "forgotten": document["forgotten"],
-        },
-    )
+def _healing_lines(document: dict[str, Any]) -> Iterator[str]:
+    yield from (f"not asked: {one}: {why}" for one, why in document["unreachable"].items())
+    done = {
+        "written again": document["rescued"],
+        "fetched": document["fetched"],
+        "forgotten": document["forgotten"],
+    }
+    yield from _report_lines(document, done)

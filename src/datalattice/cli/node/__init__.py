@@ -8,52 +8,42 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from datalattice.cells import Map, Value
-from datalattice.cli import peers as peers_commands
-from datalattice.cli.folder import (
-    DirOption,
+from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.node import peers as peers_commands
+from datalattice.cli.node.peers import peers_listing, status_of
+from datalattice.cli.node.watch import watch_node
+from datalattice.cli.render import Listing, Result, pair_lines, print_notice, progress_bars, show
+from datalattice.cli.units import duration_s, moment_text, size_text
+from datalattice.cli.values import value_json
+from datalattice.client import (
     Folder,
-    JsonOption,
-    existing_folder,
-    folder_of,
+    open_reader,
     read_key,
     read_keys_or_none,
+    take_turn,
     write_key,
 )
-from datalattice.cli.render import (
-    print_json,
-    print_lines,
-    print_notice,
-    print_pairs,
-    progress_bars,
-    results,
-    show,
-    table,
-)
-from datalattice.cli.running import peers_table, running_node, size_text, status_of
-from datalattice.cli.values import value_json
-from datalattice.cli.watch import watch
-from datalattice.client import open_reader, take_turn
 from datalattice.crypto import KeyPair
 from datalattice.errors import AlreadyExists, PeerUnavailable, StoreLocked, UsageError
 from datalattice.store import RealDisk
 
 if TYPE_CHECKING:
-    from datalattice.client import Running
+    from datalattice.client import ControlClient, Running
     from datalattice.client.settings import Settings
     from datalattice.node import NodeServer
 
 app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
 
 app.add_typer(peers_commands.app, name="peers")
+command(app, "watch", ANY)(watch_node)
 
 STANDARD_INPUT: Final = 0
 
@@ -66,7 +56,7 @@ LOCK_NAME: Final = "lock"
 WRITER_WAIT_S: Final = 10.0
 """How long a node that starts waits for a command that writes to its folder."""
 
-STOP_WAIT_S: Final = 30.0
+STOP_WAIT: Final = "30s"
 """How long `node stop` waits for the node's end."""
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -131,8 +121,9 @@ def settings_of(
     return load_settings(file or folder.settings_path, os.environ, given or {})
 
 
-@app.command("start")
+@command(app, "start", ANY)
 def start(
+    call: Call,
     port: PortOption = None,
     bind: BindOption = None,
     peer: PeerOption = None,
@@ -142,8 +133,6 @@ def start(
     config: ConfigOption = None,
     accept_unfenced: UnfencedOption = None,
     attached: AttachedOption = False,
-    dir: DirOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Run a node in the foreground until Ctrl-C or SIGTERM.
 
@@ -155,7 +144,7 @@ def start(
     from datalattice.client.settings import NodeConfig
     from datalattice.node import Daemon
 
-    folder = folder_of(dir)
+    folder = call.folder
     other = running(folder.path)
     if other is not None:
         raise UsageError(
@@ -185,7 +174,8 @@ def start(
             print_notice(
                 f"no key at {folder.identity_path}; the node follows others but writes nothing"
             )
-        _tell_ready(running, node, as_json=json)
+        show(_ready(running, node))
+        sys.stdout.flush()  # the process that started this one waits for the line
 
     # A terminal that is closed sends SIGHUP, too, and then the node is to end.
     reload = None if sys.stdin.isatty() else load
@@ -201,27 +191,26 @@ def start(
         work = functools.partial(_end_with_input, daemon.stop)
         threading.Thread(target=work, name="attached", daemon=True).start()
     with opening:
-        bars = opening.enter_context(progress_bars(quiet=json, transient=True))
+        bars = opening.enter_context(progress_bars(transient=True))
         bars.add(f"open {folder.store_path}")
         daemon.run()
 
 
-@app.command("init")
+@command(app, "init", ANY)
 def init(
+    call: Call,
     port: PortOption = None,
     bind: BindOption = None,
     peer: PeerOption = None,
     http_port: HttpPortOption = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Write `node.toml` with the given settings and all defaults, and make a key if there is none.
 
     A file that exists is never replaced.
     """
     from datalattice.client.settings import settings_text
 
-    folder = folder_of(dir)
+    folder = call.folder
     path = folder.settings_path
     given = {"port": port, "bind": bind, "peers": peer or None, "http_port": http_port}
     text = settings_text(given)
@@ -236,26 +225,23 @@ def init(
         "settings": str(path),
         "public_key": read_key(folder.identity_path).public_key.hex(),
     }
-    show(json, document, lambda: print_pairs(document))
+    return Result(document)
 
 
-@app.command("stop")
+@command(app, "stop", ANY)
 def stop(
-    wait: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds to wait for its end.")
-    ] = STOP_WAIT_S,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+    call: Call,
+    wait: Annotated[str, typer.Option("--wait", help="How long to wait for its end.")] = STOP_WAIT,
+) -> Result:
     """End the running node of the folder in order; its store is closed when this returns."""
-    folder = folder_of(dir)
-    with running_node(folder, "there is nothing to stop") as client:
-        found = status_of(client)
-        client.call("node.stop")
-    # A node holds the lock of its store to the end: whoever gets it knows that the node is gone.
-    take_turn(str(folder.store_path / LOCK_NAME), wait, "node that was told to end").release()
+    folder, wait_s = call.folder, duration_s(wait)
+    client = call.node("there is nothing to stop")
+    found = status_of(client)
+    client.call("node.stop")
+    # A node holds the lock of its store to its end: who gets the lock knows that the node is gone.
+    take_turn(str(folder.store_path / LOCK_NAME), wait_s, "node that was told to end").release()
     document = {"pid": found["pid"], "root_hash": found["root_hash"]}
-    show(json, document, lambda: print_lines([f"process {found['pid']} has ended"]))
+    return Result(document, [f"process {found['pid']} has ended"])
 
 
 def _wait_for_writer(folder: Folder) -> None:
@@ -266,8 +252,8 @@ def _wait_for_writer(folder: Folder) -> None:
             take_turn(str(lock), WRITER_WAIT_S, "writer").release()
 
 
-def _tell_ready(running: Running, node: NodeServer, *, as_json: bool) -> None:
-    """Print where a node listens, once it serves."""
+def _ready(running: Running, node: NodeServer) -> Result:
+    """Return where a node listens, once it serves."""
     for damage in node.damage:
         print_notice(f"{damage}; what was there is missing")
     document = {
@@ -280,13 +266,12 @@ def _tell_ready(running: Running, node: NodeServer, *, as_json: bool) -> None:
     lines = [f"listening at {running.address}" if running.address else "listening at no port"]
     if running.http is not None:
         lines.append(f"health and metrics at http://{running.http}")
-    show(as_json, document, lambda: print_lines(lines))
-    sys.stdout.flush()  # whoever started this process waits for the line
+    return Result(document, lines)
 
 
 def _end_with_input(stop: Callable[[], bool]) -> None:
-    """End this process in order when nobody holds the other end of its standard input any more."""
-    # One that was never there has ended, too.
+    """End this process in order when its standard input ends."""
+    # One that was never open has ended, too.
     with contextlib.suppress(OSError):
         while os.read(STANDARD_INPUT, 1_024):
             pass
@@ -294,20 +279,16 @@ def _end_with_input(stop: Callable[[], bool]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-@app.command("config")
-def config(dir: DirOption = None, config: ConfigOption = None, json: JsonOption = False) -> None:
+@command(app, "config", ANY)
+def config(call: Call, config: ConfigOption = None) -> Result:
     """Print the settings of the node, and where each comes from.
 
     The command line of `node start` comes first, then the environment, then the file, then the
     default. A variable is named LATTICE_ and the setting in capitals; lists have commas.
     """
-    found = settings_of(folder_of(dir), config).document()
-
-    def text() -> None:
-        rows = [(name, _setting_text(one["value"]), one["source"]) for name, one in found.items()]
-        results().print(table(("setting", "value", "from"), rows))
-
-    show(json, found, text)
+    found = settings_of(call.folder, config).document()
+    rows = [(name, _setting_text(one["value"]), one["source"]) for name, one in found.items()]
+    return Result(found, [Listing(("setting", "value", "from"), rows)])
 
 
 def _setting_text(value: object) -> str:
@@ -318,17 +299,16 @@ def _setting_text(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-@app.command("status")
+@command(app, "status", ANY)
 def status(
+    call: Call,
     address: Annotated[
         str | None,
         typer.Argument(
             help="A node's host:port. Default: the node of this folder.", show_default=False
         ),
     ] = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Print how a node is: the one of this folder, or any one by its address."""
     if address is not None:
         from datalattice.client.network import probe
@@ -340,13 +320,12 @@ def status(
             "round_trip_ms": round(report.round_trip_ms, 3),
             "reply": value_json(report.reply),
         }
-        show(json, document, lambda: print_pairs(document))
-        return
-    folder = existing_folder(dir)
-    found = _status_of(folder)
-    if json:
-        print_json(found)
-        return
+        return Result(document)
+    found = _status_of(call.existing)
+    return Result(found, _status_lines(dict(found)))
+
+
+def _status_lines(found: dict[str, Any]) -> Iterator[str | Listing]:
     peers, guests, counters, damage, reasons, over_quota = (
         found.pop(name, None)
         for name in ("peers", "guests", "counters", "damage", "reasons", "over_quota")
@@ -354,14 +333,13 @@ def status(
     found.pop("sections", None)
     if reasons:
         found["health"] = "degraded"  # the reasons follow, each with its key
-    print_pairs({name: _shown(name, value) for name, value in found.items()})
-    print_lines(f"damaged: {one}" for one in damage or ())
-    print_lines(f"over quota: {one}" for one in over_quota or ())
-    print_lines(f"degraded ({key}): {text}" for key, text in (reasons or {}).items())
-    if counters:
-        print_pairs({f"  {name}": count for name, count in sorted(counters.items())})
+    yield from pair_lines({name: _shown(name, value) for name, value in found.items()})
+    yield from (f"damaged: {one}" for one in damage or ())
+    yield from (f"over quota: {one}" for one in over_quota or ())
+    yield from (f"degraded ({key}): {text}" for key, text in (reasons or {}).items())
+    yield from pair_lines({f"  {name}": count for name, count in sorted((counters or {}).items())})
     if peers or guests:
-        results().print(peers_table([*(peers or ()), *(guests or ())]))
+        yield peers_listing([*(peers or ()), *(guests or ())])
 
 
 def _shown(name: str, value: object) -> object:
@@ -369,7 +347,7 @@ def _shown(name: str, value: object) -> object:
     if type(value) is not int:
         return "none" if value is None else value
     if name == "started_ms":
-        return datetime.fromtimestamp(value / 1_000, UTC).isoformat(" ", "seconds")
+        return moment_text(value)
     if name.endswith("_ms"):
         return f"{value / 1_000:,.1f} s"
     return size_text(value) if name.startswith("bytes") or name.endswith("bytes") else str(value)
@@ -401,15 +379,14 @@ def _hash_text(root: Value) -> str:
     return value_hash(root).hex()
 
 
-@app.command("pull")
+@command(app, "pull", ANY)
 def pull(
+    call: Call,
     address: Annotated[
         str | None,
         typer.Argument(help="A node's host:port. Default: every peer of the running node."),
     ] = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+) -> Result:
     """Take over all that a node has; on disk when this returns.
 
     Works through the running node of the folder, or without one: then the folder's store is
@@ -417,25 +394,20 @@ def pull(
     """
     from datalattice.client import connect, parse_address
 
-    folder = folder_of(dir)
+    folder = call.folder
     address = None if address is None else str(parse_address(address))
     client = connect(folder.path)
-    with progress_bars(quiet=json) as bars:
-        bar = bars.add(f"pull {address or 'from all peers'}")
-        if client is not None:
-            with client:
-                root_hash = _pull_through(client, address)
-        else:
-            root_hash = _pull_alone(folder, address)
-        bar.to(1, 1)
-    document = {"address": address, "root_hash": root_hash}
-    show(json, document, lambda: print_lines([f"root {root_hash}"]))
+    bar = call.bar(f"pull {address or 'from all peers'}")
+    if client is not None:
+        with client:
+            root_hash = _pull_through(client, address)
+    else:
+        root_hash = _pull_alone(folder, address)
+    bar.to(1, 1)
+    return Result({"address": address, "root_hash": root_hash}, [f"root {root_hash}"])
 
 
-def _pull_through(client: object, address: str | None) -> str:
-    from datalattice.client import ControlClient
-
-    assert isinstance(client, ControlClient)
+def _pull_through(client: ControlClient, address: str | None) -> str:
     if address is not None:
         known = client.call("node.status")
         assert isinstance(known, Map)
@@ -464,7 +436,7 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
     identity = None if keys is None else keys.identity
     owners = () if keys is None else keys.in_order()
 
-    probe(address, key_pair=identity)  # somebody answers there; else this says so at once
+    probe(address, key_pair=identity)  # fails at once when no node answers there
 
     async def work() -> str:
         node = open_node(
@@ -482,6 +454,3 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
         return asyncio.run(work())
     except TimeoutError as error:
         raise PeerUnavailable(f"{address} answers but takes no connection") from error
-
-
-app.command("watch")(watch)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from typer.exceptions import Exit
-
 from datalattice.apps.dlfs import Content, Drive, Stat
-from datalattice.cli.folder import existing_folder, folder_of
-from datalattice.cli.render import Step, counted, print_lines, print_notice, progress_bars, show
-from datalattice.cli.spots import Spot, goal_of
-from datalattice.cli.values import parse_owner
+from datalattice.cli.command import Call
+from datalattice.cli.fs.paths import DrivePath, goal_of
+from datalattice.cli.render import Result, Step, counted, print_notice
 from datalattice.client.drives import DriveOf, Drives, copy_tree, fetch, pieces, walk_local
 from datalattice.errors import IsADirectory, NoSuchPath
 
@@ -24,76 +21,77 @@ EXIT_SKIPPED = 1
 """Exit code where names were passed over."""
 
 
-@contextmanager
-def open_drives(dir: Path | None, owner: str | None) -> Iterator[Drives]:
-    """Give the drives of an owner, to read from."""
-    with closing(Drives(existing_folder(dir), parse_owner(owner) if owner else None)) as drives:
-        yield drives
+def drive_owner(call: Call) -> bytes | None:
+    """Return the owner that `--owner` names, None without it."""
+    if call.owner is None:
+        return None
+    with closing(Drives(call.existing)) as all_drives:
+        return call.owner_named(call.owner, all_drives.owners())
 
 
-def drive_at(drives: Drives, spot: Spot) -> tuple[Drive, str]:
-    """Return the drive of a spot, and the path inside it."""
-    assert spot.drive is not None
-    return drives.readable(spot.drive), spot.path
+def open_drives(call: Call) -> Drives:
+    """Return the drives that are read: those of `--owner`, else our own or the only ones."""
+    return call.enter(closing(Drives(call.existing, drive_owner(call))))
+
+
+def drive_at(drives: Drives, target: DrivePath) -> tuple[Drive, str]:
+    """Return the drive of a path, and the path inside it."""
+    assert target.drive is not None
+    return drives.readable(target.drive), target.path
 
 
 @dataclass(frozen=True, slots=True)
 class _Upload:
     source: Path
-    names: tuple[str, ...]  # below the spot that its argument goes to
-    argument: Spot
+    names: tuple[str, ...]  # below the path that its argument goes to
+    argument: DrivePath
     is_dir: bool
     size: int
 
 
-def _uploads(spots: list[Spot], recursive: bool) -> Iterator[_Upload]:
-    for spot in spots:
-        path = Path(spot.path)
+def _uploads(sources: list[DrivePath], recursive: bool) -> Iterator[_Upload]:
+    for source in sources:
+        path = Path(source.path)
         if not path.is_dir():
             if not path.is_file():
                 why = "is no file and no directory" if path.exists() else "does not exist"
                 raise NoSuchPath(f"{path} {why}")
-            yield _Upload(path, (), spot, False, path.stat().st_size)
+            yield _Upload(path, (), source, False, path.stat().st_size)
             continue
         if not recursive:
             raise IsADirectory(f"{path} is a directory; copy it with --recursive")
-        yield _Upload(path, (), spot, True, 0)
+        yield _Upload(path, (), source, True, 0)
         for item in walk_local(path, lambda text: print_notice(f"passed over {text}")):
-            yield _Upload(item.path, item.names, spot, item.is_dir, item.size)
+            yield _Upload(item.path, item.names, source, item.is_dir, item.size)
 
 
-def put_files(dir: Path | None, spots: list[Spot], goal: Spot, recursive: bool, json: bool) -> None:
-    """Copy local files to a drive, as one change, and tell."""
-    uploads = list(_uploads(spots, recursive))
+def put_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool) -> Result:
+    """Copy local files to a drive, as one change."""
+    uploads = list(_uploads(sources, recursive))
     total = sum(one.size for one in uploads)
     contents: list[Content | None] = []
-    with (
-        closing(Drives(folder_of(dir))) as all_drives,
-        all_drives.writing() as writer,
-        progress_bars(quiet=json, transient=True) as bars,
-    ):
-        bar = bars.add("bytes", total)
+    bar = call.bar("bytes", total)
+    with closing(Drives(call.writable())) as all_drives, all_drives.writing() as writer:
         for one in uploads:
             if one.is_dir:
                 contents.append(None)
                 continue
             with one.source.open("rb") as file:
                 contents.append(writer.content(pieces(file, bar.advance)))
-        place = partial(_place, spots, goal, list(zip(uploads, contents, strict=True)))
-        placed = writer.edit(place)
+        write = partial(_written, sources, goal, list(zip(uploads, contents, strict=True)))
+        placed = writer.edit(write)
     files = sum(not one.is_dir for one in uploads)
     done = {"files": files, "bytes": total, "to": placed}
-    words = f"{_counts(files, total)} to {', '.join(placed)}"
-    show(json, done, lambda: print_lines([words]))
+    return Result(done, [f"{_counts(files, total)} to {', '.join(placed)}"])
 
 
 def _counts(files: int, size: int) -> str:
     return f"{counted(files, 'file')}, {counted(size, 'byte')}"
 
 
-def _place(
-    spots: list[Spot],
-    goal: Spot,
+def _written(
+    sources: list[DrivePath],
+    goal: DrivePath,
     uploads: list[tuple[_Upload, Content | None]],
     drive_of: DriveOf,
 ) -> list[str]:
@@ -101,10 +99,12 @@ def _place(
     assert goal.drive is not None
     drive = drive_of(goal.drive)
     drive.ensure()
-    several, is_directory = len(spots) > 1, drive.is_dir(goal.path)
+    several, is_directory = len(sources) > 1, drive.is_dir(goal.path)
     goals = {
-        spot: goal_of(Spot(None, os.path.realpath(spot.path)), goal, is_directory, several=several)
-        for spot in spots
+        source: goal_of(
+            DrivePath(None, os.path.realpath(source.path)), goal, is_directory, several=several
+        )
+        for source in sources
     }
     for upload, content in uploads:
         path = goals[upload.argument].below(*upload.names).path
@@ -115,74 +115,59 @@ def _place(
     return [str(one) for one in goals.values()]
 
 
-def copy_files(
-    dir: Path | None,
-    owner: str | None,
-    spots: list[Spot],
-    goal: Spot,
-    recursive: bool,
-    json: bool,
-) -> None:
-    """Copy files from drive to drive, as one change, and tell."""
-    whose = parse_owner(owner) if owner else None
+def copy_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool) -> Result:
+    """Copy files from drive to drive, as one change."""
+    owner = drive_owner(call)
 
     def change(drive_of: DriveOf) -> list[str]:
         assert goal.drive is not None
         drive = drive_of(goal.drive)
         drive.ensure()
         copied = []
-        for spot in spots:
-            assert spot.drive is not None
-            source = drive_of(spot.drive, whose)
-            if source.stat(spot.path).is_dir and not recursive:
-                raise IsADirectory(f"{spot} is a directory; copy it with --recursive")
-            to = goal_of(spot, goal, drive.is_dir(goal.path), several=len(spots) > 1)
-            if whose is None and spot.drive == goal.drive:
-                drive.copy(spot.path, to.path)
+        for one in sources:
+            assert one.drive is not None
+            source = drive_of(one.drive, owner)
+            if source.stat(one.path).is_dir and not recursive:
+                raise IsADirectory(f"{one} is a directory; copy it with --recursive")
+            to = goal_of(one, goal, drive.is_dir(goal.path), several=len(sources) > 1)
+            if owner is None and one.drive == goal.drive:
+                drive.copy(one.path, to.path)
             else:
-                copy_tree(source, spot.path, drive, to.path)
+                copy_tree(source, one.path, drive, to.path)
             copied.append(str(to))
         return copied
 
-    with closing(Drives(existing_folder(dir))) as all_drives, all_drives.writing() as writer:
+    with closing(Drives(call.existing)) as all_drives, all_drives.writing() as writer:
         copied = writer.edit(change)
-    show(json, {"to": copied}, lambda: print_lines([f"copied to {', '.join(copied)}"]))
+    return Result({"to": copied}, [f"copied to {', '.join(copied)}"])
 
 
-def get_files(
-    dir: Path | None,
-    owner: str | None,
-    spots: list[Spot],
-    goal: Spot,
-    recursive: bool,
-    json: bool,
-) -> None:
-    """Copy files of a drive to local ones, and tell."""
+def get_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool) -> Result:
+    """Copy files of a drive to local ones."""
     files = size = 0
     went = []
     skipped: list[str] = []
-    with open_drives(dir, owner) as all_drives, progress_bars(quiet=json, transient=True) as bars:
-        is_directory = Path(goal.path).is_dir()
-        bar = bars.add("bytes", sum(_size(all_drives, spot) for spot in spots))
-        for spot in spots:
-            drive, path = drive_at(all_drives, spot)
-            if drive.stat(path).is_dir and not recursive:
-                raise IsADirectory(f"{spot} is a directory; copy it with --recursive")
-            to = goal_of(spot, goal, is_directory, several=len(spots) > 1)
-            went.append(str(to))
-            download = _Download(drive, bar, skipped)
-            for stat in download.files(path, Path(to.path)):
-                files, size = files + 1, size + stat.size
+    drives = open_drives(call)
+    is_directory = Path(goal.path).is_dir()
+    bar = call.bar("bytes", sum(_size(drives, one) for one in sources))
+    for one in sources:
+        drive, path = drive_at(drives, one)
+        if drive.stat(path).is_dir and not recursive:
+            raise IsADirectory(f"{one} is a directory; copy it with --recursive")
+        to = goal_of(one, goal, is_directory, several=len(sources) > 1)
+        went.append(str(to))
+        for stat in _Download(drive, bar, skipped).files(path, Path(to.path)):
+            files, size = files + 1, size + stat.size
     done = {"files": files, "bytes": size, "to": went, "skipped": skipped}
-    words = f"{_counts(files, size)} to {', '.join(went)}"
-    show(json, done, lambda: print_lines([words]))
-    if skipped:
-        print_notice(f"{counted(len(skipped), 'name')} passed over: no local file can have them")
-        raise Exit(EXIT_SKIPPED)
+    lines = [f"{_counts(files, size)} to {', '.join(went)}"]
+    if not skipped:
+        return Result(done, lines)
+    notice = f"{counted(len(skipped), 'name')} passed over: no local file can have them"
+    return Result(done, lines, EXIT_SKIPPED, [notice])
 
 
-def _size(all_drives: Drives, spot: Spot) -> int:
-    drive, path = drive_at(all_drives, spot)
+def _size(drives: Drives, source: DrivePath) -> int:
+    drive, path = drive_at(drives, source)
     return drive.du(path).bytes
 
 

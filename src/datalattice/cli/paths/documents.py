@@ -1,12 +1,11 @@
-"""Whole: values written and read as one document of any size, in whichever layout."""
+"""Documents: values of any size written and read as one document, in one of several layouts."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final, TextIO
 
@@ -28,26 +27,21 @@ from datalattice.errors import BadFormat, DataLatticeError, UsageError
 PIPE: Final = Path("-")
 
 
-class Layout(StrEnum):
-    """How a whole value is written."""
+LAYOUTS: Final = ("json", "plain", "lines", "text", "cells")
+"""How a value is written: `json` reads back as exactly the same value; `plain` is JSON without
+marks, `lines` one such document after another, `text` the printed form, `cells` their bytes."""
 
-    JSON = "json"
-    PLAIN = "plain"
-    LINES = "lines"
-    TEXT = "text"
-    CELLS = "cells"
-
-
-AsOption = Annotated[
-    Layout | None,
+LayoutOption = Annotated[
+    str | None,
     typer.Option(
-        "--as",
-        help="json reads back as exactly the same value; plain is JSON without marks, lines one "
-        "such document after another, text the printed form, cells the bytes of the cells.",
+        "--layout",
+        metavar="json|plain|text|cells",
+        help="Write the value alone. json reads back as exactly the same value; plain is JSON "
+        "without marks, text the printed form, cells the bytes of the cells.",
     ),
 ]
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write the whole value to this file.")
+    Path | None, typer.Option("--output", help="Write the whole value to this file.")
 ]
 
 
@@ -59,11 +53,20 @@ def print_document(document: dict[str, object], value: Value) -> None:
     sys.stdout.write("\n}\n")
 
 
-def write_whole(value: Value, form: Layout, output: Path | None) -> None:
+def checked_layout(layout: str, allowed: Sequence[str], option: str) -> str:
+    """Return a layout.
+
+    Raises: UsageError: it is none of those allowed.
+    """
+    if layout not in allowed:
+        raise UsageError(f"{option} is {', '.join(allowed)}; got {layout!r}")
+    return layout
+
+
+def write_document(value: Value, layout: str, output: Path | None) -> None:
     """Write a value, and nothing else, to a file or to standard output."""
-    if form is Layout.LINES:
-        raise UsageError("lines is for reading; write json, plain, text or cells")
-    if form is Layout.CELLS:
+    checked_layout(layout, ("json", "plain", "text", "cells"), "--layout")
+    if layout == "cells":
         data = encode_message(value, limit=sys.maxsize)
         if output is not None and output != PIPE:
             output.write_bytes(data)
@@ -75,10 +78,10 @@ def write_whole(value: Value, form: Layout, output: Path | None) -> None:
         file: TextIO = sys.stdout
         if output is not None and output != PIPE:
             file = stack.enter_context(output.open("w", encoding="utf-8", newline="\n"))
-        if form is Layout.TEXT:
+        if layout == "text":
             file.write(to_text(value))
         else:
-            _stream(value, file, f"write {output or 'the value'}", marked=form is Layout.JSON)
+            _stream(value, file, f"write {output or 'the value'}", marked=layout == "json")
         file.write("\n")
 
 
@@ -102,35 +105,35 @@ def _stream(value: Value, file: TextIO, label: str, *, marked: bool = True) -> N
         write_json(value, _Escaped(file), marked=marked, progress=bars.add(label).to)
 
 
-def read_whole(source: Path | None, form: Layout, stage: Callable[[Value], object]) -> Value:
+def read_document(source: Path | None, layout: str, stage: Callable[[Value], object]) -> Value:
     """Return the value in a file, or in standard input.
 
     What is large is handed to `stage` part by part.
-    Raises: UsageError: it does not have this form.
+    Raises: UsageError: it does not have this layout.
     """
     name = "standard input" if source is None or source == PIPE else str(source)
     with _opened(source) as file, progress_bars(transient=True) as bars:
         try:
-            if form is Layout.TEXT:
+            if layout == "text":
                 return from_text(file.read().decode("utf-8", "surrogateescape"))
-            if form is Layout.CELLS:
+            if layout == "cells":
                 value = decode_message(file.read(), limit=sys.maxsize)
                 validate(value)  # cells of others go through the same check as those of peers
                 return value
             return read_json(
                 file,
-                marked=form is Layout.JSON,
-                lines=form is Layout.LINES,
+                marked=layout == "json",
+                lines=layout == "lines",
                 stage=stage,
                 progress=bars.add(f"read {name}").to,
             )
         except BadFormat as error:
-            raise UsageError(f"{name}: {error}{_hint(form, error)}") from error
+            raise UsageError(f"{name}: {error}{_hint(layout, error)}") from error
 
 
-def _hint(form: Layout, error: DataLatticeError) -> str:
-    if form is Layout.JSON and "mark" in str(error):
-        return "; --as plain reads JSON without marks"
+def _hint(layout: str, error: DataLatticeError) -> str:
+    if layout == "json" and "mark" in str(error):
+        return "; --in plain reads JSON without marks"
     return ""
 
 

@@ -1,56 +1,25 @@
-"""Past: what commands on former roots have in common: naming them, and printing them."""
+"""Past: what commands on former roots share: their history, names and printed paths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from datalattice.cells import Value, brief, encode, novelty, references, to_text, value_hash
-from datalattice.cli.folder import Folder
-from datalattice.cli.render import print_notice
-from datalattice.client import open_reader, root_named
-from datalattice.errors import Corruption, MissingData
 from datalattice.store import CellStore, time_text
 from datalattice.store.kept import Moment
+
+WithLocalOption = Annotated[
+    bool,
+    typer.Option("--with-local", help="Also what the node keeps for itself, the section :local."),
+]
 
 HOLD_SECONDS: Final = 24 * 60 * 60
 """A root that is copied is leased for so long; the lease is given back when it is done."""
 
 HASH_DIGITS_SHOWN: Final = 12
 KEY_DIGITS_SHOWN: Final = 16
-
-
-@contextmanager
-def reading_past(folder: Folder) -> Iterator[CellStore]:
-    """Give the folder's store, open for reading, and say where its history is damaged."""
-    with open_reader(folder) as store:
-        for damage in store.history.damage:
-            print_notice(f"{damage}; the history goes on without it")
-        yield store
-
-
-@contextmanager
-def root_of(folder: Folder, text: str) -> Iterator[tuple[bytes, Value]]:
-    """Give the root that a text names, and its hash.
-
-    Raises: UsageError: it names none. Corruption: cells of it are gone.
-    """
-    with reading_past(folder) as store, kept(store, text):
-        hash = root_named(store, text)
-        yield hash, store.load(hash)
-
-
-@contextmanager
-def kept(store: CellStore, *names: str) -> Iterator[None]:
-    """Say what it means when cells are missing below a former root."""
-    try:
-        yield
-    except MissingData as error:
-        raise Corruption(
-            f"{store.path}: not all of {' or '.join(names)} is here ({error}); it may have been "
-            "collected, or be damaged: `lattice disk check` tells"
-        ) from error
 
 
 def moments(store: CellStore) -> list[Moment]:

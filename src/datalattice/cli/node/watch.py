@@ -6,20 +6,19 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Group
-from rich.live import Live
-from rich.text import Text
 
-from datalattice.cli.folder import DirOption, JsonOption, folder_of
-from datalattice.cli.render import print_json_line, print_lines, results, table, visible
-from datalattice.cli.running import peers_table, running_node, size_text, status_of
+from datalattice.cli.command import Call
+from datalattice.cli.node.peers import peers_listing, status_of
+from datalattice.cli.render import Records, is_json, results, table, visible
+from datalattice.cli.units import duration_s, size_text
 
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from datalattice.client import ControlClient
 
 INTERVAL_S: Final = 1.0
@@ -68,45 +67,38 @@ class Sight:
         }
 
 
-class View(Protocol):
-    """How a sight is shown."""
-
-    def show(self, sight: Sight) -> None:
-        """Show one more."""
-        ...
-
-
-def watch(
+def watch_node(
+    call: Call,
     count: Annotated[
         int | None, typer.Option("--count", "-n", help="End after so many sights.", min=1)
     ] = None,
-    for_s: Annotated[
-        float | None, typer.Option("--for", help="End after so many seconds.", min=0.0)
-    ] = None,
-    dir: DirOption = None,
-    json: JsonOption = False,
-) -> None:
+    span: Annotated[str | None, typer.Option("--for", help="End after so long: 90s, 2h.")] = None,
+) -> Records | None:
     """Show the running node of the folder, live, until Ctrl-C.
 
     On a terminal the view is renewed; else there is one line, with --json one JSON document on one
-    line, at each change and each second. The first tells the present state.
+    line, at each change and each second. The first shows the present state.
     """
-    end_s = None if for_s is None else time.monotonic() + for_s
-    with (
-        running_node(folder_of(dir), "start one with `lattice node start`") as client,
-        _view(json) as view,
-    ):
-        for number, sight in enumerate(_sights(client, end_s), 1):
-            view.show(sight)
-            if number == count:
-                return
+    end_s = None if span is None else time.monotonic() + duration_s(span)
+    sights = _sights(call.node(), end_s, count)
+    if is_json() or not sys.stdout.isatty():
+        return Records(sights, Sight.document, _line, is_live=True)
+    from rich.live import Live
+
+    view = _Screen()
+    with Live(console=results(), auto_refresh=False, transient=False) as live:
+        for sight in sights:
+            live.update(view.drawn(sight), refresh=True)
+    return None
 
 
-def _sights(client: ControlClient, end_s: float | None) -> Iterator[Sight]:
+def _sights(client: ControlClient, end_s: float | None, count: int | None) -> Iterator[Sight]:
     """Yield what is seen, at each change and at least each second, until the time is over."""
     status, at_s = status_of(client), time.monotonic()
     yield Sight(status, at_s, 0.0, (), {}, 0, 0)
-    while True:
+    seen = 1
+    while seen != count:
+        seen += 1
         left_s = INTERVAL_S if end_s is None else min(INTERVAL_S, end_s - time.monotonic())
         if left_s <= 0:
             return
@@ -144,39 +136,19 @@ def _compared(
 # --- views --------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _view(as_json: bool) -> Iterator[View]:
-    if as_json:
-        yield _JsonLines()
-    elif sys.stdout.isatty():
-        with Live(console=results(), auto_refresh=False, transient=False) as live:
-            yield _Screen(live)
-    else:
-        yield _TextLines()
-
-
-class _JsonLines:
-    def show(self, sight: Sight) -> None:
-        """Print one JSON document on one line."""
-        print_json_line(sight.document())
-
-
-class _TextLines:
-    def show(self, sight: Sight) -> None:
-        """Print one line."""
-        status = sight.status
-        peers = status["peers"]
-        connected = sum(bool(one["connected"]) for one in peers)
-        words = [
-            str(status["root_hash"])[:16],
-            str(status["health"]),
-            f"peers {connected}/{len(peers)}",
-            _rates(sight),
-        ]
-        if sight.changed:
-            words.append("changed " + ", ".join(sight.changed))
-        print_lines(["  ".join(words)])
-        sys.stdout.flush()
+def _line(sight: Sight) -> str:
+    status = sight.status
+    peers = status["peers"]
+    connected = sum(bool(one["connected"]) for one in peers)
+    words = [
+        str(status["root_hash"])[:16],
+        str(status["health"]),
+        f"peers {connected}/{len(peers)}",
+        _rates(sight),
+    ]
+    if sight.changed:
+        words.append("changed " + ", ".join(sight.changed))
+    return "  ".join(words)
 
 
 def _rates(sight: Sight) -> str:
@@ -186,23 +158,24 @@ def _rates(sight: Sight) -> str:
 
 
 class _Screen:
-    def __init__(self, live: Live) -> None:
-        self._live = live
+    """What a terminal shows: the present state, and the changes that came last."""
+
+    def __init__(self) -> None:
         self._began_s: float | None = None
         self._recent: deque[str] = deque(maxlen=RECENT_MAX)
         self._moved_at: dict[str, float] = {}
 
-    def show(self, sight: Sight) -> None:
-        """Renew the view."""
+    def drawn(self, sight: Sight) -> Group:
+        """Return the renewed view."""
+        from rich.console import Group
+        from rich.text import Text
+
         began_s = self._began_s = sight.at_s if self._began_s is None else self._began_s
         if sight.changed:
             what = ", ".join(sight.changed)
             root = sight.status["root_hash"][:16]
             self._recent.append(visible(f"{sight.at_s - began_s:7.1f} s  {root}  {what}"))
         self._moved_at.update(dict.fromkeys(sight.moved, sight.at_s))
-        self._live.update(self._drawn(sight), refresh=True)
-
-    def _drawn(self, sight: Sight) -> Group:
         status = sight.status
         well = status["health"] == "ok"
         lines = [
@@ -221,7 +194,8 @@ class _Screen:
         rows = [(name, counters[name], sight.moved.get(name)) for name in latest[:COUNTERS_MAX]]
         parts: list[object] = [*lines]
         if status["peers"]:
-            parts.append(peers_table(status["peers"]))
+            peers = peers_listing(status["peers"])
+            parts.append(table(peers.columns, peers.rows))
         if rows:
             parts.append(table(("counter", "total", "new"), rows))
         parts += [Text("changes:"), *(Text(f"  {line}") for line in self._recent or ["none yet"])]

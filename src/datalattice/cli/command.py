@@ -1,0 +1,451 @@
+"""Command: the one decorator that makes a function a command, and the call that it receives.
+
+    @command(app, "get", READS)
+    def get(call: Call, db: DbArgument, key: KeyArgument) -> Result: ...
+
+The decorator adds the options that commands share, opens what the command asks `call` for, prints
+what it returns, and closes everything.
+
+Source: docs/cli.md "Options of every command"
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from datalattice.cli.render import Result, Step, print_notice, progress_bars, show, use_form
+from datalattice.cli.units import duration_s, reference
+from datalattice.client import (
+    DEFAULT_FOLDER,
+    HOME_VARIABLE,
+    Folder,
+    connect,
+    edit,
+    editing,
+    folder_of,
+    offline,
+    open_reader,
+    read_key,
+    read_names,
+    reading,
+    resolve_owner,
+    root_named,
+    running,
+    waiting,
+    write_key,
+)
+from datalattice.crypto import KeyPair
+from datalattice.errors import AlreadyExists, Corruption, MissingData, NoSuchPath, UsageError
+
+if TYPE_CHECKING:
+    from datalattice.cells import Value
+    from datalattice.client import Change, ControlClient, Editor, Progress
+    from datalattice.cursors import RootLattice
+    from datalattice.store import CellStore
+    from datalattice.sync import LatticeReplica
+
+T = TypeVar("T")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+SHORT_KEY: Final = 16
+"""Hex digits of a public key that a table or a sentence shows."""
+
+NODE_START: Final = "start one with `lattice node start`"
+
+_HEADING: Final = "Shared options"
+
+ANY: Final = ("dir",)
+"""A command on a folder."""
+
+READS: Final = ("dir", "owner", "as_of")
+"""A command that reads the data of one owner."""
+
+PAST: Final = ("dir", "as_of")
+"""A command that reads a root."""
+
+WRITES: Final = ("dir", "wait", "offline")
+"""A command that writes for the folder's owner."""
+
+_OPTIONS: Final[Mapping[str, Any]] = {
+    "dir": Annotated[
+        Path | None,
+        typer.Option(
+            "--dir",
+            "-d",
+            envvar=HOME_VARIABLE,
+            help=f"The folder: key, store and settings. Default: {DEFAULT_FOLDER}",
+            show_default=False,
+            rich_help_panel=_HEADING,
+        ),
+    ],
+    "owner": Annotated[
+        str | None,
+        typer.Option(
+            "--owner",
+            "-o",
+            help="Whose: a key in hex, 4 or more of its first digits, a local name, or a DID. "
+            "Default: your own, else the only one there is.",
+            show_default=False,
+            rich_help_panel=_HEADING,
+        ),
+    ],
+    "as_of": Annotated[
+        str | None,
+        typer.Option(
+            "--as-of",
+            help="Read a former root: HEAD~2, a pin, a hash, or a time.",
+            show_default=False,
+            rich_help_panel=_HEADING,
+        ),
+    ],
+    "wait": Annotated[
+        str | None,
+        typer.Option(
+            "--wait",
+            help="How long to wait for another process that writes. Default: 10s.",
+            show_default=False,
+            rich_help_panel=_HEADING,
+        ),
+    ],
+    "offline": Annotated[
+        bool,
+        typer.Option(
+            "--offline",
+            help="Without a node: write without having asked the peers in node.toml.",
+            rich_help_panel=_HEADING,
+        ),
+    ],
+    "output_form": Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="text|table|json|lines",
+            help="How results are printed; lines: one JSON document a line.",
+            show_default=False,
+            rich_help_panel=_HEADING,
+        ),
+    ],
+    "json": Annotated[
+        bool,
+        typer.Option("--json", help="The same as --as json.", rich_help_panel=_HEADING),
+    ],
+    "quiet": Annotated[
+        bool,
+        typer.Option(
+            "--quiet", help="No notices and no progress; errors only.", rich_help_panel=_HEADING
+        ),
+    ],
+    "debug": Annotated[
+        bool,
+        typer.Option("--debug", help="Print where an error came from.", rich_help_panel=_HEADING),
+    ],
+}
+"""The options that commands share; `output_form` to `debug` belong to every command."""
+
+_ALWAYS: Final = ("output_form", "json", "quiet", "debug")
+_FLAGS: Final = ("offline", "json", "quiet", "debug")
+
+SHARED_FLAGS: Final = frozenset({"--offline", "--json", "--quiet", "--debug"})
+SHARED_VALUES: Final = frozenset({"--dir", "-d", "--owner", "-o", "--as-of", "--as", "--wait"})
+"""Names of the shared options, which may also stand before the command."""
+
+
+def command(
+    app: typer.Typer | None, name: str, options: tuple[str, ...] = (), **settings: Any
+) -> Callable[[Function], Function]:
+    """Make a function a command: of a group, or (app None) one that `main.COMMANDS` names.
+
+    options: which of the shared ones it takes beside those of output: `READS` and so on.
+    """
+
+    def mark(function: Function) -> Function:
+        function.__dict__["shared_options"] = options
+        if app is not None:
+            app.command(name, **settings)(function)
+        return function
+
+    return mark
+
+
+def prepared(function: Callable[..., Any]) -> Callable[..., int]:
+    """Return what typer runs for a command: its own parameters and the shared options.
+
+    Start-up stays cheap because this is done for the one command that runs.
+    """
+    signature = inspect.signature(function, eval_str=True)
+    _, *own = signature.parameters.values()
+    names = (*function.__dict__["shared_options"], *_ALWAYS)
+    shared = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False if name in _FLAGS else None,
+            annotation=_OPTIONS[name],
+        )
+        for name in names
+    ]
+
+    def run(**given: Any) -> int:
+        chosen = {name: given.pop(name) for name in names}
+        use_form(chosen.pop("output_form"), json=chosen.pop("json"), quiet=chosen.pop("quiet"))
+        del chosen["debug"]
+        with ExitStack() as resources:
+            call = Call(resources, **chosen)
+            resources.enter_context(offline(call.offline))
+            if call.wait is not None:
+                resources.enter_context(waiting(duration_s(call.wait)))
+            return show(function(call, **given))
+
+    parameters = [*own, *shared]
+    run.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    run.__doc__, run.__name__ = function.__doc__, function.__name__
+    return run
+
+
+@dataclass(slots=True)
+class Call:
+    """One run of a command. What it opens is closed after its result is printed."""
+
+    resources: ExitStack
+    dir: Path | None = None
+    owner: str | None = None
+    as_of: str | None = None
+    wait: str | None = None
+    offline: bool = False
+    _names: dict[str, bytes] | None = field(default=None, init=False)
+
+    @property
+    def folder(self) -> Folder:
+        """The folder: `--dir`, else DATALATTICE_HOME, else `~/.datalattice`."""
+        return folder_of(self.dir)
+
+    @property
+    def existing(self) -> Folder:
+        """The folder, which has a store.
+
+        Raises: UsageError: it has none.
+        """
+        folder = self.folder
+        if not folder.store_path.is_dir():
+            raise UsageError(
+                f"{folder.path} is not a node's folder: it has no store; name another with --dir, "
+                "or begin with a write such as `lattice db set`, `lattice fs put` or "
+                "`lattice queue offer`"
+            )
+        return folder
+
+    def enter(self, resource: AbstractContextManager[T]) -> T:
+        """Open something until the command has ended."""
+        return self.resources.enter_context(resource)
+
+    def bar(self, label: str, total: int | None = None) -> Step:
+        """Show a progress bar until the command has ended; on a terminal only."""
+        return self.enter(progress_bars(transient=True)).add(label, total)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def store(self) -> CellStore:
+        """Return the folder's store, open for reading; damage of its history is a notice."""
+        store = self.enter(open_reader(self.existing))
+        for damage in store.history.damage:
+            print_notice(f"{damage}; the history goes on without it")
+        return store
+
+    def named(self, store: CellStore, *refs: str) -> list[bytes]:
+        """Return the hashes of the roots that texts name; explain cells that are gone below them.
+
+        Raises: UsageError: a text names none.
+        """
+        self.enter(explaining_gaps(store, *refs))
+        return [root_named(store, reference(ref)) for ref in refs]
+
+    def root(self) -> Value:
+        """Return the root that is read: the present one, or that of `--as-of`."""
+        if self.as_of is None:
+            return self.enter(reading(self.existing))
+        store = self.store()
+        (hash,) = self.named(store, self.as_of)
+        return store.load(hash)
+
+    def cursor(self) -> RootLattice:
+        """Return a cursor on the root that is read."""
+        from datalattice.cursors import RootLattice
+        from datalattice.lattice import root_lattice
+
+        return RootLattice(root_lattice(), self.root())
+
+    # --- owners -----------------------------------------------------------------------------
+
+    def own(self) -> bytes | None:
+        """Return the public key that the folder writes under, None without one."""
+        path = self.folder.key_path
+        return read_key(path).public_key if path.exists() else None
+
+    def owner_named(self, text: str, known: Iterable[Value] = ()) -> bytes:
+        """Return the public key that a text means: hex, a prefix, a local name, a DID or `own`.
+
+        Raises: UsageError: none, or a prefix of several.
+        """
+        found = resolve_owner(text, own=self.own(), names=self._local_names(), owners=known)
+        if not isinstance(found, bytes):
+            raise UsageError(f"{text} is a DID without a public key; name an owner by its key")
+        return found
+
+    def holder(self, holders: list[bytes], what: str, listing: str) -> bytes:
+        """Return the owner whose data is read: the named one, else our own, else the only one.
+
+        holders: owners that have `what`. listing: the command that shows which there are.
+        Raises: NoSuchPath: the named owner has none, or no owner has. UsageError: several have.
+        """
+        if self.owner is not None:
+            wanted = self.owner_named(self.owner, holders)
+            if wanted not in holders:
+                raise NoSuchPath(f"owner {wanted.hex()} has no {what} here")
+            return wanted
+        own = self.own()
+        if own in holders:
+            assert own is not None
+            return own
+        if not holders:
+            raise NoSuchPath(f"there is no {what} here; `{listing}` lists them")
+        if len(holders) > 1:
+            names = ", ".join(map(self.short_owner, holders))
+            raise UsageError(f"{len(holders)} owners have a {what} ({names}); use --owner")
+        # "and say so on standard error: a person sees it, a program must not guess"
+        print_notice(f"this is the {what} of {self.short_owner(holders[0])}")
+        return holders[0]
+
+    def chosen_owners(self, owners: list[bytes]) -> list[bytes]:
+        """Return the owners that a list shows: all, or the one of `--owner`."""
+        if self.owner in (None, "all"):
+            return owners
+        assert self.owner is not None
+        wanted = self.owner_named(self.owner, owners)
+        return [one for one in owners if one == wanted]
+
+    def short_owner(self, owner: bytes) -> str:
+        """Return an owner for people: its local name, else the first digits of its key."""
+        named = (name for name, key in self._local_names().items() if key == owner)
+        return next(named, owner.hex()[:SHORT_KEY])
+
+    def _local_names(self) -> dict[str, bytes]:
+        if self._names is None:
+            self._names = read_names(self.folder)
+        return self._names
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def writable(self) -> Folder:
+        """Return the folder for a write; a key is made if it has none and no node runs in it."""
+        folder = self.folder
+        if not folder.key_path.exists() and running(folder.path) is None:
+            key_pair = KeyPair.generate()
+            with contextlib.suppress(AlreadyExists):  # another first write was faster
+                write_key(folder.identity_path, key_pair)
+                print_notice(f"made the key {key_pair.public_key.hex()} in {folder.path}")
+        return folder
+
+    def edit(self, change: Change[T]) -> T:
+        """Make one change of our own data; return what it returned, when it is on disk."""
+        return edit(self.writable(), change)
+
+    def editing(self) -> AbstractContextManager[Editor]:
+        """Give an editor of our own data."""
+        return editing(self.writable())
+
+    # --- the running node -------------------------------------------------------------------
+
+    def node(self, remedy: str = NODE_START) -> ControlClient:
+        """Return a client of the node that runs in the folder.
+
+        Raises: UsageError: none does; the text ends with `remedy`.
+        """
+        client = connect(self.folder.path)
+        if client is None:
+            raise UsageError(f"no node runs in {self.folder.path}; {remedy}")
+        return self.enter(client)
+
+    def on_replica(
+        self,
+        operation: str,
+        arguments: dict[str, Any],
+        alone: Callable[[LatticeReplica], dict[str, object]],
+        *,
+        fenced: bool = False,
+    ) -> dict[str, Any]:
+        """Have the running node do it, or do it on the store when none runs.
+
+        fenced: it writes for owners, so peers are asked first.
+        """
+        from datalattice.cells import to_cell
+        from datalattice.cli.values import value_json
+        from datalattice.client import replica_of
+
+        client = connect(self.existing.path)
+        if client is None:
+            with replica_of(self.existing, fenced=fenced) as replica:
+                document = value_json(to_cell(alone(replica)))
+        else:
+            with client:
+                document = value_json(client.call(operation, **arguments))
+        assert isinstance(document, dict)
+        return document
+
+    def finish(
+        self,
+        operation: str,
+        arguments: dict[str, Any],
+        alone: Callable[[Progress], Mapping[str, object]],
+        title: str,
+    ) -> dict[str, Any]:
+        """Have the running node run a long operation, or run it here; return its end.
+
+        alone: runs it in this process and reports how many parts are done, and of how many.
+        title: what the progress bar says.
+        Raises: what the operation raises.
+        """
+        from datalattice.cli.values import value_json
+
+        bar = self.bar(title)
+        client = connect(self.folder.path)
+        if client is None:
+            return dict(alone(bar.to))
+        with client:
+            document = value_json(client.finish(operation, bar.to, **arguments))
+        assert isinstance(document, dict)
+        return document
+
+
+@contextlib.contextmanager
+def explaining_gaps(store: CellStore, *names: str) -> Any:
+    """Explain cells that are missing below a former root."""
+    try:
+        yield
+    except MissingData as error:
+        raise Corruption(
+            f"{store.path}: not all of {' or '.join(names)} is here ({error}); it may have been "
+            "collected, or be damaged: `lattice disk check` says which"
+        ) from error
+
+
+__all__ = [
+    "ANY",
+    "PAST",
+    "READS",
+    "SHORT_KEY",
+    "WRITES",
+    "Call",
+    "Result",
+    "command",
+    "explaining_gaps",
+    "prepared",
+]

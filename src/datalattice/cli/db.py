@@ -1,0 +1,437 @@
+"""Commands `lattice db ...`: databases of keys, their values and structures."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from typing import Annotated, Any, Final, TypeVar
+
+import typer
+
+from datalattice.apps.kv import GC_AGE, KV_SECTION, Database, KeyChange
+from datalattice.cells import Index, Map, Signed, Value
+from datalattice.cli.command import READS, WRITES, Call, command
+from datalattice.cli.render import Listing, Records, Result
+from datalattice.cli.units import duration_s
+from datalattice.cli.values import InOption, parse_value, value_json, value_text
+from datalattice.client import open_reader
+from datalattice.cursors import RootLattice
+from datalattice.errors import NoSuchPath, UsageError
+from datalattice.lattice import root_lattice
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Databases: keys with values, hashes, sets, sorted sets, lists and counters. Every write "
+    "is signed and on disk."
+)
+
+NUMBERS: Final = {"ignore_unknown_options": True}
+"""For commands with numbers below 0, which look like options."""
+
+WATCH_S: Final = 0.25
+"""How often `watch` looks whether the store has a new root."""
+
+_LISTING: Final = "lattice db list"
+
+DbArgument = Annotated[str, typer.Argument(metavar="DB", help="The database's name.")]
+KeyArgument = Annotated[str, typer.Argument(help="The key.")]
+MembersArgument = Annotated[list[str], typer.Argument(help="The members.")]
+LeftOption = Annotated[bool, typer.Option("--left", help="At the front of the list.")]
+PrefixArgument = Annotated[str, typer.Argument(help="Only keys that begin with this.")]
+
+
+def databases_of(root: Value) -> list[tuple[bytes, str]]:
+    """Return (owner, name) of the databases in a root value; owners are public keys here.
+
+    What foreign owners filed under a name that no database has is left out.
+    """
+    section = root.get(KV_SECTION) if isinstance(root, Index) else None
+    found: list[tuple[bytes, str]] = []
+    for owner, cell in section.entries() if isinstance(section, Map) else ():
+        stores = cell.value if isinstance(cell, Signed) else None
+        if isinstance(owner, bytes) and isinstance(stores, Map):
+            found += [(owner, name) for name in stores if isinstance(name, str) and name]
+    return sorted(found)
+
+
+def _read(call: Call, name: str, cursor: RootLattice | None = None) -> Database:
+    """Return a database to read from."""
+    at = cursor or call.cursor()
+    holders = [one for one, held in databases_of(at.get()) if held == name]
+    return Database.at(at, call.holder(holders, f"database {name!r}", _LISTING), name)
+
+
+def _edit(call: Call, name: str, change: Callable[[Database], T]) -> T:
+    """Make one change of a database of our own."""
+    return call.edit(lambda cursor, keys: change(Database.at(cursor, keys.public_key, name)))
+
+
+def _said(key: str, name: str, result: object) -> Result:
+    """Return what a write returned."""
+    text = str(result).lower() if isinstance(result, bool) else str(result)
+    return Result({"key": key, name: result}, [text])
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+@command(app, "list", READS)
+def list_(call: Call) -> Result:
+    """List databases: those of all owners that are here, or one owner's."""
+    cursor = call.cursor()
+    held = databases_of(cursor.get())
+    owners = call.chosen_owners(sorted({owner for owner, _ in held}))
+    found = [
+        (owner, name, len(Database.at(cursor, owner, name)))
+        for owner, name in held
+        if owner in owners
+    ]
+    rows = [(call.short_owner(owner), name, keys) for owner, name, keys in found]
+    return Result(
+        [{"owner": owner.hex(), "database": name, "keys": keys} for owner, name, keys in found],
+        [Listing(("owner", "database", "keys"), rows)],
+    )
+
+
+@command(app, "keys", READS)
+def keys(
+    call: Call,
+    db: DbArgument,
+    prefix: PrefixArgument = "",
+    long: Annotated[bool, typer.Option("--long", "-l", help="Type and time to live too.")] = False,
+) -> Result:
+    """List the keys of a database, in order."""
+    database = _read(call, db)
+    rows: list[dict[str, Any]] = [
+        {"key": key, "type": entry.type_name, "ttl_ms": _left(database.ttl(key))}
+        for key, entry in database.scan(prefix)
+    ]
+    if not long:
+        return Result(rows, [row["key"] for row in rows])
+    columns = ("key", "type", "expires in ms")
+    return Result(rows, [Listing(columns, [list(row.values()) for row in rows])])
+
+
+def _left(left: timedelta | None) -> int | None:
+    return None if left is None else left // timedelta(milliseconds=1)
+
+
+@command(app, "get", READS)
+def get(call: Call, db: DbArgument, key: KeyArgument) -> Result:
+    """Print what a key holds: a value, fields, members, members with scores, elements, a total.
+
+    Exit code 1 when there is no such key.
+    """
+    database = _read(call, db)
+    kind = database.type(key)
+    if kind is None:
+        raise NoSuchPath(f"database {db} has no key {key!r}; `lattice db keys {db}` lists them")
+    document, text = _held(database, key, kind)
+    ttl_ms = _left(database.ttl(key))
+    return Result({"key": key, "type": kind, "value": document, "ttl_ms": ttl_ms}, text)
+
+
+def _held(database: Database, key: str, kind: str) -> tuple[object, list[str | Listing]]:
+    """Return what a key holds, for JSON and for people."""
+    if kind == "hash":
+        pairs = [(value_text(name), value) for name, value in database.hgetall(key).entries()]
+        document: object = {name: value_json(value) for name, value in pairs}
+        rows = [(name, value_text(value)) for name, value in pairs]
+        return document, [Listing(("field", "value"), rows)]
+    if kind == "zset":
+        scored = database.zitems(key)
+        document = [
+            {"member": value_json(one), "score": _score_json(score)} for one, score in scored
+        ]
+        ranked = [(score, value_text(one)) for one, score in scored]
+        return document, [Listing(("score", "member"), ranked)]
+    if kind in ("set", "list"):
+        held: Iterable[Value] = database.smembers(key) if kind == "set" else database.lrange(key)
+        members = list(held)
+        return [value_json(one) for one in members], [value_text(one) for one in members]
+    if kind == "counter":
+        total = database.count(key)
+        return total, [str(total)]
+    value = database[key]
+    return value_json(value), [value_text(value)]
+
+
+def _score_json(score: float) -> object:
+    """Return a score for JSON, which has no infinite numbers."""
+    return score if math.isfinite(score) else ("Infinity" if score > 0 else "-Infinity")
+
+
+@command(app, "type", READS)
+def type_(call: Call, db: DbArgument, key: KeyArgument) -> Result:
+    """Print the type of a key: value, hash, set, zset, list, counter, or none."""
+    kind = _read(call, db).type(key)
+    return Result({"key": key, "type": kind}, [kind or "none"])
+
+
+@command(app, "ttl", READS)
+def ttl(call: Call, db: DbArgument, key: KeyArgument) -> Result:
+    """Print the milliseconds until a key expires: -1 never, -2 there is no key."""
+    database = _read(call, db)
+    left = _left(database.ttl(key))
+    absent = -1 if key in database else -2
+    return _said(key, "ttl_ms", absent if left is None else left)
+
+
+@command(app, "hget", READS)
+def hget(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    field: Annotated[str, typer.Argument(help="The field.")],
+) -> Result:
+    """Print one field of a hash. Exit code 1 when there is no such field."""
+    value = _read(call, db).hget(key, field)
+    if value is None:
+        raise NoSuchPath(f"key {key!r} has no field {field!r}")
+    document = {"key": key, "field": field, "value": value_json(value)}
+    return Result(document, [value_text(value)])
+
+
+@command(app, "watch", ("dir", "owner"))
+def watch(
+    call: Call,
+    db: DbArgument,
+    prefix: PrefixArgument = "",
+    count: Annotated[
+        int | None, typer.Option("--count", help="End after so many changes.", show_default=False)
+    ] = None,
+    span: Annotated[
+        str | None, typer.Option("--for", help="End after so long: 90s, 2h.", show_default=False)
+    ] = None,
+) -> Records:
+    """Wait for changes, by any writer, and print them as they come, until Ctrl-C."""
+    if count is not None and count < 1:
+        raise UsageError("--count is 1 or more")
+    seconds = None if span is None else duration_s(span)
+    store = call.enter(open_reader(call.existing))
+    cursor = RootLattice(root_lattice(), store.root())
+    changes = call.enter(_read(call, db, cursor).watch(prefix))
+
+    def told() -> Iterator[KeyChange]:
+        give_up_s = None if seconds is None else time.monotonic() + seconds
+        seen = 0
+        while True:
+            cursor.adopt(lambda _seen: store.root())
+            for change in changes.poll():
+                yield change
+                seen += 1
+                if seen == count:
+                    return
+            left_s = WATCH_S if give_up_s is None else give_up_s - time.monotonic()
+            if left_s <= 0:
+                return
+            time.sleep(min(left_s, WATCH_S))
+
+    return Records(told(), _change_document, _change_text, is_live=True)
+
+
+def _change_document(change: KeyChange) -> dict[str, object]:
+    value = None if change.deleted else value_json(change.value)
+    return {"key": change.key, "type": change.type, "value": value}
+
+
+def _change_text(change: KeyChange) -> str:
+    if change.deleted:
+        return f"{change.key}\tdeleted"
+    return f"{change.key}\t{change.type}\t{value_text(change.value)}"
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+@command(app, "set", WRITES)
+def set_(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    value: Annotated[str, typer.Argument(help="The value.")],
+    ttl: Annotated[
+        str | None,
+        typer.Option("--ttl", help="How long until the key expires: 90s, 2h.", show_default=False),
+    ] = None,
+    form: InOption = "text",
+) -> Result:
+    """Set a value; it replaces anything under the key. The database is made if there is none."""
+    cell = parse_value(value, form)
+    ttl_s = None if ttl is None else duration_s(ttl)
+    _edit(call, db, lambda database: database.set(key, cell, ttl_s))
+    return Result({"key": key, "value": value_json(cell)}, [])
+
+
+@command(app, "del", WRITES)
+def del_(
+    call: Call,
+    db: DbArgument,
+    names: Annotated[list[str], typer.Argument(metavar="KEYS", help="The keys.")],
+) -> Result:
+    """Delete keys; print how many there were."""
+
+    def change(database: Database) -> int:
+        with database.batch() as batch:
+            return sum([batch.delete(key) for key in names])
+
+    gone = _edit(call, db, change)
+    return Result({"deleted": gone}, [str(gone)])
+
+
+@command(app, "expire", WRITES)
+def expire(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    span: Annotated[str, typer.Argument(metavar="IN", help="How long until then: 90s, 2h, 1d.")],
+) -> Result:
+    """Let a key expire; print whether there is one."""
+    ttl_s = duration_s(span)
+    return _said(key, "done", _edit(call, db, lambda database: database.expire(key, ttl_s)))
+
+
+@command(app, "persist", WRITES)
+def persist(call: Call, db: DbArgument, key: KeyArgument) -> Result:
+    """Take the expiry from a key; print whether there was one."""
+    return _said(key, "done", _edit(call, db, lambda database: database.persist(key)))
+
+
+@command(app, "hset", WRITES)
+def hset(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    pairs: Annotated[list[str], typer.Argument(metavar="FIELD VALUE ...", help="Fields, values.")],
+    form: InOption = "text",
+) -> Result:
+    """Set fields of a hash; print how many are new."""
+    if len(pairs) % 2:
+        raise UsageError("hset takes a value after each field")
+    fields = {
+        name: parse_value(value, form) for name, value in zip(pairs[::2], pairs[1::2], strict=True)
+    }
+    return _said(key, "new", _edit(call, db, lambda database: database.hset_many(key, fields)))
+
+
+@command(app, "hdel", WRITES)
+def hdel(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    fields: Annotated[list[str], typer.Argument(help="The fields.")],
+) -> Result:
+    """Remove fields of a hash; print how many there were."""
+    return _said(key, "removed", _edit(call, db, lambda database: database.hdel(key, *fields)))
+
+
+@command(app, "sadd", WRITES)
+def sadd(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    members: MembersArgument,
+    form: InOption = "text",
+) -> Result:
+    """Add members to a set; print how many are new."""
+    cells = [parse_value(one, form) for one in members]
+    return _said(key, "new", _edit(call, db, lambda database: database.sadd(key, *cells)))
+
+
+@command(app, "srem", WRITES)
+def srem(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    members: MembersArgument,
+    form: InOption = "text",
+) -> Result:
+    """Remove members from a set; print how many there were."""
+    cells = [parse_value(one, form) for one in members]
+    return _said(key, "removed", _edit(call, db, lambda database: database.srem(key, *cells)))
+
+
+@command(app, "zadd", WRITES, context_settings=NUMBERS)
+def zadd(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    score: Annotated[float, typer.Argument(help="The score.")],
+    member: Annotated[str, typer.Argument(help="The member.")],
+    form: InOption = "text",
+) -> Result:
+    """Add a member to a sorted set, or give it another score; print 1 when it is new."""
+    cell = parse_value(member, form)
+    return _said(key, "new", _edit(call, db, lambda database: database.zadd(key, score, cell)))
+
+
+@command(app, "zrem", WRITES)
+def zrem(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    members: MembersArgument,
+    form: InOption = "text",
+) -> Result:
+    """Remove members from a sorted set; print how many there were."""
+    cells = [parse_value(one, form) for one in members]
+    return _said(key, "removed", _edit(call, db, lambda database: database.zrem(key, *cells)))
+
+
+@command(app, "push", WRITES)
+def push(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    values: Annotated[list[str], typer.Argument(help="The values.")],
+    left: LeftOption = False,
+    form: InOption = "text",
+) -> Result:
+    """Append values to a list; print its length. With --left they are put before it, one by one."""
+    cells = [parse_value(one, form) for one in values]
+
+    def change(database: Database) -> int:
+        return database.lpush(key, *cells) if left else database.rpush(key, *cells)
+
+    return _said(key, "length", _edit(call, db, change))
+
+
+@command(app, "pop", WRITES)
+def pop(call: Call, db: DbArgument, key: KeyArgument, left: LeftOption = False) -> Result:
+    """Take the last element from a list and print it; exit code 1 when the list has none."""
+
+    def change(database: Database) -> Result:
+        if database.llen(key) == 0:
+            raise NoSuchPath(f"the list {key!r} has no elements")
+        value = database.lpop(key) if left else database.rpop(key)
+        return Result({"key": key, "value": value_json(value)}, [value_text(value)])
+
+    return _edit(call, db, change)
+
+
+@command(app, "incr", WRITES, context_settings=NUMBERS)
+def incr(
+    call: Call,
+    db: DbArgument,
+    key: KeyArgument,
+    amount: Annotated[int, typer.Argument(help="How much; below 0 counts down.")] = 1,
+) -> Result:
+    """Count; print the total of all replicas."""
+    return _said(key, "total", _edit(call, db, lambda database: database.incr(key, amount)))
+
+
+@command(app, "gc", WRITES)
+def gc(
+    call: Call,
+    db: DbArgument,
+    min_age: Annotated[
+        str, typer.Option("--min-age", help="Only what is at least so old: 90s, 2h, 1d.")
+    ] = f"{GC_AGE // timedelta(hours=1)}h",
+) -> Result:
+    """Forget tombstones and expired keys; print how many. Only when all replicas have synced."""
+    age_s = duration_s(min_age)
+    gone = _edit(call, db, lambda database: database.gc(age_s))
+    return Result({"database": db, "forgotten": gone}, [str(gone)])

@@ -1,0 +1,145 @@
+"""Commands `lattice disk export` and `import`: a root with all below it in one file."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+
+import typer
+
+from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.paths.past import HOLD_SECONDS, WithLocalOption, leaving, short
+from datalattice.cli.render import Result, counted, pair_lines
+from datalattice.cli.units import size_text
+from datalattice.client import Progress
+from datalattice.client.replicas import import_into, taking
+from datalattice.errors import BadFormat, UsageError
+from datalattice.store import CellStore
+
+app = typer.Typer()
+
+PIPE: Final = Path("-")
+EXIT_INCOMPLETE: Final = 1
+"""Exit code of an import that left something out."""
+
+
+@command(app, "export", ANY)
+def export(
+    call: Call,
+    ref: Annotated[str, typer.Argument(help="HEAD, HEAD~2, a pin, a hash, or a time.")],
+    file: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    with_local: WithLocalOption = False,
+) -> Result | None:
+    """Write a root with all below it to one file, with checksums; works beside a running node."""
+    from datalattice.store import export_cells
+
+    store = call.store()
+    (top,) = call.named(store, ref)
+    with store.lease(top, HOLD_SECONDS):
+        hash, made = leaving(store, top, with_local=with_local)
+        bar = call.bar(f"export {short(hash)}")
+        with _written(file, force=force) as out:
+            cells = export_cells(store, hash, out.write, bar.to, made=made)
+    if file == PIPE:
+        return None
+    size = file.stat().st_size
+    document = {"file": str(file), "root": hash.hex(), "cells": cells, "bytes": size}
+    return Result(document, pair_lines({**document, "bytes": size_text(size)}))
+
+
+@command(app, "import", ANY)
+def import_(
+    call: Call,
+    source: Annotated[
+        Path, typer.Argument(help="An exported file (- for standard input), or a node's folder.")
+    ],
+    name: Annotated[str | None, typer.Option("--pin", help="Keep it under this name.")] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Merge it into the data here, as from a peer.")
+    ] = False,
+) -> Result:
+    """Read an exported file: verify every cell, then pin the root or merge it.
+
+    Nothing is visible until all of it is here. What is merged passes the same gate as what a peer
+    sends: one part that is malformed, not signed, not hosted or over a quota is left out and
+    named, and exit code 1 says so. Works through the running node, or without one.
+    """
+    if not name and not merge:
+        raise UsageError("say what becomes of it: --pin NAME, --merge, or both")
+    folder, pin = call.folder, name or ""
+    with _opened(source) as path:
+
+        def alone(progress: Progress) -> dict[str, object]:
+            with CellStore.open(folder.store_path) as store:
+                gate = taking(folder, store)
+                return import_into(
+                    store, path, pin=pin, merge=merge, taking=gate, progress=progress
+                )
+
+        arguments = {"path": str(Path(path).absolute()), "merge": merge, "pin": pin}
+        return imported(call.finish("store.import", arguments, alone, f"import {source}"))
+
+
+def imported(document: dict[str, Any]) -> Result:
+    """Return what `import_into` did; the exit code is 1 when it left something out."""
+    shown = {name: one for name, one in document.items() if one not in (None, "")}
+    del shown["reports"]
+    lines = pair_lines(shown)
+    for one in document["reports"]:
+        more = f" (and {one['count'] - 1} more)" if one["count"] > 1 else ""
+        lines.append(f"{one['kind']}: {one['text']}{more}")
+    notices = []
+    if document["forked"]:
+        notices.append(
+            f"{counted(document['forked'], 'slot')} forked: one of two branches stands; "
+            "`lattice forks list` has the others that are kept"
+        )
+    if document["dropped"]:
+        notices.append(f"not taken: {counted(document['dropped'], 'part')}; the rest is merged")
+    return Result(document, lines, EXIT_INCOMPLETE if document["dropped"] else 0, notices)
+
+
+@contextmanager
+def _written(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """Give a file to write; it has its name, durably, only when the block ended well."""
+    if path == PIPE:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already; --force replaces it")
+    unfinished = path.with_name(path.name + ".part")
+    try:
+        with unfinished.open("wb", buffering=io.DEFAULT_BUFFER_SIZE) as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[str]:
+    """Give the path to import from; what standard input brings is put into a file first.
+
+    Raises: BadFormat: with the path, where what is read there is malformed.
+    """
+    if source != PIPE:
+        try:
+            yield str(source)
+        except BadFormat as error:
+            raise BadFormat(f"{source}: {error}") from error
+        return
+    with tempfile.NamedTemporaryFile(prefix="lattice-", suffix=".archive") as spool:
+        shutil.copyfileobj(sys.stdin.buffer, spool)
+        spool.flush()
+        yield spool.name

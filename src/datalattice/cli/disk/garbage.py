@@ -1,0 +1,155 @@
+"""Commands `lattice disk stats`, `gc`, `sweep`, `forget`: what a store holds, giving it back."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.render import Result, pair_lines
+from datalattice.cli.units import duration_ms, size_text, time_ms
+from datalattice.client import Progress, collect, connect, open_reader
+from datalattice.clock import SystemClock
+from datalattice.store import CellStore, time_text
+
+app = typer.Typer()
+
+GRACE: Final = "1h"
+GraceOption = Annotated[
+    str, typer.Option("--grace", help="What is younger stays: 30s, 10m, 1h, 2d; 0: nothing.")
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only report what would be given back.")
+]
+
+
+@command(app, "stats", ANY)
+def stats(
+    call: Call,
+    live: Annotated[
+        bool, typer.Option("--live", help="Also count what is alive: reads all of that.")
+    ] = False,
+    grace: GraceOption = GRACE,
+) -> Result:
+    """Report how much the store holds, and what keeps it. Works beside a running node.
+
+    With --live also how much a collection with that grace would find alive and dead.
+    """
+    folder = call.existing
+    store = call.enter(open_reader(folder))
+    document = asdict(store.stats())
+    if live:
+        bar = call.bar(f"count {folder.store_path}")
+        found = store.collect(
+            grace_ms=duration_ms(grace),
+            dry_run=True,
+            progress=lambda _what, done, total: bar.to(done, total),
+        )
+        document |= {
+            "cells_live": found.cells_live,
+            "cells_dead": found.cells_dead,
+            "bytes_live": found.bytes_live,
+            "bytes_dead": found.bytes_dead,
+            "bytes_removable": found.bytes_before - found.bytes_after,
+        }
+    return Result(document, _stats_lines(document))
+
+
+@command(app, "gc", ANY)
+def gc(call: Call, grace: GraceOption = GRACE, dry_run: DryRunOption = False) -> Result:
+    """Give back the room of what nothing reaches: no root, pin, lease, or remembered root.
+
+    Works through the running node, which goes on meanwhile, or without one.
+    """
+    return _told(collected(call, grace_ms=duration_ms(grace), dry_run=dry_run))
+
+
+@command(app, "sweep", ANY)
+def sweep(
+    call: Call,
+    plan: Annotated[
+        Path, typer.Argument(metavar="LIST", help="A list that `lattice spark gc` wrote.")
+    ],
+    dry_run: DryRunOption = False,
+) -> Result:
+    """Give back the room of what a sweep list says nothing reaches, as `disk gc` does.
+
+    What is needed again since stays. A list of another store, or made before another collection,
+    is refused. Works through the running node, which goes on meanwhile, or without one.
+    """
+    return _told(collected(call, plan=str(plan.absolute()), dry_run=dry_run))
+
+
+@command(app, "forget", ANY)
+def forget(
+    call: Call,
+    before: Annotated[
+        str, typer.Argument(help="A time: ISO 8601 in UTC, or how long ago: 7d, 1h.")
+    ],
+) -> Result:
+    """Forget the roots that were replaced before a time, so that their room can be collected.
+
+    Pins and the present root stay. Works through the running node, or without one.
+    """
+    folder = call.existing
+    before_ms = time_ms(before, SystemClock().now_ms())
+    client = connect(folder.path)
+    if client is None:
+        with CellStore.open(folder.store_path) as store:
+            count = store.history.forget(before_ms)
+    else:
+        with client:
+            found = client.call("store.forget", before_ms=before_ms)
+            count = found if type(found) is int else 0
+    return Result({"forgotten": count, "before": time_text(before_ms)})
+
+
+def collected(
+    call: Call, *, grace_ms: int = 0, plan: str | None = None, dry_run: bool = False
+) -> dict[str, Any]:
+    """Collect the garbage of a folder's store, or sweep by a list; return what was done."""
+    folder = call.existing
+
+    def alone(progress: Progress) -> dict[str, object]:
+        with CellStore.open(folder.store_path) as store:
+            done = collect(store, progress, grace_ms=grace_ms, plan=plan, is_dry=dry_run)
+            return asdict(done)
+
+    arguments = {"dry_run": dry_run, **({"grace_ms": grace_ms} if plan is None else {"list": plan})}
+    title = f"{'gc' if plan is None else 'sweep'} {folder.store_path}"
+    return call.finish("store.gc", arguments, alone, title)
+
+
+def _stats_lines(document: dict[str, Any]) -> list[str]:
+    pairs = {name.replace("_", " "): value for name, value in document.items()}
+    for name in ("bytes", "bytes live", "bytes dead", "bytes removable"):
+        if name in pairs:
+            pairs[name] = size_text(pairs[name])
+    last = document["collected_ms"]
+    pairs.pop("collected ms")
+    left = pairs.pop("dead left")
+    pairs["last gc"] = "never" if last is None else time_text(last)
+    if left:
+        pairs["last gc"] += f", left {left} dead cells in segments that are mostly alive"
+    return pair_lines(pairs)
+
+
+def _told(document: dict[str, Any]) -> Result:
+    name = "would be dropped" if document["is_dry"] else "segments dropped"
+    pairs = {
+        "cells live": document["cells_live"],
+        "cells dead": document["cells_dead"],
+        "cells removed": document["cells_removed"],
+        "bytes live": size_text(document["bytes_live"]),
+        "bytes dead": size_text(document["bytes_dead"]),
+        "before": size_text(document["bytes_before"]),
+        "after": size_text(document["bytes_after"]),
+        name: f"{document['dropped']} of {document['segments']}",
+        "cells copied": document["copied"],
+        "leases ended": document["leases_ended"],
+        "seconds": round(document["seconds"], 3),
+    }
+    return Result(document, pair_lines(pairs))

@@ -1,0 +1,74 @@
+"""Units: durations, times and sizes on the command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from datalattice.errors import UsageError
+
+_UNITS: Final = {
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    "w": 604_800_000,
+}
+_DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d|w)?")
+
+
+def duration_ms(text: str) -> int:
+    """Return the milliseconds of a duration such as `90s`; a plain number is seconds.
+
+    Raises: UsageError: it is none.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"a duration is a number and ms, s, m, h, d or w, such as 10m; got {text!r}"
+        )
+    return round(float(found[1]) * _UNITS[found[2] or "s"])
+
+
+def duration_s(text: str) -> float:
+    """Return the seconds of a duration.
+
+    Raises: UsageError: it is none.
+    """
+    return duration_ms(text) / 1_000
+
+
+def time_ms(text: str, now_ms: int) -> int:
+    """Return the Unix milliseconds of a time: ISO 8601, or how long ago: `2h ago` or `2h`.
+
+    Raises: UsageError: it is neither.
+    """
+    from datalattice.store import parse_time
+
+    return parse_time(text.removesuffix(" ago"), now_ms)
+
+
+def reference(text: str) -> str:
+    """Return a name of a root as the store reads it: `2h ago` is the time `@2h`."""
+    return f"@{text.removesuffix(' ago').lstrip('@')}" if text.endswith(" ago") else text
+
+
+def moment_text(stamp_ms: object) -> str:
+    """Return Unix milliseconds as a time in UTC; a number that is none as that number."""
+    if not isinstance(stamp_ms, int):
+        return ""
+    try:
+        return datetime.fromtimestamp(stamp_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError):
+        return f"{stamp_ms} ms"  # a writer may set any 64-bit number
+
+
+def size_text(count: float) -> str:
+    """Return a number of bytes for people: three digits and a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5 or unit == "GB":
+            return f"{count:.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
+        count /= 1_000
+    raise AssertionError(count)
