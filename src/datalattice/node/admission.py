@@ -100,6 +100,7 @@ class Admission:
         self._now_s = now_s
         self._arrivals = Bucket(STRANGERS_PER_S, now_s())
         self._guests: dict[InboundPeer, None] = {}
+        # Keys and addresses; the latest cut is last.
         self._banned: dict[bytes | str, tuple[int, float]] = {}  # -> (cuts, time of the last)
 
     def __len__(self) -> int:
@@ -154,6 +155,7 @@ class Admission:
         """
         if self._wants(guest.public_key):
             return
+        # Keys are free to make, so the address counts the cuts of all its keys.
         for name in (guest.public_key, source_of_remote(guest.remote)):
             if name is not None:
                 cuts, _ = self._banned.pop(name, (0, 0.0))
@@ -182,6 +184,7 @@ class Admission:
 
     def _make_room(self, is_wanted: bool, now_s: float) -> None:
         strangers = self._strangers()
+        # A wanted peer may use the reserved room; a stranger only the rest.
         is_full = len(self._guests) >= self._max
         if not is_full and (is_wanted or len(strangers) < self._strangers_max):
             return

@@ -126,7 +126,7 @@ class Backup:
                 retry_s = RETRY_FIRST_S
                 continue
             with self._changed:
-                if not self._waiting:
+                if not self._waiting:  # a newer value replaces the one that failed
                     self._waiting[:] = value
                 if self._is_closing:
                     break
@@ -176,6 +176,7 @@ class Backup:
         if store.has_failed:
             store.resume()
         if not self._was_looked_at:
+            # Checked once, at the first value: from then on this node alone writes here.
             is_new = store.root_hash() is None
             if not is_new and not has_all_of(value, store.root(), self._lattice):
                 raise UsageError(LACKING)
@@ -208,7 +209,8 @@ def copy_value(value: Value, source: Store, target: Store) -> None:
     made = {hash: encoding for hash, encoding, _ in novelty(value, source)}
     top = encode(value)
     batch: dict[bytes, bytes] = {}
-    # A cell is stored after all below it, so a cell that the target has is complete there.
+    # Depth first, without recursion: values may be deep. A cell is stored after all below it, so a
+    # cell that the target has is complete there.
     stack: list[tuple[bytes, bytes | None]] = [(hash, None) for hash in references(top)]
     while stack:
         hash, encoding = stack.pop()

@@ -93,7 +93,7 @@ def streams_over(
 
     framings: how frames are cut on the streams of each replication protocol.
     """
-    lattice = framings[LATTICE]
+    lattice = framings[LATTICE]  # a plain link carries the lattice alone, like a reference node
     if link.protocol != MUX_PROTOCOL:
         return SingleStream(lattice)
     return Mux(
@@ -163,6 +163,7 @@ class Connection:
         cut = asyncio.ensure_future(self._cut.wait())
         try:
             await asyncio.wait((reader, writer, cut), return_when=asyncio.FIRST_COMPLETED)
+            # An orderly end gives both sides a moment to deliver what is under way.
             if not cut.done() and (not writer.done() or self._write_error is not None):
                 finish = asyncio.ensure_future(self._finish(reader, writer))
                 await asyncio.wait(
@@ -274,7 +275,7 @@ class Connection:
 
     def close(self, reason: str) -> None:
         """Write what is queued, then end; at the latest after `CLOSE_TIMEOUT_S`."""
-        if not self._closing:
+        if not self._closing:  # a peer that reads nothing must not hold a closing connection
             asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self.cut, reason)
         self.reason = self.reason or reason
         self._closing = True
@@ -335,6 +336,7 @@ class Connection:
         streams = self._streams
         is_over = False
         while True:
+            # A resting peer is not read at all: TCP then holds it back without loss.
             pause_s = self._rests_until_s - asyncio.get_running_loop().time()
             if pause_s > 0:
                 await asyncio.sleep(pause_s)
@@ -344,6 +346,7 @@ class Connection:
             if streams.has_output:  # credit for the parts of a long frame
                 self._stir_writer()
             if event is not None:
+                # Empty messages cost, too: each counts as one and for its frame.
                 await self._rest(1, self._pass_on(event) + FRAME_BYTES)
                 continue
             self._stirred.clear()
@@ -353,6 +356,7 @@ class Connection:
                 async with asyncio.timeout(self._bounds.read_timeout_s):
                     await self._stirred.wait()
                 continue
+            # Enough waits here already: read on when a frame was handled.
             if not streams.listens:
                 await self._stirred.wait()
                 self._progress.clear()

@@ -95,7 +95,7 @@ def _bind(folder: Path) -> tuple[socket.socket, str, str | None]:
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
         owned_folder = _short_folder(path)
         path = str(Path(owned_folder) / SOCKET_NAME)
-    Path(path).unlink(missing_ok=True)
+    Path(path).unlink(missing_ok=True)  # bind refuses a path that exists
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # Security: set before the path exists, so that no other user can connect at any moment.
@@ -158,7 +158,7 @@ async def _serve(
 
 
 async def _answer(payload: bytes, operations: NodeOperations) -> bytes:
-    id: Value = None
+    id: Value = None  # until the request is decoded; a failure before that answers nil
     try:
         message, _ = decode_payload(payload, operations.loader)
         request = message.value if isinstance(message, Unknown) else None

@@ -118,6 +118,7 @@ class Daemon:
                     self._ready(running, node)
                 await self._stopping.wait()
             finally:
+                # Before the socket closes: a client that finds the file finds a node behind it.
                 (self._folder / RUNNING_NAME).unlink(missing_ok=True)
                 await control.close()
 
@@ -147,6 +148,7 @@ class Daemon:
         except DataLatticeError as error:
             log_event(logging.ERROR, "reload-refused", reason=str(error))
             return
+        # Only peers and the log level change: everything else was used to build the node.
         before, self._config = self._config, fresh
         set_level(fresh.log_level)
         # Parsed, since an address may be written in several ways.

@@ -70,6 +70,7 @@ def _id_of(text: str) -> bytes:
 
 
 def _check_appendable(replica: LatticeReplica, record: ForkRecord) -> None:
+    # Values merge by themselves; only the records of a log are left out by a merge.
     if record.branch != LOG_BRANCH or not same(record.path[0], QUEUE_SECTION):
         raise UsageError(
             "this fork left out no records of a log; a node with the owner's key joins its values"

@@ -70,6 +70,8 @@ class WebResolver:
         host, secure = parts.hostname or "", parts.scheme == "https"
         port = parts.port or (http.client.HTTPS_PORT if secure else http.client.HTTP_PORT)
         plain = self._connect(host, port)
+        # A timer bounds the whole answer: a socket time-out bounds each read alone, and a slow host
+        # could send a byte at a time for ever.
         late = threading.Event()
         watch = threading.Timer(self._timeout_s, _end, [plain, late])
         watch.start()

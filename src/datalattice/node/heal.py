@@ -100,6 +100,7 @@ class Healer:
     # --- what is lost -------------------------------------------------------------------------
 
     def _damaged(self, damage: Damage) -> None:
+        # Damage without a hash is in a region of the file that no longer tells which cell it had.
         self._observer.count("cells-damaged")
         if damage.hash is not None:
             self.note([damage.hash])
@@ -127,7 +128,7 @@ class Healer:
         """Handle a failure: missing cells are fetched, any other error degrades the node."""
         if isinstance(error, MissingData):
             self.note(error.hashes)
-        elif isinstance(error, Corruption) and self._wanted:
+        elif isinstance(error, Corruption) and self._wanted:  # reported already, as missing cells
             self._observer.count("faults")
         else:
             self._observer.failed(error)
@@ -155,6 +156,7 @@ class Healer:
             for hash in set(effects.healed) - lost:
                 self._wanted.pop(hash, None)
             self._healed_count += len(effects.healed)
+            # No peer has it: a check of the store finds out whether it is needed at all.
             self._doubted = self._doubted or bool(effects.unhealed)
             is_done = not self._wanted
             self._changed.notify_all()
@@ -235,6 +237,7 @@ class Healer:
             interval_s = self._check_interval_s
             is_due = 0 < interval_s <= loop.time() - checked_s
             self._ask()
+            # A store that failed refuses writes until it is resumed; this tries every `RETRY_S`.
             if self._store.has_failed or self._observer.has(WRITES):
                 self._lane.submit(self._resume)
 

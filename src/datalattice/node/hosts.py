@@ -307,7 +307,7 @@ class Hosts:
         """Begin to talk on a new connection."""
         talk = self._talks[connection.id] = PeerStreams(connection, who)
         self._begin(self.lattice, talk, MAIN_STREAM, opened=who.dialled)
-        if who.dialled:
+        if who.dialled:  # the other side opens none at first, so that the two rarely meet
             for host in self:
                 self._offer(host, talk)
 
@@ -412,7 +412,7 @@ class Hosts:
             if partner not in self._streams:
                 continue
             talk, _ = self._streams[partner]
-            if is_lattice:
+            if is_lattice:  # the main stream ends with its connection
                 talk.connection.close(reason)
             else:
                 self._part(host, talk, reason)
@@ -453,7 +453,7 @@ class Hosts:
 
     def _open(self, host: Host[Replica], talk: PeerStreams) -> None:
         connection = talk.connection
-        # Everything may have changed while the lane decided.
+        # All of it may have changed while the lane decided.
         is_here = self.find(host.protocol, host.store_id) is host
         if not is_here or self._talks.get(connection.id) is not talk or host in talk.streams:
             return

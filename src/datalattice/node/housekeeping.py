@@ -153,6 +153,7 @@ class Housekeeper:
         store = self._store
         free = store.space.ask() if isinstance(store, CellStore) else store.free_bytes()
         reserve = self._config.hosting.reserve_bytes
+        # Below the reserve, data of others is refused; own data may use the rest.
         if free is None or free >= reserve:
             self._observer.recover(DISK_LOW)
             return False
@@ -171,7 +172,7 @@ class Housekeeper:
         grown = store.stats().bytes - last
         if is_low:
             return grown >= LOW_GROWTH_BYTES
-        return after > 0 and grown >= max(after, last)
+        return after > 0 and grown >= max(after, last)  # 0 turns automatic collections off
 
     def _last_bytes(self) -> int:
         """Return the size of the store after the last collection, 0 if there was none."""
@@ -197,6 +198,7 @@ class Housekeeper:
         hosting = self._replica.hosting
         if hosting is None:
             return
+        # Counting reads many cells, so it runs outside the lane, a slot at a time.
         found = await self.ask(lambda replica: hosting.inexact(replica.root))
         counts: list[Count] = []
         for slot, value in found:

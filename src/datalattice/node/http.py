@@ -156,7 +156,7 @@ class HttpListener:
         rivals = [one for one in self._clients if one.source == source]
         limit = LOOPBACK_CONNECTIONS if source == _LOOPBACK else ADDRESS_CONNECTIONS_MAX
         if len(rivals) < limit:
-            if source == _LOOPBACK:
+            if source == _LOOPBACK:  # its own share is never taken by others
                 return True
             rivals = [one for one in self._clients if one.source != _LOOPBACK]
             if len(rivals) < HTTP_CONNECTIONS_MAX - LOOPBACK_CONNECTIONS:
@@ -242,7 +242,7 @@ async def _request_head(reader: asyncio.StreamReader) -> bytes | None:
     """Return request line and headers; b"" if they are too long, None without any."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
+    except asyncio.LimitOverrunError:  # read some of the rest, so that the client sees the answer
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.0):
                 await reader.read(REQUEST_BYTES_MAX)

@@ -43,6 +43,7 @@ class LatticeLedger(PeerLedger):
         self._replica.intake.introduce(
             who.connection, who.sender, is_wanted=who.is_wanted, is_known=who.is_known
         )
+        # Before the proof the pinned key counts: nothing beyond the paths leaves meanwhile.
         paths = self._partial.get(who.public_key or who.pinned or b"")
         if paths is not None:
             self._replica.views.restrict(who.connection, paths)

@@ -54,7 +54,7 @@ def _plain(value: object) -> object:
 
 def log_event(level: int, name: str, **fields: object) -> None:
     """Log an event; fields that are None are left out."""
-    if _log.isEnabledFor(level):
+    if _log.isEnabledFor(level):  # debug events are many: no work for them unless wanted
         kept = {key: _plain(value) for key, value in fields.items() if value is not None}
         _log.log(level, "%s", LogEvent(name, kept))
 

@@ -123,6 +123,7 @@ class Mdns:
         await self._zeroconf.async_register_service(own, allow_name_change=True)
 
     def _heard(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
+        # A removal is ignored: it is as easy to forge as an announcement, and dialling tells.
         if state_change.name != "Removed" and len(self._tasks) < RESOLVING_MAX:
             self._run(self._resolve(zeroconf, service_type, name))
 
@@ -143,7 +144,7 @@ class Mdns:
             public_key = parse_key((properties.get(b"key") or b"").decode("ascii"))
         except (UsageError, UnicodeDecodeError):
             return None
-        if public_key == self._public_key or not port:
+        if public_key == self._public_key or not port:  # its own announcement comes back, too
             return None
         usable = next((one for one in addresses if is_usable(one, near=self._near)), None)
         if usable is None:

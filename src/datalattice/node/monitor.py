@@ -132,6 +132,7 @@ class Monitor:
 
     def _refused(self) -> str | None:
         now_ms = self._network.clock.now_ms()
+        # Added peers only: a discovered one may be anybody.
         found = [
             one
             for one in self._network.peers.infos

@@ -225,6 +225,7 @@ class Network:
             self._turned_away("peers-not-allowed", f"{link.remote} with {who}")
             link.abort()
             return
+        # The id names the direction, the remote address and a number that is never used again.
         id = f"in {link.remote} #{next(self._numbers)}"
         try:
             guest = self._admission.admit(link.remote, key, lambda why: self._evict(id, why))
@@ -245,6 +246,7 @@ class Network:
 
     async def _refuse(self, link: Link, text: str) -> None:
         """End a link, with the reason if the peer takes it at once and few are being refused."""
+        # Bounded: during a flood, telling everyone why would cost more than serving them.
         if self._refusing < REFUSALS_MAX:
             self._refusing += 1
             with contextlib.suppress(TimeoutError, OSError):
@@ -287,6 +289,7 @@ class Network:
             self._proved(id, public_key)
         for id, refusal in effects.taken:
             self.peers.taken(id, refusal)
+        # A breach is what no honest peer does: the key is refused, on all of its connections.
         for id in effects.breaches:
             if id in self._guests:
                 self._admission.ban(self._guests[id])
@@ -412,6 +415,7 @@ class Network:
     def held(self, change: int) -> None:
         """Bound what all peers together make the node hold, by cutting the largest holder."""
         self.held_bytes += change
+        # The largest holder pays, whoever sent the last byte.
         while change > 0 and self.held_bytes > HELD_BYTES_MAX:
             largest = max(self.connections.values(), key=lambda one: one.held_bytes)
             waiting = largest.held_bytes

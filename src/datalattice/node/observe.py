@@ -138,7 +138,7 @@ class Observer:
     def note(self, note: Note) -> None:
         """Count and log something a peer did."""
         self.count(note.kind, note.count)
-        if note.kind == OWN_MALFORMED:
+        if note.kind == OWN_MALFORMED:  # merges skip the own part until it is repaired
             self.degrade(
                 MALFORMED,
                 f"this node's own data is malformed: {note.text}; "
@@ -175,6 +175,7 @@ class Observer:
         """
         self.count("faults")
         is_known = isinstance(error, DataLatticeError)
+        # The store may recover; after a bug nothing is known about the state in memory.
         key = WRITES if isinstance(error, StoreError) else FAULT
         self.degrade(key, f"{type(error).__name__}: {error}")
         if not is_known:

@@ -174,6 +174,7 @@ class NodeOperations:
             lattice = cursor.lattice
             assert lattice is not None
             try:
+                # Cells from a client are checked like those of a peer: nothing malformed is stored.
                 door = CheckedCells(node.store, scanned=True)
                 for _, _, after in wanted:
                     door.check_value(after)  # every cell is here, and well formed
@@ -205,6 +206,7 @@ class NodeOperations:
             for name in ("keys", "headers")
         )
         await self._writable()
+        # A moved slot makes an edit fail, never an offer: so offers give way to it, for a while.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVE_WAY_S):
                 await self._is_clear.wait()
@@ -244,6 +246,7 @@ class NodeOperations:
             # Unstored edits are held in memory: no new one until the earlier ones are stored.
             self._node.cursor.sync()
             self._is_behind = False
+        # The live value has the edit before the disk: if the sync fails, it is kept, not undone.
         written = write()
         try:
             self._node.cursor.sync()
@@ -257,6 +260,7 @@ class NodeOperations:
 
         Raises: NoSigningKey: the node has no key. Unfenced: not decided in time, or refused.
         """
+        # Without a key nothing below an owner can be signed.
         if self._node.identity is None:
             raise NoSigningKey(NO_KEY)
         try:

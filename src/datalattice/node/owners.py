@@ -32,6 +32,7 @@ def hosting_document(replica: LatticeReplica) -> dict[str, object]:
     rows: list[dict[str, object]] = []
     for count in hosting.usage:
         owner = count.slot.owner
+        # Own and allowed owners have no limit.
         is_limited = owner is None or not (hosting.is_own(owner) or hosting.is_allowed(owner))
         rows.append(
             {

@@ -186,6 +186,7 @@ class Peers:
         """
         endpoint = None if address is None else self._transport.endpoint(address)
         key = public_key
+        # A key in the address (`key@host:port`) pins it as `public_key` does; both must agree.
         if endpoint is not None and endpoint.public_key is not None:
             if key not in (None, endpoint.public_key):
                 raise UsageError(f"{address} names another key than {key.hex() if key else ''}")
@@ -267,8 +268,8 @@ class Peers:
             if sum(one.info.source != ADDED for one in self._peers) >= DISCOVERED_MAX:
                 return False
             peer = self._start(PeerInfo(None, public_key, source=source))
-            peer.pinned = True
-        if stamp <= peer.stamp:
+            peer.pinned = True  # a claim counts only if the claimed key answers
+        if stamp <= peer.stamp:  # the latest claim of a node counts
             return False
         peer.stamp = stamp
         if not peer.has(address):
@@ -285,6 +286,7 @@ class Peers:
         if peer is None:
             return
         self._seen(peer, proved=True)
+        # Both dialled at once: this side ends its own if it is the larger key's.
         if peer.connection_id is not None and self._theirs_stays(public_key):
             self._drop(peer.connection_id, THEIRS_STAYS)
 
@@ -355,6 +357,7 @@ class Peers:
         # Checked each time: a cancellation that got lost must not keep this task alive.
         while peer in self._peers:
             peer.news.clear()
+            # One connection is enough, in either direction.
             if self._inbound.get(peer.info.public_key or b""):
                 self._seen(peer, proved=True)
                 peer.info.reason, peer.info.failures = "it is connected to us", 0
@@ -372,6 +375,7 @@ class Peers:
             await self._attempt(peer, endpoint)
             if peer not in self._peers:
                 return
+            # An added peer is dialled for ever; a discovered one is a claim that was wrong.
             failures = peer.info.failures + 1
             if failures >= DISCOVERED_FAILURES_MAX and peer.info.source != ADDED:
                 self._forget(peer)
@@ -411,6 +415,7 @@ class Peers:
             peer.info.reason = reason
             if not self._inbound.get(peer.info.public_key or b""):
                 self._unseen(peer, reason)
+        # A peer that accepts and drops us at once must not be dialled every second.
         if loop.time() - began_s >= STABLE_S:
             peer.info.failures = 0
         else:
@@ -426,6 +431,7 @@ class Peers:
             return OWN_KEY
         known = peer.info.public_key
         if known != key:
+            # One node with two addresses: the second becomes an address of the first peer.
             other = self._with_key(key)
             if other is not None and other is not peer:
                 self._hand_over(peer, endpoint, other)
@@ -454,6 +460,7 @@ class Peers:
     def _forget(self, peer: WantedPeer) -> None:
         """Forget a discovered peer that cannot be reached."""
         self._peers.remove(peer)
+        # Bounded: strangers publish keys for free.
         if len(self._forgotten) >= FORGOTTEN_MAX:
             del self._forgotten[next(iter(self._forgotten))]
         self._forgotten[peer.info.public_key or b""] = peer.stamp

@@ -78,7 +78,7 @@ class NodeTasks:
         )
 
     async def _run(self, name: str, task: NodeTask, work: Work) -> Value:
-        async with self._turns[name]:
+        async with self._turns[name]:  # two collections, or two checks, would hinder each other
             return await work(task)
 
     async def wait(self, id: Value, timeout_s: float) -> Value:

@@ -94,6 +94,7 @@ class Handshakes:
 
     async def admit(self, link: TcpLink) -> Link | None:
         """Return the link to use, None if the stranger was turned away."""
+        # The oldest goes, not the newest: one that sends nothing cannot keep others out.
         if len(self._waiting) >= STRANGERS_MAX:
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
@@ -118,6 +119,7 @@ class Handshakes:
         now_s = asyncio.get_running_loop().time
         end_s = now_s() + (SILENCE_PLAIN_S if self._plain else HANDSHAKE_TIMEOUT_S)
         async with asyncio.timeout_at(end_s):
+            # Two bytes decide; a plain frame may differ in the first already.
             while len(begun) < len(RECORD_START) and RECORD_START.startswith(begun):
                 data = await link.read()
                 if not data:
