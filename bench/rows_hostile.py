@@ -292,7 +292,7 @@ def _attack(kind: Kind, count: int) -> _Cost:
     )
     node = Replicator(replica, LatticeProtocol(clock, identity=KeyPair(b"n" * 32)))
     for peer in ("planter", "attacker"):
-        replica.intake.introduce(peer, peer, is_wanted=peer == "planter", is_known=False)
+        replica.charges.introduce(peer, peer, is_wanted=peer == "planter", is_known=False)
         node.open(peer, 0, outbound=False)
     for message in planted():
         node.receive("planter", message, 0)

@@ -508,8 +508,8 @@ MUTATIONS: Final = (
     Mutation(
         "fetch the upper cells of a value again and again",
         "sync/lattice/approach.py",
-        "        self._leave(claim)\n        self._counts",
-        "        self.forget(claim)\n        self._counts",
+        "        self._leave(claim)\n        look",
+        "        self.forget(claim)\n        look",
         (
             UNIT + "sync/test_approach.py"
             "::test_a_value_that_wants_further_upper_cells_keeps_those_that_came",

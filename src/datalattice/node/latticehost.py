@@ -40,7 +40,7 @@ class LatticeLedger(PeerLedger):
 
     def introduce(self, who: PeerIdentity) -> None:
         """Charge the messages of a connection to its sender; restrict it to configured paths."""
-        self._replica.intake.introduce(
+        self._replica.charges.introduce(
             who.connection, who.sender, is_wanted=who.is_wanted, is_known=who.is_known
         )
         # Before the proof the pinned key counts: nothing beyond the paths leaves meanwhile.
@@ -51,7 +51,7 @@ class LatticeLedger(PeerLedger):
     def leave(self, connection: str) -> None:
         """Forget a connection that ended."""
         self._replica.views.restrict(connection, None)
-        self._replica.intake.leave(connection)
+        self._replica.charges.leave(connection)
 
     def wait_ms(self, connection: str) -> int:
         """Return how long the next message has to wait, after the cost of those that came."""

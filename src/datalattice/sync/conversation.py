@@ -358,6 +358,7 @@ class Requests:
 
     def add(self, saying: object, deadline_ms: int, detail: object = None) -> int:
         """Await an answer; return the id to ask with, which no earlier request had."""
+        # Ids are never reused: a late answer to another request would fit.
         self._last_id += 1
         self._pending[self._last_id] = Pending(saying, deadline_ms, detail)
         return self._last_id
@@ -379,6 +380,7 @@ class Requests:
         if pending is None or not isinstance(pending.saying, Request):
             return None
         hashes = pending.saying.want.hashes
+        # A part of an answer has at least one hash and leaves at least one.
         if not 0 < count < len(hashes):
             return None
         pending.saying = Request(Want(hashes[count:]))

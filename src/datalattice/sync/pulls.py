@@ -58,6 +58,7 @@ class Pulls:
 
     def ended(self, exchange: Exchange, effects: Effects) -> None:
         """Note that a comparison is over."""
+        # It may still wait for probes that were offered in the comparison.
         waiting = self._open.pop(exchange, None)
         if waiting is not None:
             waiting.is_open = False

@@ -4,7 +4,7 @@ A replica keeps content-addressed *parts* and describes its state by a *probe*. 
 converged when their probes are equal. A `Replicator` needs this of one:
 
     probe     its state
-    publish   make local writes durable                              -> Publication
+    publish   make local writes durable                              -> whether there were any
     absorb    take in what a peer sent                               -> Absorbed
     news      what a peer that holds these states lacks              -> News, or None
     serve     answer a request of a peer                             -> replies
@@ -88,14 +88,6 @@ class Offer:
     base: Probe | None = None
     patch: bytes | None = None
     is_aside: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """The result of `publish`: whether there were local writes, and the state after them."""
-
-    changed: bool
-    probe: Probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +250,8 @@ class Replica(Protocol):
     def probe(self) -> Probe:
         """The present state."""
 
-    def publish(self) -> Publication:
-        """Make local writes durable and part of what is offered.
+    def publish(self) -> bool:
+        """Make local writes durable and part of what is offered; return whether there were any.
 
         Raises: StoreError: nothing was published.
         """

@@ -96,6 +96,7 @@ class Replicator:
         partner = self._partners.pop(id, None)
         if partner is None:
             return
+        # Closing gives `Ended` for open comparisons, so that their pulls end.
         partner.conversation.close()
         self._hear(partner, now_ms)
         self._comparing.pop(id, None)
@@ -107,6 +108,7 @@ class Replicator:
     def receive(self, id: str, payload: bytes, now_ms: int) -> None:
         """Take in a frame of a peer."""
         partner = self._partners.get(id)
+        # What comes after the last straw is not read.
         if partner is None or partner.closing:
             return
         self._replica.hear(partner.peer)
@@ -120,15 +122,15 @@ class Replicator:
         Raises: StoreError: nothing was published.
         """
         try:
-            change = self._replica.publish()
-            if change.changed:
+            is_changed = self._replica.publish()
+            if is_changed:
                 self._changed(now_ms)
         finally:
             for partner in self._partners.values() if at_once else ():
                 partner.push_after_ms = min(partner.push_after_ms, now_ms)
                 self._touched.add(partner.id)
                 self._flush(partner, now_ms)
-        return change.changed
+        return is_changed
 
     def settle(self, absorbed: Absorbed, source: str, now_ms: int) -> None:
         """Do what follows from what the replica absorbed, or from another change of its state.
@@ -242,6 +244,7 @@ class Replicator:
             if conversation.deadline_ms is not None:
                 conversation.expire(now_ms)
                 self._hear(partner, now_ms)
+            # "Every 30 s" (docs/node.md, What is sent when); a slow reader is compared later.
             if partner.joined and now_ms >= partner.compare_after_ms and not partner.is_full:
                 partner.compare_after_ms = now_ms + self._pace.root_sync_interval_ms
                 if partner.met:
@@ -304,6 +307,7 @@ class Replicator:
                 self._heard(partner, event, now_ms)
 
     def _heard(self, partner: Partner, event: talk.Event, now_ms: int) -> None:
+        # The one gate: nothing of a peer that is not admitted reaches the replica.
         if isinstance(event, _OF_THE_REPLICA):
             is_open = isinstance(event, talk.Asked) and event.is_open
             if not is_open and not self._admits(partner):
@@ -404,6 +408,7 @@ class Replicator:
 
     def _serve(self, partner: Partner, exchange: object, request: object, now_ms: int) -> None:
         """Answer a request: the first reply at once, the others as the peer reads."""
+        # Each unfinished answer holds an iterator of the replica.
         if len(partner.answers) >= ANSWERS_MAX:
             text = f"{ANSWERS_MAX} answers to it are open already"
             self._effects.note("answers-refused", partner.id, text)
@@ -590,6 +595,7 @@ class Replicator:
                 return
             running = partner.comparisons[exchange] = OpenComparison(comparison)
             self._comparing[partner.id] = partner
+        # A replica raises PeerError without a peer, which is named here.
         try:
             step = running.comparison.receive(message)
         except PeerError as error:
@@ -632,6 +638,7 @@ class Replicator:
                 self._effects.note("comparison-failed", partner.id, error)
         self._pulls.ended((partner.id, exchange), self._effects)
         both = running.comparison.ended()
+        # A complete comparison ends with a state that both sides have.
         if both is not None and error is None:
             partner.sent, partner.sent_last = both, True
             partner.received, partner.stated, partner.is_settled = both, both.key, True
@@ -658,6 +665,7 @@ class Replicator:
 
     def _delivered(self, partner: Partner, want: Want, offer: Offer, now_ms: int) -> None:
         here = {part.hash for part in offer.parts}
+        # Parts of the request that did not come: the peer lacks them, the next one is asked.
         for hash in want.hashes:
             if hash in here:
                 self._wants.found(hash)

@@ -114,6 +114,7 @@ class WantList:
                 # "Who states a part has it by now", whatever it answered before.
                 if want.in_flight != source:
                     want.asked.discard(source)
+            # A silent peer must not hold up what others can deliver.
             if source not in want.asked and self._may_ask(want):
                 self._land(hash, want)
                 queue.append(hash)
@@ -165,6 +166,7 @@ class WantList:
             want = self._wants.get(hash)
             if want is None or want.in_flight is not None or want.line_until_ms > now_ms:
                 continue
+            # In line for too long, or at the end of a rest.
             if want.next_peer:
                 self._change_line(hash, want, now_ms)
             else:

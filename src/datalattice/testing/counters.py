@@ -31,7 +31,6 @@ from datalattice.sync import (
     Part,
     Peer,
     Probe,
-    Publication,
     Regard,
     Reply,
     Step,
@@ -153,12 +152,12 @@ class Counters:
 
     # --- what a replicator needs --------------------------------------------------------------
 
-    def publish(self) -> Publication:
+    def publish(self) -> bool:
         """Publish the counts.
 
         Raises: StoreError: they cannot be kept.
         """
-        return Publication(self._keep(self.counts), self.probe)
+        return self._keep(self.counts)
 
     def _keep(self, counts: Mapping[str, int]) -> bool:
         """Make counts durable, then what is published; return whether that is news."""

@@ -17,7 +17,7 @@ from datalattice.errors import StoreClosed, StoreFailed, UsageError
 from datalattice.node import NodeServer, open_node
 from datalattice.node.hosts import FAULTY_MAX, Host, connection_of
 from datalattice.store import MemoryStore
-from datalattice.sync import Effects, Peer, Publication, Regard
+from datalattice.sync import Effects, Peer, Regard
 from datalattice.testing.counters import Counters, JsonConversation, JsonProtocol
 from datalattice.wire import PROTOCOL_BYTES_MAX, STORE_ID_BYTES_MAX, Framing
 
@@ -268,7 +268,7 @@ def test_a_hundred_replicas_need_no_more_threads_than_one() -> None:
 class Full(Counters):
     """Counters whose disk is full."""
 
-    def publish(self) -> Publication:
+    def publish(self) -> bool:
         raise StoreFailed("no room")
 
 

@@ -118,7 +118,7 @@ def test_of_each_message_and_commit_the_sender_is_charged(*, wanted: bool) -> No
     replica = LatticeReplica(MemoryStore(), root_lattice(), hosting=HostingPolicy())
     protocol = LatticeProtocol(StoppedClock(START_MS))
     node = Replicator(replica, protocol)
-    replica.intake.introduce("s", "s", is_wanted=wanted, is_known=False)
+    replica.charges.introduce("s", "s", is_wanted=wanted, is_known=False)
     node.open("s", 0, outbound=False)
     message = 0 if wanted else CHARGE_LIMITS.message
     before = replica.charges.spent("s")
@@ -217,7 +217,7 @@ def node() -> LatticeReplica:
     context = MergeContext(key_pair=KeyPair(b"n" * 32))
     replica = LatticeReplica(MemoryStore(), root_lattice(), context)
     replica.charges.limits = CHARGE_LIMITS._replace(credit=0)
-    replica.intake.introduce("friend", b"f" * 32, is_wanted=True, is_known=True)
+    replica.charges.introduce("friend", b"f" * 32, is_wanted=True, is_known=True)
     return replica
 
 

@@ -301,7 +301,7 @@ def test_what_strangers_add_to_unsigned_data_is_bounded_in_all() -> None:
     assert not refused.changed
     assert "unsigned.data.strangers_bytes" in refused.reports[0].text
     assert replica.hosting is not None
-    replica.hosting.introduce("friend", is_known=True)
+    replica.charges.introduce("friend", "friend", is_wanted=False, is_known=True)
     assert absorb(replica, content(text(99)), peer="friend").changed
     assert absorb(replica, offer(writer(), "signed data has room of its own")).changed
 
@@ -331,7 +331,7 @@ def test_unsigned_data_is_taken_of_whom_the_policy_says(
 ) -> None:
     replica = host(HostingPolicy(unsigned={"data": UnsignedPolicy(sender)}))
     assert replica.hosting is not None
-    replica.hosting.introduce("friend", is_known=True)
+    replica.charges.introduce("friend", "friend", is_wanted=False, is_known=True)
     assert absorb(replica, content("x" * 200), peer=peer).changed is is_taken
 
 
@@ -522,7 +522,7 @@ def test_a_fetch_of_unsigned_data_ends_at_what_strangers_may_add() -> None:
     assert same(slot(replica.root), slot(source.root))
     friendly = host(policy)
     assert friendly.hosting is not None
-    friendly.hosting.introduce("friend", is_known=True)
+    friendly.charges.introduce("friend", "friend", is_wanted=False, is_known=True)
     fetch(friendly, source, "friend")
     assert same(friendly.root, source.root)
 
@@ -773,7 +773,7 @@ def crowded(slots: Map) -> LatticeReplica:
     """Return a replica that has the slots of a crowd, and those of another as mere content."""
     replica = host(HostingPolicy())
     for peer in ("n", "s"):
-        replica.intake.introduce(peer, peer, is_wanted=peer == "n", is_known=False)
+        replica.charges.introduce(peer, peer, is_wanted=peer == "n", is_known=False)
     absorb(replica, slots, "n", (KV,))
     other = crowd(1_000)
     absorb(replica, Index.of([(value_hash(other), other)]), "n", (DATA,))

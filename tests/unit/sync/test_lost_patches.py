@@ -152,5 +152,5 @@ def test_a_stranger_is_told_again_once_a_second() -> None:
 
 def test_a_wanted_peer_is_told_again_whenever_it_asks() -> None:
     link = joined()
-    link.writer.replica.intake.introduce("link", "link", is_wanted=True, is_known=True)
+    link.writer.replica.charges.introduce("link", "link", is_wanted=True, is_known=True)
     assert [ask_for_the_top(link) for _ in range(4)] == [1, 1, 1, 1]

@@ -203,7 +203,7 @@ class _Asker:
         peer.is_own = key == self._identity.public_key
         if peer.is_own:
             peer.reason = OWN_KEY
-        self._replica.intake.introduce(peer.id, key or peer.id, is_wanted=True, is_known=True)
+        self._replica.charges.introduce(peer.id, key or peer.id, is_wanted=True, is_known=True)
         paths = self._partial.get(key or peer.address.public_key or b"")
         if paths is not None:
             self._replica.views.restrict(peer.id, paths)
@@ -311,7 +311,7 @@ class _Asker:
             peer.stream, peer.is_over, peer.again_s = None, True, None
             peer.reason = OWN_KEY if peer.is_own else peer.error or reason
             self._replicator.closed(peer.id, _now_ms())
-            self._replica.intake.leave(peer.id)
+            self._replica.charges.leave(peer.id)
 
     def _carry_out(self) -> None:
         """Carry out the effects of the replicator."""

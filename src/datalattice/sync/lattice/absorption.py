@@ -93,6 +93,7 @@ class Absorption(Absorbed):
     def report(self, notice: MergeNotice, context: MergeContext) -> None:
         """Note what a merge left out."""
         self.remark(notice.kind, notice)
+        # Data under an owner of this node that the owner did not sign: a strict pull fails.
         owner = notice.path[1] if len(notice.path) > 1 else None
         if isinstance(notice, EntryDropped) and isinstance(owner, bytes) and context.holds(owner):
             self._is_disputed = True

@@ -83,7 +83,6 @@ class Approach:
         self._ahead: dict[bytes, bytes] = {}
         self._looks: dict[Claim, _Look] = {}
         self._above: dict[bytes, dict[Claim, None]] = {}  # upper cell -> the values that want it
-        self._counts: dict[str, int] = {}  # peer -> its values among the looks
         self.size_bytes = 0
 
     def __contains__(self, claim: Claim) -> bool:
@@ -98,7 +97,7 @@ class Approach:
 
     def count(self, peer: str) -> int:
         """Return how many values of a peer are among them."""
-        return self._counts.get(peer, 0)
+        return sum(claim.peer == peer for claim in self._looks)
 
     def open(self, incoming: Incoming) -> tuple[Value, Ahead]:
         """Return (a stated value, what loads its cells).
@@ -125,7 +124,6 @@ class Approach:
     def look(self, claim: Claim, probe: Probe, hashes: Iterable[bytes]) -> list[bytes]:
         """Wait for upper cells of a value; return those to be requested. Fetched ones are kept."""
         self._leave(claim)
-        self._counts[claim.peer] = self._counts.get(claim.peer, 0) + 1
         look = self._looks[claim] = _Look(probe)
         wanted = list(dict.fromkeys(hashes))
         self._want(claim, look, wanted)
@@ -148,14 +146,12 @@ class Approach:
         found = self._looks.pop(claim, None)
         if found is None:
             return None
+        # An upper cell may be wanted by several values.
         for hash in found.wanted:
             above = self._above[hash]
             del above[claim]
             if not above:
                 del self._above[hash]
-        self._counts[claim.peer] -= 1
-        if not self._counts[claim.peer]:
-            del self._counts[claim.peer]
         return found.probe
 
     def take(self, parts: Iterable[Part]) -> tuple[list[bytes], list[Claim]]:
@@ -226,6 +222,7 @@ class SlotFetches:
                     self._lie(hash, fetched)
 
     def _lie(self, hash: bytes, fetched: _Fetched) -> None:
+        # A cell that two slots share is charged to the one that asked last.
         before = self._lies.get(hash)
         if before is not None:
             del before.hashes[hash]
@@ -248,6 +245,7 @@ class SlotFetches:
             del fetched.hashes[part.hash]
             fetched.size += len(part.data)
             touched[fetched.slot.key] = fetched
+            # What a cell of a slot refers to lies in that slot, too.
             for hash in references(part.data):
                 if hash in absent and hash not in self._lies:
                     self._lie(hash, fetched)

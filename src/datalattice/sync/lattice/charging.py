@@ -71,23 +71,36 @@ class Charges:
         self._latest: Sender | None = None
         self._senders: dict[str, Sender] = {}
         self._wanted: set[str] = set()
+        self._known: set[str] = set()
 
-    def introduce(self, peer: str, sender: Sender, *, is_wanted: bool) -> None:
-        """Note who is at the other end of a connection, and whether it is wanted."""
+    def introduce(
+        self, peer: str, sender: Sender, *, is_wanted: bool, is_known: bool = False
+    ) -> None:
+        """Note who is at the other end of a connection, before anything else of it.
+
+        is_wanted: the operator named it as a peer.
+        is_known:  that, or the operator allowed it to connect.
+        """
+        self.leave(peer)
         self._senders[peer] = sender
         if is_wanted:
             self._wanted.add(peer)
-        else:
-            self._wanted.discard(peer)
+        if is_known:
+            self._known.add(peer)
 
     def leave(self, peer: str) -> None:
         """Note that a connection has ended; the account of its sender stays."""
         self._senders.pop(peer, None)
         self._wanted.discard(peer)
+        self._known.discard(peer)
 
     def is_wanted(self, peer: str) -> bool:
         """Return whether a connection is with a wanted peer."""
         return peer in self._wanted
+
+    def is_known(self, peer: str) -> bool:
+        """Return whether a connection is with a known peer."""
+        return peer in self._known
 
     # --- work -----------------------------------------------------------------------------------
 

@@ -117,8 +117,11 @@ class LatticeComparison:
         self._is_round = False
         if why is Why.PULL or why is Why.MEETING or self._plain is not None:
             self._ask_state(tuple(path), frame_max)
+        # A plain peer fetches nothing, so a root alone would be useless to it.
         tells = self._plain is None and why in (Why.MEETING, Why.DUE, Why.DOUBT)
         self._top = state.views.top(peer.connection) if tells else None
+        # "A node that holds keys asks each peer of our kind, when the two have greeted and at each
+        # root sync interval" (docs/design/forks.md, Hand-over).
         if PATCHES in peer.features and why in (Why.MEETING, Why.WELCOMED, Why.DUE):
             queries = fork_queries(state.owners, meeting.turn)
             self._questions += [Question(one, HANDED_BYTES, is_optional=True) for one in queries]
@@ -134,6 +137,7 @@ class LatticeComparison:
             self._is_round = True
             if frame_max < MESSAGE_BYTES_MAX and isinstance(lattice, KeyedLattice):
                 paths = [(key,) for key in lattice.children() if key != LOCAL_KEY]
+        # A node with data asks for the root alone and fetches what it lacks.
         room = FIRST_BYTES_MAX if self._state.is_blank else 0
         self._questions += [Question(one, room) for one in paths]
 
@@ -151,6 +155,7 @@ class LatticeComparison:
         """Return what to say first."""
         if self._plain is not None and self._is_round:
             self._plain.open += len(self._questions)
+        # Optional questions come last: they are dropped first when too many requests wait.
         said: list[object] = [one for one in self._questions if not one.is_optional]
         said += [] if self._top is None else [State(self._top)]
         said += [one for one in self._questions if one.is_optional]

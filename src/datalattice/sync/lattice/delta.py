@@ -73,6 +73,7 @@ def growth(
     size, count = (0, 0) if is_embedded(value) else (len(top), 1)
     names = dict.fromkeys(references(top))
     while names:
+        # Both sides go down one level at a time, so that shared subtrees are met at their tops.
         front.meet(names)
         fresh = [name for name in names if name not in front.have and name not in seen]
         seen.update(fresh)

@@ -201,6 +201,7 @@ class Evidence:
 
     def drop(self, root: Value, ids: Sequence[bytes]) -> Value:
         """Return the root without some records; their ids are remembered."""
+        # The ids are remembered, so that a replayed fork does not come back.
         gone = [id for id in ids if id in self.records]
         for id in gone:
             self._take(id)
@@ -305,6 +306,7 @@ class Evidence:
                 earlier.append(other.id)
         for one in earlier:
             self._take(one)
+        # A branch with more bytes of its own than an owner may have is kept as its proof alone.
         bytes_max = self._bytes_max(fork.owner)
         size = growth(winner, loser, self._fetch, bytes_max)
         proof: Value = None
@@ -345,6 +347,7 @@ class Evidence:
             if not isinstance(slot, Signed) or record.loser is None:
                 continue
             hash = value_hash(slot)
+            # "Branches of a forked slot are compared once" with each value of the slot.
             if self._checked.get(record.id) == hash:
                 continue
             change = changes.get(record.id)
@@ -446,6 +449,7 @@ class Evidence:
         last = as_integer(before.get(TIMESTAMP)) if isinstance(before, Map) else None
         made = Map.of(
             [
+                # Last write wins in `:local`, so the time must grow even if the clock went back.
                 (TIMESTAMP, max(self._clock.now_ms(), (last or 0) + 1)),
                 (RECORDS, self._cells),
                 (DROPPED, Vector.of(self._dropped)),

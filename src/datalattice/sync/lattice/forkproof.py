@@ -95,6 +95,7 @@ def write_proof(path: Path, owner: Value, one: Signed, other: Signed, fetch: Loa
 def _around(top: Vector, cells: tuple[Signed, Signed]) -> dict[bytes, bytes]:
     """Return the cells between the top and the two signed ones, as long paths and owners have."""
     inner = {value_hash(cell) for cell in cells}
+    # With hashes in place of the two cells only the structure around them is left.
     shell = Vector.of((*top.to_list(0)[:-1], Vector.of([value_hash(cell) for cell in cells])))
     made = {hash: data for hash, data, _ in novelty(shell) if hash not in inner}
     made.pop(value_hash(shell), None)
@@ -130,6 +131,8 @@ def _judge(data: bytes) -> ForkVerdict:
         return ForkVerdict(INVALID, "its cells are not signed")
     steps = tuple(path)
     context = MergeContext(verifier=verify_did, path=steps, owner=owner)
+    # "Both signatures are valid, both signers may sign for the owner" (docs/design/forks.md,
+    # Portable proof).
     for cell in (one, other):
         if not cell.verify():
             return ForkVerdict(INVALID, "a signature is not valid")

@@ -66,6 +66,7 @@ class ForkRecord:
     def cell(self) -> Map:
         """Return the record as it is stored."""
         logs = [Vector.of((one.topic, one.partition, one.first, one.end)) for one in self.logs]
+        # "`:cells` (the winner and the loser)"; of a large loser its proof alone.
         loser = self.proof if self.loser is None else self.loser
         return Map.of(
             [
@@ -84,6 +85,7 @@ class ForkRecord:
         if self.loser is not None:
             for one in self.logs:
                 state = read_state(partition_of_slot(self.loser.value, one))
+                # The log's writer may have deleted the first of them since.
                 if state.start <= one.first < state.end:
                     yield one, LogBranch(state, one.first, value_hash(self.loser))
 
@@ -111,6 +113,7 @@ def read_record(id: Value, cell: Value) -> ForkRecord | None:
         return None
     if seen is None or size is None:
         return None
+    # A malformed loss is skipped: the branch itself is what counts.
     losses = [_read_loss(log) for log in logs]
     return ForkRecord(
         id,

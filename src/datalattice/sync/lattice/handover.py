@@ -59,6 +59,7 @@ def handed(
 ) -> Vector:
     """Return the answer: the kept branches of an owner in slots that the asker may see."""
     found: list[Vector] = []
+    # "At most 8 entries `[path cell]`" (docs/design/forks.md, Hand-over).
     for record in records:
         if record.loser is None or not same(record.owner, owner) or not is_shared(record.path):
             continue
@@ -116,6 +117,7 @@ class MetOwners:
         With more than 64 DIDs each call judges the next 64.
         Cost: what changed in the containers of owners since the last call.
         """
+        # Only the owners that are new since the last call are looked at.
         for path, seen in self._seen.items():
             owners = get_in(root, path)
             if isinstance(owners, (Map, Index)) and owners is not seen:
@@ -134,6 +136,7 @@ class MetOwners:
         for owner, _ in arriving_names(seen, owners):
             if not isinstance(owner, str) or owner in self._known or not is_bare_did(owner):
                 continue
+            # A DID that names its key is among `LatticeState.owners` already.
             if public_key_of(owner) is None:
                 self._known.add(owner)
                 self._named.append(owner)

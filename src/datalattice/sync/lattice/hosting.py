@@ -169,8 +169,10 @@ class Hosting:
         fetch: LoadAll,
         clock: Clock,
         evidence: Evidence,
+        is_known: Callable[[str], bool],
     ) -> None:
         self.policy = policy
+        self._is_known = is_known  # whether a connection is with a wanted or allowed peer
         self.table = HostingTable(store.notes, clock)
         self.usage = Usage(store, fetch, clock.now_ms)
         self.wanted: Callable[[], Collection[bytes]] = tuple
@@ -184,15 +186,7 @@ class Hosting:
         self.evidence = evidence
         self._over: dict[bytes, int] = {}  # key of a slot -> when it had no room for a value
         self._short: dict[bytes, _Short] = {}  # by the key of a slot
-        self._acquainted: set[str] = set()
         self._strangers_bytes: int | None = None  # of all their slots, None: to be added up
-
-    def introduce(self, peer: str, *, is_known: bool) -> None:
-        """Note whether a peer is known: wanted, or allowed."""
-        if is_known:
-            self._acquainted.add(peer)
-        else:
-            self._acquainted.discard(peer)
 
     # --- who ----------------------------------------------------------------------------------
 
@@ -246,7 +240,7 @@ class Hosting:
         for path in _within(self._areas.unsigned, value):
             section = section_name(path)
             sender = self.policy.unsigned_of(section).sender
-            is_known = peer in self._acquainted
+            is_known = self._is_known(peer)
             is_over = not is_known and self._is_over(OwnerSlot(section, None))
             if sender == "none" or (sender == "known" and not is_known) or is_over:
                 value = _without(value, path[:-1], path[-1], self._lattice)
@@ -318,7 +312,7 @@ class Hosting:
             for path, owner, names in self._differing(root, other, work)
             if names and not (self.is_own(owner) or self.is_allowed(owner))
         ]
-        if peer not in self._acquainted:
+        if not self._is_known(peer):
             for path in _within(self._areas.unsigned, other):
                 # An unsigned part has no owner; all that strangers add to it has one limit.
                 own, theirs = _containers(root, other, path[:-1])
@@ -405,7 +399,7 @@ class Hosting:
         made = QuotaCheck(
             self, self._lattice, root, other, peer, outcome, work or Work(), bool(self._over)
         )
-        if peer not in self._acquainted:
+        if not self._is_known(peer):
             for path in _within(self._areas.unsigned, other):
                 made.weigh_area(made.weigh_unsigned, path, other)
         for path in _within(self._areas.owned, other):

@@ -165,7 +165,7 @@ def stated(
 ) -> Offer:
     """Return the offer of a value at a path; `absent`: its hash, where its own cell is left out."""
     key = value_hash(value) if absent is None else absent
-    # A value below the root has another key than the same value as a root.
+    # The key names the path, too: a value below the root differs from the same value as a root.
     if path:
         key = sha3_256(encode(Vector.of(path)) + key)
     return Offer(Probe(key, Incoming(path, value, parts, absent, is_branch)), is_aside=is_branch)

@@ -1,18 +1,17 @@
 """Incomplete cells: the cells of foreign values, from their arrival until they may be stored.
 
-A cell moves on to the store as soon as everything below it is stored and it is sound, so the store
-never holds a cell whose children are missing or whose parts do not fit together ("here" means "here
-with all below, and well formed"). A huge value streams through: only cells above the gaps are kept
-in memory, in a 16-way tree a few in a hundred. Each cell is checked once, just before it is stored,
-when all below it was.
+"A cell enters the store only when it and everything below it is sound", so a stored cell is here
+with all below it, and well formed. Each cell moves on to the store as soon as that holds, and is
+checked once, just before. So a huge value streams through: only cells above *gaps*, the missing
+cells, are kept in memory, in a 16-way tree a few in a hundred.
 
-A *claim* is a value that somebody waits for: the references of its top. When the last of them is
-stored the claim is complete.
+A *claim* is a value that waits for cells: the references of its top. It is complete when the last
+of them is settled, that is stored or spoiled.
 
-An unsound cell is a *hole*: it counts as arrived, and so do the cells above it, which are
-*tainted*. None of them is stored; a claim above them completes, and is handed on with its holes.
+An unsound cell is a *hole*. It counts as arrived, and so do the *tainted* cells above it; both are
+*spoiled* and never stored. A claim above them completes, and is handed on with its holes.
 
-Length: one account of who waits for what; its parts change together with every cell that comes.
+Length: one account of which cell waits for which; its parts change together with every cell.
 
 Source: docs/design/foreign-data.md "Structure", "Holes".
 """
@@ -36,17 +35,16 @@ from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 
 REFERENCE_BYTES: Final = 400
-"""What a reference of a waiting cell takes in memory, measured: a hash, its gap, who waits for it,
-and that it is wanted."""
+"""Memory for a reference of a waiting cell, measured: its hash, gap, waiters and want."""
 
 BAD_CELLS_MAX: Final = 65_536
-"""Unsound cells that are remembered by hash, so that they are not fetched again."""
+"""Unsound cells that are remembered by hash, so as not to fetch them again."""
 
 HELD_LOOKS_MAX: Final = 256
-"""Waiting cells that are looked through for the gaps below those that a message refers to."""
+"""Waiting cells that are searched for the gaps below those that a message refers to."""
 
 TAINTED_BYTES_MAX: Final = 4_000_000
-"""Cells above holes that one claim may have; with more it is refused."""
+"""Bytes of cells above holes that one claim may have; with more it is refused."""
 
 REFERENCED_SHORT: Final = (
     "not a canonical value: a child that fits inside its parent is a reference"
@@ -54,30 +52,28 @@ REFERENCED_SHORT: Final = (
 
 
 class CompleteCells(Protocol):
-    """Where complete cells live."""
+    """The store of complete cells."""
 
     def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
-        """Return the lengths of those of `hashes` that are here, with all below them."""
-        ...
+        """Return the lengths of those of `hashes` that are stored."""
 
     def get_encoding(self, hash: bytes) -> bytes | None:
         """Return the encoding of a cell, or None.
 
         Raises: Corruption: its bytes are damaged.
         """
-        ...
 
 
 @dataclass(slots=True)
 class Completion:
-    """What an addition brought.
+    """The result of adding cells.
 
-    stored:   cells to store, children first.
-    missing:  gaps.
+    stored:   (hash, encoding) to store, children first.
+    missing:  gaps to fetch.
     complete: claims that wait for nothing more.
-    holes:    of a complete claim, what of it is not sound.
-    refused:  of a complete claim, why nothing of it can be used.
-    unsound:  (hash, reason, who brought it) of the cells that turned out to be so.
+    holes:    the holes of complete claims that have any.
+    refused:  complete claims of which nothing can be used, and why.
+    unsound:  (hash, reason, sender) of cells that turned out to be unsound.
     """
 
     stored: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -90,9 +86,9 @@ class Completion:
 
 @dataclass(slots=True)
 class _Cell:
-    """A cell, the hashes it refers to, and who brought it.
+    """A cell, the hashes that it refers to, and who brought it.
 
-    names_short: one of them is of a short cell.
+    names_short: it refers to a cell that is short enough to be embedded.
     """
 
     encoding: bytes
@@ -102,16 +98,17 @@ class _Cell:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory while it waits, with the bookkeeping of its references."""
+        """About its memory while it waits, with the bookkeeping of its references."""
         return len(self.encoding) + REFERENCE_BYTES * len(self.below)
 
 
 @dataclass(slots=True)
 class _Spoiled:
-    """A cell that is not stored: an unsound one, with the reason, or a tainted one.
+    """A cell that is never stored.
 
-    below: the spoiled cells that it refers to. users: spoiled cells, waiting cells and claims that
-    refer to it.
+    reason: why it is unsound; "": it is tainted.
+    below:  the spoiled cells that it refers to.
+    users:  number of spoiled cells, waiting cells and claims that refer to it.
     """
 
     reason: str
@@ -122,14 +119,14 @@ class _Spoiled:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A claimed value: what its top refers to, and its top if that has no cell of its own."""
+    """A claimed value: the hashes that its top refers to, and its top if that is embedded."""
 
     hashes: list[bytes]
     top: bytes
 
 
 class IncompleteCells:
-    """Cells above gaps, and who waits for what."""
+    """Cells above gaps, and what waits for which cell. One thread uses it."""
 
     def __init__(
         self,
@@ -142,13 +139,13 @@ class IncompleteCells:
         self._home = home
         self._facts = KnownFacts(self._load, facts_max)
         self._cells: dict[bytes, _Cell] = {}
-        self._passing: Mapping[bytes, _Cell] = {}  # those that are checked together just now
+        self._passing: Mapping[bytes, _Cell] = {}  # cells that are checked together just now
         self._gaps: dict[object, int] = {}  # cell hash or claim -> references not stored yet
         # hash not stored yet -> cells and claims above it, as the keys of a dict
         self._waiting: dict[bytes, dict[object, None]] = {}
-        self._unused: dict[bytes, None] = {}  # of these, those above which nothing may be any more
+        self._unused: dict[bytes, None] = {}  # of these, those that nothing may wait for any more
         self._claims: dict[object, _Claim] = {}
-        self._bad: dict[bytes, str] = {}  # unsound cells, with the reason; the oldest go
+        self._bad: dict[bytes, str] = {}  # unsound cell -> reason; the oldest are dropped
         self._bad_max = bad_max
         self._spoiled: dict[bytes, _Spoiled] = {}
         self._tainted_max = tainted_bytes_max
@@ -171,8 +168,8 @@ class IncompleteCells:
     ) -> Completion:
         """Wait for `hashes` on behalf of `claim`, with these cells at hand.
 
-        Cells that are not below the hashes are not kept. `top` is what refers to the hashes when it
-        has no cell of its own; it is checked with the rest. Cells were scanned (`decode_parts`).
+        cells: scanned encodings by hash (`decode_parts`); those not below `hashes` are not kept.
+        top:   the encoding that refers to `hashes`, if it has no cell of its own.
         """
         hashes = list(dict.fromkeys(hashes))
         reached: dict[bytes, _Cell] = {}
@@ -181,7 +178,7 @@ class IncompleteCells:
         front = hashes
         while front:
             at_hand = [hash for hash in front if hash in cells and not self._is_held(hash)]
-            lengths |= self._home.lengths(at_hand)  # a peer may send what is here already
+            lengths |= self._home.lengths(at_hand)  # a peer may send what is stored already
             below: list[bytes] = []
             for hash in front:
                 if hash in reached or hash in lengths:
@@ -194,6 +191,7 @@ class IncompleteCells:
             front = below
         made = _Claim(hashes, top)
         progress: Completion | None = None
+        # Most messages are complete in themselves: nothing of them has to wait.
         if self._waiting.keys().isdisjoint(outside):
             lengths |= self._home.lengths(outside)
             if all(hash in lengths for hash in outside):
@@ -212,7 +210,7 @@ class IncompleteCells:
         return hash in self._cells or hash in self._spoiled
 
     def add(self, cells: Mapping[bytes, bytes], sender: str = "") -> Completion:
-        """Take cells that something waits for; others are not kept."""
+        """Take cells that something waits for; ignore all others."""
         wanted = {
             hash: _Cell(encoding, references(encoding), sender)
             for hash, encoding in cells.items()
@@ -229,7 +227,7 @@ class IncompleteCells:
         cells: dict[bytes, _Cell],
         lengths: Mapping[bytes, int],
     ) -> Completion | None:
-        """Pass on a claim that has no gap below it, and what these cells complete.
+        """Pass on a claim without gaps, and what its cells complete.
 
         None: a stored cell that is needed to check one of them cannot be read.
         """
@@ -238,7 +236,8 @@ class IncompleteCells:
         short = {hash for hash, length in lengths.items() if length <= EMBEDDED_BYTES_MAX}
         short.update(h for h, cell in cells.items() if len(cell.encoding) <= EMBEDDED_BYTES_MAX)
         order = _upwards(made.hashes, cells)
-        if not short and self._bad.keys().isdisjoint(cells):  # all are sound, as a rule
+        # All are sound, as a rule: they are checked in one go up to the first that is not.
+        if not short and self._bad.keys().isdisjoint(cells):
             together = [(hash, cell.encoding) for hash, cell in order]
             sound = learn_cells(together, self._facts)
             progress.stored = together[:sound]
@@ -279,7 +278,8 @@ class IncompleteCells:
         absent: dict[bytes, None] = {}
         for ref in outside:
             if ref in self._bad and ref not in self._spoiled:
-                self._spoiled[ref] = _Spoiled(self._bad[ref])  # "not fetched again, hole at once"
+                # Known to be unsound: a hole at once, which is not fetched again.
+                self._spoiled[ref] = _Spoiled(self._bad[ref])
             elif ref not in lengths and ref not in self._spoiled:
                 absent[ref] = None
         progress = Completion(missing=list(absent))
@@ -300,7 +300,7 @@ class IncompleteCells:
             self._gaps[key] = gaps
             if not gaps:
                 ready.append(key)
-        # Whoever sent this is one more to be asked for what others left open.
+        # This sender is one more to be asked for what others left open.
         progress.missing += self._open_below(held)
         self._cells.update(fresh)
         self.size_bytes += sum(cell.size_bytes for cell in fresh.values())
@@ -308,7 +308,7 @@ class IncompleteCells:
         return progress
 
     def _open_below(self, held: Iterable[bytes]) -> list[bytes]:
-        """Return those of these that are not here, and gaps below the others."""
+        """Return those of `held` that are missing, and gaps below the others."""
         found: list[bytes] = []
         front = list(held)
         seen = set(front)
@@ -327,7 +327,7 @@ class IncompleteCells:
         return found
 
     def _advance(self, ready: list[object], progress: Completion) -> None:
-        """Pass on what has no gap below it, and what that completes in turn."""
+        """Settle what has no gap below it, and what that completes in turn."""
         while ready:
             key = ready.pop()
             try:
@@ -349,10 +349,8 @@ class IncompleteCells:
             self._fill(key, len(cell.encoding) <= EMBEDDED_BYTES_MAX, ready)
 
     def _wait_for(self, key: object, hashes: Iterable[bytes], progress: Completion) -> None:
-        """Wait once more: cells that the check must read are stored and cannot be read.
-
-        "It is fetched or healed first": what cannot be read is no fault of the cell above it.
-        """
+        """Wait once more: the check must read stored cells that are damaged."""
+        # They are fetched or healed first: the cell above them is not to blame.
         wanted = list(dict.fromkeys(hashes))
         if isinstance(key, bytes):
             cell = self._cells[key]
@@ -368,7 +366,7 @@ class IncompleteCells:
                 progress.missing.append(hash)
 
     def _fill(self, hash: bytes, is_short: bool, ready: list[object]) -> None:
-        """Close the gaps that a cell leaves which is settled now."""
+        """Close the gaps of a cell that is settled now."""
         parents = self._waiting.pop(hash, ())
         self._unused.pop(hash, None)
         spoiled = self._spoiled.get(hash)
@@ -384,27 +382,29 @@ class IncompleteCells:
     # --- soundness ----------------------------------------------------------------------------
 
     def _load(self, hash: bytes) -> bytes | None:
-        """Return a sound cell: what is below a cell that is checked was checked before."""
+        """Return a cell below one that is checked, so it was checked before."""
         passing = self._passing.get(hash)
         if passing is not None:
             return passing.encoding
         try:
             return self._home.get_encoding(hash)
         except Corruption:
-            return None  # the store tells whoever is to heal it
+            return None  # the store reports it to the healer itself
 
     def _settle(
         self, hash: bytes, cell: _Cell, spoiled: dict[bytes, _Spoiled], progress: Completion
     ) -> None:
-        """Decide about a cell all below which is settled: it is stored, or added to `spoiled`.
+        """Store a cell whose children are settled, or add it to `spoiled`.
 
-        Raises: MissingData: a stored cell that must be looked at cannot be read.
+        Raises: MissingData: a stored cell that the check needs cannot be read.
         """
+        # A cell above a spoiled one is tainted, whatever it says itself.
         if spoiled:
             below = [ref for ref in cell.below if ref in spoiled]
             if below:
                 spoiled[hash] = _Spoiled("", cell.encoding, below)
                 return
+        # Canonical values embed short cells, so a reference to one is unsound.
         reason = self._bad.get(hash, REFERENCED_SHORT if cell.names_short else "")
         if not reason:
             try:
@@ -424,7 +424,7 @@ class IncompleteCells:
     def _finish(self, claim: object, made: _Claim, progress: Completion) -> None:
         """Hand on a claim that waits for nothing more.
 
-        Raises: MissingData: a stored cell that must be looked at cannot be read.
+        Raises: MissingData: a stored cell that the check needs cannot be read.
         """
         bad: dict[bytes, str] = {}
         tainted: dict[bytes, bytes] = {}
@@ -439,6 +439,7 @@ class IncompleteCells:
                 front.extend(one.below)
         if bad:
             progress.holes[claim] = Holes(bad, tainted)
+            # Tainted cells stay in memory while claims use them.
             if sum(map(len, tainted.values())) > self._tainted_max:
                 progress.refused[claim] = (
                     f"more than {self._tainted_max} bytes lie above unsound cells"
@@ -451,14 +452,14 @@ class IncompleteCells:
         progress.complete.append(claim)
 
     def _release(self, hashes: Iterable[bytes]) -> None:
-        """Note that one less refers to these cells, which may be spoiled."""
+        """Note that one user less refers to these cells; some may be spoiled."""
         spoiled = [hash for hash in hashes if hash in self._spoiled]
         for hash in spoiled:
             self._spoiled[hash].users -= 1
         self._let_go(spoiled)
 
     def _let_go(self, hashes: Iterable[bytes]) -> None:
-        """Forget spoiled cells that nothing refers to, and what only they referred to."""
+        """Forget spoiled cells without users, and those that only they used."""
         front = list(hashes)
         while front:
             hash = front.pop()
@@ -490,11 +491,11 @@ class IncompleteCells:
         return list(found)
 
     def heaviest(self, group: Callable[[object], object]) -> list[object]:
-        """Return the claims of those groups that hold most, until they make up a quarter of all.
+        """Return the claims of the groups that hold most, until they make up a quarter of all.
 
-        A quarter, so that this need not be asked again at once: it looks at every cell. What
-        several wait for counts for the first of them.
+        Cost: it visits every cell. A cell that several groups wait for counts for the first.
         """
+        # A quarter, so that this is not needed again at once.
         weights: dict[object, int] = {}
         members: dict[object, list[object]] = {}
         seen: set[bytes] = set()
@@ -512,7 +513,7 @@ class IncompleteCells:
         return found
 
     def _weight(self, hashes: list[bytes], seen: set[bytes]) -> int:
-        """Return what the cells below these take in memory, except those that were seen."""
+        """Return the memory of the cells below these, except those in `seen`."""
         front = [hash for hash in hashes if hash not in seen]
         seen.update(front)
         weight = 0
@@ -543,7 +544,7 @@ class IncompleteCells:
     def drop(self, claims: Iterable[object]) -> list[bytes]:
         """Forget claims, and every cell that only they waited for; return the gaps among these.
 
-        Cost: what is forgotten, however much there is.
+        Cost: in proportion to what is forgotten.
         """
         unused, self._unused = self._unused, {}
         loose: list[bytes] = []  # may be spoiled
@@ -557,7 +558,7 @@ class IncompleteCells:
         while unused:
             hash, _ = unused.popitem()
             if self._waiting.get(hash, True):
-                continue  # something is above it again, or it came
+                continue  # something waits for it again, or it has come
             del self._waiting[hash]
             cell = self._cells.pop(hash, None)
             if cell is None:
@@ -572,7 +573,7 @@ class IncompleteCells:
         return gaps
 
     def _part(self, hash: bytes, above: object, unused: dict[bytes, None]) -> None:
-        """Note that something waits no longer for a cell; add that to `unused` if nothing does."""
+        """Note that `above` no longer waits for a cell; if nothing does, add it to `unused`."""
         waiting = self._waiting.get(hash)
         if waiting is not None:
             waiting.pop(above, None)

@@ -58,7 +58,7 @@ from datalattice.lattice import (
 )
 from datalattice.sync.lattice.absorption import UNSOUND_CELLS, VALUE_REFUSED, Absorption
 from datalattice.sync.lattice.approach import AHEAD_BYTES_MAX, Approach, SlotFetches
-from datalattice.sync.lattice.charging import Charges, Sender
+from datalattice.sync.lattice.charging import Charges
 from datalattice.sync.lattice.hosting import DISK_LOW
 from datalattice.sync.lattice.incoming import Claim, Incoming, PatchedRoot, Waiting
 from datalattice.sync.lattice.incomplete import Completion, IncompleteCells
@@ -104,21 +104,6 @@ class Intake:
         self._next: dict[Claim, Probe] = {}  # what is known by its hash alone, and comes after
         # What a peer stated, under which policy, and what of it was taken.
         self._cuts: dict[Claim, tuple[bytes, object, Probe]] = {}
-
-    def introduce(self, peer: str, sender: Sender, *, is_wanted: bool, is_known: bool) -> None:
-        """Note who is at the other end of a connection, before anything else of it.
-
-        is_wanted: the operator named it as a peer. is_known: that, or allowed it to connect.
-        """
-        self._charges.introduce(peer, sender, is_wanted=is_wanted)
-        if self._hosting is not None:
-            self._hosting.introduce(peer, is_known=is_known)
-
-    def leave(self, peer: str) -> None:
-        """Note that a connection has ended."""
-        self._charges.leave(peer)
-        if self._hosting is not None:
-            self._hosting.introduce(peer, is_known=False)
 
     @property
     def count(self) -> int:

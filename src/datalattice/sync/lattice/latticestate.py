@@ -137,14 +137,19 @@ class LatticeState:
         )
         """The branches of forked slots that are not in the root's slots."""
         self.evidence.load(self.root)
-        self.hosting: Final = (
-            None
-            if policy is None
-            else Hosting(
-                policy, store, lattice, self._context, self._load_all, clock, self.evidence
-            )
-        )
+        self.hosting: Hosting | None = None
         """Whose data is taken, and how much; None: all of it."""
+        if policy is not None:
+            self.hosting = Hosting(
+                policy,
+                store,
+                lattice,
+                self._context,
+                self._load_all,
+                clock,
+                self.evidence,
+                charges.is_known,
+            )
         self._handed: set[bytes] = set()  # ids of kept branches that are announced
         sync = on_sync or self._publish_now
         self.cursor: Final = RootLattice(lattice, self.root, users, sync, gate=gate)

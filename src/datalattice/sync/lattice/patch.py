@@ -1,9 +1,9 @@
-"""Patch: the cells of a changed value, written as what differs from a value the other side has.
+"""Patch: the cells of a changed value, written as the difference to a value that the peer has.
 
 One changed key in a large tree makes a new cell at every level, and each repeats fifteen hashes
-that the peer has and one that it can compute. A patch names neither: it says which reference of the
-old cell is replaced, and goes on with what stands behind it. The reader puts the new cells together
-from the leaves up, hashing on the way, and the hash of the top tells whether all of it is right.
+that the peer has and one that it can compute. A patch has neither: it names the references of the
+old cell that are replaced, and goes on with the cells behind them. The reader builds the new cells
+from the leaves up, hashing on the way; the hash of the top tells whether all of it is right.
 
     patch  = cell
     cell   = head, one gap for each replaced reference, edit, one cell for each of them
@@ -14,10 +14,12 @@ from the leaves up, hashing on the way, and the hash of the top tells whether al
                     the old cell that stay and that go, and new ones; its rest stays
              WHOLE: VLQ length, bytes: there is no old cell
 
-The old cell of the first one is the base; of those below, what the reference with the same number
-in the cell above referred to. Where there is none a constant stands for the hash to be computed.
+The old cell of the top is the base; of a cell below, what the reference with the same number in the
+old cell above referred to. Where there is none a constant stands for the hash to be computed.
 
-A patch says nothing that must be believed: cells are named by their hashes.
+Nothing in a patch has to be believed: cells are named by their hashes.
+
+Source: docs/design/patches.md.
 """
 
 from __future__ import annotations
@@ -37,40 +39,38 @@ HUNKS: Final = 1
 WHOLE: Final = 2
 
 MATCH_BYTES: Final = 6
-"""Bytes that must agree for a place to count as the same in the old and the new cell."""
+"""Bytes that must agree for a position to count as the same in the old and the new cell."""
 
 SKIP_MAX: Final = 64
-"""Bytes of the old cell that are tried as gone before its rest counts as gone."""
+"""Greatest number of old bytes that are tried as removed before all the rest counts as removed."""
 
 HUNKS_MAX: Final = 256
-"""Most hunks of one edit; a cell that differs in more places is written whole."""
+"""Greatest number of hunks of one edit; a cell with more changes is written whole."""
 
 PATCH_CELLS_MAX: Final = 4_096
 """Most cells of a patch below its top: that takes a look at as many old ones."""
 
 PATCH_HUNKS_MAX: Final = 8_192
-"""Most hunks of a patch that are looked for; cells after them are written whole."""
+"""Greatest number of hunks that a writer looks for; cells after them are written whole."""
 
 CELL_PATCH_BYTES: Final = 3
-"""Bytes of a patch for each of its cells that a reader insists on: two name a cell, and what is
-below it has to change."""
+"""Least bytes of a patch for each of its cells: two name it, and something in it must change."""
 
 FREE_CELLS: Final = 64
-"""Cells of a patch, however short it is: what leads to a single change."""
+"""Cells that any patch may have, however short: the way to a single change."""
 
 
 def cells_worth(patch_bytes: int) -> int:
-    """Return how many cells a patch of this length may have below its top for a stranger.
-
-    A few bytes that name thousands of cells cost a reader far more than their sender.
-    """
+    """Return how many cells a patch of this length may have below its top."""
+    # "A few bytes that stand for many cells cost a reader more than their sender"
+    # (docs/design/patches.md).
     return min(PATCH_CELLS_MAX, FREE_CELLS + patch_bytes // CELL_PATCH_BYTES)
 
 
 _UNKNOWN: Final = sha3_256(b"a hash to be computed")
 
 Load = Callable[[bytes], "bytes | None"]
-"""Returns the encoding of a cell that is here, or None."""
+"""Returns the encoding of a cell, or None if it is missing."""
 
 
 def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Load) -> bytes:
@@ -92,9 +92,11 @@ def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Loa
         next_index = 0
         for index, (place, ref) in enumerate(_places(cell)):
             old_ref = old_refs[index] if index < len(old_refs) else None
+            # A reference that is shared, or whose cell was written before, stays in the draft.
             if ref not in cells or ref in written or ref == old_ref:
                 continue
             written.add(ref)
+            # With the old hash in its position the draft differs in its other changes only.
             draft[place : place + HASH_BYTES] = old_ref or _UNKNOWN
             below.append((cells[ref], (None if old_ref is None else load(old_ref)) or b""))
             gaps.append(index - next_index)
@@ -112,7 +114,7 @@ def _places(cell: bytes) -> list[tuple[int, bytes]]:
 
 
 def _edit(draft: bytes, old: bytes, hunks_max: int) -> tuple[int, bytes, int]:
-    """Return (kind, bytes, hunks looked for) of a short way from `old` to `draft`."""
+    """Return (kind, bytes, hunks tried) of a short edit that makes `draft` of `old`."""
     if draft == old:
         return SAME, b"", 0
     whole = encode_length(len(draft)) + draft
@@ -137,7 +139,7 @@ def _edit(draft: bytes, old: bytes, hunks_max: int) -> tuple[int, bytes, int]:
 
 
 def _run(old: bytes, at: int, new: bytes, new_at: int) -> int:
-    """Return how many bytes agree from these places on, by halving."""
+    """Return how many bytes agree from these positions on, by bisection."""
     low, high = 0, min(len(old) - at, len(new) - new_at)
     while low < high:
         middle = (low + high + 1) // 2
@@ -149,14 +151,14 @@ def _run(old: bytes, at: int, new: bytes, new_at: int) -> int:
 
 
 def _resume(old: bytes, at: int, new: bytes, new_at: int) -> tuple[int, int]:
-    """Return (bytes of `old` to skip, place in `new`) from where the two agree again."""
+    """Return (bytes of `old` to skip, position in `new`) from which the two agree again."""
     best = (len(old) - at, len(new))
     cost = sum(best) - new_at
     for skipped in range(min(SKIP_MAX, len(old) - at - MATCH_BYTES) + 1):
         if skipped >= cost:
             break
         start = at + skipped
-        # Only what is nearer than the best so far: equal bytes further on may be chance.
+        # Only nearer matches than the best so far: equal bytes further on may be chance.
         end = new_at + cost - skipped + MATCH_BYTES - 1
         found = new.find(old[start : start + MATCH_BYTES], new_at, end)
         if found >= 0:
@@ -168,7 +170,8 @@ def _resume(old: bytes, at: int, new: bytes, new_at: int) -> tuple[int, int]:
 class _Frame:
     """A cell whose replaced references are being read.
 
-    places: where their hashes go, last first. olds: what they replace, last first.
+    places: positions of their hashes, last first.
+    olds:   hashes that they replace, last first.
     """
 
     draft: bytearray
@@ -208,7 +211,7 @@ def read_patch(
 
 @dataclass(frozen=True, slots=True)
 class _Old:
-    """The cell that one of a patch may be made of."""
+    """The old cell of a cell of a patch."""
 
     hash: bytes | None
     load: Load
@@ -217,7 +220,7 @@ class _Old:
     def encoding(self) -> bytes:
         """Return its encoding.
 
-        Raises: BadFormat: there is none. MissingData: it is not here.
+        Raises: BadFormat: there is none. MissingData: it is missing.
         """
         if self.known is not None:
             return self.known
@@ -254,8 +257,10 @@ class _Reader:
             indexes.append(index)
             index += 1
         draft = self._draft(kind, b"" if kind == WHOLE else old.encoding())
+        # "Every cell of it changes": naming unchanged cells would cost the reader alone.
         if kind == SAME and not count and old.hash is not None:
             raise LimitExceeded("a patch names a cell that stays as it was")
+        # "No more bytes than are ever pushed", whatever few bytes of patch stand for.
         self._room -= len(draft)
         if self._room < 0:
             raise LimitExceeded("a patch stands for more bytes of cells than a message may have")

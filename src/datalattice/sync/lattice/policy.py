@@ -167,6 +167,7 @@ class HostingTable:
         Without a reason the former one stays.
         """
         before = self._of(owner)
+        # "*" covers every section, those that come later included.
         refused = {"*"} if section is None else {*before.refused, section}
         names = ("*",) if "*" in refused else tuple(sorted(refused))
         self._decide(replace(before, allowed=False, refused=names, reason=reason or before.reason))
@@ -187,6 +188,7 @@ class HostingTable:
         after = {**self._decisions, decision.owner: decision}
         if decision.is_empty:
             del after[decision.owner]
+        # The note is durable before the decision counts.
         rows = [asdict(after[owner]) for owner in sorted(after)]
         self._notes.write(NOTE, json.dumps(rows, indent=1) + "\n")
         self._decisions = after

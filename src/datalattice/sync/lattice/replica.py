@@ -47,7 +47,6 @@ from datalattice.sync.replica import (
     Part,
     Peer,
     Probe,
-    Publication,
     Regard,
     Remark,
     Reply,
@@ -160,12 +159,12 @@ class LatticeReplica:
 
     # --- changes ------------------------------------------------------------------------------
 
-    def publish(self) -> Publication:
-        """Commit the live value and announce it.
+    def publish(self) -> bool:
+        """Commit the live value and announce it; return whether it was a new one.
 
         Raises: UsageError, BadSignature: as `LatticeState.publish`. StoreError: it was not kept.
         """
-        return Publication(self.state.publish(), self.probe)
+        return self.state.publish()
 
     def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
         """Take in a foreign value, or cells that one waits for.
@@ -342,14 +341,14 @@ def bring(replica: LatticeReplica, offer: Offer, *, is_known: bool = False) -> A
     Raises: as `LatticeReplica.absorb`.
     """
     # The operator waits for it, so it may cost what the values of wanted peers may.
-    replica.intake.introduce(BROUGHT, BROUGHT, is_wanted=True, is_known=is_known)
+    replica.charges.introduce(BROUGHT, BROUGHT, is_wanted=True, is_known=is_known)
     try:
         names = replica.intake.not_hosted(offer, BROUGHT)
         absorbed = replica.absorb(offer, Peer(BROUGHT))
         if absorbed.missing:  # a collection took cells that were staged
             replica.absorb(Offer(lost=tuple(absorbed.missing)), Peer(BROUGHT))
     finally:
-        replica.intake.leave(BROUGHT)
+        replica.charges.leave(BROUGHT)
     if names:
         text = f"{names[0]}: this node does not host it; `lattice hosting` shows what it hosts"
         absorbed.reports.append(Remark(NOT_HOSTED, text, len(names)))

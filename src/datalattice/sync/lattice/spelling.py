@@ -113,6 +113,7 @@ class Speller:
 
     def _walk(self, lattice: Lattice, value: Value, known: list[Value], path: _Path) -> None:
         """Spell out the value at a path of the root, where the peer has `known`."""
+        # The peer has it already: equal hashes, so nothing below is visited.
         if any(same(value, one) for one in known):
             return
         if not _is_container(value):
@@ -136,6 +137,7 @@ class Speller:
             return
         for key, entry in _lacking(value, known):
             below = lattice.child(key)
+            # "At most 8 MB at a time" (docs/node.md, Plain peers): the rest comes with later news.
             if self._room <= 0:
                 self._made.is_all = False
                 return
@@ -156,6 +158,7 @@ class Speller:
                 self._made.is_all = False
                 break
             cells = self._cells(entry, (*path, key))
+            # What cannot be sent counts as sent, or it would be tried for ever.
             if cells is None:
                 self._note(path, _part(value, [(key, entry)]))
                 continue
@@ -202,6 +205,7 @@ class Speller:
         Raises: MissingData: one of them is not here.
         """
         top = encode(value)
+        # Cells that only exist in memory come from the value itself, all others from the store.
         found = {hash: encoding for hash, encoding, _ in novelty(value, self._store)}
         if not is_embedded(value):
             found[value_hash(value)] = top

@@ -60,6 +60,7 @@ def read_start(value: Value) -> Start | None:
     if not isinstance(value, Signed) or not fields or fields[0] != START:
         return None
     number, time_ms = fields[1:]
+    # `type`, not `isinstance`: True is an int in Python and another value in a cell.
     if type(number) is not int or type(time_ms) is not int or not value.verify():
         return None
     return Start(value.public_key, number, time_ms, value)

@@ -127,6 +127,7 @@ class Usage:
         Cost: the difference of the two values, paid from `work`, when given.
         Raises: WorkExceeded: `work` is used up.
         """
+        # The difference is counted, which is cheap; a full count is the last resort.
         before = self.known(slot, present)
         room = bytes_max - before.size_bytes
         grown = growth(present, value, self._fetch, room, work) if room >= 0 else None
@@ -220,6 +221,7 @@ def _read(row: bytes) -> Count | None:
     section, owner, size, cells, root, since = value
     if not isinstance(section, str) or not isinstance(root, bytes):
         return None
+    # A note may be damaged: any other type means the slot is counted again.
     if type(size) is not int or type(cells) is not int or type(since) is not int:
         return None
     return Count(OwnerSlot(section, owner), size, cells, root, since)

@@ -154,11 +154,11 @@ class LatticeHost(SimHost):
     def introduce(self, connection: str, peer: str) -> None:
         """Name nodes as wanted peers: operators name one another's nodes."""
         known = peer in self.node.world.keys
-        self.data.intake.introduce(connection, peer, is_wanted=known, is_known=known)
+        self.data.charges.introduce(connection, peer, is_wanted=known, is_known=known)
 
     def leave(self, connection: str) -> None:
         """Note that a connection has ended."""
-        self.data.intake.leave(connection)
+        self.data.charges.leave(connection)
 
     # --- what checkers see --------------------------------------------------------------------
 
