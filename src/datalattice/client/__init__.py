@@ -16,8 +16,6 @@ from datalattice.client.edits import (
     Editor,
     EditTurn,
     NodeEditor,
-    edit,
-    editing,
     take_turn,
 )
 from datalattice.client.folder import (
@@ -34,9 +32,8 @@ from datalattice.client.folder import (
 )
 from datalattice.client.garbage import collect
 from datalattice.client.identity import begin_folder, keys_of, renew_identity
-from datalattice.client.kept import KeptEditor
 from datalattice.client.node import Node, Past, open
-from datalattice.client.openfolder import OpenFolder
+from datalattice.client.openfolder import OpenFolder, edit, editing
 from datalattice.client.opening import (
     ask_first,
     node_or_store,
@@ -84,7 +81,6 @@ __all__ = [
     "EditTurn",
     "Editor",
     "Folder",
-    "KeptEditor",
     "Node",
     "NodeEditor",
     "OpenFolder",

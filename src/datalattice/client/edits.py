@@ -12,10 +12,10 @@ and must do nothing but write to its cursor and return something.
 
 from __future__ import annotations
 
-import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, TypeVar
@@ -33,15 +33,9 @@ from datalattice.cells import (
     novelty,
     to_cell,
 )
-from datalattice.client.control import NO_KEY, ControlClient
-from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
-from datalattice.client.opening import (
-    LOCK_WAIT_S,
-    chosen_wait_s,
-    node_or_store,
-    open_reader,
-    whole,
-)
+from datalattice.client.control import ControlClient
+from datalattice.client.folder import OwnKeys
+from datalattice.client.opening import LOCK_WAIT_S, chosen_wait_s
 from datalattice.client.slots import Slot, changed_slots
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -49,7 +43,6 @@ from datalattice.errors import (
     Backpressure,
     Corruption,
     MissingData,
-    NoSigningKey,
     OutcomeUnknown,
     PeerUnavailable,
     ProtocolViolation,
@@ -96,10 +89,11 @@ one, so that memory does not grow with their number."""
 
 _REF: Final = b"\x20"
 
+EDIT: Final = "edit to end"
+"""What those wait for who wait for the turn of edits."""
+
 KEEP_S: Final = 2 * 60 * 60
 """How long such a lease lasts, should nobody give it back."""
-
-_log = logging.getLogger("datalattice.client")
 
 
 class Editor:
@@ -214,36 +208,50 @@ class Editor:
 
 
 class EditTurn:
-    """The turn of those that edit through a running node. One thread uses it.
+    """The turn of those that edit through a running node, in this and in other processes.
 
-    One process edits after the other: a quick one must not starve a slow one. What else the node
-    does meanwhile is found out when the slots are set.
+    One edits after the other: a quick one must not starve a slow one. What else the node does
+    meanwhile is found out when the slots are set.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._lock = threading.RLock()
         self._depth = 0
+        self.waiting = 0
+        """How many threads of this process wait for the turn."""
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Hold the turn. May be nested."""
-        lock = (
-            None
-            if self._depth
-            else take_turn(str(self._path), chosen_wait_s(LOCK_WAIT_S), "edit to end")
-        )
-        self._depth += 1
+        """Hold the turn. May be nested in one thread.
+
+        Raises: StoreLocked: others had it all the time.
+        """
+        wait_s = chosen_wait_s(LOCK_WAIT_S)
+        self.waiting += 1
         try:
-            yield
+            if not self._lock.acquire(timeout=wait_s):
+                raise _no_turn(wait_s, EDIT, str(self._path))
         finally:
-            self._depth -= 1
-            if lock is not None:
-                lock.release()
+            self.waiting -= 1
+        try:
+            file = None if self._depth else take_turn(str(self._path), wait_s, EDIT)
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if file is not None:
+                    file.release()
+        finally:
+            self._lock.release()
 
 
 class AnswerLost(OutcomeUnknown):
     """The node went away before it answered. `slots` are those that it was to set."""
 
+    node: tuple[int, int] | None = None
+    """Which node it was: `ControlClient.node`."""
     slots: list[Slot] | None = None
     result: object = None
     """What the change returned."""
@@ -255,9 +263,14 @@ class NodeEditor(Editor):
     _store: CellStore
 
     def __init__(
-        self, client: ControlClient, store: CellStore, keys: OwnKeys, turn: EditTurn
+        self,
+        client: ControlClient,
+        store: CellStore,
+        keys: OwnKeys,
+        turn: EditTurn,
+        copy_id: str | None = None,
     ) -> None:
-        super().__init__(store, keys)
+        super().__init__(store, keys, copy_id)
         self._client = client
         self._edit_turn = turn
         self._client.home = store
@@ -366,7 +379,9 @@ class NodeEditor(Editor):
         try:
             return self._client.call(operation, **arguments)
         except (PeerUnavailable, Timeout) as error:
-            raise AnswerLost(f"{error}; whether the edit happened is not known") from error
+            lost = AnswerLost(f"{error}; whether the edit happened is not known")
+            lost.node = self._client.node
+            raise lost from error
 
     def _bring(self, parts: list[EncodedCell]) -> bool:
         """Send cells, children first; return whether all below them is in the node's store."""
@@ -384,40 +399,6 @@ class NodeEditor(Editor):
         return True
 
 
-@contextmanager
-def editing(folder: Folder) -> Iterator[Editor]:
-    """Give an editor of the folder: of the store, or through the node that runs.
-
-    Damaged places that are met when the store is opened are logged.
-    Raises: NoSigningKey: the folder has no key. StoreLocked: a process that is no node goes on
-            writing.
-    """
-    found = node_or_store(folder, fenced=True)
-    with found, whole(folder):
-        if isinstance(found, CellStore):
-            for damage in found.damage:
-                _log.warning("%s; what was there is missing", damage)
-            yield Editor(found, read_keys(folder))
-            return
-        keys = read_keys_or_none(folder)
-        if keys is None:
-            raise NoSigningKey(NO_KEY)  # which says that the node has to be started again, too
-        with (
-            open_reader(folder) as store,
-            closing(NodeEditor(found, store, keys, EditTurn(folder.edit_lock_path))) as editor,
-        ):
-            yield editor
-
-
-def edit(folder: Folder, change: Change[T]) -> T:
-    """Make one change of the folder's data; return what it returned, when it is durable.
-
-    Raises: as `editing` and `Editor.edit`; and what the change raises, with nothing written.
-    """
-    with editing(folder) as editor:
-        return editor.edit(change)
-
-
 def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
     """Take the lock of those that write one after the other, waiting for it.
 
@@ -432,10 +413,12 @@ def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
             return RealDisk().lock(path)
         except StoreLocked:
             if time.monotonic() >= give_up_s:
-                raise StoreLocked(
-                    f"waited {wait_s:g} s in vain for another {awaited} ({path})"
-                ) from None
+                raise _no_turn(wait_s, awaited, path) from None
         except OSError as error:
             raise write_error(error, path) from error
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, TURN_POLL_MAX_S)
+
+
+def _no_turn(wait_s: float, awaited: str, path: str) -> StoreLocked:
+    return StoreLocked(f"waited {wait_s:g} s in vain for another {awaited} ({path})")

@@ -15,16 +15,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from datalattice.cells import Value, value_hash
 from datalattice.client.control import NO_KEY, ControlClient
 from datalattice.client.edits import AnswerLost, Change, Editor, EditTurn, NodeEditor
-from datalattice.client.folder import Folder, OwnKeys, read_keys_or_none
+from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
 from datalattice.client.opendata import Wakes
-from datalattice.client.opening import LOCK_WAIT_S, check_writable, open_reader, whole
+from datalattice.client.opening import check_writable, open_reader, whole
 from datalattice.client.runfile import connect
 from datalattice.cursors import Wake
 from datalattice.errors import (
@@ -68,9 +68,9 @@ class OpenFolder:
         """Begin, also anew in a forked child."""
         self._lock = threading.RLock()
         self._waiting = 0
-        self._client: ControlClient | None = None
-        self._editors: dict[bytes, NodeEditor] = {}
+        self._clients: list[ControlClient] = []  # connections to a node that are not in use
         self._edit_turn = EditTurn(self.folder.edit_lock_path)
+        self._copy_id: str | None = None
         self._reader: CellStore | None = None
         self._seen: tuple[bytes | None, Value] = (None, None)
         self._checked: set[bytes] = set()
@@ -97,8 +97,8 @@ class OpenFolder:
             self._is_closed = True
             if _open.get(self.folder.path) is self:
                 del _open[self.folder.path]
+        self._leave_node()
         with self._lock:
-            self._leave_node()
             reader, self._reader = self._reader, None
         if reader is not None:
             reader.retire()
@@ -141,12 +141,12 @@ class OpenFolder:
         Raises: as `Editor.edit`. StoreLocked: another process wrote for `wait_s`; it is named.
                 OutcomeUnknown: a node ended meanwhile, and looking did not tell what it did.
         """
-        with whole(self.folder), self._taken(wait_s):
-            lost: AnswerLost | None = None
-            give_up_s = time.monotonic() + wait_s
+        lost: AnswerLost | None = None
+        give_up_s = time.monotonic() + wait_s
+        with whole(self.folder):
             while True:
                 try:
-                    with self.turn(keys, wait_s) as editor:
+                    with self.editor(keys, wait_s) as editor:
                         if lost is not None and _has_happened(lost, editor.root()):
                             result = cast(T, lost.result)
                         else:
@@ -168,13 +168,12 @@ class OpenFolder:
 
         Raises: OutcomeUnknown: it still runs.
         """
-        before = None if self._client is None else self._client.node
         self._leave_node()
         give_up_s = time.monotonic() + wait_s
         while True:
             client = connect(self.folder.path)
             with client or contextlib.nullcontext():
-                if client is not None and client.node != before:
+                if client is not None and client.node != lost.node:
                     return
             try:
                 if client is None:
@@ -189,23 +188,33 @@ class OpenFolder:
 
     @contextmanager
     def turn(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> Iterator[Editor]:
+        """Give an editor, and keep other writers out meanwhile. May be nested in one thread.
+
+        Raises: as `editor`.
+        """
+        with self.editor(keys, wait_s) as editor, editor.turn():
+            yield editor
+
+    @contextmanager
+    def editor(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> Iterator[Editor]:
         """Give the editor of the running node, or of the store with its lock.
 
         Raises: StoreLocked: another process or thread wrote for `wait_s`. NoSigningKey: a node
                 runs, and the folder has no key. Others as `check_writable`.
         """
-        with self._taken(wait_s), ExitStack() as stack:
-            give_up_s = time.monotonic() + wait_s
+        give_up_s = time.monotonic() + wait_s
+        with ExitStack() as stack:
             while True:
-                node = self._through_node(keys)
-                if node is not None:
-                    stack.enter_context(node.turn())
-                    yield from self._using(node)
+                client = self._take_client()
+                if client is not None:
+                    yield from self._through(client, keys)
                     return
                 try:
+                    stack.enter_context(self._taken(wait_s))
                     store = stack.enter_context(self._turns.write(min(SLICE_S, wait_s)))
                     break
                 except StoreLocked as error:  # a node may have started
+                    stack.close()
                     if time.monotonic() >= give_up_s:
                         reason = error.__cause__ or error
                         raise StoreLocked(f"waited {wait_s:g} s in vain: {reason}") from error
@@ -214,15 +223,27 @@ class OpenFolder:
             owner = keys.owner.public_key
             if owner not in self._checked:
                 check_writable(self.folder, store, keys, fenced=True)
+                self._copy_id = store.place().copy_id
                 self._checked.add(owner)
-            yield Editor(store, keys)
+            yield Editor(store, keys, self._copy_id)
 
-    def _using(self, node: NodeEditor) -> Iterator[Editor]:
+    def _through(self, client: ControlClient, keys: OwnKeys) -> Iterator[Editor]:
+        """Give an editor of the running node."""
         try:
-            yield node
-        except (PeerUnavailable, Timeout):
-            self._leave_node()
+            if read_keys_or_none(self.folder) is None:
+                raise NoSigningKey(NO_KEY)
+            store = self.store()
+            assert store is not None, "a node runs on it"
+            with closing(NodeEditor(client, store, keys, self._edit_turn)) as editor:
+                yield editor
+        except (OutcomeUnknown, PeerUnavailable, Timeout):
+            client.close()
             raise
+        finally:
+            if self._is_closed or client.has_ended():
+                client.close()
+            else:
+                self._clients.append(client)
 
     @contextmanager
     def _taken(self, wait_s: float) -> Iterator[None]:
@@ -247,7 +268,7 @@ class OpenFolder:
 
     def is_awaited(self) -> bool:
         """Return whether another writer waits for this thread to leave its turn."""
-        return self._waiting > 0 or self._turns.is_awaited()
+        return self._waiting > 0 or self._edit_turn.waiting > 0 or self._turns.is_awaited()
 
     def _open_store(self) -> CellStore:
         store = CellStore.open(self.folder.store_path, wait_s=SLICE_S)
@@ -259,32 +280,20 @@ class OpenFolder:
         # The folder may be another copy now: peers and losses are asked about again.
         self._checked.clear()
 
-    def _through_node(self, keys: OwnKeys) -> NodeEditor | None:
-        """Return the editor of the node that runs, None if none does."""
-        if self._client is not None and self._client.has_ended():
-            self._leave_node()
-        if self._client is None:
-            self._client = connect(self.folder.path)
-            if self._client is None:
-                return None
-        if read_keys_or_none(self.folder) is None:
-            raise NoSigningKey(NO_KEY)
-        owner = keys.owner.public_key
-        editor = self._editors.get(owner)
-        if editor is None:
-            store = self.store()
-            assert store is not None, "a node runs on it"
-            editor = NodeEditor(self._client, store, keys, self._edit_turn)
-            self._editors[owner] = editor
-        return editor
+    def _take_client(self) -> ControlClient | None:
+        """Return a connection to the node that runs, None if none does."""
+        while True:
+            try:
+                client = self._clients.pop()
+            except IndexError:
+                return connect(self.folder.path)
+            if not client.has_ended():
+                return client
+            client.close()
 
     def _leave_node(self) -> None:
-        editors, self._editors = self._editors, {}
-        client, self._client = self._client, None
-        for editor in editors.values():
-            editor.close()
-        if client is not None:
-            client.close()
+        while self._clients:
+            self._clients.pop().close()
 
     # --- changes ---
 
@@ -344,6 +353,42 @@ class OpenFolder:
         return lock.release
 
 
+@contextmanager
+def editing(folder: Folder) -> Iterator[Editor]:
+    """Give an editor of a folder: of its store, which is open and locked meanwhile, or of its node.
+
+    For several edits, and for values that are staged before one.
+    Raises: as `OpenFolder.editor`. NoSigningKey: the folder has no key.
+    """
+    keys = _keys_to_edit_with(folder)
+    with (
+        closing(OpenFolder.at(folder)) as data,
+        whole(folder),
+        data.editor(keys, chosen_wait_s(LOCK_WAIT_S)) as editor,
+    ):
+        yield editor
+
+
+def edit(folder: Folder, change: Change[T]) -> T:
+    """Make one change of the folder's data; return what it returned, when it is durable.
+
+    Raises: as `OpenFolder.edit`; and what the change raises, with nothing written.
+    """
+    with closing(OpenFolder.at(folder)) as data:
+        return data.edit(_keys_to_edit_with(folder), change, chosen_wait_s(LOCK_WAIT_S))
+
+
+def _keys_to_edit_with(folder: Folder) -> OwnKeys:
+    try:
+        return read_keys(folder)
+    except NoSigningKey:
+        client = connect(folder.path)
+        if client is None:
+            raise
+        client.close()
+        raise NoSigningKey(NO_KEY) from None  # the node has to be started again, too
+
+
 def _has_happened(lost: AnswerLost, root: Value) -> bool:
     """Return whether a node set the slots of an edit, False if it did not and cannot any more.
 
@@ -368,9 +413,9 @@ def _begin_in_child() -> None:
     global _opening  # noqa: PLW0603
     _opening = threading.Lock()
     for folder in list(_all):
-        client = folder._client
+        clients = folder._clients
         folder._begin()
-        if client is not None:
+        for client in clients:
             client.close()  # the child's own descriptor of the socket
 
 

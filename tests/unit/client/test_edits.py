@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -247,8 +248,11 @@ def test_an_edit_beside_a_node_waits_for_another_one(
     def work(_node: NodeServer) -> None:
         def change(cursor: RootLattice, keys: KeyPair) -> int:
             monkeypatch.setattr(edits, "LOCK_WAIT_S", 0.01)
-            with pytest.raises(StoreLocked, match="in vain for another edit to end"):
-                edit(folder, add_one)
+            with (
+                ThreadPoolExecutor(1) as other,
+                pytest.raises(StoreLocked, match="in vain for another edit to end"),
+            ):
+                other.submit(edit, folder, add_one).result()
             return add_one(cursor, keys)
 
         assert edit(folder, change) == 1

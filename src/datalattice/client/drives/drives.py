@@ -15,8 +15,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from datalattice.apps.dlfs import FS_SECTION, Content, Drive, drive_names
 from datalattice.cells import STAGED_BYTES, Blob, Index, Map, Stage, Vector, blob_from
-from datalattice.client.edits import Editor, editing
+from datalattice.client.edits import Editor
 from datalattice.client.folder import Folder, read_key
+from datalattice.client.openfolder import editing
 from datalattice.client.opening import open_reader
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice

@@ -1,4 +1,4 @@
-"""An editor that lives long: beside other processes, and while nodes start and end."""
+"""An open folder: beside other processes, and while nodes start and end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,22 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from datalattice.apps.queue import Topics
-from datalattice.client import Folder, KeptEditor, edit, kept, opening, reading, write_key
+from datalattice.client import (
+    Folder,
+    OpenFolder,
+    OwnKeys,
+    edit,
+    openfolder,
+    opening,
+    reading,
+    write_key,
+)
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import DataLoss, NoSigningKey, StoreClosed, StoreLocked, Unfenced
@@ -27,12 +37,12 @@ KEYS = KeyPair(bytes(32))
 WRITER = """
 import sys
 from pathlib import Path
-from datalattice.client import Folder, KeptEditor
+import datalattice
 
-with KeptEditor(Folder(Path(sys.argv[1]))) as editor:
+with datalattice.open(sys.argv[1]) as node:
     sys.stdin.readline()
     for number in range(int(sys.argv[3])):
-        print(editor.offer_many("t", 0, [f"{sys.argv[2]} {number}"])[0], flush=True)
+        print(node.queue("t").offer(f"{sys.argv[2]} {number}"), flush=True)
 """
 
 
@@ -44,9 +54,13 @@ def folder(tmp_path: Path) -> Folder:
 
 
 @pytest.fixture
-def editor(folder: Folder) -> Iterator[KeptEditor]:
-    with KeptEditor(folder) as editor:
-        yield editor
+def data(folder: Folder) -> Iterator[OpenFolder]:
+    with closing(OpenFolder.at(folder)) as data:
+        yield data
+
+
+def offer(data: OpenFolder, *values: object, wait_s: float = 10.0) -> range:
+    return data.edit(OwnKeys.of(KEYS), append(values), wait_s)
 
 
 def values_in(folder: Folder) -> list[object]:
@@ -56,86 +70,82 @@ def values_in(folder: Folder) -> list[object]:
 
 
 def test_it_writes_what_one_shot_edits_read_and_they_write_between(
-    folder: Folder, editor: KeptEditor
+    folder: Folder, data: OpenFolder
 ) -> None:
     wanted = []
     for number in range(10):
-        assert editor.offer_many("t", 0, [f"kept {number}"]) == range(2 * number, 2 * number + 1)
+        assert offer(data, f"kept {number}") == range(2 * number, 2 * number + 1)
         assert edit(folder, append([f"one {number}"])) == range(2 * number + 1, 2 * number + 2)
         wanted += [f"kept {number}", f"one {number}"]
-    root = editor.root()
+    root = data.root()
     assert values_in(folder) == wanted
-    editor.close()
-    editor.close()
+    data.close()
+    data.close()
     with pytest.raises(StoreClosed):
-        editor.offer_many("t", 0, [1])
+        offer(data, 1)
     assert root is not None
 
 
 def test_an_edit_syncs_once(
-    folder: Folder, editor: KeptEditor, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, data: OpenFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    editor.offer_many("t", 0, [0])
-    editor._turns._keep_s = 1e6
+    offer(data, 0)
+    data._turns._keep_s = 1e6
     syncs: list[int] = []
     monkeypatch.setattr(os, "fdatasync", syncs.append)
     monkeypatch.setattr(os, "fsync", syncs.append)
     for number in range(1, 11):
-        editor.offer_many("t", 0, [number])
-        with editor._turns._changed:
-            if editor._turns._is_held:
-                editor._turns._give_back()
+        offer(data, number)
+        with data._turns._changed:
+            if data._turns._is_held:
+                data._turns._give_back()
     assert len(syncs) == 10
-    editor.close()
+    data.close()
     assert values_in(folder) == list(range(11))
 
 
 def test_it_needs_a_key(tmp_path: Path) -> None:
     with pytest.raises(NoSigningKey):
-        KeptEditor(Folder(tmp_path))
+        edit(Folder(tmp_path), append([1]))
 
 
-def test_nodes_start_and_end_between_its_edits(folder: Folder, editor: KeptEditor) -> None:
+def test_nodes_start_and_end_between_its_edits(folder: Folder, data: OpenFolder) -> None:
     for number in range(3):
-        editor.offer_many("t", 0, [f"alone {number}"])
+        offer(data, f"alone {number}")
         with running(folder.path):
-            editor.offer_many("t", 0, [f"beside {number}"])
-            staged = editor.stage("a text of its own " * 20)
-            assert staged
+            offer(data, f"beside {number}")
+            with data.editor(OwnKeys.of(KEYS)) as editor:
+                assert editor.stage("a text of its own " * 20)
             edit(folder, append([f"one {number}"]))
-            editor.edit(append([f"again {number}"]))
-            assert editor.root() is not None
-    editor.offer_many("t", 0, ["last"])
+            offer(data, f"again {number}")
+            assert data.root() is not None
+    offer(data, "last")
     wanted = [f"{how} {n}" for n in range(3) for how in ("alone", "beside", "one", "again")]
     assert values_in(folder) == [*wanted, "last"]
 
 
 def test_one_that_begins_beside_a_node_goes_on_without(folder: Folder) -> None:
     edit(folder, append([0]))
-    with KeptEditor(folder) as editor:
+    with closing(OpenFolder.at(folder)) as data:
         with running(folder.path):
-            assert editor.root() is not None
-            editor.offer_many("t", 0, [1])
-        editor.offer_many("t", 0, [2])
+            assert data.root() is not None
+            offer(data, 1)
+        offer(data, 2)
     assert values_in(folder) == [0, 1, 2]
 
 
-def test_a_writer_that_stays_is_named(
-    folder: Folder, editor: KeptEditor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kept, "LOCK_WAIT_S", 0.01)
-    monkeypatch.setattr(kept, "SLICE_S", 0.01)
-    editor.offer_many("t", 0, [0])
+def test_a_writer_that_stays_is_named(folder: Folder, data: OpenFolder) -> None:
+    offer(data, 0)
     with (
         CellStore.open(folder.store_path, wait_s=PATIENCE_S),
         pytest.raises(StoreLocked, match=f"waited 0.01 s in vain.*process {os.getpid()}"),
     ):
-        editor.offer_many("t", 0, [1])
-    assert editor.offer_many("t", 0, [1]) == range(1, 2)
+        offer(data, 1, wait_s=0.01)
+    assert offer(data, 1) == range(1, 2)
 
 
 def test_a_restored_folder_is_checked_anew(
-    folder: Folder, editor: KeptEditor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Folder, data: OpenFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked = []
 
@@ -144,35 +154,35 @@ def test_a_restored_folder_is_checked_anew(
         if len(checked) == 2:
             raise Unfenced("no peer was asked")
 
-    monkeypatch.setattr(kept, "check_writable", check)
-    editor.offer_many("t", 0, [0])
+    monkeypatch.setattr(openfolder, "check_writable", check)
+    offer(data, 0)
     CellStore.open(folder.store_path, wait_s=PATIENCE_S).close()
-    editor.offer_many("t", 0, [1])
+    offer(data, 1)
     assert len(checked) == 1
     CellStore.open(folder.store_path, wait_s=PATIENCE_S).close()
     shutil.copytree(folder.store_path, tmp_path / "copy")
     shutil.rmtree(folder.store_path)
     shutil.copytree(tmp_path / "copy", folder.store_path)
     with pytest.raises(Unfenced):
-        editor.offer_many("t", 0, [2])
-    assert editor.offer_many("t", 0, [2]) == range(2, 3), "the check held"
+        offer(data, 2)
+    assert offer(data, 2) == range(2, 3), "the check held"
     assert len(checked) == 3
 
 
-def test_lost_commits_stop_it(folder: Folder, editor: KeptEditor) -> None:
-    editor.offer_many("t", 0, [0])
+def test_lost_commits_stop_it(folder: Folder, data: OpenFolder) -> None:
+    offer(data, 0)
     CellStore.open(folder.store_path, wait_s=PATIENCE_S).close()
     RealDisk().remove(f"{folder.store_path}/end")
     with pytest.raises(DataLoss, match="cannot be excluded"):
-        editor.offer_many("t", 0, [1])
+        offer(data, 1)
     with pytest.raises(DataLoss):
-        editor.offer_many("t", 0, [1])
+        offer(data, 1)
 
 
-def test_threads_share_it_beside_a_node_and_without(folder: Folder, editor: KeptEditor) -> None:
+def test_threads_share_it_beside_a_node_and_without(folder: Folder, data: OpenFolder) -> None:
     def write(name: str) -> None:
         for number in range(5):
-            offsets.append(editor.offer_many("t", 0, [f"{name}{number}"])[0])
+            offsets.append(offer(data, f"{name}{number}")[0])
 
     offsets: list[int] = []
     threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
@@ -185,27 +195,25 @@ def test_threads_share_it_beside_a_node_and_without(folder: Folder, editor: Kept
     assert len(set(values_in(folder))) == 20
 
 
-def test_a_forked_child_writes_with_an_editor_of_its_own(
-    folder: Folder, editor: KeptEditor
-) -> None:
-    editor.offer_many("t", 0, ["parent"])
+def test_a_forked_child_writes_with_an_editor_of_its_own(folder: Folder, data: OpenFolder) -> None:
+    offer(data, "parent")
     child = os.fork()
     if not child:
         code = 1
         try:
-            editor.offer_many("t", 0, ["child"])
-            editor.close()
+            offer(data, "child")
+            data.close()
             code = 0
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    assert editor.offer_many("t", 0, ["after"]) == range(2, 3)
+    assert offer(data, "after") == range(2, 3)
     assert values_in(folder) == ["parent", "child", "after"]
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("count", [2, 8])
-def test_processes_append_to_one_queue(folder: Folder, editor: KeptEditor, count: int) -> None:
+def test_processes_append_to_one_queue(folder: Folder, data: OpenFolder, count: int) -> None:
     each = 48 // count
     writers = []
     for number in range(count):
@@ -213,7 +221,7 @@ def test_processes_append_to_one_queue(folder: Folder, editor: KeptEditor, count
         writers.append(
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         )
-    own = [editor.offer_many("t", 0, [f"own {number}"])[0] for number in range(each)]
+    own = [offer(data, f"own {number}")[0] for number in range(each)]
     outs = [writer.communicate("go\n", PATIENCE_S)[0] for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * count
     offsets = [int(line) for out in outs for line in out.split()] + own
