@@ -24,7 +24,13 @@ from datalattice.client.control import NO_KEY, ControlClient
 from datalattice.client.edits import AnswerLost, Change, Editor, EditTurn, NodeEditor
 from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
 from datalattice.client.opendata import Wakes
-from datalattice.client.opening import LOCK_WAIT_S, check_writable, open_reader, whole
+from datalattice.client.opening import (
+    LOCK_WAIT_S,
+    check_writable,
+    chosen_wait_s,
+    open_reader,
+    whole,
+)
 from datalattice.client.runfile import connect
 from datalattice.cursors import Wake
 from datalattice.errors import (
