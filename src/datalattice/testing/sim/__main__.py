@@ -1,4 +1,4 @@
-"""`python -m datalattice.testing.sim`: run many seeds, or one to be read."""
+"""`python -m datalattice.testing.sim`: run many seeds, or replay one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks: what a hostile peer sends. Each yields bytes of the stream, well framed or not."""
+"""Attacks: functions that yield what a hostile peer sends, with valid frames or without."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DATA: Final = Keyword("data")
 VALUE: Final = Keyword("value")
 
 PEER: Final = Keyword("PEER")
-"""Behind a PING: tell me of changes."""
+"""Extra element of a PING that asks to be told of changes."""
 
 _BLOB_TAG: Final = b"\x31"
 _VECTOR_TAG: Final = b"\x80"
@@ -54,10 +54,10 @@ _REF_TAG: Final = b"\x20"
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What a hostile peer knows: its key, its victims, what it has heard.
+    """What a hostile peer knows: its key, its victims, and the messages it has heard.
 
-    known:    cells that it answers with when it is asked for them.
-    branches: histories of its own slots, by section, that it has signed.
+    known:    cells that it serves.
+    branches: histories of its own slots that it has signed, by section.
     """
 
     keys: KeyPair
@@ -67,11 +67,11 @@ class Knowledge:
     branches: dict[str, list[Signed]] = field(default_factory=dict)
 
     def hello(self, id: int) -> bytes:
-        """Return a greeting that makes it a peer that is told of changes."""
+        """Return a greeting after which nodes tell the peer of changes."""
         return encode_ping(id, PEER)
 
     def lie(self, id: Value, dice: Dice) -> bytes:
-        """Return an answer to the question for its root."""
+        """Return an answer to a query for its root."""
         if dice.chance(0.5):
             return encode_result(Result(id, None))
         return encode_message(_wrapped(Vector.of([dice.bytes(200)])))
@@ -88,15 +88,17 @@ def _wrapped(value: Value) -> Index:
 
 
 def forge(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
-    """Announce data of others, signed by nobody, by the attacker, or by an old signature."""
+    """Announce data of others, unsigned, signed by the attacker, or with an old signature."""
     victim = dice.pick(knowledge.victims)
     owner = victim.keys.public_key
     topics = Map.of([("t", Vector.of([dice.below(10**6)]))])
     info = Map.of([(TIMESTAMP, EPOCH_MS + 10**12), (Keyword("type"), "forged")])
     value = dice.pick((topics, info))
     signature = dice.bytes(SIGNATURE_BYTES)
-    if victim.signatures and dice.chance(0.5):
-        signature = list(victim.signatures)[-1 - dice.below(min(5, len(victim.signatures)))]
+    if victim.keys.signatures and dice.chance(0.5):
+        signature = list(victim.keys.signatures)[
+            -1 - dice.below(min(5, len(victim.keys.signatures)))
+        ]
     entry: Value = dice.pick(
         (Signed(owner, signature, value), Signed.sign(knowledge.keys, value), value)
     )
@@ -126,7 +128,7 @@ def intrude(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 
 
 def ask_for_private_cells(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
-    """Ask for `:local`, by its path and by the hashes of its cells, as if they had leaked."""
+    """Request `:local` by its path, and by the hashes of its cells as if these had leaked."""
     victim = dice.pick(knowledge.victims)
     yield encode_frame(encode_query(1, (LOCAL_KEY,)))
     yield encode_frame(encode_query(2, (LOCAL_KEY, victim.keys.public_key)))
@@ -139,14 +141,14 @@ def ask_for_private_cells(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 
 
 def replay(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
-    """Say again what others have said."""
+    """Send again what others have sent."""
     for _ in range(dice.between(1, 8)):
         if knowledge.captured:
             yield encode_frame(dice.pick(list(knowledge.captured)))
 
 
 def tamper(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
-    """Say what others have said, with a byte changed, or cut."""
+    """Send what others have sent, with one bit changed, and cut."""
     for _ in range(dice.between(1, 4)):
         if knowledge.captured:
             data = bytearray(dice.pick(list(knowledge.captured)))
@@ -155,7 +157,7 @@ def tamper(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 
 
 def withhold(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
-    """Announce a root that exists nowhere, or some of whose cells do not."""
+    """Announce a root that does not exist, or some of whose cells do not."""
     if dice.chance(0.5):
         top = Index.of([(DATA, Vector.of([dice.bytes(200), dice.bytes(200)]))])
         yield encode_frame(encode_announcement((), top, []))
@@ -170,7 +172,7 @@ def never_end(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 
 
 def _incomplete(dice: Dice, leaves: int) -> bytes:
-    """Return the frame of a root whose inner cells are there and whose leaves are not."""
+    """Return the frame of a root with its inner cells and without its leaves."""
     blobs = [dice.bytes(160) for _ in range(leaves)]
     root = Index.of([(DATA, Index.of([(value_hash(blob), blob) for blob in blobs]))])
     lost = {value_hash(blob) for blob in blobs}
@@ -179,7 +181,7 @@ def _incomplete(dice: Dice, leaves: int) -> bytes:
 
 
 def bomb(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
-    """Send little that stands for very much."""
+    """Send few bytes that stand for a huge value."""
     kind = dice.below(6)
     if kind == 0:  # nested beyond any stack
         yield encode_frame(b"\x80\x01" * dice.pick((100, 5_000, 200_000)) + b"\x00")
@@ -235,7 +237,7 @@ def dribble(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     """Begin a frame that never ends, or one that is too long to begin with."""
     length = dice.pick((MESSAGE_BYTES_MAX - 1, MESSAGE_BYTES_MAX + 1, 2**34))
     yield encode_length(length) + bytes(100)
-    for _ in range(1 if length < MESSAGE_BYTES_MAX else 6):  # more than any frame may be
+    for _ in range(1 if length < MESSAGE_BYTES_MAX else 6):  # longer than any frame may be
         yield bytes(250_000)
 
 

@@ -22,12 +22,12 @@ from datalattice.testing.sim.simulation import SimOutcome, Simulation, standard_
 NODES_MIN: Final = 3
 NODES_MAX: Final = 7
 TWICE_EVERY: Final = 50
-"""One seed in so many is run a second time: its trace must be the same."""
+"""One seed in so many runs twice: both traces must be equal."""
 
 LATTICE_KIND: Final = "lattice"
 
 OTHER_KINDS: Final[Mapping[str, Callable[[], ReplicaKind]]] = {"counters": counters_kind}
-"""What nodes may host beside the lattice, or in its place."""
+"""Kinds that nodes may host beside the lattice, or alone."""
 
 KINDS: Final = (LATTICE_KIND, *OTHER_KINDS)
 
@@ -39,14 +39,12 @@ TRACE_LINES: Final = 60
 
 
 def scenario(seed: int, keep: int = 0, kinds: Sequence[str] = (LATTICE_KIND,)) -> Simulation:
-    """Return the cluster that a seed stands for.
+    """Return the cluster of a seed, whose nodes host these kinds of replicas.
 
-    kinds: what each of its nodes hosts.
-
-    Half of them have hostile peers: a third of all, or all but one of each node's peers. One in
-    four keeps its faults to the end (safety), the others must converge (liveness). One in four has
-    a peer with the habits of the reference node. One in five has a node of which a copy runs beside
-    it, three in ten have nodes that limit what strangers may have on them.
+    Half of the seeds have hostile peers: a third of all, or all but one of each node's peers. One
+    in four keeps its faults to the end (safety), the others must converge (liveness). One in four
+    has a peer with the habits of the reference node, one in five a copied node, and three in ten
+    limit what strangers may store.
     """
     dice = Dice(seed, "scenario")
     size = dice.between(NODES_MIN, NODES_MAX)
@@ -66,7 +64,7 @@ def scenario(seed: int, keep: int = 0, kinds: Sequence[str] = (LATTICE_KIND,)) -
         size - hostile,
         faults,
         kinds=made,
-        # These speak to lattices alone.
+        # Hostile and reference peers speak the lattice protocol only.
         hostile=hostile if has_lattice else 0,
         references=references if has_lattice else 0,
         settle=settle,
@@ -77,7 +75,7 @@ def scenario(seed: int, keep: int = 0, kinds: Sequence[str] = (LATTICE_KIND,)) -
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a seed, as it goes from one process to another."""
+    """The result of a seed, as it is sent between processes."""
 
     seed: int
     events: int
@@ -96,7 +94,7 @@ def judge(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> Verdict:
 
 
 def judge_all(seeds: range, jobs: int, kinds: Sequence[str]) -> Iterator[Verdict]:
-    """Run seeds over so many processes; yield their verdicts as they come."""
+    """Run seeds in several processes; yield verdicts as they come."""
     judge_one = partial(judge, kinds=kinds)
     if jobs == 1:
         yield from map(judge_one, seeds)
@@ -106,17 +104,16 @@ def judge_all(seeds: range, jobs: int, kinds: Sequence[str]) -> Iterator[Verdict
 
 
 def replay(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> SimOutcome:
-    """Run a seed and keep the last of its events to be read."""
+    """Run a seed and keep its last events."""
     return scenario(seed, keep=TRACE_LINES, kinds=kinds).run()
 
 
 def run_campaign(
     seeds: range, jobs: int, out: TextIO, command: str, kinds: Sequence[str] = (LATTICE_KIND,)
 ) -> int:
-    """Run seeds, tell how it goes, and return how many of them failed.
+    """Run seeds, report the progress, and return how many failed.
 
-    command: replays a seed when the seed is put behind it.
-    kinds:   what the nodes host.
+    command: the command that replays a seed, without the seed.
     """
     compiled = not (sys.modules[Cell.__module__].__file__ or "").endswith(".py")
     out.write(

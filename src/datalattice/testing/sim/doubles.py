@@ -1,4 +1,4 @@
-"""Doubles: an old copy of a disk that is put back, and a copy that runs beside the original."""
+"""Doubles: a disk replaced by its old copy, and a copied node that runs beside the original."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from datalattice.testing.disk import SimDisk
 from datalattice.testing.sim.node import SimNode, SimWorld
 
 RESTORES_MAX: Final = 2
-"""Times that a disk is put back: each leaves a branch behind, and nodes keep four of a slot."""
+"""Most restores: each leaves a branch behind, and nodes keep evidence of four in a slot."""
 
 
 class Doubles:
-    """What operators do with backups of one node of a simulation, which of them the dice say.
+    """Restores and clones of one node, which the dice choose.
 
-    end: ends a node and brings it back later.
+    end: ends a node and starts it again later.
     """
 
     def __init__(
@@ -32,18 +32,18 @@ class Doubles:
         self._end = end
         self._original = dice.pick(nodes)
         self.owners: set[bytes] = set()
-        """Owners who may have two histories: a copy of their disk came back, or ran."""
+        """Owners who may have two histories, because a copy of their disk was used."""
         self._backup: SimDisk | None = None
         self._restores = 0
 
     def back_up(self) -> None:
-        """Copy the disk as it is, unless the node is down."""
+        """Copy the disk, unless the node is down."""
         if self._original.is_up:
             self._backup = _copy_of(self._original.disk)
             self._world.timeline.record(self._original.name, "is backed up")
 
     def restore(self) -> None:
-        """Put the backup in the place of the disk: what was written since is gone."""
+        """Replace the disk by its backup: later writes are lost."""
         if self._backup is None or self._restores == RESTORES_MAX:
             return
         self._restores += 1

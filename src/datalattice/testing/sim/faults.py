@@ -9,21 +9,20 @@ from datalattice.testing.dice import Dice
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong. Nothing by default, but that frames take `delay_min_ms` to `delay_ms`.
+    """What goes wrong. By default nothing; frames take `delay_min_ms` to `delay_ms`.
 
     loss, repeat, reorder: chances that a frame is lost, arrives twice, overtakes others.
     split:       chance that a frame arrives in two pieces, cut at any byte.
     resets:      connections that are torn, often inside a frame.
     partitions:  times that frames between some nodes stall or are lost, in one or both directions.
-    crashes:     processes that end, one in two with a power failure; two in three of them end at
-                 the very moment of a write or sync.
-    disk_errors: writes and syncs that are refused: the disk is full, or broken.
-    pauses:      processes that stand still for a while.
-    jumps:       wall clocks that are set anew, by up to an hour; skew_ms is how far they are off at
-                 the beginning.
-    restores:    times that an old copy of its disk is put back under one of the nodes.
-    exclusions:  times that the others exclude a node for a while, each on its own; one node is not
-                 admitted to begin with. Only replicas for members take notice.
+    crashes:     processes that end, half of them with a power failure; two in three end in the
+                 middle of a write or sync.
+    disk_errors: writes and syncs that fail: the disk is full or broken.
+    pauses:      processes that stop for a while.
+    jumps:       wall clocks that are set, by up to an hour; `skew_ms` is their first error.
+    restores:    times that a node's disk is replaced by an old copy.
+    exclusions:  times that the others exclude a node for a while, each at its own time; one node is
+                 not admitted at first. Only replicas for members take notice.
     """
 
     loss: float = 0.0
@@ -44,9 +43,9 @@ class Faults:
 
     @classmethod
     def drawn(cls, dice: Dice) -> Faults:
-        """Return faults as the dice fall: each kind is there or not, so that each is met alone too.
+        """Return random faults, each kind with a chance to be absent.
 
-        All kinds at once would hide much: a node that is always down meets nothing else.
+        All kinds at once would hide much: a node that is always down meets no other fault.
         """
 
         def some(value: float) -> float:

@@ -1,8 +1,8 @@
-"""Hostile: peers that speak bytes and mean harm. What each does is drawn; all of it is scripted.
+"""Hostile peers: they attack nodes with bytes. Their attacks and answers are drawn and scripted.
 
-A hostile peer greets like a node, so that it is told of changes and asked for parts. From time to
-time it makes an attack (see `attacks`), and it answers requests in its own way: not at all, late,
-with nothing, with wrong cells, with nonsense.
+A hostile peer greets like a node, so that nodes tell it of changes and request cells from it. From
+time to time it makes an attack (see `attacks`, `poison`). It answers requests in its own manner:
+not at all, late, with nothing, with wrong cells, or with nonsense.
 """
 
 from __future__ import annotations
@@ -16,27 +16,25 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, LimitExceeded
 from datalattice.testing.dice import Dice
 from datalattice.testing.sim.attacks import ATTACKS, Knowledge
-from datalattice.testing.sim.network import HostName, SimNetwork
+from datalattice.testing.sim.network import ScriptedPeer, SimNetwork
 from datalattice.testing.sim.node import SimNode
 from datalattice.testing.sim.poison import POISON
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.wire import (
     DataRequest,
     ErrorCode,
-    FrameBuffer,
     Ping,
     Query,
     Result,
     decode_payload,
     encode_failure,
-    encode_frame,
     encode_query,
     encode_result,
     encode_supply,
 )
 
 CAPTURED_MAX: Final = 24
-"""Messages that a hostile peer remembers, to say them again."""
+"""Messages that a hostile peer remembers to send them again."""
 
 LATE_MS: Final = 7_000
 """A late answer comes after the request has timed out."""
@@ -44,8 +42,8 @@ LATE_MS: Final = 7_000
 STREAM_BYTES_MAX: Final = 2_000_000
 
 
-class HostilePeer:
-    """One of them. It is an `End` of the network."""
+class HostilePeer(ScriptedPeer):
+    """A peer that attacks."""
 
     def __init__(
         self,
@@ -55,12 +53,8 @@ class HostilePeer:
         victims: Sequence[SimNode],
         dice: Dice,
     ) -> None:
-        self.name: Final = name
-        self.idle_until_ms: Final = 0
-        self._timeline = timeline
-        self._network = network
+        super().__init__(name, timeline, network, STREAM_BYTES_MAX)
         self._dice = dice
-        self._links: dict[str, FrameBuffer] = {}
         self._knowledge = Knowledge(KeyPair(dice.bytes(32)), victims, deque(maxlen=CAPTURED_MAX))
         self._arms = [dice.pick(ATTACKS), dice.pick(ATTACKS), dice.pick(POISON)]
         self._manner = dice.pick(MANNERS)
@@ -68,14 +62,14 @@ class HostilePeer:
         self._id = 0
 
     def begin(self) -> None:
-        """Set out."""
+        """Begin to attack."""
         arms = ", ".join(arm.__name__ for arm in self._arms)
         self._timeline.record(self.name, f"will {arms}; asked: {self._manner.__name__}")
         self._act()
 
     def _act(self) -> None:
-        if self._links:
-            connection = self._dice.pick(list(self._links))
+        if self._buffers:
+            connection = self._dice.pick(list(self._buffers))
             arm = self._dice.pick(self._arms)
             self._timeline.record(self.name, f"does {arm.__name__} on {connection}")
             for data in arm(self._knowledge, self._dice):
@@ -87,46 +81,27 @@ class HostilePeer:
 
     def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
         """Greet like a node."""
-        self._links[connection] = FrameBuffer(STREAM_BYTES_MAX)
+        super().opened(connection, peer, outbound=outbound)
         self._id += 1
-        self._send(connection, self._knowledge.hello(self._id))
-        self._send(connection, encode_query(self._id, ()))
+        self.send(connection, self._knowledge.hello(self._id))
+        self.send(connection, encode_query(self._id, ()))
 
-    def arrived(self, connection: str, name: HostName, data: bytes) -> None:
-        """Listen, and answer in its own way."""
-        buffer = self._links.get(connection)
-        if buffer is None:
-            return
-        buffer.feed(data)
-        while (payload := buffer.next_payload()) is not None:
-            self._timeline.record(self.name, f"hears {connection}", payload)
-            self._knowledge.captured.append(payload)
-            self._answer(connection, payload)
-
-    def written(self, connection: str, name: HostName) -> None:
-        """Do nothing: it does not wait for anybody."""
-
-    def ended(self, connection: str) -> None:
-        """Forget a connection."""
-        self._links.pop(connection, None)
-
-    def _send(self, connection: str, payload: bytes) -> None:
-        self._network.send(connection, self.name, encode_frame(payload))
-
-    def _answer(self, connection: str, payload: bytes) -> None:
+    def heard(self, connection: str, payload: bytes) -> None:
+        """Remember a message, and answer in the peer's own manner."""
+        self._knowledge.captured.append(payload)
         try:
             message, _ = decode_payload(payload)
         except (BadFormat, LimitExceeded):
             return
         if isinstance(message, Ping):
-            self._send(connection, encode_result(Result(message.id, "PONG")))
+            self.send(connection, encode_result(Result(message.id, "PONG")))
         elif isinstance(message, Query) and self._dice.chance(0.5):
-            self._send(connection, self._knowledge.lie(message.id, self._dice))
+            self.send(connection, self._knowledge.lie(message.id, self._dice))
         elif isinstance(message, DataRequest):
             answer = self._manner(message, self._knowledge, self._dice)
             if answer is not None:
                 delay_ms = LATE_MS if self._manner is late else 0
-                self._timeline.after(delay_ms, partial(self._send, connection, answer))
+                self._timeline.after(delay_ms, partial(self.send, connection, answer))
 
 
 Manner = Callable[[DataRequest, Knowledge, Dice], "bytes | None"]
@@ -138,12 +113,12 @@ def silent(_request: DataRequest, _knowledge: Knowledge, _dice: Dice) -> bytes |
 
 
 def empty(request: DataRequest, _knowledge: Knowledge, _dice: Dice) -> bytes | None:
-    """Answer that none of it is here."""
+    """Answer that it has none of the cells."""
     return encode_supply(request.id, [(hash, None) for hash in request.hashes])
 
 
 def late(request: DataRequest, knowledge: Knowledge, dice: Dice) -> bytes | None:
-    """Answer nothing useful, and that too late."""
+    """Answer like `empty`, and too late."""
     return empty(request, knowledge, dice)
 
 
@@ -154,7 +129,7 @@ def wrong(request: DataRequest, _knowledge: Knowledge, dice: Dice) -> bytes | No
 
 
 def nonsense(request: DataRequest, _knowledge: Knowledge, dice: Dice) -> bytes | None:
-    """Answer with something that is no answer to the question."""
+    """Answer with something that does not fit the request."""
     kind = dice.below(4)
     if kind == 0:
         return encode_failure(request.id, ErrorCode.MISSING, "no")
@@ -166,7 +141,7 @@ def nonsense(request: DataRequest, _knowledge: Knowledge, dice: Dice) -> bytes |
 
 
 def serve(request: DataRequest, knowledge: Knowledge, _dice: Dice) -> bytes | None:
-    """Answer with what is asked for, as a relay does that stores anything."""
+    """Answer with the requested cells, like a relay that stores anything."""
     return encode_supply(request.id, [(name, knowledge.known.get(name)) for name in request.hashes])
 
 

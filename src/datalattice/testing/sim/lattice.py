@@ -1,4 +1,4 @@
-"""Lattice: the lattice as a kind of replica of a simulation, over a store on the node's disk."""
+"""Lattice: the lattice as a kind of replica of a simulation, in a store on the node's disk."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ from datalattice.testing.sim.node import (
 FOLDER: Final = "store"
 SEGMENT_BYTES: Final = 65_536
 RECENT_ENTRIES: Final = 400
-"""Small, so that every part of the store's work comes up in a short run."""
+"""Small, so that a short run uses every part of the store."""
 
 EVIDENCE_LIMITS: Final = EvidenceLimits(
     records_per_slot=4, bytes_per_owner=60_000, records=24, bytes=240_000
 )
-"""Small, so that who equivocates meets them."""
+"""Small, so that equivocating peers reach them."""
 
 OWNER_BYTES: Final = 24_000
 STRANGERS_BYTES: Final = 60_000
-"""What each stranger may have, and all of them, where hosting is limited: any bomb has less."""
+"""Quotas of one stranger and of all where hosting is limited. Bombs are smaller."""
 
 WORK: Final = WORK_LIMITS._replace(start=2_000)
 CHARGES: Final = CHARGE_LIMITS._replace(per_s=62_500, credit=10_000, wanted_credit=60_000)
-"""A quarter of what a merge may cost in the product: whoever wants to exceed it, does so sooner."""
+"""A quarter of the product's limits on the cost of merges, so that bombs exceed them sooner."""
 
 
 class MeteredLattice(KeyedLattice):
-    """A root whose merges are counted: `ticks` is what all of them together have paid."""
+    """A root that sums the cost of its merges in `ticks`."""
 
     def __init__(self, lattice: KeyedLattice) -> None:
         super().__init__(lattice.children())
@@ -176,28 +176,25 @@ class LatticeHost(SimHost):
         return value_hash(self.promised(self.data.announced))
 
     def promised(self, root: Value) -> Value:
-        """Return what every honest node has of a root in the end."""
+        """Return the part of a root that every honest node has in the end."""
         owners = self.node.world.owners
         return root if self._takes_all else honest_part(self.lattice, root, owners)
 
     @property
     def _takes_all(self) -> bool:
-        """Whether strangers' slots become equal, too.
-
-        Where they have quotas each node hosts what it met first, and what costs too much to merge
-        with the one state of a slot may be cheap to merge with another.
-        """
+        # With quotas each node stores what came first; and a state that costs too much to merge
+        # into one slot may be cheap to merge into another node's.
         return not (self._shared.hosting or self.node.world.counts["too-costly"])
 
     @property
     def ticks(self) -> int:
-        """What merges of foreign data have paid since the node was opened."""
+        """Cost of merges of foreign data since the node was opened."""
         lattice = self.data.lattice
         return lattice.ticks if isinstance(lattice, MeteredLattice) else 0
 
     @property
     def amounts(self) -> Iterable[tuple[str, int, int]]:
-        """Bound values that wait for cells, bytes of cells above gaps, cells made by cutting."""
+        """Bound incomplete values, bytes of cells above gaps, and cells made by cutting."""
         replica = self.data
         yield "incomplete values", replica.intake.count, CLAIMS_MAX * max(1, self.peers_count)
         yield "staged bytes", replica.intake.gaps_bytes, STAGED_BYTES_MAX
@@ -221,12 +218,12 @@ class LatticeHost(SimHost):
         return value_hash(self.lattice.merge(own, self.acknowledged(name))) == value_hash(own)
 
     def is_durable(self, name: bytes) -> bool:
-        """Return whether the value that is announced is that of the store."""
+        """Return whether the store has the announced value."""
         data = self.data
         return name == data.announced_hash and data.store.root_hash() == value_hash(data.root)
 
     def told(self, payload: bytes) -> Collection[bytes] | None:
-        """Return the name of what is announced: all messages rest on it."""
+        """Return the name of the announced value, on which all messages rest."""
         return (self.data.announced_hash,)
 
 
@@ -268,7 +265,7 @@ def owned_slots(lattice: Lattice, value: Value, path: Path = ()) -> Iterator[tup
 
 
 def honest_part(lattice: Lattice, value: Value, owners: Collection[Value]) -> Value:
-    """Return a root with the slots of these owners alone, and with all that nobody signs."""
+    """Return a root with the slots of these owners only, and all unsigned data."""
     if isinstance(lattice, OwnerLattice) and isinstance(value, Map):
         kept = Map.of([(owner, entry) for owner, entry in value.items() if owner in owners])
         return kept if len(kept) else None
@@ -284,7 +281,7 @@ def honest_part(lattice: Lattice, value: Value, owners: Collection[Value]) -> Va
 
 
 def contains(lattice: Lattice, path: Path, slot: Value, entry: Value) -> bool:
-    """Return whether an owner's slot has all that another state of it has, log records included."""
+    """Return whether a slot has all that another state of it has, log records included."""
     below = lattice.path(*path)
     if below is None or slot is None:
         return False

@@ -1,7 +1,6 @@
-"""Lattice checkers: what holds for lattices beyond what holds for any replica.
+"""Lattice checkers: rules for lattices beyond those for any replica.
 
-Who signed what, which cells go with a root, what stays at home, and where a second history of an
-owner is found.
+They check signatures, completeness of roots, the privacy of `:local`, and evidence of forks.
 """
 
 from __future__ import annotations
@@ -34,11 +33,10 @@ LOCAL_MARK = b"datalattice-sim-private"
 
 
 class ForkedDurability(Durability):
-    """What was acknowledged is never lost, though an owner may have two histories.
+    """Acknowledged data is never lost, though an owner may have two histories.
 
-    A value is contained in another one when merging it in changes nothing: that holds in every
-    lattice, so nothing need be known of the data. What a restored or copied node acknowledged may
-    be kept as evidence instead.
+    A value contains another one if merging that in changes nothing, in every lattice. Data that a
+    restored or copied node acknowledged may be kept as evidence instead.
     """
 
     rule = "durability"
@@ -50,11 +48,11 @@ class ForkedDurability(Durability):
         self._witnessed: list[Value] = []  # slots of restored nodes that others had, as roots
 
     def on_begin(self, nodes: Sequence[LatticeHost]) -> None:
-        """Know where evidence may be."""
+        """Remember the nodes, which may keep evidence."""
         self._nodes = nodes
 
     def on_restore(self, node: LatticeHost, nodes: Sequence[LatticeHost]) -> None:
-        """Expect of what it acknowledged what others have seen; the rest was on its disk alone."""
+        """Expect what others have of its data; the rest was on its disk only."""
         super().on_restore(node, nodes)
         owner = node.keys.public_key
         self._doubled.add(owner)
@@ -68,7 +66,7 @@ class ForkedDurability(Durability):
         self._doubled.add(node.keys.public_key)
 
     def at_end(self, nodes: Sequence[LatticeHost], *, settled: bool) -> None:
-        """Look for what was acknowledged, and for what others had of a restored node."""
+        """Look for acknowledged data, and for what others had of a restored node."""
         super().at_end(nodes, settled=settled)
         for node in nodes if settled else ():
             own = node.data.cursor.get()
@@ -77,16 +75,16 @@ class ForkedDurability(Durability):
                     self.fail(f"{node.name} does not have what others had of a restored node")
 
     def covers(self, node: LatticeHost, name: bytes, writer: str) -> bool:
-        """Return whether a node has what another one acknowledged, or evidence of it."""
+        """Return whether a node has data that another one acknowledged, or evidence of it."""
         known = node.acknowledged(name)
         if node.name != writer:
             known = node.promised(_public(known, node.lattice))
         return self._holds(node, node.data.cursor.get(), known)
 
     def _holds(self, node: LatticeHost, value: Value, known: Value) -> bool:
-        """Return whether a root has what another one has, slots with two histories in evidence."""
+        """Return whether a root contains another, or evidence of slots with two histories."""
         lattice = node.lattice
-        # A join of two logs looks as if it had both, so slots with two histories come first.
+        # A join of two logs seems to contain both, so slots with two histories are compared first.
         for path, entry in list(owned_slots(lattice, known)) if self._doubled else ():
             if path[-1] not in self._doubled or path[0] == LOCAL_KEY:
                 continue
@@ -97,7 +95,7 @@ class ForkedDurability(Durability):
         return same(lattice.merge(value, known), value)
 
     def _is_evident(self, path: tuple[Value, ...], entry: Value) -> bool:
-        """Return whether a node keeps evidence of a branch that has what a slot had."""
+        """Return whether a node keeps evidence of a branch that contains a slot's state."""
         return any(
             same(Vector.of(record.path), Vector.of(path))
             and contains(node.lattice, path, record.loser, entry)
@@ -112,10 +110,9 @@ def _public(value: Value, lattice: Lattice) -> Value:
 
 
 class Authority(SimChecker):
-    """Nothing in an honest root stands under an owner who did not sign it.
+    """Every owner's entry in an honest root is signed by that owner.
 
-    For the owners that the simulation runs it is known what they signed, so a signature check that
-    is wrong itself does not pass either.
+    The simulation knows all signatures of its own owners, so a wrong signature check is noticed.
     """
 
     def __init__(self) -> None:
@@ -123,7 +120,7 @@ class Authority(SimChecker):
         self._good: set[bytes] = set()
 
     def on_begin(self, nodes: Sequence[LatticeHost]) -> None:
-        """Know whom to expect."""
+        """Remember the signatures of honest owners."""
         self._signed = {node.keys.public_key: node.keys.signatures for node in nodes}
 
     def on_commit(self, node: LatticeHost) -> None:
@@ -151,15 +148,15 @@ class Completeness(SimChecker):
         self._served: dict[str, set[bytes]] = {}
 
     def on_open(self, node: LatticeHost) -> None:
-        """Believe nothing of what was served before a crash."""
+        """Begin anew: a crash may have lost cells."""
         self._served[node.name] = set()
         self.on_commit(node)
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Ask for every cell that was not asked for before."""
+        """Request every cell that was not served before."""
         served = self._served[node.name]
         top = node.data.views.top("checker").parts
-        # The announced value may be asked for by its hash even where it has no cell of its own.
+        # Peers may request the announced value by its hash, also if it is embedded.
         names = [part.hash for part in top] or [node.data.announced_hash]
         while names:
             names = [name for name in dict.fromkeys(names) if name not in served]
@@ -174,9 +171,9 @@ class Completeness(SimChecker):
 
 
 class LocalStays(SimChecker):
-    """No message carries anything of `:local`, and nobody is given its cells by their hashes.
+    """No message contains anything of `:local`, and no cell of it is served by its hash.
 
-    That holds for all that `:local` ever had, in any process of a node.
+    This holds for all that `:local` ever had, in any process of a node.
     """
 
     def __init__(self) -> None:
@@ -184,13 +181,13 @@ class LocalStays(SimChecker):
         self._held: dict[str, dict[bytes, bytes]] = {}  # by node: all that it ever had, by hash
 
     def on_open(self, node: LatticeHost) -> None:
-        """Ask a new process for what the earlier ones had."""
+        """Request from a new process what the earlier ones had."""
         self._asked.pop(node.name, None)
         self._expect_none(node, list(self._held.setdefault(node.name, {})))
         self.on_commit(node)
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Ask for the cells of a new `:local`, as who has learnt their hashes would."""
+        """Request the cells of a new `:local`, as a peer that knows their hashes could."""
         slot = local_slot(node.data.root, node.keys.public_key)
         if slot is self._asked.get(node.name):
             return
@@ -207,7 +204,7 @@ class LocalStays(SimChecker):
         self._expect_none(node, fresh)
 
     def at_end(self, nodes: Sequence[LatticeHost], *, settled: bool) -> None:
-        """Ask once more for all that `:local` ever had."""
+        """Request once more all that `:local` ever had."""
         for node in nodes:
             self._expect_none(node, list(self._held[node.name]))
 

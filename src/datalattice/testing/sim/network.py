@@ -1,12 +1,11 @@
-"""Simulated network: connections between the ends of a simulation, as streams of bytes.
+"""Network: the simulated connections between nodes and peers, as streams of bytes.
 
 A connection carries a stream in each direction for each replica that its ends have in common, and
-what is sent names the replica that it is for. It is one piece, arrives in order within its stream
-like on TCP, possibly cut in two at any byte or together with the next. Beyond what TCP does, whole
-pieces may be lost, repeated or overtaken: a protocol that lives with that lives with relays and
-lost buffers, too.
+every piece names its replica. A piece is one frame. Pieces arrive in order within their stream, as
+with TCP, possibly cut in two at any byte or joined with the next. Beyond TCP, pieces may be lost,
+repeated or overtaken: a protocol that survives that survives relays and lost buffers, too.
 
-The two ends of a connection learn of its end each at a time of its own.
+The two ends of a connection learn of its end at different times.
 """
 
 from __future__ import annotations
@@ -20,18 +19,19 @@ from typing import Final, Protocol
 from datalattice.testing.dice import Dice
 from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.timeline import Timeline
+from datalattice.wire import FrameBuffer, encode_frame
 
 NOTICE_MS_MAX: Final = 300
-"""Longest time until an end notices that its connection is torn."""
+"""Longest time until an end notices a torn connection."""
 
 HostName = tuple[str, bytes]
-"""The protocol and the store id of a replica: under these its peers find it on a node."""
+"""Protocol and store id of a replica, under which peers find it on a node."""
 
 LATTICE: Final[HostName] = ("lattice", b"")
-"""The lattice of a node: whom a plain connection speaks to."""
+"""The lattice of a node, which plain connections speak to."""
 
 _FIRST: Final = -1
-"""The due time of the rest of a piece: before all others."""
+"""Due time of the rest of a cut piece: before all others."""
 
 
 class End(Protocol):
@@ -39,24 +39,24 @@ class End(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name in the simulation."""
         ...
 
     @property
     def idle_until_ms(self) -> int:
-        """Until when it takes nothing in."""
+        """Time until which it receives nothing."""
         ...
 
     def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
-        """Take up a connection."""
+        """Begin to speak on a connection."""
         ...
 
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
-        """Take in bytes of a stream."""
+        """Receive bytes of a stream."""
         ...
 
     def written(self, connection: str, name: HostName) -> None:
-        """Note that one piece of a stream has left."""
+        """Note that one sent piece of a stream has left."""
         ...
 
     def ended(self, connection: str) -> None:
@@ -68,7 +68,7 @@ class End(Protocol):
 class _Stream:
     """One direction of a connection, for one replica.
 
-    pieces: a heap of (due, order, bytes, whether it counts).
+    pieces: a heap of (due, order, bytes, whether its arrival counts as written).
     """
 
     connection: _Connection
@@ -82,7 +82,7 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Connection:
-    """A connection. `knowing`: the ends that take it for open. `streams`: by their sources."""
+    """A connection. `knowing`: ends that take it for open. `streams`: by source and replica."""
 
     id: str
     dialler: str
@@ -97,7 +97,7 @@ class _Connection:
         return self.acceptor if name == self.dialler else self.dialler
 
     def stream(self, source: str, name: HostName) -> _Stream:
-        """Return a stream; it begins when it is used first."""
+        """Return a stream; the first use makes it."""
         made = self.streams[source].get(name)
         if made is None:
             made = _Stream(self, source, self.other(source), name, last_due_ms=self.opened_ms)
@@ -118,16 +118,16 @@ class SimNetwork:
         self._dice = dice
         self._ends: dict[str, End] = {}
         self._connections: dict[str, _Connection] = {}
-        self._blocked: dict[tuple[str, str], tuple[int, bool]] = {}  # until when, whether it loses
+        self._blocked: dict[tuple[str, str], tuple[int, bool]] = {}  # until when; lossy
         self._order = 0
         self.faults: Faults = NO_FAULTS
         self.frames = 0
         self.sent_bytes = 0
         self.on_gone: Callable[[str, str], None] = lambda _dialler, _acceptor: None
-        """Called when both ends know that a connection is gone."""
+        """Called once both ends know that a connection is gone."""
 
     def add(self, end: End) -> None:
-        """Make an end reachable."""
+        """Add an end."""
         self._ends[end.name] = end
 
     def dial(self, dialler: str, acceptor: str) -> bool:
@@ -150,11 +150,11 @@ class SimNetwork:
         return True
 
     def open_ids(self) -> list[str]:
-        """Return the connections that flow."""
+        """Return the open connections."""
         return [id for id, connection in self._connections.items() if connection.flows]
 
     def block(self, pairs: list[tuple[str, str]], until_ms: int, *, lossy: bool) -> None:
-        """Let nothing through in these directions for a while: it stalls, or it is lost."""
+        """Stall or lose everything in these directions for a while."""
         for pair in pairs:
             self._blocked[pair] = (until_ms, lossy)
 
@@ -166,7 +166,7 @@ class SimNetwork:
     # --- bytes --------------------------------------------------------------------------------
 
     def send(self, id: str, source: str, data: bytes, name: HostName = LATTICE) -> None:
-        """Have a piece travel to the replica of this name at the other end."""
+        """Send a piece to the replica of this name at the other end."""
         connection = self._connections.get(id)
         if connection is None or not connection.flows or source not in connection.knowing:
             return
@@ -230,7 +230,7 @@ class SimNetwork:
     # --- the end of connections ---------------------------------------------------------------
 
     def tear(self, id: str) -> None:
-        """Break a connection, often inside a frame; its ends notice later."""
+        """Break a connection, often inside a frame; both ends notice later."""
         connection = self._connections.get(id)
         if connection is None or not connection.flows:
             return
@@ -258,7 +258,7 @@ class SimNetwork:
                 self._inform(connection, acceptor)
 
     def close(self, id: str, source: str) -> None:
-        """Close a connection from one end; what that end sent before still arrives."""
+        """Close a connection from one end; what it sent before still arrives."""
         connection = self._connections.get(id)
         if connection is None or source not in connection.knowing:
             return
@@ -270,7 +270,7 @@ class SimNetwork:
         self._timeline.at(last_due_ms + 1, partial(self._end, connection, target))
 
     def die(self, name: str) -> None:
-        """Take all connections of an end that is no more; the others notice later."""
+        """End all connections of an end that is gone; the others notice later."""
         for connection in list(self._connections.values()):
             if name not in connection.streams:
                 continue
@@ -300,3 +300,50 @@ class SimNetwork:
             self._ends[name].ended(connection.id)
         if not connection.knowing and self._connections.pop(connection.id, None) is not None:
             self.on_gone(connection.dialler, connection.acceptor)
+
+
+class ScriptedPeer:
+    """Base of ends that are no node: they answer frames by a script.
+
+    frame_bytes_max: longest frame that the peer reads.
+    """
+
+    idle_until_ms: Final = 0
+
+    def __init__(
+        self, name: str, timeline: Timeline, network: SimNetwork, frame_bytes_max: int
+    ) -> None:
+        self.name: Final = name
+        self._timeline = timeline
+        self._network = network
+        self._frame_bytes_max = frame_bytes_max
+        self._buffers: dict[str, FrameBuffer] = {}
+
+    def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
+        """Begin to speak on a connection."""
+        self._buffers[connection] = FrameBuffer(self._frame_bytes_max)
+
+    def arrived(self, connection: str, name: HostName, data: bytes) -> None:
+        """Receive bytes of a stream, and handle each frame."""
+        buffer = self._buffers.get(connection)
+        if buffer is None:
+            return
+        buffer.feed(data)
+        while (payload := buffer.next_payload()) is not None:
+            self._timeline.record(self.name, f"hears {connection}", payload)
+            self.heard(connection, payload)
+
+    def heard(self, connection: str, payload: bytes) -> None:
+        """Handle a frame; each peer has its own way."""
+        raise NotImplementedError
+
+    def written(self, connection: str, name: HostName) -> None:
+        """Do nothing: a scripted peer never waits until its frames have left."""
+
+    def ended(self, connection: str) -> None:
+        """Forget a connection."""
+        self._buffers.pop(connection, None)
+
+    def send(self, connection: str, payload: bytes) -> None:
+        """Send a payload in a frame."""
+        self._network.send(connection, self.name, encode_frame(payload))

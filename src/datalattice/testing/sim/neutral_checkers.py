@@ -18,40 +18,40 @@ TURNS_PER_LOOK = 7
 
 
 class Convergence(SimChecker):
-    """When faults have stopped, all nodes announce the same."""
+    """Once faults have stopped, all nodes announce the same."""
 
     def at_end(self, nodes: Sequence[SimHost], *, settled: bool) -> None:
-        """Compare what is announced."""
+        """Compare the announced states."""
         if settled and len({node.state for node in nodes}) > 1:
             told = ", ".join(f"{node.name} {node.state.hex()[:8]}" for node in nodes)
             self.fail(f"different states at the end: {told}")
 
 
 class Durability(SimChecker):
-    """What was acknowledged is there after every crash, and at the end on every node."""
+    """Acknowledged parts are there after every crash, and at the end on every node."""
 
     def __init__(self) -> None:
         self._acknowledged: dict[str, Collection[bytes]] = {}
 
     def covers(self, node: Any, name: bytes, writer: str) -> bool:
-        """Return whether a node has what a writer acknowledged."""
+        """Return whether a node has a part that a writer acknowledged."""
         return bool(node.covers(name))
 
     def on_restore(self, node: Any, nodes: Sequence[Any]) -> None:
-        """Expect nothing any more that was on its disk alone."""
+        """Forget what may have been on the lost disk only."""
         self._acknowledged.pop(node.name, None)
 
     def on_ack(self, node: Any, names: Collection[bytes]) -> None:
-        """Remember what was acknowledged last: what was so before must be contained in it."""
+        """Remember the acknowledged parts; they must cover the earlier ones."""
         self._check(node, node.name)
         self._acknowledged[node.name] = names
 
     def on_open(self, node: Any) -> None:
-        """Look for what this node acknowledged in what it has read from its disk."""
+        """Look for what this node acknowledged before it ended."""
         self._check(node, node.name)
 
     def at_end(self, nodes: Sequence[Any], *, settled: bool) -> None:
-        """Look for what every node acknowledged on every node."""
+        """Look on every node for what every node acknowledged."""
         for node in nodes:
             for writer in self._acknowledged if settled else (node.name,):
                 self._check(node, writer)
@@ -63,29 +63,29 @@ class Durability(SimChecker):
 
 
 class SentIsDurable(SimChecker):
-    """What a message says of the state here would be here after a power failure, too."""
+    """A message mentions only parts that would survive a power failure here."""
 
     def on_send(self, node: SimHost, peer: str, payload: bytes) -> None:
-        """Look for each part on the disk."""
+        """Look for each mentioned part on the disk."""
         for name in node.told(payload) or ():
             if not node.is_durable(name):
                 self.fail(f"{node.name} tells {peer} of {name.hex()[:8]} before it is durable")
 
 
 class AdmittedOnly(SimChecker):
-    """A peer that is not admitted is told nothing of what is here."""
+    """A peer that is not admitted receives nothing about the state here."""
 
     def on_send(self, node: SimHost, peer: str, payload: bytes) -> None:
-        """Look what goes to whom."""
+        """Check who receives a message about the state."""
         if not node.admits(peer) and node.told(payload) is not None:
             self.fail(f"{node.name} tells {peer} of its state and does not admit it")
 
 
 class BoundedMemory(SimChecker):
-    """What peers make a node hold stays under named bounds.
+    """What peers make a node hold stays within bounds.
 
-    Per peer: parts wanted, requests, frames not yet written, bytes of unfinished frames. Together:
-    what the replica keeps on behalf of peers.
+    For each peer: wanted parts, requests, unwritten frames, bytes of incomplete frames. For all:
+    the replica's `amounts`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class BoundedMemory(SimChecker):
         self._turns = 0
 
     def on_turn(self, node: SimHost) -> None:
-        """Measure, now and then."""
+        """Measure after some of the steps."""
         self._turns += 1
         if self._turns % TURNS_PER_LOOK:
             return
@@ -117,5 +117,5 @@ class BoundedMemory(SimChecker):
 
 
 def neutral_checkers() -> list[SimChecker]:
-    """Return new checkers of what holds for every kind of replica."""
+    """Return new checkers for any kind of replica."""
     return [Convergence(), Durability(), SentIsDurable(), AdmittedOnly(), BoundedMemory()]

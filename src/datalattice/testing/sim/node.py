@@ -169,7 +169,7 @@ class SimHost(ABC):
     @property
     def noticed(self) -> Mapping[str, Mapping[str, object]]:
         """What the node's health says of peers, by their names."""
-        return self.node.noticed
+        return self.node.observer.noticed
 
     @property
     def buffered_bytes(self) -> int:
@@ -185,7 +185,8 @@ class SimHost(ABC):
     def is_calm(self) -> bool:
         """Whether it has greeted every linked node and waits for no answer."""
         partners = self.replicator._partners
-        linked = (partners.get(id) for id in self._buffers if self.node.knows(id))
+        nodes = self._world.keys
+        linked = (partners.get(id) for id in self._buffers if self.node.peer_of(id) in nodes)
         return all(not one or (one.met and not one.conversation.pending_count) for one in linked)
 
     # --- its life -----------------------------------------------------------------------------
@@ -358,7 +359,7 @@ class SimHost(ABC):
 
 
 class RecordingKeyPair(KeyPair):
-    """A key pair that remembers what it signed."""
+    """A key pair that remembers its signatures, in order."""
 
     __slots__ = ("signatures",)
 
@@ -374,7 +375,7 @@ class RecordingKeyPair(KeyPair):
 
 
 class SimWorld:
-    """What all nodes of one simulation share, and who is told what they do."""
+    """What all nodes of one simulation share, and the callbacks of its events."""
 
     def __init__(
         self,
@@ -391,15 +392,15 @@ class SimWorld:
         self.disks = disks
         self.watches: Final = [KindWatch(kind) for kind in kinds]
         self.keys: dict[str, bytes] = {}
-        """Public keys of the nodes, by what they are called: those whom each of them knows."""
+        """Public keys of the nodes by name: every node knows them."""
         self.owners: set[bytes] = set()
-        """All of these keys: those of honest owners."""
+        """The same keys, as those of honest owners."""
         self.counts: Counter[str] = Counter()
         self.on_end: Callable[[SimNode], None] = lambda _node: None
         self.on_failing: Callable[[SimNode], None] = lambda _node: None
 
     def add(self, node: SimNode) -> None:
-        """Take a node in: it admits all others, and checkers look at its replicas."""
+        """Add a node: it admits all others, and checkers watch its hosts."""
         node.admitted.update(self.owners)
         for watch, host in zip(self.watches, node.hosts.values(), strict=True):
             watch.hosts.append(host)
@@ -428,9 +429,9 @@ class SimNode:
         self.is_up = False
         self.observer = Observer()
         self.admitted: Final[set[bytes]] = set()
-        """Keys of the members, where only members are spoken to: its operator's to change."""
+        """Keys that the operator admits, for replicas that speak to members only."""
         self._origin_ms = 0
-        self._peers: dict[str, str] = {}  # connection -> who is at its other end
+        self._peers: dict[str, str] = {}  # connection: name of the peer
         self.hosts: Final[dict[HostName, SimHost]] = {
             watch.kind.name: watch.kind.host(self, watch) for watch in world.watches
         }
@@ -439,23 +440,9 @@ class SimNode:
     # --- what others see ----------------------------------------------------------------------
 
     @property
-    def signatures(self) -> dict[bytes, None]:
-        """All signatures that it ever made, in order."""
-        return self.keys.signatures
-
-    @property
-    def replica(self) -> Replica:
-        """Its first replica."""
-        return self._first.replica
-
-    @property
     def replicator(self) -> Replicator:
-        """What moves the messages of its first replica."""
-        return self._first.replicator
-
-    @property
-    def _first(self) -> SimHost:
-        return next(iter(self.hosts.values()))
+        """The replicator of its first replica."""
+        return next(iter(self.hosts.values())).replicator
 
     @property
     def data(self) -> LatticeReplica:
@@ -466,7 +453,7 @@ class SimNode:
 
     @property
     def cursor(self) -> RootLattice:
-        """The live value of its lattice: what the node's user reads and writes."""
+        """The live value of its lattice, which the user reads and writes."""
         return self.data.cursor
 
     @property
@@ -476,28 +463,19 @@ class SimNode:
 
     @property
     def state(self) -> bytes:
-        """What two nodes have in common when they have converged."""
+        """The states of its hosts."""
         return b"".join(host.state for host in self.hosts.values())
 
     @property
-    def noticed(self) -> dict[str, dict[str, object]]:
-        """What its health says of peers, by their names."""
-        return self.observer.noticed
-
-    @property
     def is_calm(self) -> bool:
-        """Whether it is at work, has greeted every node that is linked, and asks nothing of any."""
+        """Whether it runs and all its hosts are calm."""
         if not self.is_up or self.idle_until_ms > self.world.timeline.now_ms:
             return False
         return all(host.is_calm for host in self.hosts.values())
 
     def peer_of(self, connection: str) -> str:
-        """Return who is at the other end of a connection; nothing if it is over."""
+        """Return the name of the peer of a connection; empty if it is over."""
         return self._peers.get(connection, "")
-
-    def knows(self, connection: str) -> bool:
-        """Return whether a node is at the other end of a connection."""
-        return self.peer_of(connection) in self.world.keys
 
     # --- its life -----------------------------------------------------------------------------
 
@@ -518,7 +496,7 @@ class SimNode:
         world = self.world
         for host in self.hosts.values():
             host.open()
-        # A steady clock begins anywhere, and anew with each process.
+        # A monotonic clock has any origin, and another one in each process.
         self._origin_ms = self.dice.below(1_000_000) - world.timeline.now_ms
         self.observer = Observer(lambda: self.steady_ms() / 1_000)
         self.observer.name_of = lambda id: self._peers.get(id, id)
@@ -528,7 +506,7 @@ class SimNode:
             host.opened()
 
     def end(self, *, power_failure: bool) -> None:
-        """End the process; what its disk keeps is left."""
+        """End the process; the disk keeps what it keeps."""
         if self.is_up:
             self.world.timeline.record(self.name, "ends")
         self.is_up = False
@@ -550,7 +528,7 @@ class SimNode:
         return all(published)
 
     def admit(self, public_key: bytes, *, is_admitted: bool) -> None:
-        """Have its operator admit a peer where only members are spoken to, or no longer."""
+        """Have the operator admit a peer, or exclude it."""
         if (public_key in self.admitted) == is_admitted:
             return
         self.admitted.symmetric_difference_update((public_key,))
@@ -559,11 +537,11 @@ class SimNode:
                 host.readmit()
 
     def steady_ms(self) -> int:
-        """Return the time of the clock that nobody sets."""
+        """Return the time of the monotonic clock."""
         return self.world.timeline.now_ms + self._origin_ms
 
     def due_ms(self, steady_ms: int) -> int:
-        """Return when the steady clock shows a time, in the time of the simulation."""
+        """Return the simulated time at which the monotonic clock shows a time."""
         return steady_ms - self._origin_ms
 
     # --- an end of the network ----------------------------------------------------------------
@@ -576,7 +554,7 @@ class SimNode:
                 host.connected(connection, peer, outbound=outbound)
 
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
-        """Take in bytes of a stream."""
+        """Receive bytes of a stream."""
         host = self.hosts.get(name)
         if host is not None:
             host.arrived(connection, data)

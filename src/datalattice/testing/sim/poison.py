@@ -1,7 +1,7 @@
-"""Poison: what strangers with free keys sign that is bad by its shape, its cost, its size or twice.
+"""Poison: values that strangers sign and that are bad by shape, cost or size, or signed twice.
 
-Every hash and every signature is right. The cells of a value go along with its announcement, or
-they are kept at hand for whoever asks (`serve`), as a relay would.
+Every hash and every signature is right. The cells of a value are sent with its announcement, or
+kept for requests (`serve`), as a relay would.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ KV: Final = Keyword("kv")
 FS: Final = Keyword("fs")
 
 ENTRIES: Final = 36
-"""Entries of a value that is to be malformed: enough for several levels."""
+"""Entries of a value that is made malformed: enough for several levels."""
 
 OVERSIZE_BYTES: Final = 36_000
-"""Of one slot: more than an owner may have where hosting is limited."""
+"""Size of one slot, above the quota of an owner where hosting is limited."""
 
 KNOWN_MAX: Final = 4_000
-"""Cells that a hostile peer keeps for whoever asks."""
+"""Most cells that a hostile peer keeps to serve."""
 
 
 def _database(root: RootLattice, clock: SimClock, owner: bytes, dice: Dice, count: int) -> None:
@@ -77,7 +77,7 @@ SECTIONS: Final[tuple[tuple[Keyword, _Writer], ...]] = (
 def signed(
     keys: KeyPair, knowledge: Knowledge, section: Keyword, write: _Writer, dice: Dice, count: int
 ) -> Signed:
-    """Return a slot with so many honest entries."""
+    """Return a signed slot with `count` honest entries."""
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
     write(root, knowledge.victims[0].clock, keys.public_key, dice, count)
     slot = root.get(section, keys.public_key)
@@ -89,7 +89,7 @@ def signed(
 
 
 def blob_as_child(value: Value, dice: Dice) -> Value:
-    """Return a value in which a Blob stands where one of its containers has a child."""
+    """Return a value in which a Blob replaces a child of one of its containers."""
     top, below = cells_of(value)
     blob = dice.bytes(200)
     below[value_hash(blob)] = encode(blob)
@@ -104,8 +104,8 @@ def blob_as_child(value: Value, dice: Dice) -> Value:
 
 
 def malform(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
-    """Sign a tree whose cells do not fit together, or announce content that is so."""
-    for _ in range(8):  # a change may leave cells that are none
+    """Sign a tree whose cells do not fit together, or announce such content."""
+    for _ in range(8):  # a change may make bytes that are no cell
         with suppress(BadFormat, MissingData):
             path, value = _malformed(knowledge, dice)
             yield from list(_announced(knowledge, path, value, dice))

@@ -1,7 +1,7 @@
 """Reference peers of a simulation: honest, with the habits of the reference node.
 
-Each is dialled by the nodes that are linked to it, and may dial some of them itself, which is where
-it broadcasts. Its user writes now and then, metadata without stamps too.
+Nodes that are linked to one dial it, and it may dial some of them, which is where it broadcasts.
+Its user writes from time to time, also metadata without stamps.
 """
 
 from __future__ import annotations
@@ -20,28 +20,22 @@ from datalattice.testing.dice import Dice
 from datalattice.testing.reference import ReferencePeer
 from datalattice.testing.sim.checkers import Violation
 from datalattice.testing.sim.lattice import honest_part
-from datalattice.testing.sim.network import HostName, SimNetwork
+from datalattice.testing.sim.network import HostName, ScriptedPeer, SimNetwork
 from datalattice.testing.sim.timeline import SimClock, Timeline
-from datalattice.wire import FrameBuffer, encode_frame
 
 ROOT_SYNC_MS: Final = 30_000
 FRAME_BYTES_MAX: Final = 50_000_000
 DATA: Final = Keyword("data")
 
 
-class SimReference:
-    """One of them. It is an `End` of the network."""
+class SimReference(ScriptedPeer):
+    """A `ReferencePeer` in a simulation."""
 
     def __init__(self, name: str, timeline: Timeline, network: SimNetwork, dice: Dice) -> None:
-        self.name: Final = name
-        self.idle_until_ms: Final = 0
+        super().__init__(name, timeline, network, FRAME_BYTES_MAX)
         self.clock: Final = SimClock(timeline)
         self.peer: Final = ReferencePeer(KeyPair(dice.bytes(32)), self.clock.now_ms)
-        self._timeline = timeline
-        self._network = network
-        self._dice = dice
-        self._accepted: dict[str, FrameBuffer] = {}
-        self._made: dict[str, FrameBuffer] = {}
+        self._made: dict[str, None] = {}  # connections that it dialled, in order
 
     @property
     def state(self) -> bytes:
@@ -49,7 +43,7 @@ class SimReference:
         return self.peer.announced_hash
 
     def begin(self) -> None:
-        """Have it say its root's cell now and then, where it dialled."""
+        """Begin to send the root's cell periodically on dialled connections."""
         self._timeline.after(ROOT_SYNC_MS, self._root_sync)
 
     def _root_sync(self) -> None:
@@ -59,7 +53,7 @@ class SimReference:
     # --- its user -----------------------------------------------------------------------------
 
     def write(self, dice: Dice) -> None:
-        """Have its user append, put content, or name a key of metadata for the first time."""
+        """Have its user append records, put content, or set metadata."""
         kind = dice.below(6)
         if kind < 3:
             self._change(lambda topics: topics.partition("r", 0).offer(f"{dice.bits()}"))
@@ -72,7 +66,7 @@ class SimReference:
             self._change(lambda topics: self._set_meta(topics.partition("r", 0), key, dice.bits()))
 
     def _set_meta(self, queue: Queue, key: str, value: int) -> None:
-        """Set metadata as the reference does: the value and the time of the queue, and no stamp."""
+        """Set metadata as the reference does: with the time of the queue and without a stamp."""
 
         def changed(state: Value) -> Value:
             before = read_state(state)
@@ -98,50 +92,43 @@ class SimReference:
     # --- an end of the network ----------------------------------------------------------------
 
     def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
-        """Challenge whom it dialled; wait for what others ask."""
-        (self._made if outbound else self._accepted)[connection] = FrameBuffer(FRAME_BYTES_MAX)
+        """Challenge the peer on a dialled connection; wait for requests on others."""
+        super().opened(connection, peer, outbound=outbound)
         if outbound:
-            self._send(connection, self.peer.challenge())
+            self._made[connection] = None
+            self.send(connection, self.peer.challenge())
 
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
-        """Answer what it hears on a connection that it accepted, and proofs on one that it made."""
-        accepted = connection in self._accepted
-        buffer = self._accepted.get(connection) or self._made.get(connection)
-        if buffer is None:
-            return
-        buffer.feed(data)
+        """Receive bytes of a stream; an illegal frame closes the connection."""
         try:
-            while (payload := buffer.next_payload()) is not None:
-                self._timeline.record(self.name, f"hears {connection}", payload)
-                answers, broadcast = self.peer.heard(payload, accepted=accepted)
-                for answer in answers:
-                    self._send(connection, answer)
-                self._broadcast(broadcast)
+            super().arrived(connection, name, data)
         except (ProtocolViolation, LimitExceeded):
             self._network.close(connection, self.name)
 
-    def written(self, connection: str, name: HostName) -> None:
-        """Do nothing: it does not wait for anybody."""
+    def heard(self, connection: str, payload: bytes) -> None:
+        """Answer requests on accepted connections, and proofs on dialled ones."""
+        is_accepted = connection not in self._made
+        answers, broadcast = self.peer.heard(payload, accepted=is_accepted)
+        for answer in answers:
+            self.send(connection, answer)
+        self._broadcast(broadcast)
 
     def ended(self, connection: str) -> None:
         """Forget a connection."""
-        self._accepted.pop(connection, None)
+        super().ended(connection)
         self._made.pop(connection, None)
 
     def _broadcast(self, payloads: list[bytes]) -> None:
         for connection in self._made:
             for payload in payloads:
-                self._send(connection, payload)
-
-    def _send(self, connection: str, payload: bytes) -> None:
-        self._network.send(connection, self.name, encode_frame(payload))
+                self.send(connection, payload)
 
 
 def judge(references: Sequence[SimReference], owners: Collection[Value]) -> None:
-    """Look at what reference peers met.
+    """Check what reference peers received.
 
-    Raises: Violation: a value lacked cells; or one of them had to sign for one of `owners`, whose
-            states it should have taken as they were.
+    Raises: Violation: a value lacked cells; or a peer signed for one of `owners`, whose states it
+            should have taken unchanged.
     """
     for one in references:
         if one.peer.incomplete:
@@ -158,10 +145,10 @@ def are_like(
     *,
     is_attacked: bool,
 ) -> bool:
-    """Return whether reference peers have what a node has of `owners`, and of what nobody signs.
+    """Return whether reference peers have a node's data of `owners`, and its unsigned data.
 
-    is_attacked: what nobody signs does not count: these and the nodes may join what hostile peers
-                 send each in its way.
+    is_attacked: unsigned data does not count, since peers and nodes may merge the data of hostile
+                 peers differently.
     """
 
     def comparable(root: Value) -> bytes:

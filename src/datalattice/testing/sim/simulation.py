@@ -6,7 +6,7 @@
 It owns the time and calls the nodes directly: no event loop, no thread, no clock of this machine.
 The same arguments give the same events, to the byte; `SimOutcome.trace` is their hash.
 
-Length: one run, from what it is made of to its end; its parts have modules of their own.
+Length: one run from set-up to end; its parts have their own modules.
 """
 
 from __future__ import annotations
@@ -35,47 +35,45 @@ from datalattice.testing.sim.trust import standard_checkers
 from datalattice.testing.sim.workload import standard_workload
 
 CONVERGE_MS: Final = 100_000
-"""Time without faults within which all nodes must be equal: three periodic statements of the root,
-and the requests that were under way when faults stopped run out."""
+"""Limit for all nodes to become equal once faults stop: three periodic statements of the root, and
+the timeouts of requests that were under way."""
 
 CALM_MS: Final = 12_000
-"""Time for greetings that were lost to be sent again, and for requests to run out: at most, as
-nodes are calm as soon as they have greeted one another and nothing is asked any more."""
+"""Longest wait until nodes are calm: they have greeted one another and wait for no answer."""
 
 CALM_LOOKS: Final = 5
-"""Looks in a row that must find them calm."""
+"""Checks in a row that must find all nodes calm."""
 
 HOP_MS: Final = BROADCAST_DELAY_MS + 60
-"""Time within which a change must pass one link when nothing goes wrong: the pace window and a few
-round trips."""
+"""Limit for a change to pass one link without faults: the pace window and a few round trips."""
 
 VOID_MS: Final = 200
-"""Time for which all frames are lost after the faulty time, in half of the runs."""
+"""Time during which all frames are lost after the faulty time, in half of the runs."""
 
 WRITES: Final = 300
-"""Writes in a faulty time, times nodes and hostile peers: each write is told to all."""
+"""Writes in a faulty time, divided by the number of nodes and hostile peers."""
 
 EVENTS_MAX: Final = 1_000_000
-"""More events than any run has that goes forward."""
+"""More events than any run that makes progress has."""
 
 SLICE_MS: Final = 500
-"""How often it is looked whether there were events enough."""
+"""Time between checks whether there were enough events."""
 
 EXCLUSION_MS: Final = 200
-"""Time within which all others have excluded a node, or admitted it."""
+"""Time within which all others exclude a node, or admit it."""
 
 MYSELF_MS: Final = 4_000
-"""Time after which a node dials its own copy again, which closes the connection at once."""
+"""Pause before a node dials its own copy again, which closes the connection at once."""
 
 LOOK_MS: Final = 250
-"""How often it is looked whether all are equal."""
+"""Time between checks whether all nodes are equal."""
 
 _Fault = Callable[[Dice], None]
 
 
 @dataclass(slots=True)
 class SimOutcome:
-    """What became of a run. `lines` are its last events when they were kept."""
+    """The result of a run. `lines` are its last events, if they were kept."""
 
     seed: int
     violation: Violation | None = None
@@ -95,24 +93,24 @@ class SimOutcome:
 class Simulation:
     """A run of a cluster.
 
-    kinds:             what each node replicates; else it is a lattice alone, of which are given:
-    lattice, workload: that lattice, and what users write; the standard root when not given.
-    checkers:          those of that lattice; the standard ones when not given.
-    links:             who dials whom, by number; drawn when not given.
-    hostile:           how many hostile peers there are beside the nodes, each linked to all.
-    references:        how many peers there are with the habits of the reference node; some nodes
-                       dial each, and it dials some of them.
-    clones:            how many copies of one node, with its key, begin to run beside it.
-    hosting:           whether nodes limit what strangers may have on that lattice; then honest
-                       data must become equal.
-    settle:            whether faults stop in the end and all must become equal (liveness), or go on
-                       to the end (safety).
+    kinds:             what each node replicates; default: one lattice, made of
+    lattice, workload: the lattice, and what users write; default: the standard root, and
+    checkers:          its checkers; default: the standard ones.
+    links:             (dialler, acceptor) pairs of node numbers; default: drawn.
+    hostile:           number of hostile peers, each linked to all nodes.
+    references:        number of peers with the habits of the reference node. Some nodes dial each,
+                       and it dials some of them.
+    clones:            number of copies of one node, with its key, that begin to run beside it.
+    hosting:           whether nodes limit what strangers may store; then honest data must become
+                       equal.
+    settle:            whether faults stop in the end and all nodes must become equal (liveness), or
+                       go on to the end (safety).
     disks:             whether nodes keep their data on simulated disks, or in memory.
-    writes:            how many there are in a faulty time of `duration_ms`; there are as many of
-                       these as it takes for `events_min` events.
-    keep:              how many of the last events to keep as lines.
+    writes:            number of writes in a faulty time of `duration_ms`; there are as many faulty
+                       times as `events_min` events need.
+    keep:              number of last events to keep as lines.
 
-    Raises: ValueError: kinds are given, and what a lattice alone is made of.
+    Raises: ValueError: kinds are given together with parts of the default lattice.
     """
 
     def __init__(
@@ -153,7 +151,12 @@ class Simulation:
         self._world.on_failing = self._failing
         self.network.on_gone = self._dial_later
         self.nodes = [
-            SimNode(f"n{index}", self._world, dice.fork(f"n{index}"), self._skew(faults))
+            SimNode(
+                f"n{index}",
+                self._world,
+                dice.fork(f"n{index}"),
+                dice.between(-faults.skew_ms, faults.skew_ms),
+            )
             for index in range(nodes)
         ]
         self._by_name = {node.name: node for node in self.nodes}
@@ -170,25 +173,22 @@ class Simulation:
         self._linked: set[tuple[str, str]] = set()
         self._faulty = True
         self._returning: set[str] = set()
-        self._hostile = [self._hostile_peer(f"x{index}") for index in range(hostile)]
-        self.references = [self._reference(f"r{index}") for index in range(references)]
+        self._hostile = [
+            HostilePeer(name, self.timeline, self.network, self.nodes, dice.fork(name))
+            for name in (f"x{index}" for index in range(hostile))
+        ]
+        self.references = [
+            SimReference(name, self.timeline, self.network, dice.fork(name))
+            for name in (f"r{index}" for index in range(references))
+        ]
         ends: list[End] = [*self.nodes, *self._hostile, *self.references]
         for end in ends:
             self.network.add(end)
 
-    def _hostile_peer(self, name: str) -> HostilePeer:
-        return HostilePeer(name, self.timeline, self.network, self.nodes, self._dice.fork(name))
-
-    def _reference(self, name: str) -> SimReference:
-        return SimReference(name, self.timeline, self.network, self._dice.fork(name))
-
-    def _skew(self, faults: Faults) -> int:
-        return self._dice.between(-faults.skew_ms, faults.skew_ms)
-
     # --- the run ------------------------------------------------------------------------------
 
     def run(self) -> SimOutcome:
-        """Run to the end, or to the first violation."""
+        """Run to the end or the first violation."""
         outcome = SimOutcome(self.seed)
         try:
             self.begin()
@@ -201,13 +201,17 @@ class Simulation:
                 self._speak_into_the_void()
                 self._converge()
                 self._be_quick()
-            self._rest()
+            for watch in self._world.watches:
+                for checker in watch.checkers:
+                    checker.at_rest(watch.up())
             if self._settle:
                 self._restart_all()
-            self._finish()
+            for watch in self._world.watches:
+                for checker in watch.checkers:
+                    checker.at_end(watch.up(), settled=self._settle)
         except Violation as violation:
             outcome.violation = violation
-        except Exception as error:  # noqa: BLE001 - whatever escapes is what is looked for
+        except Exception as error:  # noqa: BLE001 - an exception that leaves a node is a violation
             text = f"{error!r}\n{traceback.format_exc()}"
             outcome.violation = Violation("fault", text)
         outcome.trace, outcome.events = self.timeline.trace, self.timeline.events
@@ -218,7 +222,7 @@ class Simulation:
         return outcome
 
     def begin(self) -> None:
-        """Start all nodes and have them connect, for who moves the time on by himself."""
+        """Start all nodes and have them connect; `run_for` then moves the time."""
         self.network.faults = self.faults
         for watch in self._world.watches:
             for checker in watch.checkers:
@@ -241,7 +245,7 @@ class Simulation:
             self.timeline.after(dice.below(self._duration_ms), partial(self._clone, f"c{number}"))
 
     def _clone(self, name: str) -> None:
-        """Have a copy of a node run from now on, linked to nodes and attackers like any other."""
+        """Run a copy of a node from now on, linked to nodes and attackers like any other."""
         dice = self._dice.fork(name)
         double = self._doubles.clone(name)
         others = dice.shuffled(range(len(self.nodes)))[:2]
@@ -257,7 +261,7 @@ class Simulation:
             self._link(peer.name, name)
 
     def _link_reference(self, reference: SimReference) -> None:
-        """Have at least one node dial a reference peer, and it some of those."""
+        """Have at least one node dial a reference peer, and the peer dial some of these."""
         dice = self._dice.fork(f"links of {reference.name}")
         near = dice.shuffled(self.nodes)[: dice.between(1, len(self.nodes))]
         for node in near:
@@ -269,14 +273,14 @@ class Simulation:
         reference.begin()
 
     def _go_on(self) -> None:
-        """Add another faulty time, or as much of it as it takes to have events enough."""
+        """Add another faulty time, or the part of it that is needed for enough events."""
         self._plan()
         end_ms = self.timeline.now_ms + self._duration_ms
         while self.timeline.now_ms < end_ms and self.timeline.events < self._events_min:
             self.run_for(SLICE_MS)
 
     def _plan(self) -> None:
-        """Decide when what happens in the next faulty time."""
+        """Draw the writes and faults of the next faulty time."""
         dice = self._dice.fork(f"plan at {self.timeline.now_ms}")
         length_ms = self._duration_ms
         for _ in range(self._writes):
@@ -306,7 +310,7 @@ class Simulation:
         self._link(f"n{dialler}", f"n{acceptor}")
 
     def cut(self, dialler: int, acceptor: int) -> None:
-        """End a link; both ends know at once."""
+        """End a link; both ends notice at once."""
         pair = f"n{dialler}", f"n{acceptor}"
         self._linked.discard(pair)
         self.network.cut(*pair)
@@ -326,7 +330,7 @@ class Simulation:
             self.write(node, dice, publish=not dice.chance(0.05))
 
     def write(self, node: SimNode, dice: Dice, *, publish: bool = True) -> None:
-        """Have a node's user write something, and publish it unless it is to wait for the next."""
+        """Have a node's user write something and publish it, or leave it for the next publish."""
         node.write(dice)
         if publish and node.is_up:
             node.publish()
@@ -384,7 +388,7 @@ class Simulation:
         self._doubles.restore()
 
     def _begin_without_one(self) -> None:
-        """Have the others admit one of the nodes some time after it began to run."""
+        """Have the others admit one of the nodes only some time after it has started."""
         dice = self._dice.fork("newcomer")
         key = dice.pick(self.nodes).keys.public_key
         for other in self.nodes:
@@ -412,10 +416,11 @@ class Simulation:
     # --- ending and coming back ---------------------------------------------------------------
 
     def _ended(self, node: SimNode) -> None:
-        """End a process, or what is left of one, and bring it back later."""
+        """End a process and start it again later."""
         dice = self._dice.fork(f"return of {node.name} at {self.timeline.events}")
         node.end(power_failure=dice.chance(0.5))
-        self._return_later(node, dice.between(10, 2_500) if self._faulty else 10)
+        delay_ms = dice.between(10, 2_500) if self._faulty else 10
+        self.timeline.after(delay_ms, partial(self._return, node))
 
     def _failing(self, node: SimNode) -> None:
         """Have an operator restart a node whose disk failed, some time later."""
@@ -427,9 +432,6 @@ class Simulation:
         self._returning.discard(node.name)
         if node.is_up:
             self._ended(node)
-
-    def _return_later(self, node: SimNode, delay_ms: int) -> None:
-        self.timeline.after(delay_ms, partial(self._return, node))
 
     def _return(self, node: SimNode) -> None:
         if not node.is_up:
@@ -457,7 +459,7 @@ class Simulation:
     # --- afterwards ---------------------------------------------------------------------------
 
     def _speak_into_the_void(self) -> None:
-        """Lose what is said last, so that nothing but the periodic statement can make it good."""
+        """Lose all last messages, so that only the periodic statement can repair it."""
         dice = self._dice.fork("void")
         if dice.chance(0.5):
             return
@@ -472,7 +474,7 @@ class Simulation:
         self.timeline.run(self.timeline.now_ms + VOID_MS)
 
     def _await_calm(self) -> None:
-        """Let the nodes finish what was under way between them."""
+        """Let the nodes finish their exchanges."""
         end_ms = self.timeline.now_ms + CALM_MS
         looks = 0
         while self.timeline.now_ms < end_ms and looks < CALM_LOOKS:
@@ -491,7 +493,7 @@ class Simulation:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all nodes are up and announce the same."""
+        """Whether all nodes run and announce the same."""
         if not all(node.is_up for node in self.nodes):
             return False
         return len({node.state for node in self.nodes}) == 1
@@ -505,7 +507,7 @@ class Simulation:
         return self.is_equal
 
     def _converge(self) -> None:
-        # What a user left unpublished is published now, so that the end has everything.
+        # Publish what users left unpublished, so that the end has everything.
         self.timeline.run(self.timeline.now_ms + 3_000)
         for node in self.nodes:
             if node.is_up:
@@ -516,7 +518,7 @@ class Simulation:
             self._converge_references()
 
     def _converge_references(self) -> None:
-        """Expect the same on nodes and reference peers, owners' slots as they were signed."""
+        """Expect the same on nodes and reference peers, with owners' slots as they were signed."""
         end_ms = self.timeline.now_ms + CONVERGE_MS
         while self.timeline.now_ms < end_ms and not (self.is_equal and self._are_like()):
             self.timeline.run(self.timeline.now_ms + LOOK_MS)
@@ -531,7 +533,7 @@ class Simulation:
         return self._world.owners - self._doubles.owners
 
     def _are_like(self) -> bool:
-        """Return whether reference peers have what nodes have of honest owners."""
+        """Return whether reference peers have the nodes' data of honest owners."""
         return are_like(
             self.references,
             self.nodes[0].data,
@@ -540,7 +542,7 @@ class Simulation:
         )
 
     def _be_quick(self) -> None:
-        """Write in quick succession everywhere: no update may wait for the periodic statement."""
+        """Write in quick succession: no update may wait for the periodic statement of the root."""
         self._await_calm()
         dice = self._dice.fork("burst")
         for _ in range(3):
@@ -548,7 +550,8 @@ class Simulation:
                 self.write(node, dice)
             self.timeline.run(self.timeline.now_ms + dice.below(BROADCAST_DELAY_MS))
         self._expect_last_update()
-        # Alone, too: an update that is forgotten here travels along with one that comes back.
+        # Once more with a single writer: otherwise an update that its node forgot to send would
+        # still travel with an answer to the others' updates.
         self._await_calm()
         writer = dice.pick(self.nodes)
         for _ in range(3):
@@ -568,7 +571,7 @@ class Simulation:
         raise Violation(rule, f"not equal within {within_ms} ms: {told}")
 
     def _restart_all(self) -> None:
-        """Cut the power everywhere: what is read back is what was there."""
+        """Cut the power everywhere: each store must come back with its root."""
         if not self._world.disks:
             return
         roots = [node.state for node in self.nodes]
@@ -578,16 +581,6 @@ class Simulation:
             if not node.is_up or node.state != root:
                 raise Violation("durability", f"{node.name} comes back with another root")
 
-    def _rest(self) -> None:
-        for watch in self._world.watches:
-            for checker in watch.checkers:
-                checker.at_rest(watch.up())
-
-    def _finish(self) -> None:
-        for watch in self._world.watches:
-            for checker in watch.checkers:
-                checker.at_end(watch.up(), settled=self._settle)
-
 
 def standard_kind(
     lattice: Lattice | None = None,
@@ -596,7 +589,7 @@ def standard_kind(
     *,
     hosting: bool = False,
 ) -> ReplicaKind:
-    """Return a lattice as the kind of replica of a simulation; what is not given is standard."""
+    """Return a lattice as a kind of replica, by default the standard one."""
     return lattice_kind(
         root_lattice() if lattice is None else lattice,
         workload or standard_workload,

@@ -41,7 +41,7 @@ def random_links(nodes: int, degree: int, dice: Dice) -> Topology:
 
 
 def draw_links(nodes: int, dice: Dice) -> Topology:
-    """Return links of one of these kinds."""
+    """Return links of a random kind."""
     kind = dice.below(5)
     if kind < 4:
         return (ring, line, star, mesh)[kind](nodes)

@@ -1,4 +1,4 @@
-"""Trust: checkers of what attacks must not do to honest nodes, and the list of all for lattices."""
+"""Trust: rules that attacks must not break, and the list of all checkers for lattices."""
 
 from __future__ import annotations
 
@@ -66,24 +66,24 @@ REFUSALS: Final = frozenset(
         UNSOUND_CELLS,
     }
 )
-"""Words for what a node did not take of a peer."""
+"""Notes of data that a node refused from a peer."""
 
 LEAVES: Final = (GOODBYE, "the peer refused")
-"""How the reasons begin for which a connection ends by the peer's own will."""
+"""Beginnings of the reasons of connections that the peer ended."""
 
 TICKS_TURN_MAX: Final = 200_000
-"""What merges may pay while a node takes in one message: about 0.2 s. A wanted peer has a credit of
-60,000 for each value here, and several values may complete at once."""
+"""Most cost of merges in one step: about 0.2 s. A wanted peer has a credit of 60,000 for each value
+here, and one message may complete several values."""
 
 
 class Soundness(SimChecker):
-    """Whatever a node announces is well formed across its cells."""
+    """Every announced value is well formed across its cells."""
 
     def __init__(self) -> None:
         self._facts = _KnownSound()
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Check every cell that no node had before: soundness belongs to the hash."""
+        """Check every cell that no node had before: soundness depends on the hash only."""
         known = self._facts
         load = node.data.views.load
         top = encode(node.data.announced)
@@ -104,7 +104,7 @@ class Soundness(SimChecker):
 
 
 class _KnownSound(Facts):
-    """Facts of all cells that were checked."""
+    """Facts of all checked cells."""
 
     def __init__(self) -> None:
         self.facts: dict[bytes, Fact] = {}
@@ -120,7 +120,7 @@ class _KnownSound(Facts):
 
 
 class Ranks(SimChecker):
-    """The rank of an owner's slot never falls on a node, unless an old disk was put back."""
+    """The rank of an owner's slot never falls on a node, unless its disk was restored."""
 
     def __init__(self) -> None:
         self._slots: dict[str, dict[bytes, Signed]] = {}
@@ -156,20 +156,20 @@ class Ranks(SimChecker):
 
 
 class BoundedWork(SimChecker):
-    """One turn of a node, whatever arrived, costs a bounded number of ticks, not of seconds."""
+    """One step of a node costs a bounded number of ticks, whatever arrived."""
 
     def __init__(self, ticks_max: int = TICKS_TURN_MAX) -> None:
         self._max = ticks_max
         self._before: dict[str, int] = {}
         self.most = 0
-        """The dearest turn so far."""
+        """The greatest cost of a step so far."""
 
     def on_open(self, node: LatticeHost) -> None:
         """Count from here on."""
         self._before[node.name] = node.ticks
 
     def on_turn(self, node: LatticeHost) -> None:
-        """Look what the turn cost."""
+        """Check the cost of the step."""
         paid = node.ticks - self._before.get(node.name, 0)
         self._before[node.name] = node.ticks
         self.most = max(self.most, paid)
@@ -180,14 +180,14 @@ class BoundedWork(SimChecker):
 
 
 class BoundedEvidence(SimChecker):
-    """Evidence of forks stays within its bounds, but for that of a node's own owners."""
+    """Evidence of forks stays within its limits, except that of a node's own owners."""
 
     def __init__(self, limits: EvidenceLimits) -> None:
         self._limits = limits
         self._seen: dict[str, Sequence[ForkRecord]] = {}
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Count what is kept: by slot, by owner, in all."""
+        """Count the evidence by slot, by owner, and in total."""
         evidence, limits = node.data.evidence, self._limits
         records = evidence.open
         if records is self._seen.get(node.name):
@@ -203,7 +203,7 @@ class BoundedEvidence(SimChecker):
             slots[place] = slots.get(place, 0) + 1
             owners[owner] = owners.get(owner, 0) + (1 << 32) + max(one.bytes, 0)
         self._bound(node, "branches of a slot", slots.values(), limits.records_per_slot)
-        # "Never one of the first two."
+        # The first two branches of an owner are always kept.
         sizes = [n & 0xFFFFFFFF for n in owners.values() if n >> 32 > 2]
         self._bound(node, "bytes of an owner's branches", sizes, limits.bytes_per_owner)
         strangers = [one for one in records if not evidence.is_watched(one.owner)]
@@ -219,7 +219,7 @@ class BoundedEvidence(SimChecker):
 
 
 class Blame(SimChecker):
-    """No honest node is blamed for what is unsound: none of them ever has any of it."""
+    """No honest node is blamed for unsound data: honest nodes never have any."""
 
     def __init__(self) -> None:
         self._nodes: Sequence[LatticeHost] = ()
@@ -229,13 +229,13 @@ class Blame(SimChecker):
         self._nodes = nodes
 
     def on_note(self, node: LatticeHost, kind: str, peer: str) -> None:
-        """Look whom a node names."""
+        """Check whom a node blames."""
         if kind in (UNSOUND_CELLS, MALFORMED) and any(one.name == peer for one in self._nodes):
             self.fail(f"{node.name} blames {peer} for {kind}")
 
 
 class Named(SimChecker):
-    """The health of a node names every stranger that it refused something, and says why."""
+    """The health of a node names every stranger from which it refused data, and says why."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -259,7 +259,7 @@ class Named(SimChecker):
             self._remember(node, peer, kind)
 
     def on_close(self, node: LatticeHost, peer: str, reason: str) -> None:
-        """Remember whom it parted with: it must say for what, whatever the word."""
+        """Remember a peer whose connection was closed: the health must say why."""
         if not reason.startswith(LEAVES):
             self._remember(node, peer, "")
 
@@ -282,7 +282,7 @@ class Named(SimChecker):
 
 
 class BoundedHosting(SimChecker):
-    """Under a policy no stranger has more on a node than the policy gives."""
+    """No stranger stores more on a node than its policy allows."""
 
     def __init__(self) -> None:
         self._sizes: dict[bytes, int] = {}

@@ -1,7 +1,7 @@
 """Workload: what the users of a simulated cluster write.
 
 A workload is a function of a node and dice that changes the node's cursor. The simulation then
-publishes, and holds the node to what it acknowledged.
+publishes, and checks that nothing acknowledged is lost.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def put_content(node: SimNode, dice: Dice) -> None:
 
 
 def announce_info(node: SimNode) -> None:
-    """Announce where this node is, stamped by its own wall clock."""
+    """Announce the node's address, stamped by its own wall clock."""
     path = (*INFO_PATH, node.keys.public_key)
     before = get_in(node.cursor.get(), path)
     last_ms = map_timestamp(before.value) if isinstance(before, Signed) else 0
@@ -75,7 +75,7 @@ def keep_private(node: SimNode, dice: Dice) -> None:
 
     def put(root: Value) -> Value:
         held = local_value(root, node.keys.public_key)
-        fields = held if isinstance(held, Map) else Map()  # the node keeps its evidence there
+        fields = held if isinstance(held, Map) else Map()  # the node keeps its evidence there, too
         return set_local(root, node.keys, fields.put(NOTE, note))
 
     node.cursor.update(put)
