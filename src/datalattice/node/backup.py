@@ -63,10 +63,7 @@ class Backup:
         self._waiting: list[Value] = []  # one at most
         self._is_busy = False
         self._is_closing = False
-        self._source: Store | None = None
-        self._observer: Observer | None = None
-        self._lattice: Lattice | None = None
-        self._was_looked_at = False
+        self._is_checked = False
         self._thread: threading.Thread | None = None
 
     @property
@@ -81,12 +78,11 @@ class Backup:
         """
         if self._thread is not None:
             raise UsageError(f"the {self.key} belongs to a node that is running")
-        self._source = source
-        self._observer = observer
-        self._lattice = lattice
-        self._was_looked_at = False
-        self._is_closing = False
-        self._thread = threading.Thread(target=self._run, name="datalattice-backup", daemon=True)
+        self._is_checked = self._is_closing = False
+        arguments = (source, observer, lattice)
+        self._thread = threading.Thread(
+            target=self._run, args=arguments, name="datalattice-backup", daemon=True
+        )
         self._thread.start()
 
     def offer(self, value: Value) -> None:
@@ -119,10 +115,12 @@ class Backup:
 
     # --- on the thread ------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, source: Store, observer: Observer, lattice: Lattice) -> None:
         retry_s = RETRY_FIRST_S
         while (value := self._next()) is not None:
-            if self._try(value[0]):
+            if self._try(lambda: self._take(value[0], source, lattice), observer):
+                observer.count("backups")
+                observer.recover(self.key)
                 retry_s = RETRY_FIRST_S
                 continue
             with self._changed:
@@ -134,7 +132,7 @@ class Backup:
             retry_s = min(2 * retry_s, RETRY_MAX_S)
         if self._path is not None and self._store is not None:
             store, self._store = self._store, None
-            self._guard(store.close)
+            self._try(store.close, observer)
 
     def _next(self) -> list[Value] | None:
         """Return the value to store, in a list, None at the end."""
@@ -147,45 +145,34 @@ class Backup:
             self._is_busy = bool(taken)
             return taken or None
 
-    def _try(self, value: Value) -> bool:
-        if not self._guard(lambda: self._take(value)):
-            return False
-        assert self._observer is not None
-        self._observer.count("backups")
-        self._observer.recover(self.key)
-        return True
-
-    def _guard(self, work: Callable[[], None]) -> bool:
+    def _try(self, work: Callable[[], None], observer: Observer) -> bool:
         """Do something; return whether it succeeded, and degrade the node if not."""
-        assert self._observer is not None
         try:
             work()
         except Exception as error:  # noqa: BLE001 - a filter of the user may raise anything
-            self._observer.count("backup-failures")
-            self._observer.degrade(self.key, f"{self.key}: {type(error).__name__}: {error}")
+            observer.count("backup-failures")
+            observer.degrade(self.key, f"{self.key}: {type(error).__name__}: {error}")
             return False
         return True
 
-    def _take(self, value: Value) -> None:
-        assert self._source is not None
-        assert self._lattice is not None
+    def _take(self, value: Value, source: Store, lattice: Lattice) -> None:
         store = self._store
         if store is None:
             assert self._path is not None
             store = self._store = CellStore.open(self._path)
         if store.has_failed:
             store.resume()
-        if not self._was_looked_at:
+        if not self._is_checked:
             # Checked once, at the first value: from then on this node alone writes here.
             is_new = store.root_hash() is None
-            if not is_new and not has_all_of(value, store.root(), self._lattice):
+            if not is_new and not has_all_of(value, store.root(), lattice):
                 raise UsageError(LACKING)
-            self._was_looked_at = True
+            self._is_checked = True
         if self._filter is not None:
             value = self._filter(value)
             if not same(self._filter(value), value):
                 raise UsageError("the filter changes its own result")
-        copy_value(value, self._source, store)
+        copy_value(value, source, store)
 
 
 def has_all_of(value: Value, other: Value, lattice: Lattice) -> bool:

@@ -13,7 +13,7 @@ that arrives at the moment when its future is done, and a node would never end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -79,12 +79,6 @@ class Handler(Protocol):
     def written(self, connection: Connection, stream: int, count: int) -> None:
         """Note that frames of a stream have left."""
 
-    def held(self, change: int) -> None:
-        """Note that a connection holds so many bytes more, or less."""
-
-    def slowed(self, connection: Connection) -> None:
-        """Note that a peer sends more than its share and is read later."""
-
 
 def streams_over(
     link: Link, framings: Mapping[str, Framing], entropy: Entropy, *, dialled: bool
@@ -105,7 +99,11 @@ def streams_over(
 
 
 class Connection:
-    """One peer on one link. Lives on the event loop."""
+    """One peer on one link. Lives on the event loop.
+
+    on_held:   called with the change of the bytes that it holds.
+    on_slowed: called when the peer sends more than its share and is read later.
+    """
 
     def __init__(
         self,
@@ -115,6 +113,8 @@ class Connection:
         handler: Handler,
         bounds: ConnectionBounds,
         streams: Streams,
+        on_held: Callable[[int], None],
+        on_slowed: Callable[[], None],
     ) -> None:
         self.id = id
         self.name = name
@@ -122,6 +122,8 @@ class Connection:
         self.cause: str | None = None  # metric label of the reason where the peer is to blame
         self._link = link
         self._handler = handler
+        self._on_held = on_held
+        self._on_slowed = on_slowed
         self._bounds = bounds
         self._streams = streams
         # The credit window is granted in advance, so the peer may fill it on top of its bound.
@@ -295,7 +297,7 @@ class Connection:
     def _release(self) -> None:
         """Stop counting what is held: the lane has one frame of it at most."""
         self._ended = True
-        self._handler.held(-self.held_bytes)
+        self._on_held(-self.held_bytes)
         self.held_bytes = 0
 
     def rest(self, seconds: float) -> None:
@@ -313,7 +315,7 @@ class Connection:
             return
         held = self._streams.held_bytes + self._leaving_bytes
         change, self.held_bytes = held - self.held_bytes, held
-        self._handler.held(change)
+        self._on_held(change)
         if held > self._held_bytes_max:
             self.cut(f"{held} bytes of it wait here, {self._held_bytes_max} may", "memory")
 
@@ -423,7 +425,7 @@ class Connection:
         now_s = asyncio.get_running_loop().time()
         wait_s = max(self._messages.take(messages, now_s), self._bytes.take(size, now_s))
         if wait_s > REST_S_MIN:
-            self._handler.slowed(self)
+            self._on_slowed()
             await asyncio.sleep(wait_s)
             self._progress.clear()
 

@@ -149,42 +149,31 @@ Look = Callable[[], Value]  # returns the root value
 Changed = Callable[[], Awaitable[None]]  # returns at its next change
 
 
-class Directory:
-    """Reads the section of a running node again and again. Lives on the event loop.
+async def follow_directory(
+    look: Look,
+    changed: Changed,
+    learn: Callable[[FoundNode], object],
+    wanted: Callable[[], Collection[bytes]],
+    own_key: bytes,
+    *,
+    near: bool,
+) -> None:
+    """Read the section now and after every change, for ever.
 
     learn: called with each claim. wanted: returns the keys of wanted peers.
     """
 
-    def __init__(
-        self,
-        look: Look,
-        changed: Changed,
-        learn: Callable[[FoundNode], object],
-        wanted: Callable[[], Collection[bytes]],
-        own_key: bytes,
-        *,
-        near: bool,
-    ) -> None:
-        self._look = look
-        self._changed = changed
-        self._learn = learn
-        self._wanted = wanted
-        self._own_key = own_key
-        self._near = near
+    def nodes_now() -> Value:
+        return get_in(look(), [P2P_KEY, NODES_KEY])
 
-    async def follow(self) -> None:
-        """Read the section now and after every change, for ever."""
-        for turn in itertools.count():
-            nodes = self._nodes()
-            read = partial(published, near=self._near, turn=turn)
-            for found in await asyncio.to_thread(read, nodes, self._own_key, self._wanted()):
-                self._learn(found)
-            known = value_hash(nodes)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(REFILL_S):
-                    while value_hash(self._nodes()) == known:
-                        await self._changed()
-            await asyncio.sleep(READ_PAUSE_S)
-
-    def _nodes(self) -> Value:
-        return get_in(self._look(), [P2P_KEY, NODES_KEY])
+    for turn in itertools.count():
+        nodes = nodes_now()
+        read = partial(published, near=near, turn=turn)
+        for found in await asyncio.to_thread(read, nodes, own_key, wanted()):
+            learn(found)
+        known = value_hash(nodes)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REFILL_S):
+                while value_hash(nodes_now()) == known:
+                    await changed()
+        await asyncio.sleep(READ_PAUSE_S)

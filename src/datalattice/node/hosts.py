@@ -390,7 +390,7 @@ class Hosts:
             self._hang_up(host, talk)
         self._begin(host, talk, stream, opened=False)
 
-    def ended(self, connection: Connection, stream: int) -> None:
+    def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
         """Note that the peer sends nothing more on a stream."""
         talk = self._talks[connection.id]
         host = talk.hosts.get(stream)

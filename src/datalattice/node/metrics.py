@@ -10,6 +10,7 @@ import platform
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from datalattice.lattice import LOG_BRANCH, OWNER_BRANCH
@@ -175,9 +176,8 @@ def _peers(status: NodeStatus) -> Iterator[MetricFamily]:
         count = sum(one.info.get(state) is True for one in peers)
         yield _gauge(f"peers_{state}", f"Wanted peers that are {state}.", count)
     yield _gauge("peers_wanted", "Peers that this node wants to be connected to.", len(peers))
-    yield _gauge(
-        "peers_equal", "Wanted peers with the same root.", sum(bool(p.equal) for p in peers)
-    )
+    same_root = sum(bool(one.equal) for one in peers)
+    yield _gauge("peers_equal", "Wanted peers with the same root.", same_root)
     # One series a name: two entries for one node may have the same address for a moment, and a
     # repeated label set makes Prometheus reject the page.
     shown = list({one.name: one for one in peers[:PEER_SERIES_MAX]}.items())
@@ -217,8 +217,7 @@ def _timed(status: NodeStatus) -> Iterator[MetricFamily]:
 def _samples(times: Histogram) -> tuple[tuple[str, Labels, float], ...]:
     # Prometheus: buckets are cumulative, the last has no bound.
     bounds = [*map(repr, BUCKETS_S), "+Inf"]
-    counts = list(times.counts)  # a copy: other threads go on counting
-    sums = [sum(counts[: place + 1]) for place in range(len(counts))]
+    sums = list(accumulate(list(times.counts)))  # of a copy: other threads go on counting
     buckets = [
         ("_bucket", (("le", bound),), count) for bound, count in zip(bounds, sums, strict=True)
     ]

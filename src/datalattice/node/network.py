@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from datalattice.node.admission import (
 )
 from datalattice.node.bounds import source_of_remote
 from datalattice.node.connection import WANTED_FRAMES_MAX, Connection, Traffic, streams_over
-from datalattice.node.directory import Changed, Directory, FoundNode, Look, is_near
+from datalattice.node.directory import Changed, FoundNode, Look, follow_directory, is_near
 from datalattice.node.hosts import Host, Hosts, PeerIdentity, connection_of
 from datalattice.node.logs import log_event
 from datalattice.node.mdns import Mdns
@@ -142,12 +142,12 @@ class Network:
             await self._mdns.start(bind, self.port)
         if discover in ("p2p", "all"):
             near, keys = is_near(bind), self.peers.keys
-            directory = Directory(look, changed, self._learn, keys, self.own_key, near=near)
-            self._following = asyncio.ensure_future(self._follow(directory))
+            work = follow_directory(look, changed, self._learn, keys, self.own_key, near=near)
+            self._following = asyncio.ensure_future(self._guard(work))
 
-    async def _follow(self, directory: Directory) -> None:
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await directory.follow()
+            await work
         except Exception as error:  # noqa: BLE001 - the node goes on without it, degraded
             self.observer.failed(error)
 
@@ -363,7 +363,9 @@ class Network:
         outbound = dialled is not None
         bounds = self._config.bounds
         streams = streams_over(link, self._hosts.framings, self._entropy, dialled=outbound)
-        connection = Connection(id, name, link, self, bounds, streams)
+        connection = Connection(
+            id, name, link, self._hosts, bounds, streams, self._held, self._slowed
+        )
         self.connections[id] = connection
         direction, level = ("out", logging.INFO) if outbound else ("in", logging.DEBUG)
         log_event(level, "connected", peer=id, direction=direction)
@@ -394,25 +396,7 @@ class Network:
             log_event(level, "disconnected", peer=id, reason=connection.reason or "closed here")
         return connection.reason
 
-    # --- what connections hand over (`Handler`) -------------------------------------------------
-
-    def frame(self, connection: Connection, stream: int, payload: bytes) -> None:
-        """Pass a frame to its replica."""
-        self._hosts.frame(connection, stream, payload)
-
-    def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
-        """Pass on that the peer opened a stream."""
-        self._hosts.opened(connection, stream, protocol, store_id)
-
-    def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
-        """Pass on that the peer sends nothing more on a stream."""
-        self._hosts.ended(connection, stream)
-
-    def written(self, connection: Connection, stream: int, count: int) -> None:
-        """Pass on that frames have left."""
-        self._hosts.written(connection, stream, count)
-
-    def held(self, change: int) -> None:
+    def _held(self, change: int) -> None:
         """Bound what all peers together make the node hold, by cutting the largest holder."""
         self.held_bytes += change
         # The largest holder pays, whoever sent the last byte.
@@ -423,6 +407,6 @@ class Network:
                 return  # the rest belongs to connections that are ending already
             self.observer.count("connections-cut")
 
-    def slowed(self, connection: Connection) -> None:
+    def _slowed(self) -> None:
         """Count that a peer sends more than its share."""
         self.observer.count("peers-slowed")

@@ -229,7 +229,7 @@ class Taker:
     def held(self, change: int) -> None:
         self.held_bytes += change
 
-    def slowed(self, connection: Connection) -> None:
+    def slowed(self) -> None:
         self.slowed_count += 1
         self.slow.set()
 
@@ -237,7 +237,9 @@ class Taker:
 def served(bounds: ConnectionBounds, *pieces: bytes) -> tuple[Connection, Taker]:
     taker = Taker()
     streams = SingleStream(Framing(bounds.message_bytes_max))
-    return Connection("in fake #1", "fake", FakeLink(*pieces), taker, bounds, streams), taker
+    link, held, slowed = FakeLink(*pieces), taker.held, taker.slowed
+    connection = Connection("in fake #1", "fake", link, taker, bounds, streams, held, slowed)
+    return connection, taker
 
 
 @pytest.mark.parametrize(

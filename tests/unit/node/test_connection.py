@@ -81,7 +81,7 @@ class Host:
         self.held_bytes += change
         self._changed.set()
 
-    def slowed(self, connection: Connection) -> None:
+    def slowed(self) -> None:
         self.slowed_count += 1
         self._changed.set()
 
@@ -104,7 +104,10 @@ def connected(
     link: Link, streams: Streams, bounds: ConnectionBounds = BOUNDS
 ) -> tuple[Connection, Host]:
     host = Host()
-    return Connection("in memory #1", "memory", link, host, bounds, streams), host
+    connection = Connection(
+        "in memory #1", "memory", link, host, bounds, streams, host.held, host.slowed
+    )
+    return connection, host
 
 
 @asynccontextmanager

@@ -22,8 +22,8 @@ from datalattice.lattice import (
 from datalattice.node.directory import (
     TRANSPORT_CHARS_MAX,
     TRANSPORTS_MAX,
-    Directory,
     FoundNode,
+    follow_directory,
     is_near,
     is_usable,
     publish,
@@ -155,8 +155,9 @@ def test_every_change_of_the_section_is_followed(monkeypatch: pytest.MonkeyPatch
         cursor = RootLattice(root_lattice())
         changes: asyncio.Queue[None] = asyncio.Queue()
         heard: asyncio.Queue[FoundNode] = asyncio.Queue()
-        directory = Directory(cursor.get, changes.get, heard.put_nowait, list, OWN, near=False)
-        following = asyncio.ensure_future(directory.follow())
+        following = asyncio.ensure_future(
+            follow_directory(cursor.get, changes.get, heard.put_nowait, list, OWN, near=False)
+        )
         for number in (1, 2):
             pair = keys(number)
             slot = Signed.sign(pair, info(f"h:{number}"))
