@@ -195,7 +195,7 @@ def test_what_cannot_be_resolved_has_no_keys_and_is_tried_again() -> None:
     keys = KnownKeys(asked, StoppedClock(1_000_000))
     keys.prepare([WEB])
     assert not keys(WEB, KEY.public_key)
-    assert "no document" in keys.failures[WEB]
+    assert "not among those given" in keys.failures[WEB]
     assert not keys.refresh()
     documents[WEB] = venue_document(WEB, KEY.public_key)
     assert not keys(WEB, KEY.public_key)

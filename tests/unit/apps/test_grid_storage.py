@@ -13,10 +13,10 @@ import pytest
 from datalattice.apps.grid import (
     CONTENT_BYTES_MAX,
     STORAGE,
-    ContentPlace,
-    FilePlace,
-    LatticePlace,
-    MemoryPlace,
+    ContentBackend,
+    FileBackend,
+    LatticeBackend,
+    MemoryBackend,
     Storage,
 )
 from datalattice.apps.grid.files import UNFINISHED
@@ -33,7 +33,7 @@ from datalattice.errors import (
 )
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 
-Make = Callable[[], ContentPlace]
+Make = Callable[[], ContentBackend]
 
 
 def sha(data: bytes) -> bytes:
@@ -41,17 +41,17 @@ def sha(data: bytes) -> bytes:
 
 
 @pytest.fixture(params=["memory", "lattice", "file"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> ContentPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> ContentBackend:
     places: dict[str, Make] = {
-        "memory": MemoryPlace,
-        "lattice": LatticePlace,
-        "file": lambda: FilePlace(str(tmp_path)),
+        "memory": MemoryBackend,
+        "lattice": LatticeBackend,
+        "file": lambda: FileBackend(str(tmp_path)),
     }
     return places[request.param]()
 
 
 @pytest.fixture
-def storage(place: ContentPlace) -> Iterator[Storage]:
+def storage(place: ContentBackend) -> Iterator[Storage]:
     with Storage(place) as storage:
         yield storage
 
@@ -120,11 +120,11 @@ def test_wrong_arguments_are_refused(storage: Storage) -> None:
         storage.store(sha(b"x"), ["x"])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="content is bytes"):
         storage.put("x")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="limit"):
-        Storage(MemoryPlace(), -1)
+    with pytest.raises(UsageError, match="content_bytes_max"):
+        Storage(MemoryBackend(), -1)
 
 
-def test_only_an_open_storage_answers(place: ContentPlace) -> None:
+def test_only_an_open_storage_answers(place: ContentBackend) -> None:
     storage = Storage(place)
     assert not is_open(storage)
     assert not storage.exists(sha(b""))
@@ -151,12 +151,12 @@ def is_open(storage: Storage) -> bool:
 
 
 @pytest.mark.parametrize("count", [9, 10])
-def test_contents_up_to_the_limit_are_taken(place: ContentPlace, count: int) -> None:
+def test_contents_up_to_the_limit_are_taken(place: ContentBackend, count: int) -> None:
     with Storage(place, 10) as storage:
         assert storage.get(storage.put(b"x" * count)) == b"x" * count
 
 
-def test_a_longer_content_is_refused_before_it_is_read_to_its_end(place: ContentPlace) -> None:
+def test_a_longer_content_is_refused_before_it_is_read_to_its_end(place: ContentBackend) -> None:
     def endless() -> Iterator[bytes]:
         while True:
             yield b"1234"
@@ -171,18 +171,18 @@ def test_a_longer_content_is_refused_before_it_is_read_to_its_end(place: Content
 
 def test_the_usual_limit_is_64_mebibytes() -> None:
     assert CONTENT_BYTES_MAX == 64 * 1024 * 1024
-    assert Storage(MemoryPlace()).content_bytes_max == CONTENT_BYTES_MAX
+    assert Storage(MemoryBackend()).content_bytes_max == CONTENT_BYTES_MAX
 
 
 def test_damage_in_the_lattice_is_told_and_storing_again_repairs_it() -> None:
-    place = LatticePlace(RootLattice(STORAGE, Index.of({sha(b"true"): b"false"})))
+    place = LatticeBackend(RootLattice(STORAGE, Index.of({sha(b"true"): b"false"})))
     with Storage(place) as storage:
         check_damage(storage)
 
 
 def test_damage_in_a_file_is_told_and_storing_again_repairs_it(tmp_path: Path) -> None:
     (tmp_path / sha(b"true").hex()).write_bytes(b"false")
-    with Storage(FilePlace(str(tmp_path))) as storage:
+    with Storage(FileBackend(str(tmp_path))) as storage:
         check_damage(storage)
 
 
@@ -199,7 +199,7 @@ def check_damage(storage: Storage) -> None:
 
 
 def test_states_in_the_lattice_join_and_bring_back_what_was_deleted() -> None:
-    here, there = LatticePlace(), LatticePlace()
+    here, there = LatticeBackend(), LatticeBackend()
     with Storage(here) as one, Storage(there) as two:
         one.put(b"one")
         two.put(b"two")
@@ -217,7 +217,7 @@ def test_files_are_named_by_hash_and_other_names_are_left_alone(tmp_path: Path) 
     (tmp_path / "README").write_text("mine")
     (tmp_path / sha(b"x").hex().upper()).write_text("upper case is no name of ours")
     (tmp_path / f"{sha(b'y').hex()}.00{UNFINISHED}").write_text("half")
-    with Storage(FilePlace(str(tmp_path))) as storage:
+    with Storage(FileBackend(str(tmp_path))) as storage:
         assert storage.is_empty
         storage.put(b"one")
         assert (tmp_path / sha(b"one").hex()).read_bytes() == b"one"
@@ -229,7 +229,7 @@ def test_files_are_named_by_hash_and_other_names_are_left_alone(tmp_path: Path) 
 def test_a_folder_has_to_be_one(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UsageError, match="not a folder for content"):
-        Storage(FilePlace(str(tmp_path / name))).initialise()
+        Storage(FileBackend(str(tmp_path / name))).initialise()
 
 
 @pytest.mark.parametrize("power_failure", [False, True])
@@ -239,12 +239,12 @@ def test_a_crash_at_any_step_leaves_whole_contents_only(power_failure: bool) -> 
         disk = SimDisk(step)
         disk.create_folder("/c")
         disk.sync_folder("/c")
-        with Storage(FilePlace("/c", disk)) as storage:
+        with Storage(FileBackend("/c", disk)) as storage:
             storage.put(b"before")
             disk.crash_at = disk.steps + step
             done = stored(storage, content)
         disk.restart(power_failure=power_failure)
-        with Storage(FilePlace("/c", disk)) as storage:
+        with Storage(FileBackend("/c", disk)) as storage:
             assert storage.verify() == []
             assert storage.get(sha(b"before")) == b"before"
             assert storage.exists(sha(content)) or not done
@@ -262,7 +262,7 @@ def test_a_disk_that_refuses_is_named_and_nothing_is_kept(
     for step in range(1, 40):
         disk = SimDisk(step)
         disk.create_folder("/c")
-        with Storage(FilePlace("/c", disk)) as storage:
+        with Storage(FileBackend("/c", disk)) as storage:
             disk.fail_at, disk.fail_errno = disk.steps + step, code
             with suppress(error):
                 storage.put(content)

@@ -17,11 +17,11 @@ from datalattice.apps.grid import (
     STATUSES,
     TERMINAL,
     VENUE,
-    ContentPlace,
-    FilePlace,
+    ContentBackend,
+    FileBackend,
     FixedResolver,
     KnownKeys,
-    MemoryPlace,
+    MemoryBackend,
     Storage,
     Venue,
     asset_id,
@@ -211,7 +211,10 @@ def test_an_asset_of_another_venue_is_read_by_its_id() -> None:
 
 @pytest.mark.parametrize("kind", ["lattice", "memory", "file"])
 def test_content_goes_where_the_storage_is(kind: str, tmp_path: Path) -> None:
-    places: dict[str, ContentPlace] = {"memory": MemoryPlace(), "file": FilePlace(str(tmp_path))}
+    places: dict[str, ContentBackend] = {
+        "memory": MemoryBackend(),
+        "file": FileBackend(str(tmp_path)),
+    }
     storage = Storage(places[kind]) if kind in places else None
     if storage is not None:
         storage.initialise()
@@ -239,7 +242,7 @@ def test_content_is_refused_where_none_is_declared() -> None:
             venue.put_content(venue.register(text), b"")
     with pytest.raises(NoSuchPath):
         venue.put_content(bytes(32), b"")
-    storage = Storage(MemoryPlace(), 3)
+    storage = Storage(MemoryBackend(), 3)
     storage.initialise()
     small = venue_of(storage=storage)
     with pytest.raises(LimitExceeded):
@@ -461,7 +464,7 @@ def test_hidden_entries_stay_in_the_grid_and_out_of_the_lists(tmp_path: Path) ->
         again.register(artifact(b"x"))
         again.put_content(asset, b"x")
         assert (again.assets(), again.content(asset)) == ([asset], b"x")
-        with pytest.raises(UsageError, match="a part of a venue"):
+        with pytest.raises(UsageError, match="`part` is not one of"):
             again.hide("meta", asset)
 
 

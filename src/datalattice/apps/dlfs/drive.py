@@ -15,7 +15,14 @@ from datalattice.apps.dlfs import tree
 from datalattice.apps.dlfs.files import BinaryMode, TextMode, open_file
 from datalattice.apps.dlfs.lattice import FS_SECTION, DLFSLattice
 from datalattice.apps.dlfs.merging import time_of
-from datalattice.apps.dlfs.node import ZERO_NODE, Content, Node, is_name, make_directory, read_node
+from datalattice.apps.dlfs.node import (
+    ZERO_NODE,
+    Content,
+    DriveNode,
+    is_name,
+    make_directory,
+    read_node,
+)
 from datalattice.apps.dlfs.paths import PathLike, join_path, split_path
 from datalattice.apps.dlfs.reading import DriveReader
 from datalattice.cells import (
@@ -367,7 +374,7 @@ class Drive(DriveReader):
         if not names:
             raise IsADirectory("/ is a directory")
 
-        def change(held: Node | None) -> Value:
+        def change(held: DriveNode | None) -> Value:
             if held is None and must_exist:
                 raise NoSuchPath(f"there is nothing at {join_path(names)}")
             return content(b"" if held is None or held.data is None else held.data)

@@ -29,7 +29,7 @@ MODES: Final[tuple[str, ...]] = (*get_args(BinaryMode)[:8], *get_args(TextMode)[
 """The modes of files, without other spellings of the same ones."""
 
 
-class Home(Protocol):
+class FileOperations(Protocol):
     """The operations of a drive that a file object uses."""
 
     def content(self, path: PathLike) -> Content:
@@ -64,7 +64,7 @@ class RawFile(io.RawIOBase):
     """
 
     def __init__(
-        self, drive: Home, path: PathLike, *, reads: bool, writes: bool, appends: bool
+        self, drive: FileOperations, path: PathLike, *, reads: bool, writes: bool, appends: bool
     ) -> None:
         super().__init__()
         self._drive = drive
@@ -167,7 +167,7 @@ class RawFile(io.RawIOBase):
 
 
 def open_file(
-    drive: Home,
+    drive: FileOperations,
     path: PathLike,
     mode: str,
     buffering: int,
@@ -196,7 +196,7 @@ def open_file(
 
 
 def _open_binary(
-    drive: Home, path: PathLike, kind: str, *, both: bool, buffering: int
+    drive: FileOperations, path: PathLike, kind: str, *, both: bool, buffering: int
 ) -> IO[bytes]:
     if kind == "x":
         drive.create_file(path)

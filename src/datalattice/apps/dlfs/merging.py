@@ -21,7 +21,7 @@ from datalattice.apps.dlfs.node import (
     DEPTH_MAX,
     ENTRIES,
     NO_TIME,
-    Node,
+    DriveNode,
     deletions_of,
     is_name,
     is_time,
@@ -80,7 +80,7 @@ def is_well_formed(value: Value, known: Times | None = None, work: Work | None =
     return base == NO_TIME or node.utime > base or directory_time(value, node, known, work) > base
 
 
-def entries_of(node: Node, work: Work | None = None) -> Index:
+def entries_of(node: DriveNode, work: Work | None = None) -> Index:
     """Return a directory's entries, with the deletions of its fifth position as tombstones."""
     return Merging(None, _memos(work, _SILENT), work).folded(node, (), 0)
 
@@ -164,7 +164,7 @@ class Merging:
         return self._aside
 
     def _once(
-        self, memo: _Memo, key: Key, node: Node, depth: int, do: Callable[[], Value]
+        self, memo: _Memo, key: Key, node: DriveNode, depth: int, do: Callable[[], Value]
     ) -> Value:
         """Return the result of `do` for a directory at a depth, from the cache if possible."""
         found = memo.get(key, depth)
@@ -178,7 +178,7 @@ class Merging:
         self._deepest = max(self._deepest, depth + found[1])
         return found[0]
 
-    def _is_newer(self, value: Value, node: Node, than: int) -> bool:
+    def _is_newer(self, value: Value, node: DriveNode, than: int) -> bool:
         """Return whether a node's time is greater than `than`; walk a directory if necessary."""
         if node.utime > than or not node.is_directory:
             return node.utime > than
@@ -202,7 +202,7 @@ class Merging:
             lambda: self._cleaned_directory(value, node, path, depth),
         )
 
-    def _cleaned_directory(self, value: Value, node: Node, path: Path, depth: int) -> Value:
+    def _cleaned_directory(self, value: Value, node: DriveNode, path: Path, depth: int) -> Value:
         assert node.entries is not None
         entries = node.entries
         for name, child in node.entries.entries(self.work):
@@ -258,7 +258,7 @@ class Merging:
             return self._mixed(other, b, a, own, OTHER, path, depth)
         return self._registers(own, a, other, b, path)
 
-    def _registers(self, own: Value, a: Node, other: Value, b: Node, path: Path) -> Value:
+    def _registers(self, own: Value, a: DriveNode, other: Value, b: DriveNode, path: Path) -> Value:
         later = own if a.utime > b.utime else other
         winner = greater(own, other) if a.utime == b.utime else later
         loser, lost = (b, OTHER) if winner is own else (a, OWN)
@@ -270,8 +270,8 @@ class Merging:
     def _mixed(
         self,
         directory: Value,
-        node: Node,
-        register: Node,
+        node: DriveNode,
+        register: DriveNode,
         register_value: Value,
         side: str,
         path: Path,
@@ -299,7 +299,7 @@ class Merging:
         )
 
     def _directories(
-        self, own: Value, a: Node, other: Value, b: Node, path: Path, depth: int
+        self, own: Value, a: DriveNode, other: Value, b: DriveNode, path: Path, depth: int
     ) -> Value:
         base = max(a.base, b.base)
         left, right = own, other
@@ -324,7 +324,7 @@ class Merging:
 
     # --- the layout of CAD028 ---
 
-    def folded(self, node: Node, path: Path, depth: int) -> Index:
+    def folded(self, node: DriveNode, path: Path, depth: int) -> Index:
         """Return the entries merged with the deletions of the fifth element, as tombstones.
 
         Malformed ones are dropped, and reported if a path is known.
@@ -374,7 +374,7 @@ class Merging:
         )
 
     def _cut_directory(
-        self, value: Value, node: Node, at: int, side: str, path: Path, depth: int
+        self, value: Value, node: DriveNode, at: int, side: str, path: Path, depth: int
     ) -> Value:
         if not self._is_newer(value, node, at):
             self._report(WriteSuperseded(path, side))
@@ -450,7 +450,7 @@ class _Names:
         return merging.join(own, other, path, self._depth)
 
 
-def _rank(node: Node) -> tuple[int, bool, bytes]:
+def _rank(node: DriveNode) -> tuple[int, bool, bytes]:
     """Return the rank of a directory; time, metadata and other fields come from the greater."""
     plain = node.metadata is None and not node.further
     shown = b"" if plain else value_hash(Vector.of([node.metadata, *node.further]))

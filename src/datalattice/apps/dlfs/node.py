@@ -40,7 +40,7 @@ Content = bytes | Blob
 ZERO_NODE: Final = Vector.of((EMPTY_INDEX, None, None, 0))
 
 
-class Node(NamedTuple):
+class DriveNode(NamedTuple):
     """The elements of a node's Vector."""
 
     entries: Index | None
@@ -87,7 +87,7 @@ def is_name(value: Value) -> bool:
     return name is not None and name != "" and "/" not in name
 
 
-def read_node(value: Value) -> Node | None:
+def read_node(value: Value) -> DriveNode | None:
     """Return the node in `value`, None if it is malformed.
 
     Cost:   reads only the top of the value.
@@ -99,22 +99,24 @@ def read_node(value: Value) -> Node | None:
     if not (isinstance(utime, int) and is_time(utime)):
         return None
     if isinstance(data, (bytes, Blob)):
-        return Node(None, data, metadata, utime, None, tuple(rest)) if entries is None else None
+        return (
+            DriveNode(None, data, metadata, utime, None, tuple(rest)) if entries is None else None
+        )
     if data is not None:
         return None
     if entries is None:
-        return Node(None, None, metadata, utime, None, tuple(rest))
+        return DriveNode(None, None, metadata, utime, None, tuple(rest))
     if not isinstance(entries, Index):
         return None
     if deletions is None and len(rest) != 1:
-        return Node(entries, None, metadata, utime, None, tuple(rest[1:]))
+        return DriveNode(entries, None, metadata, utime, None, tuple(rest[1:]))
     if not isinstance(deletions, Index) or not deletions:
         return None
     if BASE_KEY in deletions and not (
         deletions.key_cell(BASE_KEY) == BASE_KEY and is_time(deletions.get(BASE_KEY))
     ):
         return None
-    return Node(entries, None, metadata, utime, deletions, tuple(rest[1:]))
+    return DriveNode(entries, None, metadata, utime, deletions, tuple(rest[1:]))
 
 
 def make_directory(
@@ -145,7 +147,7 @@ def make_tombstone(utime: int) -> Vector:
     return Vector.of((None, None, None, utime))
 
 
-def deletions_of(node: Node) -> Iterator[tuple[Value, Value]]:
+def deletions_of(node: DriveNode) -> Iterator[tuple[Value, Value]]:
     """Yield (name, time) of the deletions in the fifth element, without the base.
 
     Names and times are unchecked.

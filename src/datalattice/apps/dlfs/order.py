@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from datalattice.apps.dlfs.merging import entries_of, is_well_formed
-from datalattice.apps.dlfs.node import DEPTH_MAX, NO_TIME, Node, is_name, read_node
+from datalattice.apps.dlfs.node import DEPTH_MAX, NO_TIME, DriveNode, is_name, read_node
 from datalattice.cells import Index, Value, Vector, value_hash
 from datalattice.lattice import (
     Element,
@@ -86,17 +86,17 @@ def _compare(
     return wider(found, known)
 
 
-def _read(value: Value, named: bool, depth: int, walk: Walk) -> Node | None:
+def _read(value: Value, named: bool, depth: int, walk: Walk) -> DriveNode | None:
     if not named or depth > DEPTH_MAX or not is_well_formed(value, work=walk.work):
         return None
     return read_node(value)
 
 
-def _entries(node: Node | None, walk: Walk) -> Index | None:
+def _entries(node: DriveNode | None, walk: Walk) -> Index | None:
     return None if node is None or node.entries is None else entries_of(node, walk.work)
 
 
-def _elements(value: Value, node: Node | None, present: bool) -> list[Element]:
+def _elements(value: Value, node: DriveNode | None, present: bool) -> list[Element]:
     if not present:
         return []
     if node is None:

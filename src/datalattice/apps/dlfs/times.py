@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.dlfs.node import Node, deletions_of, is_name, is_time, read_node
+from datalattice.apps.dlfs.node import DriveNode, deletions_of, is_name, is_time, read_node
 from datalattice.cells import Value, Work, value_hash
 from datalattice.limits import WORK_LIMITS
 
@@ -22,7 +22,7 @@ Times = dict[bytes, int]
 """Times by hash of the directory, as computed by one merge."""
 
 
-def directory_ticks(node: Node) -> int:
+def directory_ticks(node: DriveNode) -> int:
     """Return the work of reading a directory; an empty one costs less."""
     return WORK_LIMITS.directory if node.entries else WORK_LIMITS.joined
 
@@ -55,7 +55,7 @@ _remembered: Final = _Remembered(REMEMBERED_MAX)
 
 
 def directory_time(
-    directory: Value, node: Node, known: Times | None = None, work: Work | None = None
+    directory: Value, node: DriveNode, known: Times | None = None, work: Work | None = None
 ) -> int:
     """Return the time of a directory: the greatest time of well-formed nodes in its subtree.
 
@@ -98,13 +98,13 @@ def _look_up(hash: bytes, known: Times) -> int | None:
 class _Walked:
     """A directory during the walk: its time so far, and its directories still to be read."""
 
-    def __init__(self, hash: bytes, node: Node, work: Work | None) -> None:
+    def __init__(self, hash: bytes, node: DriveNode, work: Work | None) -> None:
         if work is not None:
             work.spend(directory_ticks(node))
         self.hash: Final = hash
         self.base: Final = node.base
         self.time = node.utime
-        self.waiting: Final[list[tuple[Value, Node]]] = []
+        self.waiting: Final[list[tuple[Value, DriveNode]]] = []
         for name, deleted in deletions_of(node):
             if is_name(name) and isinstance(deleted, int) and is_time(deleted):
                 self.time = max(self.time, deleted)

@@ -24,7 +24,7 @@ from datalattice.apps.dlfs.node import (
     DEPTH_MAX,
     NO_TIME,
     ZERO_NODE,
-    Node,
+    DriveNode,
     is_name,
     is_time,
     make_directory,
@@ -65,7 +65,7 @@ def _later(own: Value, other: Value) -> Value:
 DELETIONS: Final = ExactKeys(_later, texts=False)
 
 
-def root_of(value: Value) -> Node:
+def root_of(value: Value) -> DriveNode:
     """Return the parts of the root of a drive; nil is the empty one.
 
     Raises: TypeMismatch: the value is no directory.
@@ -81,7 +81,7 @@ def is_root(value: Value) -> bool:
     return _directory(value) is not None
 
 
-def _directory(value: Value) -> Node | None:
+def _directory(value: Value) -> DriveNode | None:
     """Return the parts of a directory, of nil those of the empty one; None of all else."""
     node = read_node(ZERO_NODE if value is None else value)
     return None if node is None or node.entries is None else node
@@ -114,7 +114,7 @@ def is_live(root: Value, names: Names) -> bool:
     return True
 
 
-def stored(node: Node, name: str) -> Value:
+def stored(node: DriveNode, name: str) -> Value:
     """Return what a directory holds under a name, tombstones included, nil for nothing."""
     assert node.entries is not None
     value = NAMES.get(node.entries, name)
@@ -128,7 +128,7 @@ def stored(node: Node, name: str) -> Value:
     return value
 
 
-def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, Value, Node]]:
+def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, Value, DriveNode]]:
     """Yield (name, node, its parts) of what is live in a directory.
 
     Names of up to 32 bytes come in the order of their bytes, longer ones after those that share
@@ -171,12 +171,12 @@ def unreachable(value: Value) -> list[str]:
     return found
 
 
-def listed(value: Value) -> list[tuple[str, Value, Node]]:
+def listed(value: Value) -> list[tuple[str, Value, DriveNode]]:
     """Return what `live_entries` yields, in the order of the names' bytes."""
     return sorted(live_entries(value), key=_name_bytes)
 
 
-def _name_bytes(entry: tuple[str, Value, Node]) -> bytes:
+def _name_bytes(entry: tuple[str, Value, DriveNode]) -> bytes:
     return entry[0].encode("utf-8", "surrogateescape")
 
 
@@ -228,7 +228,7 @@ def check_file(root: Value, names: Names) -> None:
         raise IsADirectory(f"{join_path(names)} is a directory")
 
 
-def _directories(root: Value, names: Names) -> list[Node]:
+def _directories(root: Value, names: Names) -> list[DriveNode]:
     """Return the directories from the root to `names`, both included."""
     chain = [root_of(root)]
     for position, name in enumerate(names):
@@ -271,7 +271,7 @@ def new_directory(names: Names, *, exist_ok: bool = False) -> Change:
 
 
 def new_content(
-    names: Names, content: Callable[[Node | None], Value], *, exclusive: bool
+    names: Names, content: Callable[[DriveNode | None], Value], *, exclusive: bool
 ) -> Change:
     """Return the change that gives a file the data that `content` makes of the present file.
 

@@ -33,7 +33,7 @@ from datalattice.apps.grid.dids import (
     split_did_url,
     venue_document,
 )
-from datalattice.apps.grid.files import FilePlace
+from datalattice.apps.grid.files import FileBackend
 from datalattice.apps.grid.hidden import hidden_entries
 from datalattice.apps.grid.jobs import (
     STATUSES,
@@ -65,9 +65,9 @@ from datalattice.apps.grid.lattice import (
 from datalattice.apps.grid.states import MergeReport
 from datalattice.apps.grid.storage import (
     BadContent,
-    ContentPlace,
-    LatticePlace,
-    MemoryPlace,
+    ContentBackend,
+    LatticeBackend,
+    MemoryBackend,
     Storage,
 )
 from datalattice.apps.grid.venue import Venue
@@ -89,15 +89,15 @@ __all__ = [
     "VENUE",
     "BadContent",
     "Collection",
-    "ContentPlace",
+    "ContentBackend",
     "DIDResolver",
     "DIDUrl",
-    "FilePlace",
+    "FileBackend",
     "FixedResolver",
     "JobLattice",
     "KnownKeys",
-    "LatticePlace",
-    "MemoryPlace",
+    "LatticeBackend",
+    "MemoryBackend",
     "MergeReport",
     "Storage",
     "Venue",

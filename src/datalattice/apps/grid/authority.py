@@ -1,8 +1,8 @@
-"""Authority: which keys speak for the DIDs of venues, looked up before a merge and kept.
+"""Authority: the keys that may sign for the DIDs of venues, looked up before a merge.
 
-A merge asks nobody. Whoever merges first prepares a `KnownKeys`: what the resolver says of each
-DID is kept for a while, and the merge is judged by that alone. A DID that could not be resolved has
-no keys, and is on a list of those to be tried again.
+A merge uses no network. Before it, `KnownKeys` resolves the DIDs of the foreign value and keeps
+their keys for some minutes; the merge is judged by these alone. A DID that could not be resolved
+has no keys, and is listed to be tried again.
 
 Source: COG-2 "DID documents"; docs/grid.md "Who may write"; COG-4 "Security".
 """
@@ -20,13 +20,13 @@ from datalattice.errors import DataLatticeError
 from datalattice.lattice import DIDVerifier
 
 KEEP_MS: Final = 5 * 60_000
-"""How long what a resolver said is believed."""
+"""How long resolved keys are used."""
 
 DIDS_MAX: Final = 10_000
-"""DIDs remembered; the one looked up longest ago is forgotten first."""
+"""Most DIDs with known keys; the one resolved longest ago is dropped first."""
 
 PREPARED_MAX: Final = 100
-"""DIDs resolved for one merge; a foreign grid may name millions."""
+"""Most DIDs resolved for one merge, since a foreign grid may name millions."""
 
 
 class DIDResolver(Protocol):
@@ -35,13 +35,13 @@ class DIDResolver(Protocol):
     def resolve(self, did: str) -> Mapping[str, Any]:
         """Return the document of a DID, parsed.
 
-        Raises: DataLatticeError: it cannot be had, or is no document.
+        Raises: DataLatticeError: it is unavailable, or is not a document.
         """
         ...
 
 
 class FixedResolver:
-    """Documents that are known beforehand: for tests, and for groups without a network."""
+    """A resolver of given documents, for tests and for groups without a network."""
 
     def __init__(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
         self._documents = documents
@@ -49,17 +49,17 @@ class FixedResolver:
     def resolve(self, did: str) -> Mapping[str, Any]:
         """Return the document of a DID.
 
-        Raises: DataLatticeError: none is known.
+        Raises: DataLatticeError: it is not among the given ones.
         """
         if did not in self._documents:
-            raise DataLatticeError(f"no document of {did} is known")
+            raise DataLatticeError(f"the document of {did} is not among those given")
         return self._documents[did]
 
 
 class KnownKeys:
-    """The keys of DIDs, by their documents: a verifier for merges, filled before them.
+    """The keys in the documents of DIDs: a verifier for merges, which is filled before them.
 
-    Asking it, and `find`, is for every thread; what changes it is for one at a time.
+    Any thread may call it and `find`; only one at a time may call the other methods.
     """
 
     def __init__(
@@ -72,16 +72,17 @@ class KnownKeys:
         self._wanted: dict[str, None] = {}
         self._verifier = DIDVerifier(self._is_known_key)
         self.failures: dict[str, str] = {}
-        """Why DIDs could not be resolved, the last time each."""
+        """The reasons why DIDs could not be resolved, by DID."""
 
     def __call__(self, owner: Value, signer: bytes) -> bool:
-        """Return whether a key is known to speak for a DID. Nobody is asked."""
+        """Return whether a key is known to sign for a DID; resolves nothing."""
         return self._verifier(owner, signer)
 
     def _is_known_key(self, owner: Value, signer: bytes) -> bool:
         if not isinstance(owner, str):
             return False
         known = self._known.get(owner)
+        # "What was found is believed for five minutes" (docs/grid.md "Who may write").
         if known is None or self._is_old(known[0]):
             if did_method(owner) == "web" and len(self._wanted) < PREPARED_MAX:
                 self._wanted[owner] = None
@@ -90,11 +91,11 @@ class KnownKeys:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """DIDs that merges asked about in vain, since the last `refresh`."""
+        """The DIDs without known keys that merges met since the last `refresh`."""
         return tuple(self._wanted)
 
     def prepare(self, dids: Iterable[str]) -> None:
-        """Look up those DIDs of a foreign value whose keys are not known, up to 100 of them."""
+        """Resolve the DIDs of a foreign value whose keys are unknown, at most 100 of them."""
         asked = 0
         for did in dids:
             known = self._known.get(did)
@@ -106,22 +107,22 @@ class KnownKeys:
             self.learn(did, self.find(did))
 
     def take_wanted(self) -> tuple[str, ...]:
-        """Return `wanted`, and begin it anew."""
+        """Return `wanted`, and clear it."""
         wanted = tuple(self._wanted)
         for did in wanted:
             self._wanted.pop(did, None)
         return wanted
 
     def refresh(self) -> bool:
-        """Look up what merges asked about in vain; return whether keys were found for any."""
+        """Resolve the wanted DIDs; return whether keys were found for any."""
         wanted = self.take_wanted()
         self.prepare(wanted)
         return any(self._known.get(did, (0, frozenset()))[1] for did in wanted)
 
     def find(self, did: str) -> frozenset[bytes] | str:
-        """Return the keys of a DID by its document, or why that cannot be had; nothing is kept.
+        """Return the keys in the document of a DID, or the reason why it is unavailable.
 
-        May be called from many threads at once, if the resolver may.
+        Nothing is stored. Many threads may call it at once if the resolver allows that.
         """
         try:
             return assertion_keys(did, self._resolver.resolve(did))
@@ -129,7 +130,7 @@ class KnownKeys:
             return str(error)
 
     def learn(self, did: str, found: frozenset[bytes] | str) -> None:
-        """Keep what `find` returned."""
+        """Store a result of `find`."""
         self._known.pop(did, None)
         if isinstance(found, str):
             self.failures[did] = found
@@ -148,9 +149,9 @@ class KnownKeys:
 
 
 def dids_to_resolve(own: Value, other: Value) -> list[str]:
-    """Return the DIDs of `other`, a grid or a root, whose keys a merge into `own` needs to know.
+    """Return the DIDs of `other`, a grid or a root, whose keys a merge into `own` needs.
 
-    Cost: venues that differ.
+    Cost:   proportional to the venues that differ.
     """
     theirs, mine = _venues(other), _venues(own)
     found: list[str] = []

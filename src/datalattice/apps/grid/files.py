@@ -1,7 +1,7 @@
 """Files: contents in a folder, one file each, named by the hex of its SHA-256.
 
-A file is written under another name, made durable, and only then renamed: under its own name a
-content is whole or not there. Names that are no hash are others' business and left alone.
+A file is written under another name, synced, and then renamed, so that a file with the name of a
+hash is complete. Files with other names are left alone.
 
 Source: COG-4 "File storage"; docs/grid.md "Content".
 """
@@ -19,13 +19,13 @@ from datalattice.errors import Corruption, StoreError, StoreFailed, StoreFull, U
 from datalattice.store import Disk, RealDisk
 
 UNFINISHED: Final = ".part"
-"""End of the name of a file that is being written, or was when the machine stopped."""
+"""Suffix of a file that is being written, or was when the machine stopped."""
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class FilePlace:
-    """Contents in a folder, which has to be there."""
+class FileBackend:
+    """Contents in a folder that exists."""
 
     def __init__(
         self, folder: str, disk: Disk | None = None, entropy: Entropy | None = None
@@ -35,9 +35,9 @@ class FilePlace:
         self._entropy: Final = entropy or SystemEntropy()
 
     def open(self) -> None:
-        """Look whether the folder is there, and clear away what was never finished.
+        """Check that the folder exists, and remove unfinished files.
 
-        Raises: UsageError: it is not there, or no folder.
+        Raises: UsageError: it does not exist, or is not a folder.
         """
         try:
             names = self._disk.names(self.folder)
@@ -50,12 +50,12 @@ class FilePlace:
                     self._disk.remove(self._path(name))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file stays open."""
 
     def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Keep what the pieces make up.
+        """Store the content in the pieces.
 
-        Raises: StoreFull, StoreFailed: the disk did not take it.
+        Raises: StoreFull, StoreFailed: it could not be written.
         """
         target = self._path(digest.hex())
         part = self._path(f"{digest.hex()}.{self._entropy.bytes(4).hex()}{UNFINISHED}")
@@ -65,12 +65,12 @@ class FilePlace:
                 self._disk.replace(part, target)
                 self._disk.sync_folder(self.folder)
         except BaseException:
-            with suppress(OSError):  # it has no name that counts, and goes with the next opening
+            with suppress(OSError):  # the next `open` removes it
                 self._disk.remove(part)
             raise
 
     def size(self, digest: bytes) -> int | None:
-        """Return the number of bytes, nil when it is not here."""
+        """Return the number of bytes, None if the content is absent."""
         path = self._path(digest.hex())
         if not self._disk.exists(path):
             return None
@@ -88,7 +88,7 @@ class FilePlace:
     def read(self, digest: bytes) -> Iterator[bytes]:
         """Yield the content in pieces.
 
-        Raises: Corruption: the disk does not give it back.
+        Raises: Corruption: it cannot be read.
         """
         path, at = self._path(digest.hex()), 0
         try:
@@ -104,7 +104,7 @@ class FilePlace:
             raise Corruption(f"{path}: cannot be read at {at} ({reason})") from error
 
     def remove(self, digest: bytes) -> bool:
-        """Forget a content; return whether it was here."""
+        """Remove a content; return whether it was present."""
         try:
             self._disk.remove(self._path(digest.hex()))
         except FileNotFoundError:
@@ -124,7 +124,7 @@ class FilePlace:
             file = self._disk.open(path, create=True)
         at = 0
         try:
-            for piece in pieces:  # what these raise is their own
+            for piece in pieces:  # an error of the pieces passes through
                 with _written(path):
                     file.write(at, piece)
                 at += len(piece)
@@ -139,7 +139,7 @@ class FilePlace:
 
 @contextmanager
 def _written(path: str) -> Iterator[None]:
-    """Say what a failed write means."""
+    """Turn the system's errors of a write into those of a store."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Hidden: what a venue leaves out of its lists here, since the grid only grows.
+"""Hidden entries: what a venue leaves out of its listings on this node, since a grid only grows.
 
-The list is kept in the node's own `:local` slot, signed with its identity like everything there,
-so it survives a restart and leaves the node never. A venue without a node uses its own key.
+The list is in the node's own `:local` slot, signed with its identity: it survives a restart, and
+never leaves the node. A venue without a node signs it with its own key.
 
 Source: COG-4 "Lattice storage", "Deletion"; docs/grid.md "Hiding".
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeGuard
 
 from datalattice.apps.grid.lattice import STORAGE_KEY
-from datalattice.apps.grid.storage import LatticePlace
+from datalattice.apps.grid.storage import LatticeBackend
 from datalattice.cells import (
     EMPTY_MAP,
     EMPTY_SET,
@@ -43,14 +43,15 @@ ENTRIES: Final = Keyword("entries")
 ENTRY_FIELDS: Final = 3
 
 
-class Hidden:
+class HiddenEntries:
     """The hidden entries of a key's venues: a register, a Set of [DID, part, key]."""
 
     def __init__(self, root: LatticeCursor, key_pair: KeyPair | None, clock: Clock) -> None:
         self._clock = clock
         self._cursor: LatticeCursor | None = None
         if key_pair is not None:
-            # `:local` is the node's: under its identity, which need not be the venue's key.
+            # "The list of such entries is kept in `:local`, so it stays on this node" (docs/grid.md
+            # "Hiding"): the node's identity signs it, which need not be the venue's key.
             key_pair = root.context.key_pair or key_pair
             owner = key_pair.public_key
             slot = SignedCursor(
@@ -73,14 +74,14 @@ class Hidden:
     def hide(self, did: str, part: Keyword, key: bytes) -> None:
         """Hide an entry.
 
-        Raises: NoSigningKey: the venue has no key here.
+        Raises: NoSigningKey: the venue has no key pair.
         """
         if self._cursor is None:
-            raise NoSigningKey(f"hiding what is of {did} needs its key pair, and none was given")
+            raise NoSigningKey(f"hiding an entry of {did} needs its key pair; give one to Venue.at")
         self._change(lambda entries: entries.add(Vector.of([did, part, key])))
 
     def show(self, did: str, part: Keyword, key: bytes) -> None:
-        """Show an entry again; fine when it was not hidden."""
+        """Show an entry again; an entry that is not hidden stays as it is."""
         if self.is_hidden(did, part, key):
             self._change(lambda entries: entries.remove(Vector.of([did, part, key])))
 
@@ -104,30 +105,31 @@ class Hidden:
         cursor.update(changed)
 
 
-class VenuePlace(LatticePlace):
-    """The contents of a venue in the lattice: what is removed is hidden, since others have it.
+class VenueBackend(LatticeBackend):
+    """The contents of a venue in the lattice. Removing a content hides it on this node.
 
-    A signed state must cover the earlier ones, else those who cannot sign see two that differ.
+    A signed state has to contain the earlier ones: without that, nodes that cannot sign would hold
+    two different states of one venue.
     """
 
-    def __init__(self, cursor: LatticeCursor, hidden: Hidden, did: str) -> None:
+    def __init__(self, cursor: LatticeCursor, hidden: HiddenEntries, did: str) -> None:
         super().__init__(cursor)
         self._hidden: Final = hidden
         self._did: Final = did
 
     def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Keep what the pieces make up, and show it again."""
+        """Store the content in the pieces, and show it again."""
         super().write(digest, pieces)
         self._hidden.show(self._did, STORAGE_KEY, digest)
 
     def size(self, digest: bytes) -> int | None:
-        """Return the number of bytes, nil when it is not here or hidden."""
+        """Return the number of bytes, None if the content is absent or hidden."""
         if self._hidden.is_hidden(self._did, STORAGE_KEY, digest):
             return None
         return super().size(digest)
 
     def remove(self, digest: bytes) -> bool:
-        """Hide a content; return whether it was to be seen."""
+        """Hide a content; return whether it was visible."""
         if self.size(digest) is None:
             return False
         self._hidden.hide(self._did, STORAGE_KEY, digest)
@@ -140,9 +142,9 @@ class VenuePlace(LatticePlace):
 
 
 def hidden_entries(root: Value) -> list[Set]:
-    """Return what the venues of a root have hidden there: Sets of [DID, part, key].
+    """Return the hidden entries of the venues of a root: Sets of [DID, part, key].
 
-    Only lists that are signed by the key they stand under count.
+    Lists that are not signed by the key above them are left out.
     """
     slots = root.get(LOCAL_KEY) if isinstance(root, Index) else None
     found: list[Set] = []

@@ -1,8 +1,7 @@
 """Jobs: records of work, their ids, states and times.
 
-A record is a Map with text keys. Only `updated` matters to a merge; what a record says is for the
-venue that writes it, which stamps every version later than the one before and never rewrites one
-that has ended.
+A record is a Map with text keys. A merge reads only `updated`. The venue gives every version a
+later time than the one before, and never rewrites a job that has ended.
 
 Source: COG-4 "Jobs"; docs/grid.md "Jobs", "What is checked", "Merge"; docs/design/forks.md "The
     order"; COG-8 "Job id", "Jobs"; docs/design/decisions.md "D1".
@@ -54,18 +53,16 @@ COUNT_MAX: Final = (1 << 8 * _COUNT_BYTES) - 1
 
 
 def job_time(record: Value) -> int | None:
-    """Return when a record was written, nil when it does not say.
+    """Return when a record was written, in Unix milliseconds.
 
-    Nil for anything but an Integer of 64 bits; no time is older than every time.
-
-    Units:  Unix milliseconds.
+    None, which counts as older than every time, unless the time is an Integer of 64 bits.
     """
     stamp = record.get(UPDATED) if isinstance(record, Map) else None
     return as_integer(stamp) if is_long(stamp) else None
 
 
 def job_element(record: Value) -> Element | None:
-    """Return the element of a version in the order of forked venues, nil for no record."""
+    """Return the element of a version in the order of forked venues; None without a record."""
     if record is None:
         return None
     time = job_time(record)
@@ -75,13 +72,13 @@ def job_element(record: Value) -> Element | None:
 
 
 def job_status(record: Value) -> str | None:
-    """Return the status of a record, nil when it has none."""
+    """Return the status of a record, None if it has none."""
     status = record.get(STATUS) if isinstance(record, Map) else None
     return status if isinstance(status, str) else None
 
 
 def is_job_entry(key: Value, record: Value, _work: Work | None = None) -> bool:
-    """Return whether an entry of `:jobs` is sound: its key, its status, the id that it names."""
+    """Return whether an entry of `:jobs` is valid: its key, its status, and the id in it."""
     if not isinstance(key, bytes) or not 0 < len(key) <= INDEX_KEY_BYTES:
         return False
     if not isinstance(record, Map) or not isinstance(record.get(STATUS), (str, Text)):
@@ -95,18 +92,19 @@ def is_job_entry(key: Value, record: Value, _work: Work | None = None) -> bool:
 def parse_job_id(given: object) -> bytes:
     """Return a job id from its bytes (1 to 32) or their hex, with or without 0x.
 
-    Raises: UsageError: it is neither.
+    Raises: UsageError: it has another form.
     """
     found = given if isinstance(given, bytes) else _hex(given)
     if found is None or not 0 < len(found) <= INDEX_KEY_BYTES:
-        raise UsageError(f"a job id is 1 to {INDEX_KEY_BYTES} bytes in hex, got {given!r}")
+        raise UsageError(f"a job id is not 1 to {INDEX_KEY_BYTES} bytes, or their hex: {given!r}")
     return found
 
 
 def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
-    """Return an id for a new job, later in order than `last`: time, counter, chance.
+    """Return an id for a new job, later in order than `last`.
 
-    Raises: UsageError: the time does not fit.
+    Layout: 6 bytes of Unix milliseconds, 2 of a counter, 8 of chance, big-endian.
+    Raises: UsageError: the time exceeds 48 bits.
     """
     count = 0
     if last is not None and len(last) == JOB_ID_BYTES:
@@ -114,7 +112,7 @@ def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
         if before_ms >= now_ms:
             now_ms = before_ms
             count = 1 + int.from_bytes(last[_TIME_BYTES : _TIME_BYTES + _COUNT_BYTES], "big")
-            if count > COUNT_MAX:
+            if count > COUNT_MAX:  # the id takes the next millisecond
                 now_ms, count = now_ms + 1, 0
     if now_ms > JOB_TIME_MAX:
         raise UsageError(f"a job id has times up to {JOB_TIME_MAX} ms, the clock shows {now_ms} ms")
@@ -126,20 +124,20 @@ def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
 
 
 def job_members(members: Mapping[str, Any]) -> Map:
-    """Return members of a job record as cells, if a caller may set them.
+    """Return the members of a job record as cells.
 
-    Raises: UsageError: it is no mapping of names, sets what the venue itself writes, or a status
-            that is none.
+    Raises: UsageError: it is not a mapping of names, has a member that only the venue writes, or an
+            unknown status.
     """
     given: object = members
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise UsageError("the members of a job record are named by strings")
+        raise UsageError("`members` is not a mapping of names to values")
     for name in (ID, CREATED, UPDATED):
         if name in members:
-            raise UsageError(f"the member {name!r} of a job record is the venue's own to write")
+            raise UsageError(f"the member {name!r} of a job record is written by the venue alone")
     status = members.get(STATUS, PENDING)
     if status not in STATUSES:
-        raise UsageError(f"a job is {', '.join(sorted(STATUSES))}, got {status!r}")
+        raise UsageError(f"`status` is not one of {', '.join(sorted(STATUSES))}: {status!r}")
     record = to_cell(dict(members))
     assert isinstance(record, Map)
     return record
@@ -155,10 +153,7 @@ def _hex(text: Value | object) -> bytes | None:
 
 
 class JobLattice(Lattice):
-    """One job: the version with the later `updated`, as a whole.
-
-    No time is older than every time; on equal times the greater value hash stays.
-    """
+    """One job: the version with the later `updated` wins."""
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the later of two versions."""
@@ -167,8 +162,10 @@ class JobLattice(Lattice):
         if own is None:
             return other
         mine, theirs = job_time(own), job_time(other)
+        # "Ties go to the greater value hash" (docs/grid.md "Merge").
         if mine == theirs:
             return greater(own, other)
+        # A record without a time "is older than any other" (docs/grid.md "Merge").
         if mine is None or (theirs is not None and theirs > mine):
             return other
         return own
@@ -182,5 +179,5 @@ class JobLattice(Lattice):
         return contrast(job_element(own), job_element(other))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return True: what an entry must be, the collection knows."""
+        """Return True: the collection checks its entries."""
         return True

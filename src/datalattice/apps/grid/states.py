@@ -1,4 +1,4 @@
-"""States: reading the parts of grids and venues, and what differs between two of them.
+"""States: the parts of grids and venues, and the differences between two of them.
 
 Source: COG-4 "Synchronisation"; docs/grid.md "Merge".
 """
@@ -24,9 +24,10 @@ from datalattice.lattice import Lattice
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """What a merge did: the DIDs whose state is another now, their jobs that are, what was refused.
+    """What a merge changed and refused.
 
-    jobs: ids of changed jobs by DID. rejected: (path, reason) of what was left out.
+    Shapes: changed: the DIDs whose state changed. jobs: the ids of changed jobs by DID. rejected:
+            (path, reason) of each part that was left out.
     """
 
     changed: tuple[str, ...]
@@ -35,7 +36,7 @@ class MergeReport:
 
 
 def whole(state: Index | None, lattice: Lattice) -> Index:
-    """Return a state with all the parts that its zero has."""
+    """Return a state with all parts of the lattice's zero; absent ones are empty."""
     zero = as_index(lattice.zero()) or EMPTY_INDEX
     if state is None:
         return zero
@@ -46,7 +47,7 @@ def whole(state: Index | None, lattice: Lattice) -> Index:
 
 
 def part_of(state: Index | None, key: Keyword) -> Index:
-    """Return a part of a state, empty where it is not there."""
+    """Return a part of a state; an empty Index if it is absent."""
     return EMPTY_INDEX if state is None else as_index(state.get(key)) or EMPTY_INDEX
 
 
@@ -57,14 +58,14 @@ def part_key(part: str) -> Keyword:
     """
     keys = {key.name: key for key in (ASSETS_KEY, JOBS_KEY, STORAGE_KEY)}
     if part not in keys:
-        raise UsageError(f"a part of a venue is one of {', '.join(keys)}, got {part!r}")
+        raise UsageError(f"`part` is not one of {', '.join(keys)}: {part!r}")
     return keys[part]
 
 
 def changes_of(before: Value, after: Value) -> dict[str, tuple[bytes, ...]]:
-    """Return the DIDs whose state differs between two grids, each with the ids of its jobs that do.
+    """Return the DIDs whose state differs between two grids, with the ids of their changed jobs.
 
-    Cost: venues and jobs that differ.
+    Cost:   proportional to the venues and jobs that differ.
     """
     old, new = part_of(as_index(before), VENUES_KEY), part_of(as_index(after), VENUES_KEY)
     found: dict[str, tuple[bytes, ...]] = {}

@@ -1,8 +1,7 @@
-"""Storage: content by its SHA-256, in one of several places that all behave alike.
+"""Storage: content by its SHA-256, over a backend: memory, a folder, or the lattice.
 
-Content is hashed when it comes in and again whenever it is read: what is not what its name says is
-refused on the way in, and an error on the way out. The place itself is a `ContentPlace`: memory, a
-folder, or the `:storage` of a venue in the lattice.
+Content is hashed when it is written and whenever it is read. A write whose hash differs from its
+name is refused; a read raises `Corruption`.
 
 Source: COG-4 "Storage", "Lattice storage"; docs/grid.md "Content".
 """
@@ -21,34 +20,34 @@ from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import Corruption, LimitExceeded, StoreClosed, UsageError
 
 Content = bytes | Iterable[bytes]
-"""Content that comes in: as a whole, or in pieces that are taken one at a time."""
+"""Content to write: bytes, or pieces of them, which are read one at a time."""
 
 
-class ContentPlace(Protocol):
-    """Where contents lie. What it is asked is checked already; it need not hash anything."""
+class ContentBackend(Protocol):
+    """Where contents are kept. `Storage` checks all arguments and hashes; a backend need not."""
 
     def open(self) -> None:
-        """Make ready; raise when the place cannot be used."""
+        """Prepare for use; raise UsageError if that is impossible."""
         ...
 
     def close(self) -> None:
-        """Give up what the place holds open."""
+        """Release what the backend holds open."""
         ...
 
     def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Keep what the pieces make up, or nothing of it when they raise or this does."""
+        """Store the content in the pieces; nothing is stored if they or this raise."""
         ...
 
     def size(self, digest: bytes) -> int | None:
-        """Return the number of bytes, nil when it is not here."""
+        """Return the number of bytes, None if the content is absent."""
         ...
 
     def read(self, digest: bytes) -> Iterator[bytes]:
-        """Yield the content, which is here, in pieces."""
+        """Yield a content that is present, in pieces."""
         ...
 
     def remove(self, digest: bytes) -> bool:
-        """Forget a content; return whether it was here."""
+        """Remove a content; return whether it was present."""
         ...
 
     def digests(self) -> Iterator[bytes]:
@@ -58,19 +57,19 @@ class ContentPlace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BadContent:
-    """Content that is not what its name says."""
+    """A content whose hash is not its name."""
 
     digest: bytes
     reason: str
 
 
 class Storage:
-    """Contents by their SHA-256, in some place."""
+    """Contents by their SHA-256."""
 
-    def __init__(self, place: ContentPlace, content_bytes_max: int = CONTENT_BYTES_MAX) -> None:
+    def __init__(self, backend: ContentBackend, content_bytes_max: int = CONTENT_BYTES_MAX) -> None:
         if type(content_bytes_max) is not int or content_bytes_max < 0:
-            raise UsageError(f"a content limit is a number of bytes, got {content_bytes_max!r}")
-        self.place: Final = place
+            raise UsageError(f"`content_bytes_max` is not a number of bytes: {content_bytes_max!r}")
+        self.backend: Final = backend
         self.content_bytes_max: Final = content_bytes_max
         self._is_open = False
 
@@ -82,19 +81,19 @@ class Storage:
         self.close()
 
     def initialise(self) -> None:
-        """Make ready for use; once more is fine.
+        """Prepare for use; repeating it changes nothing.
 
-        Raises: UsageError: the place cannot be used.
+        Raises: UsageError: the backend cannot be used.
         """
         if not self._is_open:
-            self.place.open()
+            self.backend.open()
             self._is_open = True
 
     def close(self) -> None:
-        """Give the place back; once more is fine."""
+        """Close the backend; closing twice is allowed."""
         if self._is_open:
             self._is_open = False
-            self.place.close()
+            self.backend.close()
 
     @property
     def is_initialised(self) -> bool:
@@ -102,28 +101,28 @@ class Storage:
         return self._is_open
 
     def store(self, digest: bytes, content: Content) -> None:
-        """Keep content under its SHA-256, `digest`.
+        """Store content under its SHA-256, `digest`; nothing is stored if this raises.
 
-        What is here already is not written again, unless it is damaged.
+        Content that is present is written again only if it is damaged.
 
-        Raises: UsageError: it is something else, or nil. LimitExceeded: it is too long. Nothing of
-                it is kept then.
+        Raises: UsageError: its SHA-256 is another one, or it is not bytes. LimitExceeded: it is too
+                long.
         """
         self._ready()
         name = checked_digest(digest)
         if not _is_content(content):
             raise UsageError(f"content is bytes or pieces of bytes, got {type(content).__name__}")
         pieces = self._checked(name, _pieces_of(content))
-        if self.place.size(name) is None or self._damage(name) is not None:
-            self.place.write(name, pieces)
+        if self.backend.size(name) is None or self._damage(name) is not None:
+            self.backend.write(name, pieces)
         else:
-            for _ in pieces:  # the same name for something else is refused, whatever is here
+            for _ in pieces:  # content with another hash is refused even if `digest` is present
                 pass
 
     def put(self, content: bytes) -> bytes:
-        """Keep content; return its SHA-256.
+        """Store content; return its SHA-256.
 
-        Raises: UsageError: it is no bytes. LimitExceeded: it is too long.
+        Raises: UsageError: it is not bytes. LimitExceeded: it is too long.
         """
         if not isinstance(content, bytes):
             raise UsageError(f"content is bytes, got {type(content).__name__}")
@@ -132,63 +131,63 @@ class Storage:
         return digest
 
     def get(self, digest: bytes) -> bytes | None:
-        """Return content, checked against its name; nil when it is not here.
+        """Return content, checked against its name; None if it is absent.
 
-        Raises: Corruption: what is here is something else.
+        Raises: Corruption: the stored bytes have another hash.
         """
         pieces = self.stream(digest)
         return None if pieces is None else b"".join(pieces)
 
     def stream(self, digest: bytes) -> Iterator[bytes] | None:
-        """Return content in pieces, nil when it is not here; it is checked before the first.
+        """Return content in pieces, None if it is absent; all of it is checked before the first.
 
-        Raises: Corruption: what is here is something else.
+        Raises: Corruption: the stored bytes have another hash.
         """
         self._ready()
         name = checked_digest(digest)
-        if self.place.size(name) is None:
+        if self.backend.size(name) is None:
             return None
         reason = self._damage(name)
         if reason is not None:
             raise Corruption(f"the content {name.hex()} is damaged: {reason}")
-        return self.place.read(name)
+        return self.backend.read(name)
 
     def exists(self, digest: bytes | None) -> bool:
-        """Return whether content is here; False, too, for nil and when not ready."""
+        """Return whether content is present; False for None and while the storage is closed."""
         if not self._is_open or not isinstance(digest, bytes) or len(digest) != SHA256_BYTES:
             return False
-        return self.place.size(digest) is not None
+        return self.backend.size(digest) is not None
 
     def size(self, digest: bytes) -> int:
         """Return the number of bytes of content.
 
-        Raises: UsageError: it is not here.
+        Raises: UsageError: it is absent.
         """
         self._ready()
-        size = self.place.size(checked_digest(digest))
+        size = self.backend.size(checked_digest(digest))
         if size is None:
             raise UsageError(f"there is no content {digest.hex()}")
         return size
 
     def delete(self, digest: bytes) -> bool:
-        """Forget content here; return whether there was any. A merge may bring it back."""
+        """Remove content; return whether it was present. A merge may bring it back."""
         self._ready()
-        return self.place.remove(checked_digest(digest))
+        return self.backend.remove(checked_digest(digest))
 
     def verify(self) -> list[BadContent]:
-        """Return what here is not what its name says; all of it is read."""
+        """Return the damaged contents; reads everything."""
         self._ready()
-        damages = ((digest, self._damage(digest)) for digest in list(self.place.digests()))
+        damages = ((digest, self._damage(digest)) for digest in list(self.backend.digests()))
         return [BadContent(digest, reason) for digest, reason in damages if reason is not None]
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is here."""
+        """Whether there is no content."""
         return next(iter(self), None) is None
 
     def __iter__(self) -> Iterator[bytes]:
         self._ready()
-        return self.place.digests()
+        return self.backend.digests()
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -198,7 +197,7 @@ class Storage:
             raise StoreClosed("the storage is not open: call initialise() first")
 
     def _checked(self, name: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the pieces, and raise at their end, or before, when they are not what was named."""
+        """Yield the pieces; raise at the end if their hash is not `name`, or when too long."""
         digest, size = hashlib.sha256(), 0
         for piece in pieces:
             if not isinstance(piece, bytes):
@@ -218,7 +217,7 @@ class Storage:
     def _damage(self, name: bytes) -> str | None:
         digest = hashlib.sha256()
         try:
-            for piece in self.place.read(name):
+            for piece in self.backend.read(name):
                 digest.update(piece)
         except Corruption as error:
             return str(error)
@@ -226,25 +225,25 @@ class Storage:
         return None if found == name else f"its SHA-256 is {found.hex()}"
 
 
-class MemoryPlace:
-    """Contents in this process, gone when it is closed."""
+class MemoryBackend:
+    """Contents in memory, until it is closed."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, bytes] = {}
 
     def open(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Forget everything."""
+        """Drop all contents."""
         self._held.clear()
 
     def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Keep what the pieces make up."""
+        """Store the content in the pieces."""
         self._held[digest] = b"".join(pieces)
 
     def size(self, digest: bytes) -> int | None:
-        """Return the number of bytes, nil when it is not here."""
+        """Return the number of bytes, None if the content is absent."""
         return len(self._held[digest]) if digest in self._held else None
 
     def read(self, digest: bytes) -> Iterator[bytes]:
@@ -252,7 +251,7 @@ class MemoryPlace:
         yield self._held[digest]
 
     def remove(self, digest: bytes) -> bool:
-        """Forget a content; return whether it was here."""
+        """Remove a content; return whether it was present."""
         return self._held.pop(digest, None) is not None
 
     def digests(self) -> Iterator[bytes]:
@@ -260,11 +259,11 @@ class MemoryPlace:
         return iter(sorted(self._held))
 
 
-class LatticePlace:
-    """Contents in the lattice: an Index at a cursor, on which every write is one atomic update.
+class LatticeBackend:
+    """Contents in the lattice: an Index at a cursor, by default its own.
 
-    Without a cursor it has one of its own. What is removed here comes back with the next merge of a
-    state that has it.
+    Every write is one atomic update. Removed content comes back with the next merge of a state that
+    has it.
     """
 
     def __init__(self, cursor: LatticeCursor | None = None) -> None:
@@ -272,27 +271,27 @@ class LatticePlace:
 
     @property
     def state(self) -> Index:
-        """The contents, as they are joined with those of others."""
+        """The contents as an Index, which merges with those of others."""
         return as_index(self._cursor.get()) or EMPTY_INDEX
 
     def merge(self, other: Value) -> Index:
-        """Take over the sound contents of another state; return what is held then."""
+        """Merge the valid contents of another state; return the result."""
         self._cursor.merge(other)
         return self.state
 
     def open(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing is to be done: the cursor is somebody else's."""
+        """Do nothing: the cursor belongs to the caller."""
 
     def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
-        """Keep what the pieces make up."""
+        """Store the content in the pieces."""
         blob = make_blob(b"".join(pieces))
         self._cursor.update(lambda held: (as_index(held) or EMPTY_INDEX).put(digest, blob))
 
     def size(self, digest: bytes) -> int | None:
-        """Return the number of bytes, nil when it is not here."""
+        """Return the number of bytes, None if the content is absent."""
         blob = self.state.get(digest)
         if isinstance(blob, bytes):
             return len(blob)
@@ -308,7 +307,7 @@ class LatticePlace:
             yield blob
 
     def remove(self, digest: bytes) -> bool:
-        """Forget a content; return whether it was here."""
+        """Remove a content; return whether it was present."""
         gone = False
 
         def removed(held: Value) -> Value:
@@ -326,13 +325,13 @@ class LatticePlace:
 
 
 def checked_digest(digest: object) -> bytes:
-    """Return `digest` if it is one: 32 bytes.
+    """Return `digest` if it is a SHA-256: 32 bytes.
 
     Raises: UsageError: it is not.
     """
     if isinstance(digest, bytes) and len(digest) == SHA256_BYTES:
         return digest
-    raise UsageError(f"the name of content is its SHA-256, {SHA256_BYTES} bytes, got {digest!r}")
+    raise UsageError(f"`digest` is not a SHA-256 of {SHA256_BYTES} bytes: {digest!r}")
 
 
 def _is_content(content: object) -> bool:

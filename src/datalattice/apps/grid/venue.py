@@ -23,7 +23,7 @@ from datalattice.apps.grid.assets import (
 )
 from datalattice.apps.grid.authority import KnownKeys, dids_to_resolve
 from datalattice.apps.grid.dids import checked_did, is_venue_did
-from datalattice.apps.grid.hidden import Hidden, VenuePlace
+from datalattice.apps.grid.hidden import HiddenEntries, VenueBackend
 from datalattice.apps.grid.jobs import (
     CREATED,
     ID,
@@ -53,7 +53,7 @@ from datalattice.apps.grid.lattice import (
     view,
 )
 from datalattice.apps.grid.states import MergeReport, changes_of, part_key, part_of, whole
-from datalattice.apps.grid.storage import BadContent, Content, LatticePlace, Storage
+from datalattice.apps.grid.storage import BadContent, Content, LatticeBackend, Storage
 from datalattice.cells import EMPTY_INDEX, EMPTY_MAP, Index, Keyword, Map, Signed, Value, to_cell
 from datalattice.clock import Clock, SystemClock, next_stamp, present_ms
 from datalattice.crypto import Entropy, KeyPair, SystemEntropy
@@ -106,9 +106,9 @@ class Venue:
         self._grid: Final = root.path(GRID_SECTION)
         context = MergeContext(key_pair=key_pair, verifier=self._verifier(), owner=did)
         self._own: Final = SignedCursor(self._grid.path(VENUES_KEY, did), VENUE, context)
-        self._hidden: Final = Hidden(root, key_pair, self._clock)
+        self._hidden: Final = HiddenEntries(root, key_pair, self._clock)
         if storage is None:
-            storage = Storage(VenuePlace(self._own.path(STORAGE_KEY), self._hidden, did))
+            storage = Storage(VenueBackend(self._own.path(STORAGE_KEY), self._hidden, did))
             storage.initialise()
         self.storage: Final = storage
 
@@ -195,7 +195,7 @@ class Venue:
 
         Content is part of the copy only if its storage is the lattice.
         """
-        in_lattice = isinstance(self.storage.place, LatticePlace)
+        in_lattice = isinstance(self.storage.backend, LatticeBackend)
         return Venue(
             self._root.fork(),
             self._key_pair,
@@ -301,7 +301,7 @@ class Venue:
             held = part_of(state, STORAGE_KEY)
             if digest in held:
                 one = Index.of({digest: held.get(digest)})
-                found = Storage(LatticePlace(RootLattice(None, one)))
+                found = Storage(LatticeBackend(RootLattice(None, one)))
                 found.initialise()
                 return found
         return None

@@ -161,7 +161,7 @@ def read_structure(stored: Value, kind: StructureKind, operation: str, now_ms: i
     return slot.entry.members
 
 
-class Draft:
+class StructureWrite:
     """A structure during one write call."""
 
     def __init__(self, stored: Value, kind: StructureKind, operation: str, now_ms: int) -> None:
@@ -229,7 +229,7 @@ def put_fields(
     stored: Value, fields: Iterable[tuple[str, Value]], now_ms: int
 ) -> tuple[Value, int]:
     """Return the entry of a hash with these fields written, and how many are new."""
-    draft = Draft(stored, HASH, "HSET", now_ms)
+    draft = StructureWrite(stored, HASH, "HSET", now_ms)
     fresh = 0
     for field, value in fields:
         old = draft.field(field)
@@ -243,7 +243,7 @@ def delete_fields(stored: Value, fields: Iterable[str], now_ms: int) -> tuple[Va
     """Return the entry of a hash without these fields, and how many were present."""
     if not read_structure(stored, HASH, "HDEL", now_ms):
         return stored, 0
-    draft = Draft(stored, HASH, "HDEL", now_ms)
+    draft = StructureWrite(stored, HASH, "HDEL", now_ms)
     gone = 0
     for field in fields:
         old = draft.field(field)
@@ -256,7 +256,7 @@ def delete_fields(stored: Value, fields: Iterable[str], now_ms: int) -> tuple[Va
 
 def add_members(stored: Value, members: Iterable[Value], now_ms: int) -> tuple[Value, int]:
     """Return the entry of a set with these members, and how many are new."""
-    draft = Draft(stored, SET, "SADD", now_ms)
+    draft = StructureWrite(stored, SET, "SADD", now_ms)
     fresh = 0
     for member in members:
         key = value_hash(member)
@@ -279,7 +279,7 @@ def remove_members(
     """Return the entry of a set or sorted set without these members; and how many it had."""
     if not read_structure(stored, kind, operation, now_ms):
         return stored, 0
-    draft = Draft(stored, kind, operation, now_ms)
+    draft = StructureWrite(stored, kind, operation, now_ms)
     gone = 0
     for member in members:
         key = value_hash(member)
@@ -299,7 +299,7 @@ def add_scored(
     stored: Value, scored: Iterable[tuple[Value, float]], now_ms: int
 ) -> tuple[Value, int]:
     """Return the sorted set's entry with these scores added, and the number of new members."""
-    draft = Draft(stored, ZSET, "ZADD", now_ms)
+    draft = StructureWrite(stored, ZSET, "ZADD", now_ms)
     fresh = 0
     for member, score in scored:
         key = value_hash(member)
@@ -323,7 +323,7 @@ def count_up(stored: Value, replica: str, amount: int, now_ms: int) -> tuple[Val
     Raises: UsageError: the column or the total would exceed 64 bits.
     """
     operation = "INCRBY" if amount >= 0 else "DECRBY"
-    draft = Draft(stored, COUNTER, operation, now_ms)
+    draft = StructureWrite(stored, COUNTER, operation, now_ms)
     old = draft.member(replica)
     positive, negative = (0, 0) if old is None else (_number(old, 0), _number(old, 1))
     if amount >= 0:

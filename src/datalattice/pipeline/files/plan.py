@@ -12,7 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.apps.dlfs import FS_SECTION, NAMES, Node, entries_of, live_entries, make_directory
+from datalattice.apps.dlfs import (
+    FS_SECTION,
+    NAMES,
+    DriveNode,
+    entries_of,
+    live_entries,
+    make_directory,
+)
 from datalattice.apps.dlfs import read_node as node_of
 from datalattice.cells import (
     Index,
@@ -158,7 +165,7 @@ def _begin(root: Value, glob: Glob) -> tuple[Names, Value, States | None] | None
     return names, value, None
 
 
-def _entry(node: Node, name: str) -> Value:
+def _entry(node: DriveNode, name: str) -> Value:
     value = NAMES.get(entries_of(node), name)
     found = node_of(value)
     return value if found is not None and found.is_live else None

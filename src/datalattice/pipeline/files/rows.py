@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from datalattice.apps.dlfs import Content, Node, join_path, live_entries
+from datalattice.apps.dlfs import Content, DriveNode, join_path, live_entries
 from datalattice.apps.dlfs import read_node as node_of
 from datalattice.cells import Loader, Value, blob_length, decode
 from datalattice.errors import BadFormat
@@ -57,7 +57,7 @@ class _FileRows:
     def below(
         self,
         names: Names,
-        entries: Iterator[tuple[str, Value, Node]],
+        entries: Iterator[tuple[str, Value, DriveNode]],
         states: States | None,
         *,
         is_deep: bool,
