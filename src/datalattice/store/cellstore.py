@@ -1,15 +1,16 @@
 """Cell store: cells by hash on disk, one writer, readers in any number of processes.
 
-The rules and the layout are told module by module: `packing` the bytes, `segments` the files,
-`recovery` what is read back after a crash, `retaking` how a writer goes on that gave its lock back,
-`hashindex` and `folder` the derived index and when it is believed, `committer` the order of write,
-sync and publication.
+Rules and layout are in the modules of `log`: `packing` the bytes, `segments` the files, `recovery`
+reading after a crash, `reopening` how a writer continues that released its lock, `hashindex` and
+`folder` the derived index and when it may be used, `committer` the order of write, sync and
+publication.
 
-Length: all that writes to one store, in one object.
+Length: everything that writes to one store, in one object.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -39,7 +40,7 @@ from datalattice.store.base import (
     with_top,
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
-from datalattice.store.disk import Disk, LockFile, RealDisk, write_error
+from datalattice.store.disk import Disk, LastUse, LockFile, RealDisk, write_error
 from datalattice.store.files import StoreFolder
 from datalattice.store.gc.collection import GRACE_MS, Collected
 from datalattice.store.gc.collector import GarbageCollector
@@ -47,7 +48,6 @@ from datalattice.store.gc.marking import Begin, MarkRoots
 from datalattice.store.gc.marking import Progress as CollectProgress
 from datalattice.store.gc.sweeping import SweepList
 from datalattice.store.kept.history import RETENTION, Retention
-from datalattice.store.lastuse import LastUse
 from datalattice.store.log.committer import GAVE_BACK, CellBatch, Committer, batches_of
 from datalattice.store.log.folder import LOSS_FILE, invalidate_index, mark_index
 from datalattice.store.log.freespace import SPARE_BYTES, FreeSpace
@@ -71,7 +71,7 @@ from datalattice.store.placefile import PlaceFile
 from datalattice.store.reader import StoreReader
 
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Staged cells beyond this are written without waiting for a commit: one pack takes them all."""
+"""With more staged bytes than this they are written without waiting for a commit, in one pack."""
 
 SEGMENT_BYTES_MIN: Final = 4_096
 
@@ -135,7 +135,7 @@ class CellStore(StoreReader):
             self.refresh()
 
     def _begin_writing(self, opened: OpenLog, writer: SegmentWriter) -> Committer:
-        """Begin to write behind the last pack of a store that was opened for it."""
+        """Begin to write behind the last pack of a store that is open for writing."""
         assert opened.end is not None
         committer = self._committer = Committer(
             where=self._folder.path,
@@ -154,7 +154,7 @@ class CellStore(StoreReader):
         return committer
 
     def _changed(self) -> None:
-        """Tell readers that they have to look."""
+        """Let readers notice that there is something new."""
         lock = self._opened.lock
         if lock is not None:
             lock.raise_generation()
@@ -178,12 +178,12 @@ class CellStore(StoreReader):
         clock: Clock | None = None,
         retention: Retention = RETENTION,
     ) -> CellStore:
-        """Open the store at `path`, made when needed; `read_only` beside a writer, in any process.
+        """Open the store at `path`, made if needed; `read_only` beside a writer, in any process.
 
         `repair`: open a log whose acknowledged end is lost, at the last good root, and make the
-        index again; with `keep_root` at the root that the index knows, though cells of it are lost.
-        `spare_bytes`: room of the disk that is kept for starts and collections; 0: none.
-        `wait_s`: how long to wait in line for another writer.
+        index again; with `keep_root` at the root that the index knows, although cells are lost.
+        `spare_bytes`: disk space that is kept for starts and collections; 0: none.
+        `wait_s`: how long to wait for another writer.
         Raises: UsageError: something else is there, or nothing and `read_only`.
                 StoreLocked: another writer has it open; the text names the process.
                 StoreVersion: a newer version made it. Corruption: acknowledged commits are lost.
@@ -226,13 +226,13 @@ class CellStore(StoreReader):
     # --- the lock ---
 
     def release(self) -> None:
-        """Give the lock back, and go on as a reader; `acquire` takes it again.
+        """Release the lock, and continue as a reader; `acquire` takes it again.
 
-        What was put and committed is durable. Other threads' writes are refused from then on.
-        Raises: UsageError: a collection is going on. StoreFull, StoreFailed: what was put could not
-                be written; the lock is given back all the same. ReadOnly: opened for reading.
-        Cost:   no sync where all is durable already. The index stays behind the log, as it does
-                when a process dies: the next opening reads what is behind it.
+        Everything put and committed is durable then. Writes of other threads are refused.
+        Raises: UsageError: a collection is running. StoreFull, StoreFailed: staged cells could not
+                be written; the lock is released nevertheless. ReadOnly: opened for reading.
+        Cost:   no sync where everything is durable already. The index is not flushed, as when a
+                process dies: the next opening reads the packs behind it.
         """
         with self._lending:
             if self._read_only and self._committer is not None:
@@ -262,14 +262,14 @@ class CellStore(StoreReader):
                     lock.lend()
 
     def acquire(self, wait_s: float = 0.0) -> bool:
-        """Take the lock again after `release`, with what others wrote meanwhile.
+        """Take the lock again after `release`, and read what others wrote meanwhile.
 
         Return whether the store was opened anew: the folder was restored, moved or collected, or
-        its log does not go on from where it was left. What was checked after opening (`loss`,
-        `place`, the peers) has to be checked again then.
+        its log does not continue where it was released. What was checked after opening (`loss`,
+        `place`, the peers) must be checked again then.
         Raises: StoreLocked: another writer had it for `wait_s`; the text names the process.
-                ReadOnly: opened for reading. Others as `open`; the store still reads then.
-        Cost:   a look at the log's end where nobody else wrote; else reads what they wrote.
+                ReadOnly: opened for reading. Others as `open`; the store can still be read then.
+        Cost:   one read at the log's end where no other process wrote; else reads their packs.
         """
         with self._lending:
             self._check_process()
@@ -293,7 +293,7 @@ class CellStore(StoreReader):
                 raise
 
     def _take_again(self, lock: LockFile, committer: Committer, *, is_unshared: bool) -> bool:
-        """Go on writing; the lock is held. Return whether the store was opened anew."""
+        """Continue writing; the lock is held. Return whether the store was opened anew."""
         before = self._opened
         if is_unshared and is_as_released(self._folder, before):
             self.history.go_on(before.state.root, self.has, is_unshared=True)
@@ -319,7 +319,7 @@ class CellStore(StoreReader):
         self._damage.update({(item.file, item.offset): item for item in opened.damage})
         self.space.wrote(0, max(0, opened.index.recent_count - known_entries))
         self._begin_writing(opened, opened.writer)
-        waiting = {**self._writing, **self._pending}  # none, unless a write failed before
+        waiting = {**self._writing, **self._pending}  # empty, unless a write failed before
         self._pending = {h: cell for h, cell in waiting.items() if self._index.find(h) < 0}
         self._writing = {}
         self._pending_bytes = sum(map(len, self._pending.values()))
@@ -337,7 +337,7 @@ class CellStore(StoreReader):
     # --- loss ---
 
     def _give_up(self, committer: Committer) -> None:
-        """Go on without the commits that are lost: the present root is committed behind them."""
+        """Continue without the lost commits: the present root is committed behind them."""
         with committer.lock:
             sequence = committer.write(CellBatch([], []), CellBatch([], []), [], self._state.root)
             epoch = committer.epoch
@@ -350,11 +350,11 @@ class CellStore(StoreReader):
         self._opened.was_cut = False
 
     def accept_loss(self) -> None:
-        """Go on without `loss`: from now on there is none.
+        """Accept `loss`: from now on there is none.
 
-        Whoever calls this has seen to it that what was lost is had from elsewhere, or needed no
-        more: an owner's next record takes the offset of a lost one.
-        Raises: StoreFull, StoreFailed: it cannot be written down. ReadOnly: a reader.
+        The caller has fetched what was lost from elsewhere, or does not need it: an owner's next
+        record takes the offset of a lost one.
+        Raises: StoreFull, StoreFailed: it cannot be recorded. ReadOnly: a reader.
         """
         committer = self._writer()
         if self._opened.was_cut:
@@ -395,16 +395,17 @@ class CellStore(StoreReader):
     ) -> int:
         """Write the cells of a root, `tops`; those of `shown`, and all below them, are announced.
 
-        Other cells of `shown` are not stored: they stand above what the root keeps apart.
+        Cells of `shown` that are not in `tops` are not stored: they exist only above the announced
+        parts of a root with private ones.
         """
         private: dict[bytes, bytes] = {}
         if shown is not tops:
             public = {hash for hash, _, _ in shown}
-            # Each is looked up: a second copy would be a staged one, of what may be announced.
+            # Looked up one by one: a second, staged copy would hide an announced one.
             private = {h: data for h, data, _ in tops if h not in public and not self.has(h)}
             tops = [part for part in tops if part[0] in public]
         fresh, staged = self._index.split_new(tops, self)
-        if root in fresh:  # the one cell that is likely to come again
+        if root in fresh:  # a root is the cell most likely to be committed again
             location = self._index.find(root)
             if location >= 0:
                 del fresh[root]
@@ -412,7 +413,7 @@ class CellStore(StoreReader):
         promoted = dict.fromkeys(staged)
         if self._pending or self._writing or self._state.staged:
             reached = dict.fromkeys(reachable(shown, self._staged_encoding))
-            # Children first: a crash may leave the first packs of a commit that has several.
+            # Children first: a crash may leave the first packs of a commit with several.
             fresh = {h: cell for h, cell in self._pending.items() if h in reached} | fresh
             promoted |= {hash: None for hash in reached if hash not in fresh}
         has_new = bool(fresh or private or promoted or self._pending)
@@ -422,7 +423,7 @@ class CellStore(StoreReader):
         self._check_below(fresh | private)
         cells = CellBatch(list(fresh), list(fresh.values()))
         for hash in fresh.keys() & self._pending.keys():
-            # Until they are durable nobody but this store has them.
+            # Kept in memory until they are durable: a failed write stages them again.
             waiting = self._writing[hash] = self._pending.pop(hash)
             self._pending_bytes -= len(waiting)
         self._pending |= private
@@ -430,10 +431,10 @@ class CellStore(StoreReader):
         return self._write(committer, cells, list(promoted), root)
 
     def _staged_encoding(self, hash: bytes) -> bytes | None:
-        """Return the encoding of a cell that is staged, None for any other.
+        """Return the encoding of a staged cell, None for any other.
 
-        Of one that leads nowhere, that of nil: chunks of blobs and blocks of records are most of a
-        large value, and are not hashed here, nor gone through again.
+        For one without references that of nil: chunks of blobs and blocks of records are most of a
+        large value, and are neither hashed nor scanned here.
         """
         waiting = self._find_pending(hash)
         if waiting is not None:
@@ -447,13 +448,13 @@ class CellStore(StoreReader):
         return self._read(hash, location, verify=True)
 
     def _check_below(self, cells: dict[bytes, bytes]) -> None:
-        """Check that what new cells refer to is here, or among them; the caller holds the lock.
+        """Check that all cells that new ones refer to are here or new; the caller holds the lock.
 
-        A value in memory, and a decision made before a collection, may lean on what that removed.
-        Raises: MissingData: something is not; nothing was written.
+        A value in memory, or a decision made before a collection, may refer to removed cells.
+        Raises: MissingData: one is missing; nothing was written.
         """
         if not self._collector.has_swept:
-            return  # every cell that this store ever gave out, or said to be here, still is
+            return  # every cell that this store ever returned or reported is still here
         wanted = {
             ref: None
             for encoding in cells.values()
@@ -469,7 +470,7 @@ class CellStore(StoreReader):
     def _write(
         self, committer: Committer, cells: CellBatch, promoted: list[bytes], root: bytes | None
     ) -> int:
-        """Write a pack with all that is pending behind `cells`."""
+        """Write a pack with `cells`, followed by everything pending."""
         pending = self._pending
         staged = CellBatch(list(pending), list(pending.values()))
         sequence = committer.write(cells, staged, promoted, root)
@@ -488,27 +489,19 @@ class CellStore(StoreReader):
                 self._writing.pop(hash, None)
 
     def put(self, *values: Value) -> int:
-        """Stage the cells of `values` without announcing them; return how many were new.
-
-        They are durable with the next commit or `sync`.
-        """
+        """Stage the cells of `values` without announcing them; return how many were new."""
         count = 0
         for value in values:
             parts = novelty(value, self)
             top = value_hash(value)
             tops = with_top(parts, value, top)
-            self._collector.touch(top)  # first: from now on a collection leaves it, if it is here
+            self._collector.touch(top)  # before the look-ups: a collection keeps it from now on
             count += self.put_encodings([(hash, encoding) for hash, encoding, _ in tops])
             close_cells(parts, self)
         return count
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Stage cells given as (hash, encoding) without announcing them; return how many were new.
-
-        The caller has made sure that the encodings are canonical and have these hashes, and that
-        the cells below them are here or come before them. They are durable with the next commit or
-        `sync`.
-        """
+        """Stage cells given as (hash, encoding), as `Store.put_encodings`."""
         committer = self._writer()
         self.space.check()
         count = sequence = 0
@@ -555,28 +548,23 @@ class CellStore(StoreReader):
         return self._committer is not None and self._committer.has_failed
 
     def resume(self) -> None:
-        """Go on after a failed write: back to what is durable, and on from there.
-
-        What was staged stays staged; a commit that failed has to be made again.
-        Raises: StoreFull, StoreFailed: the disk still refuses. Corruption: what was durable is not
-                there any more.
-        """
+        """Allow writes again after a failed one, as `Store.resume`."""
         committer = self._writer()
         if committer.has_failed:
             committer.restart(self._take_back)
 
     def _take_back(self) -> None:
-        """Stage again what was written and is not there any more."""
+        """Stage again what was written and is no longer there."""
         self._segments.forget()
         self._pending = {**self._writing, **self._pending}
         self._writing = {}
         self._pending_bytes = sum(map(len, self._pending.values()))
 
     def heal(self, cells: Iterable[tuple[bytes, bytes]], promoted: Sequence[bytes] = ()) -> int:
-        """Store cells that are damaged or missing here, from wherever; return how many.
+        """Store cells that are damaged or missing here, from any source; return how many.
 
-        They are durable on return, and the index leads to them from then on. The root is written
-        with them, and the staged cells in `promoted` count as announced.
+        They are durable on return. The root is written with them, and the staged cells in
+        `promoted` become announced.
         Raises: BadFormat: an encoding is not canonical or has another hash; nothing is kept.
         """
         committer = self._writer()
@@ -591,7 +579,7 @@ class CellStore(StoreReader):
                     CellBatch.chosen(batch, is_staged, False),
                     CellBatch.chosen(batch, is_staged, True),
                     list(promoted),
-                    # A lost root is committed when all of it is here again.
+                    # A lost root is committed once all its cells are here again.
                     None if self._opened.was_cut else committer.head,
                 )
                 epoch = committer.epoch
@@ -602,7 +590,7 @@ class CellStore(StoreReader):
         return len(healed)
 
     def discard(self, hashes: Iterable[bytes]) -> int:
-        """Forget cells that nothing needs; return how many. Their bytes stay where they are."""
+        """Remove unneeded cells from the index; return how many. Their bytes stay in the log."""
         committer = self._writer()
         gone = list(hashes)
         with committer.lock:
@@ -625,13 +613,13 @@ class CellStore(StoreReader):
         dry_run: bool = False,
         progress: CollectProgress | None = None,
     ) -> Collected:
-        """Give back the room of cells that nothing reaches; others read and write meanwhile.
+        """Free the space of cells that nothing reaches; others read and write meanwhile.
 
-        What stays is reached from the present root, from pins, leases and the history, or is
+        Cells stay that are reached from the present root, pins, leases or the history, or are
         younger than `grace_ms`. With `dry_run` nothing is changed.
-        Raises: UsageError: a collection is going on already, or a negative grace.
+        Raises: UsageError: a collection is running already, or a negative grace.
                 StoreFailed: cells are damaged or missing: heal the store first.
-                StoreFull: there is no room for copies of what stays. ReadOnly: a reader, unless
+                StoreFull: there is no space for copies of live cells. ReadOnly: a reader, unless
                 `dry_run`.
         Cost:   reads every cell that stays; memory is a bit for each 32 bytes of the store.
         """
@@ -640,7 +628,7 @@ class CellStore(StoreReader):
     def sweep(
         self, plan: SweepList, *, dry_run: bool = False, progress: CollectProgress | None = None
     ) -> Collected:
-        """Do as `collect`, by a mark that was made elsewhere: only what is new since is followed.
+        """Collect as `collect` does, by a mark made elsewhere: only newer packs are followed.
 
         Raises: UsageError: the list is another store's, or stale. Others as `collect`.
         Cost:   goes through the index; memory is two bits for each 32 bytes of the store.
@@ -676,19 +664,19 @@ class CellStore(StoreReader):
             self._write(self._writer(), CellBatch([], []), [], None)
 
     def place(self) -> PlaceFile:
-        """Return what is noted of where this store lies."""
+        """Return the record of where this store lies."""
         return PlaceFile(self._folder)
 
     def close(self) -> None:
-        """Make everything durable, bring the index up to date and give the folder back.
+        """Make everything durable, flush the index and release the folder.
 
-        Without room for the index it stays as it is: the next opening reads more of the log.
-        Raises: StoreFull, StoreFailed: something could not be written; the folder is given back all
-                the same.
+        On a full disk the index is not flushed: the next opening reads more of the log.
+        Raises: StoreFull, StoreFailed: something could not be written; the folder is released
+                nevertheless.
         """
         if self._closed:
             return
-        is_own = self._pid == os.getpid()  # a forked child leaves all to its parent
+        is_own = self._pid == os.getpid()  # a forked child leaves everything to its parent
         if is_own:
             self._collector.stop()
         try:
@@ -708,10 +696,10 @@ class CellStore(StoreReader):
                 self._opened.lock.release()
 
     def retire(self) -> None:
-        """Give the folder back as `close` does, and go on as a reader.
+        """Release the folder as `close` does, and continue as a reader.
 
-        It is closed when nothing refers to it any more: values that were read from it stay
-        readable. Whoever retires it keeps no reference.
+        The store is closed when nothing refers to it any more, so values read from it stay
+        readable. The caller drops its own reference.
         Raises: as `close`.
         """
         if self._closed or self._last_use is not None:
@@ -735,20 +723,20 @@ class CellStore(StoreReader):
             self._last_use = LastUse(self._held)
 
     def _is_for_writing(self) -> bool:
-        """Return whether the store has its lock, or takes it again, to leave the folder tidy."""
+        """Return whether the store has its lock, taking it again if need be, to close properly."""
         if not self._read_only:
             return True
         try:
             self.acquire()
         except (StoreError, UsageError):
-            return False  # another has it and does that, or the folder is gone; nothing is lost
+            return False  # another process has it and does that, or the folder is gone
         return True
 
     def _close_writer(self, committer: Committer) -> None:
         try:
             committer.check()
         except StoreError:
-            return  # told before; the log is read when the store is opened again
+            return  # raised before; the next opening reads the log
         self.sync()
         committer.check()
         self._collector.note()
@@ -756,18 +744,22 @@ class CellStore(StoreReader):
         try:
             self._index.flush(self._state.watermark())
         except StoreError:
-            return  # nothing is lost: the tables are as they were, and marked as behind the log
+            return  # nothing is lost: the tables are as they were, behind the log
         try:
-            try:
-                self._index.sync()
-            except StoreError:  # what is read of them may never reach the disk
-                invalidate_index(self._folder)
-            else:
-                mark_index(self._folder, clean=True)
+            self._index.sync()
+        except StoreError:
+            # After a failed sync the kernel may drop pages that it showed as written.
+            self._invalidate_index()
+            return
+        # On a full disk the tables stay marked `dirty`: usable until the next power failure.
+        with contextlib.suppress(StoreFull):
+            mark_index(self._folder, clean=True)
+
+    def _invalidate_index(self) -> None:
+        try:
+            invalidate_index(self._folder)
         except OSError as error:
-            failure = write_error(error, self._folder)
-            if not isinstance(failure, StoreFull):  # without room they stay marked as unsynced
-                raise failure from error
+            raise write_error(error, self._folder) from error
 
     def _writer(self) -> Committer:
         self._check_open()

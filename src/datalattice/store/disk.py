@@ -14,7 +14,7 @@ import errno
 import os
 import shutil
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -406,3 +406,21 @@ def _from_c_library(path: str) -> str:
         return ""
     seconds, nanoseconds = _TIME.unpack_from(answer.raw, _TIME_OFFSET)
     return f"{seconds}.{nanoseconds:09}"
+
+
+class LastUse:
+    """Calls the functions in `held` when it is garbage collected, in the process that made it.
+
+    Not in `reader`, which is compiled: compiled classes have no `__del__`.
+    """
+
+    def __init__(self, held: list[Callable[[], None]]) -> None:
+        self._held: Final = held
+        self._pid: Final = os.getpid()
+
+    def __del__(self) -> None:
+        if self._pid != os.getpid():
+            return  # a forked child must not close its parent's tables
+        for close in self._held:
+            with contextlib.suppress(StoreError):  # the store was only read: nothing is lost
+                close()

@@ -1,6 +1,6 @@
-"""Reading: the half of a cell store that finds cells and reads them, for writers and readers.
+"""Reader: the part of a cell store that finds cells and reads them, for writers and readers.
 
-Length: all that reads one store, in one object.
+Length: everything that reads one store, in one object.
 """
 
 from __future__ import annotations
@@ -46,36 +46,36 @@ from datalattice.store.notes import FolderNotes, last_collection
 from datalattice.store.refs import check_complete, moment_at, resolve
 
 REFRESH_TRIES: Final = 10
-"""A refresh that meets a collection is made again so often."""
+"""So often a refresh is repeated when a collection drops the segments it reads."""
 
 CHECK_TRIES: Final = 10
-"""As for refreshes."""
+"""The same for checks."""
 
 _sha3: Final = hashlib.sha3_256
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a store holds, as far as that is told without reading it."""
+    """What a store holds, as far as is known without reading its cells."""
 
     cells: int
     bytes: int
     """Length of all segments."""
     segments: int
     staged: int
-    """Cells that no root ever reached, or more."""
+    """Upper bound on the number of cells that no root ever reached."""
     roots: int
-    """Roots that the history remembers."""
+    """Former roots in the history, and the present one."""
     pins: int
     leases: int
     collected_ms: int | None
     """When the last collection ended; None: there was none."""
     dead_left: int
-    """Cells that it found unreached and left, since their segments were not worth dropping."""
+    """Unreached cells that it left, since their segments were not worth dropping."""
 
 
 class StoreReader(Store):
-    """Cells by hash in a folder, to be read; what is written is told to it by `CellStore`."""
+    """Cells by hash in a folder, for reading; `CellStore` adds writing."""
 
     def __init__(
         self,
@@ -96,11 +96,11 @@ class StoreReader(Store):
         self._segments = SegmentReader(folder)
         self._closed = False
         self._generation = GenerationReader(folder.disk, f"{folder}/{LOCK_FILE}")
-        self._held: list[Callable[[], None]] = []  # what a retired store gives back at its end
+        self._held: list[Callable[[], None]] = []  # what a retired store closes at its end
         self._last_use: object | None = None
-        self._has_released = False  # a writer that gave its lock back before
+        self._has_released = False  # whether a writer ever released its lock
         self.on_damage: Callable[[Damage], None] | None = None
-        """Called, on whatever thread reads, when a cell turns out to be damaged."""
+        """Called on the reading thread when a cell turns out to be damaged."""
         self._damage = {(item.file, item.offset): item for item in opened.damage}
         self._pending: dict[bytes, bytes] = {}  # staged, not written
         self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
@@ -109,21 +109,21 @@ class StoreReader(Store):
         self._identity = folder.disk.engine_identity(f"{folder}/{INDEX}")
         self.notes = FolderNotes(folder, lambda: self._index)
         self.clock = clock
-        """Dates the history, and says which pins have expired."""
+        """The time of history entries, and of the ends of pins and leases."""
         self.history = History(
             folder, now_ms=clock.now_ms, writable=not read_only, retention=retention
         )
-        """Which root this store had when."""
+        """The roots of this store and their times."""
         self.pins = Pins(
             folder,
             now_ms=clock.now_ms,
             check_complete=self._check_complete,
         )
-        """Names of roots that are to stay. Changed by any process, also of a read-only store."""
+        """Named roots that stay. Any process may change them, also with a read-only store."""
         self.leases = Leases(
             folder, now_ms=clock.now_ms, pins=self.pins, check_complete=self._check_complete
         )
-        """Roots that stay for a while, taken by `lease`."""
+        """Roots that stay for a limited time, taken by `lease`."""
 
     @property
     def path(self) -> str:
@@ -137,15 +137,15 @@ class StoreReader(Store):
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Damaged places that were met so far; what they held counts as missing."""
+        """Damage that was found so far; the cells there count as missing."""
         return tuple(self._damage.values())
 
     @property
     def loss(self) -> Loss | None:
-        """Acknowledged commits that are gone, as long as that is not accepted; None: no loss.
+        """Acknowledged commits that are gone, until that is accepted; None: no loss.
 
         A reader compares what it can read with what was acknowledged.
-        Raises: Corruption: a reader finds that the record of it is damaged.
+        Raises: Corruption: a reader finds the record of the loss damaged.
         """
         if not self._read_only:
             return self._opened.loss
@@ -156,11 +156,7 @@ class StoreReader(Store):
     # --- reading ---
 
     def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
-        """Return the encoding of a cell, or None; `verify` compares it with the hash.
-
-        Raises: Corruption: the stored bytes are damaged. From then on the cell counts as missing,
-                so that it can be fetched again.
-        """
+        """Return the encoding of a cell, or None, as `Store.get_encoding`."""
         location = self._find(hash)
         if location < 0:
             return self._find_pending(hash)
@@ -197,12 +193,12 @@ class StoreReader(Store):
         location = self._index.find(hash)
         if location < 0 and (self._read_only or self._has_released):
             self.refresh()
-            # Also when it found nothing: another thread may have just read the log.
+            # Also where `refresh` found nothing: another thread may have read the log just now.
             location = self._index.find(hash)
         return location
 
     def location_of(self, hash: bytes) -> int:
-        """Return a number for the place of a cell, negative where it has none (yet)."""
+        """Return the location of a cell, negative where it is not stored or not yet durable."""
         return self._find(hash)
 
     def _find_pending(self, hash: bytes) -> bytes | None:
@@ -211,13 +207,13 @@ class StoreReader(Store):
         return self._pending.get(hash) or self._writing.get(hash)
 
     def _read(self, hash: bytes, location: int, *, verify: bool) -> bytes | None:
-        """Return the bytes of a cell; None when a collection removed it just now."""
+        """Return the bytes of a cell; None when a collection removed it meanwhile."""
         while True:
             try:
                 data = self._segments.read(location)
                 break
             except Corruption as error:
-                # A collection may have dropped the segment since the index was asked.
+                # A collection may have dropped the segment since the look-up: look up again.
                 if self._read_only:
                     self._look()
                 moved = self._index.find(hash)
@@ -248,15 +244,14 @@ class StoreReader(Store):
         return self._find(hash) >= 0 or hash in self._pending or hash in self._writing
 
     def announced(self, hash: bytes) -> bool:
-        """Return whether the cell may be served to others: a committed root reached it."""
+        """Return whether the cell may be served to others: a commit announced it."""
         location = self._find(hash)
         return location >= 0 and not location & STAGED
 
     def root_hash(self) -> bytes | None:
         """Return the hash of the last root that is durable, None when none was ever committed.
 
-        A reader looks at the log first, so it sees every commit that was acknowledged before the
-        call.
+        A reader reads the log's end first, so it sees every commit acknowledged before the call.
         """
         self._check_open()
         if self._read_only:
@@ -264,9 +259,9 @@ class StoreReader(Store):
         return self._state.root
 
     def refresh(self) -> bool:
-        """Take in what the writer wrote since; return whether there was anything.
+        """Read what the writer has written since; return whether there was anything.
 
-        Readers do so by themselves when they ask for the root or miss a cell.
+        Readers do so by themselves when they need the root or lack a cell.
         """
         self._check_open()
         if not self._read_only and not self._has_released:
@@ -276,7 +271,7 @@ class StoreReader(Store):
         return self._look()
 
     def _look(self) -> bool:
-        """Look at the log, as a reader; return whether there was anything."""
+        """Read the log's end, as a reader; return whether there was anything new."""
         with self._refresh_lock:
             if not self._read_only:
                 return False
@@ -295,9 +290,9 @@ class StoreReader(Store):
             return self._state.position != before
 
     def _read_tail(self) -> list[Damage] | None:
-        """Read what is behind the watermark; return the damage that was met.
+        """Read the packs behind the watermark; return the damage found.
 
-        None: segments were dropped while it was read, so it has to be read again.
+        None: segments were dropped meanwhile, so they must be read again.
         """
         index, state = self._index, self._state
         before = state.position
@@ -323,7 +318,7 @@ class StoreReader(Store):
         return None if index.watermark() != start else damage
 
     def _acknowledged_damage(self, recovery: Recovery) -> list[Damage]:
-        """Return the damage that lies where an acknowledged pack was; else a pack is on its way."""
+        """Return the damage where an acknowledged pack was; others are packs being written."""
         cut = recovery.cut
         if cut is None:
             return []
@@ -333,14 +328,14 @@ class StoreReader(Store):
         return [Damage(segment_path(self._folder, cut.segment), cut.offset, cut.reason)]
 
     def _is_taken_back(self, position: Position) -> bool:
-        """Return whether a writer whose sync failed has taken back what was read up to here."""
+        """Return whether a writer whose sync failed has cut packs that were read up to here."""
         if why_unreached(self._folder, position):
             self._segments.forget()
             return True
         return False
 
     def _reopen(self, identity: str) -> None:
-        """Follow a writer that made the index again, or the store."""
+        """Follow a writer that made the index again, or another store in this folder."""
         before, self._opened = self._opened, open_reader(self._folder)
         self._opened.lock = before.lock
         old, self._index, self._state = self._index, self._opened.index, self._opened.state
@@ -367,20 +362,20 @@ class StoreReader(Store):
         return resolve(self, text)
 
     def as_of(self, time_ms: int) -> Value:
-        """Return the root as it was at a time: the last one remembered that is not younger.
+        """Return the root at a time: the last one in the history that is not younger.
 
-        Raises: UsageError: the history begins later. MissingData: the root is not here any more.
+        Raises: UsageError: the history begins later. MissingData: a collection removed the root.
         """
         self._check_open()
         return self.load(moment_at(self, time_ms))
 
     def lease(self, hash: bytes, seconds: float) -> Lease:
-        """Keep a root with all below it for so many seconds, whatever becomes of the store's root.
+        """Keep a root with all cells below it for `seconds`, whatever becomes of the present root.
 
-        Also from a reader, beside the writer. Use it as a context, or call `release`; `renew` it
+        Readers may lease too, beside the writer. Use it as a context, or call `release`; `renew` it
         for longer jobs. Durable on return.
-        Raises: MissingData: the root is not whole in the store. UsageError: seconds out of range.
-                StoreLocked: a collection is just removing cells, and did not finish in time.
+        Raises: MissingData: a cell below the root is missing. UsageError: seconds out of range.
+                StoreLocked: a collection is removing cells, and did not finish in time.
         Cost:   as `Pins.pin`.
         """
         self._check_open()
@@ -389,19 +384,19 @@ class StoreReader(Store):
     def _check_complete(self, hash: bytes) -> None:
         """Check that a root is here with all cells below it, durably.
 
-        Raises: MissingData: it is not. StoreFull, StoreFailed: it cannot be made durable.
+        Raises: MissingData: a cell is missing. StoreFull, StoreFailed: a sync fails.
         """
         if not self._read_only:
             self.sync()
         elif self._state.position.segment:
-            # What the writer wrote may be seen before it is durable.
+            # A reader may see what the writer wrote before it is durable.
             self._sync_segment(self._state.position.segment)
-        # Whoever removes cells keeps these, since it looks at them before it begins.
+        # Complete by construction: a collection keeps the present root and those of the history.
         if hash == self.root_hash():
             return
         if any(entry.root_hash == hash for entry in self.history.entries()):
             return
-        if hash in self._pinned():  # it was whole when that was done, and has been kept since
+        if hash in self._pinned():  # complete when it was pinned, and kept since
             return
         self._cache.clear()
         find = self._find
@@ -411,7 +406,7 @@ class StoreReader(Store):
         check_complete([hash], self.get_encoding, find)
 
     def _find_kept(self, hash: bytes) -> int:
-        """Find a cell, but none that a process had begun to remove: the next writer removes it."""
+        """Find a cell, unless a process had begun to remove it: the next writer finishes that."""
         location = self._find(hash)
         sieve = self._removed_filter
         return (
@@ -424,7 +419,7 @@ class StoreReader(Store):
         try:
             file = self._folder.disk.open(segment_path(self._folder, segment))
         except FileNotFoundError:
-            return  # dropped since, and what is dropped was durable
+            return  # dropped meanwhile; everything in it was durable
         try:
             file.sync()
         except OSError as error:
@@ -433,7 +428,7 @@ class StoreReader(Store):
             file.close()
 
     def stats(self) -> Stats:
-        """Return what the store holds, and what keeps it. Cost: a look at each segment's length."""
+        """Return what the store holds, and what keeps it. Cost: the length of each segment."""
         self._check_open()
         self.refresh()
         removed = self._removed()
@@ -461,7 +456,8 @@ class StoreReader(Store):
     def check(self, progress: Progress | None = None) -> CheckReport:
         """Check every byte, every cell and every reference; return what is damaged or missing.
 
-        Nothing is written; `damage` is empty after a check that found none. Others go on meanwhile.
+        Nothing is written; `damage` is empty after a check that found none. Others may read and
+        write meanwhile.
         Raises: Corruption: a segment belongs to another store. StoreVersion: of a newer version.
         Cost:   reads the whole store once, and what the root reaches again when something is wrong.
         """
@@ -472,7 +468,7 @@ class StoreReader(Store):
             before, removed = removed, self._removed()
             if report is not None and (removed == before or attempt == CHECK_TRIES - 1):
                 break
-            self.refresh()  # segments were dropped while it went on
+            self.refresh()  # segments were dropped meanwhile
         if report is None:
             raise Corruption(f"{self._folder}: segments vanish while they are checked")
         if report.is_clean:
@@ -480,7 +476,7 @@ class StoreReader(Store):
         return report
 
     def _removed(self) -> RemovedRecord | Damage:
-        """Return the record of what was removed, or that it is damaged."""
+        """Return the record of removed cells, or its damage."""
         try:
             return read_removed(self._folder, self._opened.store_id)
         except Corruption:
@@ -491,7 +487,7 @@ class StoreReader(Store):
     ) -> CheckReport | None:
         end = read_end(self._folder, self._opened.store_id)
         acknowledged = 0 if end is None else end.position.sequence
-        self.refresh()  # a reader sees at least that much, unless it is gone
+        self.refresh()  # a reader now sees everything acknowledged that is still there
         try:
             return StoreChecker(
                 folder=self._folder,
@@ -513,7 +509,7 @@ class StoreReader(Store):
             pinned = [pin.root_hash for pin in self.pins.all()]
             leased = [lease.root_hash for lease in self.leases.live()]
         except Corruption:
-            return []  # whoever asks for them is told, and nothing is collected
+            return []  # reading them raises elsewhere, and prevents collections
         return list(dict.fromkeys([*pinned, *leased]))
 
     def read_location(self, location: int) -> bytes:
