@@ -39,14 +39,12 @@ class ReadTxn(Protocol):
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """Return the value of `key`, or None."""
-        ...
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
         """Return the values of `keys` in their order, None for absent keys.
 
         Cost: one call; fastest when the keys are sorted.
         """
-        ...
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
@@ -55,11 +53,9 @@ class ReadTxn(Protocol):
 
         In a write transaction, a scan sees changes made ahead of its position.
         """
-        ...
 
     def count(self, table: str) -> int:
         """Return the number of keys."""
-        ...
 
 
 class WriteTxn(ReadTxn, Protocol):
@@ -67,19 +63,15 @@ class WriteTxn(ReadTxn, Protocol):
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
-        ...
 
     def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
         """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
-        ...
 
     def delete(self, table: str, key: bytes) -> bool:
         """Remove `key`; return whether it was there."""
-        ...
 
     def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
         """Remove every key with start <= key < end; return how many there were."""
-        ...
 
 
 @runtime_checkable
@@ -88,15 +80,12 @@ class Snapshot(ReadTxn, Protocol):
 
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
         """Return a fast `get` that skips key checks; valid until renew or close."""
-        ...
 
     def renew(self) -> None:
         """Move the view to the newest committed state."""
-        ...
 
     def close(self) -> None:
         """Release the view. Closing twice is allowed; any other later use is an error."""
-        ...
 
     def __enter__(self) -> Self: ...
 
@@ -109,21 +98,17 @@ class Engine(Protocol):
     @property
     def tables(self) -> tuple[str, ...]:
         """The names of the tables, sorted."""
-        ...
 
     @property
     def read_only(self) -> bool:
         """Whether `write` is refused."""
-        ...
 
     @property
     def is_damaged(self) -> bool:
         """Whether a transaction has read bytes that differ from what was written."""
-        ...
 
     def read(self) -> Snapshot:
         """Begin a read transaction on the newest committed state."""
-        ...
 
     def write(self) -> AbstractContextManager[WriteTxn]:
         """Begin the write transaction; waits for another thread's.
@@ -131,15 +116,12 @@ class Engine(Protocol):
         Raises: ReadOnly: the engine is read-only. UsageError: this thread is already in one.
                 StoreFull: there is no room; nothing of the transaction was kept.
         """
-        ...
 
     def sync(self) -> None:
         """Return when everything committed is durable; a `durable` engine always is."""
-        ...
 
     def close(self) -> None:
         """Release all resources. Closing twice is allowed; later use raises StoreClosed."""
-        ...
 
 
 def check_tables(tables: Iterable[str]) -> tuple[str, ...]:

@@ -1,12 +1,12 @@
-"""Archive: a value with all below it as one stream of bytes, to be kept or carried elsewhere.
+"""Archive: a value with all cells below it as one stream of bytes, for backup or transport.
 
     head          magic `DLAR`, version (2 bytes), zero 2, hash of the value 32
     blocks        cells 4, length of what follows 4; lengths of the cells (2 each), the cells
     end           zero 4, zero 4, cells in all 8, SHA3-256 of everything before it 32
 
-Cells come children first, each once. So a stream is written and read in memory that does not grow
-with it, and what was read is complete at every moment: a cell is taken only when all it refers to
-is there. Hashes are not in the stream; they are computed from what came.
+Cells come children first, each once. So writing and reading take constant memory, and the cells
+read so far are complete at every moment: a cell is accepted only when all cells it refers to are
+there. Hashes are not in the stream; they are computed from the cells.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.base import Store, announced_tops, check_hash
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checkedcells import CheckedCells
-from datalattice.store.log.hashindex import STAGED
-from datalattice.store.log.removed import LocationSet
+from datalattice.store.log.hashindex import NOWHERE, STAGED
 from datalattice.store.reader import StoreReader
+from datalattice.store.refs import children_first
 
 ARCHIVE_VERSION: Final = 1
 
 BLOCK_BYTES: Final = 256 * 1024
-"""A block is written once its cells have so many bytes."""
+"""Least bytes of the cells of a block, except the last one."""
 
 ANNOUNCED_MAX: Final = 50_000
-"""Cells that are announced in one pack."""
+"""Most cells that are announced in one pack."""
 
 CHECKED_CELLS: Final = 1_024
-"""Cells that are checked at a time."""
+"""Most cells that are checked at a time."""
 
 BLOCK_BYTES_MAX: Final = BLOCK_BYTES + CELL_BYTES_MAX
 BLOCK_CELLS_MAX: Final = BLOCK_BYTES
@@ -47,7 +47,7 @@ _END: Final = struct.Struct(">Q32s")
 _sha3: Final = hashlib.sha3_256
 
 Progress = Callable[[int], None]
-"""Told how many cells are done."""
+"""Called with the number of cells done."""
 
 
 def export_cells(
@@ -61,12 +61,12 @@ def export_cells(
 ) -> int:
     """Write the cell `top` of a store, and all below it, as an archive; return how many cells.
 
-    receiver: where the archive goes; what it has when this begins may be left out.
-    made: encodings of further cells by hash, as of a root that some of was left out of.
+    receiver: the store that will import it; cells it has already may be left out.
+    made: encodings by hash of further cells, such as a root of which parts were removed.
 
-    Raises: MissingData: a cell is not here. Corruption: one is damaged. What was written by then
-            has no end, and is refused by `import_cells`.
-    Cost:   a bit for each byte of a folder's store; of any other store, memory for each cell.
+    Raises: MissingData: a cell is not here. Corruption: one is damaged. The bytes written by then
+            lack an end, so `import_cells` refuses them.
+    Memory: a bit for each 32 bytes of a store in a folder; an entry for each cell of other stores.
     """
     whole = hashlib.sha3_256()
 
@@ -104,42 +104,20 @@ def _block(encodings: list[bytes]) -> bytes:
 def _children_first(
     store: Store, top: bytes, receiver: Store | None, made: Mapping[bytes, bytes]
 ) -> Iterator[bytes]:
-    """Yield the encodings of a cell and all below it, each once, after those it refers to."""
-    seen = LocationSet()
-    loose: set[bytes] = set()
-    location_of = store.location_of if isinstance(store, StoreReader) else _nowhere
-    stack: list[tuple[bytes, bytes]] = [(top, b"")]  # hash, encoding once all below it is done
-    while stack:
-        hash, encoding = stack.pop()
-        if encoding:
-            yield encoding
-            continue
-        location = location_of(hash)
-        if location >= 0:
-            if not seen.add(location):
-                continue
-        elif hash in loose:
-            continue
-        else:
-            loose.add(hash)
-        if receiver is not None and _is_in(receiver, hash):
-            continue
-        found = made.get(hash) or store.get_encoding(hash)
-        if found is None:
-            raise MissingData([hash])
-        stack.append((hash, found))
-        stack.extend((below, b"") for below in reversed(branch_hashes(found)))
+    """Yield the encodings of a cell and all below it that `receiver` lacks, children first."""
+    return children_first(
+        top,
+        lambda hash: made.get(hash) or store.get_encoding(hash),
+        store.location_of if isinstance(store, StoreReader) else lambda _: NOWHERE,
+        lambda hash: receiver is not None and _is_in(receiver, hash),
+    )
 
 
 def _is_in(store: Store, hash: bytes) -> bool:
-    """Return whether a store has a cell; a reader does not look at the log for each of them."""
+    """Return whether a store has a cell; a reader does not read the log's end for each of them."""
     if isinstance(store, StoreReader) and store.read_only:
         return store._index.find(hash) >= 0
     return store.has(hash)
-
-
-def _nowhere(_hash: bytes) -> int:
-    return -1
 
 
 def import_cells(
@@ -152,11 +130,11 @@ def import_cells(
     """Stage the cells of an archive in a store; return the hash of the value, and how many came.
 
     `read` returns up to as many bytes as it is asked for, none at the end. Every cell is decoded
-    and hashed, has to come after those it refers to, and to be sound; the whole stream has to fit
-    its checksum.
-    apart: takes unsound cells and those above them, by hash, which then are no error.
+    and hashed, must come after those it refers to, and must be sound; the stream must match its
+    checksum.
+    apart: receives unsound cells and those above them, by hash; without it they are an error.
 
-    Nothing becomes visible: the cells are not announced, and no root or pin has moved.
+    The cells are not announced, and no root or pin changes.
     Raises: BadFormat: the stream is damaged, cut or no archive; the text says at which byte.
             StoreVersion: a newer version wrote it. StoreFull, StoreFailed: it cannot be stored.
     Cost:   memory for one block.
@@ -217,7 +195,7 @@ def _cells_of(body: bytes, count: int, begin: int) -> dict[bytes, bytes]:
 def _check_complete(
     store: Store, cells: dict[bytes, bytes], begin: int, apart: Mapping[bytes, bytes]
 ) -> None:
-    """Check that each cell refers only to what is here or came before it."""
+    """Check that each cell refers only to cells that are here or came before it."""
     before: set[bytes] = set()
     for hash, encoding in cells.items():
         for below in branch_hashes(encoding):
@@ -232,9 +210,9 @@ def _check_complete(
 def unsound_below(store: Store, top: bytes, sound: Store | None = None) -> bool:
     """Return whether a cell of a store, or one below it, is not sound.
 
-    sound: a store of which each cell is sound; what it has is not looked at.
+    sound: a store of sound cells only; cells that it has are not checked.
     Raises: MissingData: a cell is not here. Corruption: one is damaged.
-    Cost:   reads each cell once; a bit for each byte of a folder's store.
+    Cost:   reads each cell once; memory as `export_cells`.
     """
     apart: dict[bytes, bytes] = {}
     door = CheckedCells(store, scanned=False, apart=apart)
@@ -251,10 +229,9 @@ def unsound_below(store: Store, top: bytes, sound: Store | None = None) -> bool:
 
 
 def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
-    """Announce the staged cells that a commit of these roots announces, children first, in steps.
+    """Announce the staged cells that a commit of these roots would, children first, in steps.
 
-    Such a commit has then nothing left to announce, however many they are. They are durable on
-    return.
+    Such a commit is then small, however many cells there are. They are durable on return.
     Raises: MissingData: a cell is not here. StoreFull, StoreFailed: it cannot be written.
     Cost:   memory for `ANNOUNCED_MAX` cells.
     """
@@ -282,7 +259,7 @@ def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
 
 
 class _Stream:
-    """Bytes that are read in full pieces, and hashed."""
+    """Reads exact lengths from a stream, and hashes them."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
         self._read = read

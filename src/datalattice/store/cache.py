@@ -1,4 +1,4 @@
-"""Cache: decoded cells by hash, the recently used ones, bounded by an estimate of their memory.
+"""Cache: recently used decoded cells by hash, bounded by an estimate of their memory.
 
 Two generations stand in for a full order of use. New cells enter the young one; when it reaches
 half of the bound it becomes the old one, and what was old is forgotten. A hit in the old generation
@@ -15,7 +15,7 @@ from typing import Final
 from datalattice.cells import encode
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Most memory of a store's decoded cells, as charged."""
+"""Default bound on the memory charged for a store's decoded cells."""
 
 CELL_OVERHEAD_BYTES: Final = 400
 """Charged for a cell beside its encoding: its objects, its hash and the table entry."""
@@ -54,7 +54,7 @@ class CellCache:
         return found
 
     def add(self, hash: bytes, cell: object, encoding_bytes: int) -> None:
-        """Remember a cell whose encoding has this length."""
+        """Add a cell whose encoding has this length."""
         with self._lock:
             self._keep(hash, cell, encoding_bytes)
 
@@ -68,7 +68,7 @@ class CellCache:
             self._young, self._young_bytes = {}, 0
 
     def add_many(self, parts: Iterable[tuple[bytes, bytes, object]]) -> None:
-        """Remember many cells, given as (hash, encoding, cell)."""
+        """Add many cells, given as (hash, encoding, cell)."""
         with self._lock:
             for hash, encoding, cell in parts:
                 self._keep(hash, cell, len(encoding))
@@ -80,12 +80,12 @@ class CellCache:
             self._old.pop(hash, None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all cells."""
         with self._lock:
             self._young, self._old = {}, {}
             self._young_bytes = self._old_bytes = 0
 
     @property
     def charged_bytes(self) -> int:
-        """What the cells that are held are charged."""
+        """Estimated memory of the cells."""
         return self._young_bytes + self._old_bytes

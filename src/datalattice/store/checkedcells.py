@@ -1,8 +1,8 @@
-"""Doors: the check of cells that are imported into a store, before any of them is stored.
+"""Checked cells: cells that are imported into a store are checked before any of them is stored.
 
 Cells of peers are checked by `sync.incomplete`. Those of archives, other stores, Etch files and
-editors arrive children first and complete: one unsound cell ends the import, or is kept apart with
-all above it, for a merge around it.
+editors arrive complete and children first. An unsound cell ends the import, or is kept apart with
+all cells above it, for a merge that leaves it out.
 
 Source: docs/design/foreign-data.md "Structure".
 """
@@ -27,15 +27,15 @@ from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store.base import Store
 
 APART_BYTES_MAX: Final = 16_000_000
-"""Cells that are kept apart, since they are not sound or lie above one."""
+"""Most bytes of unsound cells, and of those above them, that are kept apart."""
 
 
 class CheckedCells:
     """The check that imported cells pass on their way into one store.
 
-    scanned: each cell was decoded before; else that is done here.
-    apart:   takes the encodings by hash of the cells that are not sound, and of those above them;
-             none of them is stored. None: an unsound cell is an error.
+    scanned: each cell was decoded before; otherwise it is decoded here.
+    apart:   receives the encodings by hash of unsound cells and of those above them, which are not
+             stored. None: an unsound cell is an error.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class CheckedCells:
     def check(self, cells: Iterable[tuple[bytes, bytes]]) -> None:
         """Check cells, given as (hash, encoding), children first.
 
-        What they refer to came before them or is in the store.
+        The cells they refer to came before them or are in the store.
         Raises: BadFormat: one is not sound; the text names it. Or more lie above unsound ones than
-                can be kept apart. MissingData: a cell is not here.
+                can be kept apart. MissingData: a cell that they refer to is missing.
         """
         batch = dict(cells)
         apart = self._apart
@@ -90,7 +90,7 @@ class CheckedCells:
             raise BadFormat(f"more than {APART_BYTES_MAX} bytes lie above unsound cells")
 
     def check_value(self, value: Value) -> None:
-        """Check what of a value is not in the store yet.
+        """Check the cells of a value that are not in the store yet.
 
         Raises: as `check`.
         """

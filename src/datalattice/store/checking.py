@@ -1,13 +1,14 @@
 """Checking: every byte of a store against its checksums, every cell against its hash.
 
-Theory of operation. The packs are read from the first to the last one that is published; each has
-to fit its checksum, and each cell that the index finds in it has to be canonical and to have its
-hash, and what it refers to has to be here. When every entry of the index was met that way, nothing
-is damaged, and nothing can be missing below the root either, since no cell misses anything: then
-the check is over, in memory that does not grow with the store.
+Theory of operation. The packs are read from the first to the last published one. Each must match
+its checksum. Each cell that the index has there must be canonical and match its hash, and the cells
+it refers to must be here. When every entry of the index was met that way, nothing is damaged, and
+nothing can be missing below the root, since no cell lacks one below it. Then the check ends, in
+constant memory.
 
-Else the other entries of the index are read too, wherever they lead, and the root is followed down
-to tell what is lost from what nobody needs any more. That takes a bit for each byte of the store.
+Otherwise the remaining entries of the index are read too, and the root is followed down, to
+distinguish lost cells from those that are no longer needed. That takes a bit for each 32 bytes of
+the store.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from datalattice.store.log.segments import (
 )
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes checked so far and all there are."""
+"""Called with the number of bytes checked so far, and of all bytes."""
 
 PROGRESS_BYTES: Final = 1 << 20
-"""Progress is told after so many bytes."""
+"""Progress is reported after so many bytes."""
 
 UNINDEXED_MAX: Final = 100_000
-"""Cells remembered that are stored and not in the index; with more of them it is made again."""
+"""Most cells remembered that are stored and not in the index."""
 
 _sha3: Final = hashlib.sha3_256
 
@@ -51,8 +52,8 @@ _sha3: Final = hashlib.sha3_256
 class MissingCell:
     """A cell that others refer to and that is not here.
 
-    `above` are the hashes of the cells that lead to it: from the root down when the root reaches
-    it, else the one that refers to it.
+    `above`: the hashes of the cells on the way from the root down to it; of one that the root does
+    not reach, the cell that refers to it.
     """
 
     hash: bytes
@@ -62,36 +63,34 @@ class MissingCell:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check found."""
+    """The result of a check."""
 
     segments: int
     packs: int
     cells: int
     size_bytes: int
     damage: tuple[Damage, ...] = ()
-    """Bytes that are not what was written, and held something."""
+    """Bytes that differ from what was written, and held something needed."""
     scars: tuple[Damage, ...] = ()
-    """Bytes that are not what was written, whose cells are stored elsewhere or needed no more."""
+    """Bytes that differ from what was written; their cells are stored elsewhere or not needed."""
     missing: tuple[MissingCell, ...] = ()
     endangered: tuple[tuple[bytes, int], ...] = ()
-    """Cells that are whole, by hash and place, though their pack is damaged or the index lacks
-    them."""
+    """Intact cells, by hash and location, whose pack is damaged or that the index lacks."""
     unserved: tuple[bytes, ...] = ()
-    """Cells that the root announces, and that are not marked so."""
+    """Cells that the root announces, and that are still marked as staged."""
     useless: tuple[bytes, ...] = ()
-    """Cells that the root does not reach, and that are damaged or miss something below them."""
+    """Cells that the root does not reach, and that are damaged or lack a cell below them."""
     unsound: tuple[tuple[bytes, str], ...] = ()
-    """Cells, by hash and reason, whose bytes are whole and whose parts do not fit together: what
-    peers sent before cells were checked on their way in."""
+    """Intact cells, by hash and reason, whose parts do not fit together."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether everything that the root reaches, and every other cell, is whole and here."""
+        """Whether every cell, and everything that the root reaches, is intact and here."""
         return not (self.damage or self.missing or self.endangered or self.unserved)
 
     @property
     def wanted(self) -> tuple[bytes, ...]:
-        """Hashes of the cells to be had from somewhere else, each once."""
+        """Hashes of the cells to fetch from another source, each once."""
         useless = set(self.useless)
         found = dict.fromkeys(one.hash for one in self.missing if one.below_root)
         found |= dict.fromkeys(one.hash for one in self.damage if one.hash is not None)
@@ -121,7 +120,7 @@ class StoreChecker:
         self._state = state
         self._acknowledged = acknowledged
         self._progress = progress
-        # Without its record a store is whole all the same: what was removed is met as scars.
+        # A store without this record is still complete: removed cells appear as scars.
         self._record_scar = removed if isinstance(removed, Damage) else None
         self._removed = removed if isinstance(removed, RemovedRecord) else NOTHING_REMOVED
         self._sieve = RemovedFilter(self._removed)
@@ -175,7 +174,7 @@ class StoreChecker:
     # --- the packs ----------------------------------------------------------------------------
 
     def _check_packs(self) -> int:
-        """Check the packs in order; return how many entries of the index were met in them."""
+        """Check the packs in order; return how many entries of the index they contain."""
         last = max(self._state.position.sequence, self._acknowledged)
         log = LogReader(self._folder, self._store_id, BEGINNING.position, self._removed)
         verified = 0
@@ -202,7 +201,7 @@ class StoreChecker:
             if found.end.sequence == last:
                 break
         self._close_gap(gap, -1, 0)
-        # What the index knows of a gap at the end is looked at cell by cell; of one that only the
+        # A gap at the end that the index covers is checked cell by cell. Of packs that only the
         # record of the log's end knows, everything is lost.
         is_unknown = gap is None or last > self._state.position.sequence
         if log.end.sequence < last and is_unknown:
@@ -262,7 +261,7 @@ class StoreChecker:
         return count
 
     def _is_gone(self, location: int) -> bool:
-        """Return whether a collection has removed the cell at a place, or is about to."""
+        """Return whether a collection has removed the cell at a location, or is about to."""
         return self._sieve.is_removed(location) or self._index.is_removed(location)
 
     def _check_cell(self, hash: bytes, location: int) -> bool:
@@ -294,12 +293,12 @@ class StoreChecker:
         except BadFormat as error:
             self._unsound[hash] = str(error)
         except MissingData:
-            return True  # what is missing is told as that
+            return True  # reported as missing
         self._facts.trim()
         return True
 
     def load(self, hash: bytes) -> Value:
-        """Return the value with this hash, as far as it is whole.
+        """Return the value with this hash.
 
         Raises: MissingData: it is not here, or damaged.
         """
@@ -313,9 +312,9 @@ class StoreChecker:
         try:
             return None if location < 0 else self._segments.read(location)
         except Corruption:
-            return None  # told when it is its turn
+            return None  # reported when its own turn comes
 
-    # --- what no good pack accounts for -------------------------------------------------------
+    # --- cells outside good packs -------------------------------------------------------
 
     def _check_entries(self) -> None:
         """Read every entry of the index, wherever it leads."""
@@ -336,9 +335,9 @@ class StoreChecker:
     # --- the root -----------------------------------------------------------------------------
 
     def _walk(self, root: bytes | None) -> tuple[set[bytes], dict[bytes, MissingCell]]:
-        """Follow the root and the pins down; return the faulty cells met, and what is missing.
+        """Follow the root and the pins down; return the damaged cells met, and the missing ones.
 
-        A cell that is whole but not found by the index, or not served, is noted as endangered.
+        Intact cells that the index lacks, or that are wrongly staged, are noted as endangered.
         """
         reached: set[bytes] = set()
         missing: dict[bytes, MissingCell] = {}
@@ -351,11 +350,11 @@ class StoreChecker:
         return reached, missing
 
     def _announced_by(self, root: bytes) -> set[bytes]:
-        """Return the cells from which all that the root announces is reached, if it is whole."""
+        """Return the cells that reach everything the root announces, if it is intact."""
         try:
             return set(announced_tops(self.load(root), self))
         except (MissingData, BadFormat):
-            return set()  # what is damaged or missing is told by the walk
+            return set()  # the walk reports damaged and missing cells
 
     def _walk_from(
         self,
@@ -385,13 +384,13 @@ class StoreChecker:
                 self._unserved.append(hash)
             try:
                 below = references(self._segments.read(location))
-            except (Corruption, BadFormat) as error:  # it became so since it was checked
+            except (Corruption, BadFormat) as error:  # damaged since it was checked
                 segment, offset, _ = locate(location)
                 path = segment_path(self._folder, segment)
                 self._damaged[hash] = Damage(path, offset, str(error), hash)
                 reached.add(hash)
                 continue
-            # What is announced comes first: what else refers to it does not make it less so.
+            # The last ones are popped first: announced paths before private ones to the same cell.
             further = [(ref, step, is_served or ref in announced) for ref in reversed(below)]
             stack.extend(sorted(further, key=itemgetter(2)))
 

@@ -1,9 +1,9 @@
-"""Disk: the only door from the store to files, folders, locks and the index's tables.
+"""Disk: the only way from the store to files, folders, locks and the index's tables.
 
-The store's crash argument rests on what a disk promises: a write is durable after the `sync` of its
-file, a name after `sync_folder` of its folder; before that a power failure may keep any part of it,
-in any order. `RealDisk` is the operating system; the testing package has a simulated one that takes
-the promise literally.
+The store is correct after crashes because of what a disk guarantees: a write is durable after the
+`sync` of its file, a name after `sync_folder` of its folder. Before that a power failure may keep
+any part of it, in any order. `RealDisk` is the operating system; the testing package has a
+simulated disk that guarantees exactly this and no more.
 """
 
 from __future__ import annotations
@@ -45,66 +45,54 @@ class DiskFile(Protocol):
 
     def read(self, offset: int, count: int) -> bytes:
         """Return up to `count` bytes from `offset`, fewer only at the end of the file."""
-        ...
 
     def write(self, offset: int, data: bytes) -> None:
         """Write all of `data` at `offset`."""
-        ...
 
     def sync(self) -> None:
         """Return when everything written to this file is durable."""
-        ...
 
     def size(self) -> int:
         """Return the length of the file in bytes."""
-        ...
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes."""
-        ...
 
     def close(self) -> None:
         """Give the file back; syncs nothing."""
-        ...
 
 
 class FileView(Protocol):
-    """A file that is open for reading until nobody has the view any more."""
+    """A file that is open for reading as long as the view is referenced."""
 
     def read(self, count: int, offset: int, /) -> bytes:
         """Return up to `count` bytes from `offset`, fewer only at the end of the file."""
-        ...
 
     def is_removed(self) -> bool:
-        """Return whether the file has no name any more."""
-        ...
+        """Return whether the file was deleted."""
 
 
 class Lock(Protocol):
     """A held lock."""
 
     def release(self) -> None:
-        """Let others have it. Releasing twice is fine."""
-        ...
+        """Release the lock. Releasing twice is allowed."""
 
 
 class LockFile(Lock, Protocol):
-    """The held lock of a lock file, which can be lent."""
+    """The held lock of a lock file, which can be released for a time."""
 
     def lend(self) -> None:
-        """Let others have it until `retake`. Lending it twice is fine."""
-        ...
+        """Release the lock until `retake`. Doing so twice is allowed."""
 
     def retake(self) -> bool:
-        """Take a lock again that was lent; return whether nobody else had it meanwhile.
+        """Take the lock again; return whether no other process had it meanwhile.
 
-        Raises: StoreLocked: somebody has it. UsageError: it was lent by the parent of this process.
+        Raises: StoreLocked: another process has it. UsageError: the parent process lent it.
         """
-        ...
 
     def raise_generation(self) -> None:
-        """Tell readers that the store changed (`generation`); the lock is held."""
-        ...
+        """Let readers notice a change of the store (`log.locking`); the lock is held."""
 
 
 class Disk(Protocol):
@@ -112,81 +100,63 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool:
         """Return whether there is a file or folder."""
-        ...
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted."""
-        ...
 
     def create_folder(self, path: str) -> None:
-        """Make a folder, and those above it, durably; fine when it is there."""
-        ...
+        """Make a folder, and those above it, durably; it may exist already."""
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
         """Open a file; `create` makes a new, empty one."""
-        ...
 
     def view(self, path: str) -> FileView:
         """Open a file for many small reads."""
-        ...
 
     def replace(self, source: str, target: str) -> None:
-        """Give `source` the name `target` in one step, whatever was there."""
-        ...
+        """Rename `source` to `target` in one step, replacing a file there."""
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        ...
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder and what is in it; fine when it is not there."""
-        ...
+        """Remove a folder with its content; it may be missing."""
 
     def sync_folder(self, path: str) -> None:
         """Return when the names in a folder are durable."""
-        ...
 
     def free_bytes(self, path: str) -> int:
-        """Return how many bytes the disk that has this folder can still take."""
-        ...
+        """Return how many bytes the disk with this folder can still take."""
 
     def allocate(self, path: str, size: int) -> None:
-        """Make a file of `size` bytes for which the disk sets room aside; nobody reads it."""
-        ...
+        """Make a file of `size` bytes that occupies the space; its content is undefined."""
 
     def boot_id(self) -> str:
-        """Return a word that changes when unsynced writes may have been lost; "" for not known."""
-        ...
+        """Return a word that changes when unsynced writes may be lost; "" where unknown."""
 
     def place(self, path: str) -> str:
-        """Return where a folder is: another word after it was copied or moved to another disk."""
-        ...
+        """Return a word for where a folder is, which a copy or a move to another disk changes."""
 
     def lock(self, path: str) -> LockFile:
         """Take the lock file.
 
-        Raises: StoreLocked: somebody holds it; the text names the process.
+        Raises: StoreLocked: it is held; the text names the process.
         """
-        ...
 
     def lock_contents(self, path: str) -> Lock:
         """Take the lock on a file's own bytes, as other programs that write to it do.
 
-        Raises: StoreLocked: somebody holds it.
+        Raises: StoreLocked: it is held.
         """
-        ...
 
     def engine(self, path: str, tables: Iterable[str], *, read_only: bool) -> Engine:
         """Open tables that are durable only after their `sync`."""
-        ...
 
     def engine_identity(self, path: str) -> str:
         """Return a word that changes when the tables are replaced or copied; "" for none."""
-        ...
 
     def engine_bytes(self, path: str) -> int:
         """Return the size of the tables' file, 0 for none; it never shrinks by itself."""
-        ...
 
 
 def write_error(error: OSError, where: object) -> StoreError:
@@ -234,14 +204,14 @@ class RealFile:
         os.ftruncate(self._fd, size)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class RealView:
-    """A file of the operating system, open until nobody has the view any more."""
+    """A file of the operating system that is open as long as the view is referenced."""
 
     __slots__ = ("_fd", "read")
 
@@ -254,7 +224,7 @@ class RealView:
         return os.fstat(self._fd).st_nlink == 0
 
     def __del__(self) -> None:
-        # Not closed before: another thread may be reading, and the number may be given out anew.
+        # Not earlier: another thread may be reading, and the kernel reuses descriptor numbers.
         os.close(self._fd)
 
 
@@ -270,9 +240,9 @@ class RealDisk:
         return sorted(entry.name for entry in Path(folder).iterdir())
 
     def create_folder(self, path: str) -> None:
-        """Make a folder, and those above it, durably; fine when it is there.
+        """Make a folder, and those above it, durably; it may exist already.
 
-        Only the user who makes it can enter it, and read the files in it.
+        Only the user who makes it can enter it, and read its files.
         """
         folder = Path(path)
         if folder.is_dir():
@@ -293,7 +263,7 @@ class RealDisk:
         return RealView(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     def replace(self, source: str, target: str) -> None:
-        """Give `source` the name `target` in one step, whatever was there."""
+        """Rename `source` to `target` in one step, replacing a file there."""
         Path(source).replace(target)
 
     def remove(self, path: str) -> None:
@@ -301,7 +271,7 @@ class RealDisk:
         Path(path).unlink()
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder and what is in it; fine when it is not there."""
+        """Remove a folder with its content; it may be missing."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
@@ -314,12 +284,12 @@ class RealDisk:
             os.close(fd)
 
     def free_bytes(self, path: str) -> int:
-        """Return how many bytes the file system that has this folder can still take from us."""
+        """Return how many bytes this user can still write to the file system of a folder."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
     def allocate(self, path: str, size: int) -> None:
-        """Make a file of `size` bytes for which the file system sets room aside."""
+        """Make a file of `size` bytes whose space the file system reserves."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             if hasattr(os, "posix_fallocate"):
@@ -332,21 +302,21 @@ class RealDisk:
             os.close(fd)
 
     def boot_id(self) -> str:
-        """Return the kernel's word for this boot, "" where it has none."""
+        """Return the kernel's id of this boot, "" where it has none."""
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         except OSError:
             return ""
 
     def place(self, path: str) -> str:
-        """Return the machine, the file system, the inode and when it was made.
+        """Return the machine, the file system, the inode and its time of birth.
 
-        The id of the file system comes from what is on the disk, so it outlasts restarts of the
-        machine where the number of the device may not; without one, that number serves. A folder
-        that is removed and restored may get the inode's number again, not its time of birth.
+        The id of a file system is stored on the disk, so it survives restarts of the machine, which
+        the number of the device may not; that number is used where there is no id. A folder that is
+        removed and restored may get the number of its old inode, but not its time of birth.
         """
         try:
-            # The id itself is not for others to see, who may get a copy of the folder.
+            # Hashed: the id must stay on this machine (machine-id(5)), a folder may be copied.
             machine = sha3_256(b"datalattice place " + _MACHINE_ID.read_bytes()).hex()[:32]
         except OSError:
             machine = "-"
@@ -357,14 +327,14 @@ class RealDisk:
     def lock(self, path: str) -> LockFile:
         """Take the lock file.
 
-        Raises: StoreLocked: somebody holds it; the text names the process.
+        Raises: StoreLocked: it is held; the text names the process.
         """
         return FileLock(path)
 
     def lock_contents(self, path: str) -> Lock:
         """Take the lock on a file's own bytes.
 
-        Raises: StoreLocked: somebody holds it.
+        Raises: StoreLocked: it is held.
         """
         return ContentLock(path)
 
@@ -389,7 +359,10 @@ class RealDisk:
 
 
 def birth_time(path: str) -> str:
-    """Return when a file or folder was made, as a word; "" where the system does not tell."""
+    """Return when a file or folder was made, as a word; "" where the system does not know.
+
+    Copying and restoring cannot keep it. Source: man 2 statx.
+    """
     made = getattr(Path(path).stat(), "st_birthtime", None)
     return str(made) if made is not None else _from_c_library(path)
 

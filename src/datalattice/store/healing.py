@@ -1,10 +1,10 @@
-"""Healing: from a report to a store that is whole, with the help of whoever has the cells.
+"""Healing: repair of a store by the report of a check, with cells from other sources.
 
-A cell is its hash, so it can be had from anybody: what comes is compared with the hash, and nothing
-else about its origin matters. Cells that are whole but lie in a damaged pack are written again from
-their own bytes. What the root reaches and is lost is fetched, level by level: what is below a
-missing cell is known only when that is here. What the root does not reach and nobody has is
-forgotten, so that it is stored anew when it comes again.
+A cell is identified by its hash, so any source will do: received cells are compared with the hash.
+Intact cells in a damaged pack are written again from their own bytes. Lost cells that the root
+reaches are fetched level by level, since the references of a missing cell are unknown until it is
+here. Lost cells that the root does not reach and no source has are removed from the index, so that
+they are stored anew when they come again.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from datalattice.store.checking import CheckReport, Progress
 from datalattice.store.disk import Disk
 
 FETCH_MAX: Final = 4_096
-"""Cells that are asked for at a time."""
+"""Most cells that are requested at a time."""
 
 ROUNDS_MAX: Final = 64
-"""Checks of one healing: each but the last one followed a change for the better."""
+"""Most checks of one healing; each but the last followed an improvement."""
 
 
 class CellSource(Protocol):
-    """Somebody who may have cells."""
+    """A source of cells, such as peers or another store."""
 
     def acquire(self, wanted: Sequence[bytes]) -> int:
-        """Store those of the cells that can be had, with all below them; return how many."""
+        """Store those of the cells that the source has, with all below them; return how many."""
         ...
 
 
 Fetch = Callable[[Sequence[bytes]], Iterable[tuple[bytes, bytes]]]
-"""Returns those of the cells that can be had, as (hash, encoding); it may return wrong ones."""
+"""Returns those of the cells that the source has, as (hash, encoding); they are verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class Healing:
-    """What a healing did."""
+    """The result of a healing."""
 
     report: CheckReport
-    """Of the check at the end."""
+    """The result of the last check."""
     rescued: int
     """Cells written again from their own bytes."""
     fetched: int
-    """Cells that others had."""
+    """Cells that the source had."""
     forgotten: int
-    """Damaged or incomplete cells that nothing needs, and nobody had."""
+    """Damaged or incomplete cells that are not needed and that the source lacks."""
 
 
 def open_damaged(
@@ -61,7 +61,7 @@ def open_damaged(
     """Open a store for writing even when its last commits are damaged, at its last root.
 
     An index that cannot be read is made again.
-    Raises: as `CellStore.open`, but Corruption only for a store that cannot be told to be one.
+    Raises: as `CellStore.open`, but Corruption only where the folder is not recognised as a store.
     """
     try:
         store = CellStore.open(path, disk=disk, entropy=entropy)
@@ -76,7 +76,7 @@ def open_damaged(
 def heal_store(
     store: CellStore, source: CellSource | None = None, progress: Progress | None = None
 ) -> Healing:
-    """Check a store, repair what can be repaired, and check it again, until nothing gets better.
+    """Check a store, repair what can be repaired, and check again, until nothing improves.
 
     Raises: StoreFull, StoreFailed: it cannot be written. Whatever `source` raises.
     """
@@ -101,7 +101,7 @@ def heal_store(
 
 
 def _bring_back(store: CellStore, report: CheckReport) -> bool:
-    """Commit a lost root again when all of it is here: then nothing is lost. Return whether so."""
+    """Commit a lost root again once all its cells are here; return whether that was done."""
     loss = store.loss
     if loss is None or loss.is_given_up or store.root_hash() != loss.root:
         return False
@@ -118,7 +118,7 @@ def _rescue(store: CellStore, report: CheckReport) -> int:
         try:
             data = store.read_location(location)
         except Corruption:
-            continue  # since the check: the next one tells
+            continue  # damaged since the check; the next one reports it
         if sha3_256(data) == hash:
             whole.append((hash, data))
     store.heal(whole, report.unserved)
@@ -126,16 +126,16 @@ def _rescue(store: CellStore, report: CheckReport) -> int:
 
 
 class CellFetcher:
-    """A source that fetches encodings from somewhere and stores those that are right."""
+    """A source that fetches encodings by a function and stores the correct ones."""
 
     def __init__(self, store: Store, fetch: Fetch) -> None:
         self._store = store
         self._fetch = fetch
         self.refused = 0
-        """Cells that came and are not what was asked for."""
+        """Number of received cells that were not requested, or do not match their hash."""
 
     def acquire(self, wanted: Sequence[bytes]) -> int:
-        """Store those of the cells that can be had, with all below them; return how many."""
+        """Store those of the cells that the source has, with all below them; return how many."""
         fetched = 0
         asked = set(wanted)
         stack = list(wanted)

@@ -1,9 +1,10 @@
-"""Lock file: one writer at a time, and a clear word on who it is.
+"""Lock file: one writer at a time, and an error that names it.
 
-The lock is the kernel's (`flock`), so it is gone the moment its holder is, however it ended: there
-are no stale locks to clear by hand. The file's text is the process id, its start time, and how many
-locks that process had taken by then. It feeds the error message, and tells a holder that gave the
-lock back and takes it again whether anybody else had it meanwhile: whoever takes it writes its own.
+The lock is the kernel's (`flock`), so it ends with its holder, however that ends: there are no
+stale locks to remove by hand. The text of the file is the process id, its start time, and how many
+locks that process had taken before. It is used in the error message. Since every process that takes
+the lock writes its own text, a holder that released the lock and takes it again also learns from it
+whether another process had it meanwhile.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from datalattice.errors import StoreError, StoreLocked, UsageError
 LOCK_MODE: Final = 0o600
 
 TEXT_BYTES: Final = 60
-"""Room for the text of the file: three numbers of at most 19 digits."""
+"""Length of the text of the file: three numbers of at most 19 digits, and blanks."""
 
 GENERATION_OFFSET: Final = 64
 MARK_BYTES: Final = 72
-"""The text of the lock file, and the generation (`generation`)."""
+"""Length of the text and the generation (`log.locking`)."""
 
 _TEXT_WORDS: Final = 3
 
@@ -35,8 +36,8 @@ _held: Final[set[int]] = set()
 
 
 def _drop_inherited() -> None:
-    # A forked child shares the open file, and with it the lock: were it kept, the store would stay
-    # locked after the parent's death.
+    # A forked child shares the open file, and with it the lock: an open descriptor would keep the
+    # store locked after the parent's death.
     for fd in _held:
         with contextlib.suppress(OSError):
             os.close(fd)
@@ -52,10 +53,7 @@ def lock_mark(text: bytes, generation: int) -> bytes:
 
 
 def is_lock_mark(data: bytes) -> bool:
-    """Return whether the holder of a lock raises the generation: those of earlier versions do not.
-
-    Their text has two words, a process and its start.
-    """
+    """Return whether the holder of a lock could write its text and a generation."""
     words = data[:GENERATION_OFFSET].split()
     return len(data) == MARK_BYTES and len(words) == _TEXT_WORDS
 
@@ -94,7 +92,7 @@ class FileLock:
             ) from None
 
     def _sign(self) -> None:
-        # Padded, so that nothing of a longer text is left: to truncate takes milliseconds.
+        # Padded to overwrite a longer text: to truncate the file takes milliseconds.
         text = f"{os.getpid()} {_start_time()} {next(_taken)}".ljust(TEXT_BYTES) + "\n"
         self._text = text.encode()
         self._generation = 0
@@ -103,26 +101,26 @@ class FileLock:
     def _write(self, data: bytes, offset: int) -> None:
         try:
             os.pwrite(self._fd, data, offset)
-        except OSError:  # a full disk: then others are not told who has it, and look at the log
+        except OSError:  # a full disk: others do not learn the holder, and readers read the log
             self._text = b""
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, 0)
 
     def raise_generation(self) -> None:
-        """Tell readers that the store changed; the lock is held."""
+        """Let readers notice a change of the store; the lock is held."""
         if self._text and self._pid == os.getpid():
             self._generation += 1
             self._write(self._generation.to_bytes(8, "big"), GENERATION_OFFSET)
 
     def lend(self) -> None:
-        """Let others have it until `retake`. Lending it twice is fine."""
+        """Release the lock until `retake`. Doing so twice is allowed."""
         if self._fd >= 0 and self._pid == os.getpid():
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def retake(self) -> bool:
-        """Take a lock again that was lent; return whether nobody else had it meanwhile.
+        """Take the lock again; return whether no other process had it meanwhile.
 
-        Raises: StoreLocked: somebody has it. UsageError: it was lent by the parent of this process.
+        Raises: StoreLocked: another process has it. UsageError: the parent process lent it.
         """
         if self._pid != os.getpid():
             raise UsageError(f"{self._path}: the lock of another process, from before a fork")
@@ -151,7 +149,7 @@ class FileLock:
             return False
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self._fd >= 0 and self._pid == os.getpid():
             _held.discard(self._fd)
             os.close(self._fd)
@@ -159,7 +157,7 @@ class FileLock:
 
 
 def _opened(path: str) -> int:
-    """Open a lock file. It is emptied later on, so a link might cost another file its contents."""
+    """Open a lock file, but no link: writing would damage the file that it points to."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, LOCK_MODE)
     except OSError as error:
@@ -171,10 +169,10 @@ def _opened(path: str) -> int:
 
 
 class ContentLock:
-    """The held lock on all bytes of a file that other programs lock, too, and that stays as it is.
+    """The held lock on all bytes of a file that other programs lock too; nothing is written.
 
-    Java and others take the record locks of POSIX. Those of an open file description, where the
-    system has them, exclude these and also whoever else has the file open in this process.
+    Java and others take the record locks of POSIX. Locks of an open file description (OFD), where
+    the system has them, exclude these, and also other uses of the file in this process.
     """
 
     __slots__ = ("_fd", "_pid")
@@ -201,7 +199,7 @@ class ContentLock:
         self._pid = os.getpid()
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self._fd >= 0 and self._pid == os.getpid():
             _held.discard(self._fd)
             os.close(self._fd)
@@ -209,7 +207,7 @@ class ContentLock:
 
 
 def _start_time() -> str:
-    """Return this process's start, in clock ticks since the boot; "-" where that is not told."""
+    """Return this process's start, in clock ticks since the boot; "-" where it is unknown."""
     try:
         status = Path("/proc/self/stat").read_text("ascii")
     except OSError:

@@ -403,7 +403,7 @@ class StoreReader(Store):
         if self._read_only:
             self._removed_filter = RemovedFilter(read_removed(self._folder, self._opened.store_id))
             find = self._find_kept
-        check_complete([hash], self.get_encoding, find)
+        check_complete(hash, self.get_encoding, find)
 
     def _find_kept(self, hash: bytes) -> int:
         """Find a cell, unless a process had begun to remove it: the next writer finishes that."""
@@ -513,7 +513,7 @@ class StoreReader(Store):
         return list(dict.fromkeys([*pinned, *leased]))
 
     def read_location(self, location: int) -> bytes:
-        """Return the bytes at a place of a report; they are not verified.
+        """Return the bytes at a location of a report; they are not verified.
 
         Raises: Corruption: there are none.
         """

@@ -1,19 +1,19 @@
-"""Refs: how a root is named: by hash, by pin, or by when it was the root.
+"""Refs: how a root is named: by hash, by pin, or by a time at which it was the root.
 
     HEAD                        the present root
     HEAD~2                      the root two entries of the history before it
     release                     a pin
-    @2026-03-01T12:00:00Z       the root at a time, as far as the history remembers it
+    @2026-03-01T12:00:00Z       the root at a time, as far as the history goes back
     @10m                        the root ten minutes ago (s, m, h, d, w)
-    0x5fd924625f6ab16a...       a hash, or the beginning of one that pins or the history have
+    0x5fd924625f6ab16a...       a hash, or the beginning of one in the pins or the history
 
-Pins come before beginnings of hashes; `0x` says that a hash is meant.
+A pin takes precedence over the beginning of a hash; `0x` marks a hash.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -26,7 +26,7 @@ from datalattice.store.kept.pins import Pins
 from datalattice.store.log.removed import LocationSet
 
 PREFIX_DIGITS_MIN: Final = 4
-"""Hex digits that at least are needed to name a hash by its beginning."""
+"""Least number of hex digits that name a hash by its beginning."""
 
 _BACK: Final = re.compile(r"HEAD(?:~([0-9]{1,9}))?")
 _AGO: Final = re.compile(r"([0-9]{1,9})(ms|s|m|h|d|w)")
@@ -42,7 +42,7 @@ _UNITS: Final = {
 
 
 class Remembering(Protocol):
-    """What a store has that knows its past."""
+    """What `resolve` needs of a store."""
 
     clock: Clock
     history: History
@@ -63,9 +63,9 @@ class Remembering(Protocol):
 
 
 def parse_time(text: str, now_ms: int) -> int:
-    """Return the Unix milliseconds of a time: ISO 8601, Unix milliseconds, or how long ago.
+    """Return the Unix milliseconds of a time: ISO 8601, Unix milliseconds, or a duration ago.
 
-    Without a zone it is UTC, without a time of day midnight.
+    The default zone is UTC, the default time of day midnight.
     Raises: UsageError: it is none of these.
     """
     ago = _AGO.fullmatch(text)
@@ -97,7 +97,7 @@ def time_text(time_ms: int) -> str:
 def resolve(store: Remembering, text: str) -> bytes:
     """Return the hash of the root that `text` names; see the module.
 
-    Raises: UsageError: it names none, or several.
+    Raises: UsageError: it names no root, or several.
     """
     back = _BACK.fullmatch(text)
     if back is not None:
@@ -164,21 +164,37 @@ def _complete(store: Remembering, digits: str) -> bytes:
 
 
 def check_complete(
-    hashes: Iterable[bytes],
+    hash: bytes, encoding_of: Callable[[bytes], bytes | None], location_of: Callable[[bytes], int]
+) -> None:
+    """Check that a cell, and all cells below it, are here; see `children_first`.
+
+    Raises: MissingData: names one that is not. Corruption: one is damaged.
+    Cost:   reads each cell; memory of a bit for each 32 bytes of the store.
+    """
+    for _ in children_first(hash, encoding_of, location_of):
+        pass
+
+
+def children_first(
+    top: bytes,
     encoding_of: Callable[[bytes], bytes | None],
     location_of: Callable[[bytes], int],
-) -> None:
-    """Check that cells, and all below them, are here.
+    is_left_out: Callable[[bytes], bool] = lambda _: False,
+) -> Iterator[bytes]:
+    """Yield the encodings of a cell and all cells below it, each once, after those it refers to.
 
-    `location_of` returns a number that tells a cell from others, negative for one without.
-    Raises: MissingData: names one that is not. Corruption: one is damaged.
-    Cost:   reads each cell; memory of a bit for each byte of the store.
+    location_of: a location of the store, which identifies a cell; negative where it has none.
+    is_left_out: True for a cell to leave out, with all below it.
+    Raises: MissingData: `encoding_of` returns None for a cell.
     """
     seen = LocationSet()
     loose: set[bytes] = set()
-    stack = list(hashes)
+    stack: list[tuple[bytes, bytes]] = [(top, b"")]  # hash, encoding once all below it is done
     while stack:
-        hash = stack.pop()
+        hash, encoding = stack.pop()
+        if encoding:
+            yield encoding
+            continue
         location = location_of(hash)
         if location >= 0:
             if not seen.add(location):
@@ -187,7 +203,11 @@ def check_complete(
             continue
         else:
             loose.add(hash)
-        encoding = encoding_of(hash)
-        if encoding is None:
+        if is_left_out(hash):
+            continue
+        found = encoding_of(hash)
+        if found is None:
             raise MissingData([hash])
-        stack.extend(branch_hashes(encoding))
+        stack.append((hash, found))
+        # Reversed, so that the first child comes first from the stack.
+        stack.extend((below, b"") for below in reversed(branch_hashes(found)))

@@ -1,8 +1,9 @@
-"""Turn: several processes write to one store, one after the other, and each keeps it open.
+"""Turn: several processes write to one store in turn, and each keeps it open.
 
 A writer keeps the store's lock while it writes and a little longer, since the next write often
-follows at once. It hands over as soon as a write is done and somebody waits in `line`, and waits
-there itself before its next one: a writer that never pauses keeps nobody out.
+follows at once. It hands over as soon as a write is done and another process waits for `turn.lock`
+(`log.locking`), where it waits itself before its next write. So a writer that never pauses does not
+block the others.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ KEEP_S: Final = 0.05
 """How long a writer keeps the lock after its last write."""
 
 LOOK_S: Final = 0.005
-"""How often it is looked whether somebody waits, while the lock is kept without a write."""
+"""How often an idle holder of the lock checks whether another process waits."""
 
 
 class WriteTurn:
-    """A store that this process writes to now and then, beside others that do the same.
+    """A store that this process writes to from time to time, beside other processes.
 
         turn = WriteTurn(lambda: CellStore.open("data", wait_s=10))
         with turn.write() as store:
             store.commit(...)
         turn.close()
 
-    `store` reads between the writes. Any thread may use it; a forked child opens the store anew.
+    `store` reads in between. Any thread may use it; a forked child opens the store anew.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class WriteTurn:
 
     @contextmanager
     def write(self, wait_s: float = 0.0) -> Iterator[CellStore]:
-        """Give the store with its lock, and keep that for a little longer. May be nested.
+        """Yield the store with its lock held, and keep the lock a little longer. May be nested.
 
         Raises: StoreLocked: another process has it for so long; the text names it. Others as
                 `open_store`, `CellStore.acquire` and `check`.
@@ -172,7 +173,7 @@ class WriteTurn:
             return self._is_held and self._is_awaited()
 
     def _give_back(self) -> None:
-        """Give the lock back; the caller holds the condition, and nobody writes."""
+        """Release the lock; the caller holds the condition, and no thread writes."""
         self._is_held = self._is_leaving = False
         try:
             if self._store is not None:
@@ -181,7 +182,7 @@ class WriteTurn:
             self._changed.notify_all()
 
     def _leave_later(self) -> None:
-        """Have the lock given back by a thread; the caller holds the condition."""
+        """Let a thread release the lock later; the caller holds the condition."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep, name="write turn", daemon=True)
             self._thread.start()
@@ -201,12 +202,12 @@ class WriteTurn:
                 try:
                     self._give_back()
                 except StoreError as error:
-                    self._failure = error  # whoever writes next is told
+                    self._failure = error  # raised by the next write
 
     def close(self) -> None:
-        """Give the store back (`CellStore.retire`): what was read from it stays readable.
+        """Close the store (`CellStore.retire`): values read from it stay readable.
 
-        Closing twice is fine; a write that goes on is waited for.
+        Closing twice is allowed; writes under way are waited for.
         """
         with self._changed:
             while self._writers:
@@ -229,7 +230,7 @@ _turns: Final[weakref.WeakSet[WriteTurn]] = weakref.WeakSet()
 
 
 def _begin_in_child() -> None:
-    # The parent's store, locks and thread stay the parent's.
+    # The store, locks and thread belong to the parent process.
     for turn in list(_turns):
         turn._begin()
 

@@ -1,8 +1,7 @@
-"""Staging: parts of a large value go to a store from a thread of their own.
+"""Write buffer: parts of a large value are stored by a thread of its own.
 
-The one thread makes and hashes a part while the other one writes the part before and waits for the
-disk, or for a node. So a file is stored about as fast as the slower of the two goes, and not as
-slow as both together.
+One thread makes and hashes a part while the other writes the previous one and waits for the disk,
+or for a node. So storing a file takes about as long as the slower of the two, not as both together.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import Final, Self
 from datalattice.cells import Stage, Value, value_hash
 
 WAITING_MAX: Final = 8
-"""Parts that wait to be staged; whoever makes more of them waits."""
+"""Most parts that wait to be staged; then the caller waits."""
 
 
 class WriteBuffer:
-    """Calls `stage` in order, in another thread.
+    """Calls `stage` for each part, in order, in another thread.
 
         with Staging(store.put) as staging:
             value = blob_from(pieces, staging)
 
-    At the end of the context everything was staged, or an error is raised.
+    At the end of the context every part was staged, or an error is raised.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -34,13 +33,13 @@ class WriteBuffer:
         self._failure: BaseException | None = None
 
     def __call__(self, value: Value) -> None:
-        """Have a part staged, soon.
+        """Queue a part.
 
-        Raises: what `stage` raised for a part before.
+        Raises: what `stage` raised for an earlier part.
         """
         if self._failure is not None:
             raise self._failure
-        value_hash(value)  # here, while the other thread waits for the disk
+        value_hash(value)  # hashed here, while the other thread waits for the disk
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="staging", daemon=True)
             self._thread.start()
@@ -51,7 +50,7 @@ class WriteBuffer:
             if self._failure is None:
                 try:
                     self._stage(*part)
-                except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+                except BaseException as error:  # noqa: BLE001 - raised again by the next call, or at the end
                     self._failure = error
 
     def __enter__(self) -> Self:

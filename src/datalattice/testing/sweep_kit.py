@@ -25,7 +25,7 @@ def make_sweep_list(
     """Mark the store in a folder and write the list; return its head."""
     with CellStore.open(folder, read_only=True) as store:
         extent = extent_of(store)
-        (stretch,) = extent.stretches(1)
+        (stretch,) = extent.partitions(1)
         beginning = mark_start(store, extent, store.roots_kept(grace_ms))
         marker = PartitionMarker(store, extent, stretch)
         for _ in marker.follow_young(beginning.start):

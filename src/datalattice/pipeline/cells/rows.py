@@ -41,7 +41,7 @@ def plan(options: ReadOptions) -> list[SegmentsTask]:
         return []
     count = max(options.min_partitions, -(-size // PART_BYTES), 1)
     small = replace(extent, segments=())  # tasks get their segments from the store
-    return [SegmentsTask(small, stretch) for stretch in extent.stretches(count)]
+    return [SegmentsTask(small, stretch) for stretch in extent.partitions(count)]
 
 
 def rows(part: SegmentsTask, options: ReadOptions) -> Iterator[Row]:

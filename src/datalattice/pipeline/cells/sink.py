@@ -266,7 +266,7 @@ def _together(staged: Sequence[Path], folder: Path) -> CellStore:
         for path in staged:
             with CellStore.open(path, read_only=True) as store:
                 extent = extent_of(store)
-                for stretch in extent.stretches(1):
+                for stretch in extent.partitions(1):
                     together.put_encodings(cells(store, extent, stretch, verify=True))
     return CellStore.open(folder, read_only=True)
 

@@ -46,7 +46,7 @@ def parts_of(extent: Extent, parts: int | None) -> tuple[StorePartition, ...]:
         parts = min(PARTS_MAX, max(PARTS_MIN, -(-size // PART_BYTES)))
     if not 1 <= parts <= PARTS_MAX:
         raise bad_option("parts", parts, f"a whole number from 1 to {PARTS_MAX}")
-    return tuple(extent.stretches(parts))
+    return tuple(extent.partitions(parts))
 
 
 def for_tasks(extent: Extent) -> Extent:

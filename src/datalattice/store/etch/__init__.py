@@ -1,8 +1,8 @@
-"""Etch: the reference's store file: cells by hash in one file, with one root.
+"""Etch: the store file of the reference implementation: cells by hash in one file, with one root.
 
-`EtchStore` is a store like any other: values open lazily from the file, commits append to it.
-`check_etch` proves a file byte by byte, `collect_etch` copies what is still needed to a new file,
-and `copy_cells` moves a value with all below it between stores.
+`EtchStore` is a store like any other: values load lazily from the file, commits append to it.
+`check_etch` verifies every byte of a file, `collect_etch` copies what is still needed to a new
+file, and `copy_cells` copies a value with all cells below it between stores.
 """
 
 from __future__ import annotations

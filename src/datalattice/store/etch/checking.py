@@ -1,8 +1,8 @@
-"""Checking: prove an Etch file byte by byte; tell offset and reason of everything that is wrong.
+"""Checking: verify every byte of an Etch file; report offset and reason of every fault.
 
 Checked are the header, every slot, every record (key, labels, canonical encoding, hash), that no
-two of them overlap, and that what is marked as complete is so: all it refers to is here, marked.
-Bytes that nothing leads to are counted: a crash leaves some, and they do no harm.
+two of them overlap, and that a cell marked as complete is: all cells it refers to are here and
+marked. Bytes that no slot refers to are counted: a crash leaves some, and they are harmless.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from datalattice.store.etch.reader import EtchFile, EtchSlot
 from datalattice.store.etch.writing import CELL_OVERHEAD
 
 FAULTS_MAX: Final = 1_000
-"""Faults that are listed; further ones are counted."""
+"""Most faults that are listed; further ones are only counted."""
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are done, of how many."""
+"""Called with the number of bytes done, and of all bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class EtchFault:
-    """Something wrong in a file."""
+    """A fault in a file."""
 
     offset: int
     reason: str
     key: bytes | None = None
-    """The cell it is about, when it is about one."""
+    """The cell it concerns, if any."""
 
     def __str__(self) -> str:
         about = "" if self.key is None else f" (cell 0x{self.key.hex()})"
@@ -61,7 +61,7 @@ class EtchFault:
 
 @dataclass(slots=True)
 class EtchReport:
-    """What a check found."""
+    """The result of a check."""
 
     path: str
     file_bytes: int = 0
@@ -76,11 +76,11 @@ class EtchReport:
     encoding_bytes: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     unreached_bytes: int = 0
-    """Bytes below the data length that nothing leads to."""
+    """Bytes below the data length that no slot refers to."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no fault."""
         return self.fault_count == 0
 
     def add(self, offset: int, reason: str, key: bytes | None = None) -> None:
@@ -96,9 +96,9 @@ def check_etch(
     disk: Disk | None = None,
     progress: Progress | None = None,
 ) -> EtchReport:
-    """Check a whole file and return what was found; nothing is written.
+    """Check a complete file; nothing is written.
 
-    Raises: UsageError: it is no Etch file. StoreVersion: a version that is not known.
+    Raises: UsageError: it is not an Etch file. StoreVersion: an unknown version.
     Cost:   reads every byte once, and a record again for each reference; memory of an eighth of
             the data length.
     """
@@ -197,9 +197,9 @@ class _Checker:
             self.report.add(slot.offset, "the record's key does not belong in this chain", key)
 
     def _head_of(self, slot: EtchSlot) -> int:
-        """Return the slot in which the chain of a slot began, -1 when nowhere.
+        """Return the slot in which the chain of a slot began, -1 when there is none.
 
-        A chain may go through a whole block, so all those of a block are followed at once.
+        A chain may fill a block, so all chains of a block are followed at once.
         """
         heads = self.heads.get(slot.block)
         if heads is None:
@@ -260,7 +260,7 @@ class _Checker:
         try:
             return self.file.get(key)
         except Corruption:
-            return None  # what is wrong there is told where it is
+            return None  # reported where that record is checked
 
     def _check_root(self) -> None:
         root = self.file.root_hash
@@ -274,7 +274,7 @@ class _Checker:
 
 
 class _Taken:
-    """Which bytes of the data something leads to: one bit each."""
+    """Which bytes of the data are referred to: one bit each."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -282,7 +282,7 @@ class _Taken:
         self._count = 0
 
     def take(self, start: int, count: int) -> bool:
-        """Take a range; return False, and take nothing, when some of it is taken."""
+        """Take a range; return False, and take nothing, when a part of it is taken."""
         first, last = start // 8, (start + count - 1) // 8
         low = 0xFF >> start % 8
         high = 0xFF << 7 - (start + count - 1) % 8 & 0xFF
@@ -303,5 +303,5 @@ class _Taken:
         return True
 
     def free(self) -> int:
-        """Return how many bytes nothing leads to."""
+        """Return how many bytes are not taken."""
         return self._length - self._count

@@ -1,4 +1,4 @@
-"""Copying: move values between stores, and collect a file by copying what is still needed."""
+"""Copying: copy values between stores, and collect a file by copying what is still needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from datalattice.store.files import folder_of
 BATCH_CELLS: Final = 1_024
 
 Progress = Callable[[int], None]
-"""Told how many cells are done."""
+"""Called with the number of cells done."""
 
 
 def copy_cells(
@@ -32,9 +32,9 @@ def copy_cells(
 ) -> int:
     """Stage the cell `top` of `source`, and all below it, in `target`; return how many were new.
 
-    apart: takes unsound cells and those above them, by hash, which then are no error.
+    apart: receives unsound cells and those above them, by hash; without it they are an error.
 
-    What the target has counts as there with all below it, as in any store of ours.
+    A cell that the target has counts as complete, with all cells below it.
     Raises: MissingData: the source does not have a cell. Corruption: it is damaged there.
             BadFormat: a cell is not sound.
     Cost:   memory by the depth of the value, not by its size.
@@ -78,11 +78,11 @@ def collect_etch(
     disk: Disk | None = None,
     progress: Progress | None = None,
 ) -> tuple[int, int]:
-    """Copy the root and the pinned cells, with all below them, to a new file that takes the place.
+    """Copy the root and the pinned cells, with all below them, to a file that replaces this one.
 
-    Labels are kept. The old file is there, unchanged, until the new one is complete and durable.
-    Returns the data lengths before and after.
-    Raises: MissingData, Corruption: a cell that is needed is lost; nothing is changed.
+    Labels are kept. The old file stays unchanged until the new one is complete and durable. Return
+    the data lengths before and after.
+    Raises: MissingData, Corruption: a needed cell is lost; nothing is changed.
             UsageError: a pinned cell is not here. StoreLocked: another process writes to the file.
     """
     where = os.fspath(path)
@@ -139,7 +139,7 @@ def _copy_file(
 
 
 def _below(old: EtchStore, writer: EtchWriter, top: bytes) -> Iterable[int]:
-    """Yield the places of a cell and all below it that are not in the new file, children first."""
+    """Yield the offsets of a cell and all below it that the new file lacks, children first."""
     if top == NIL_HASH:
         return
     stack: list[tuple[bytes, bool]] = [(top, False)]
@@ -151,7 +151,7 @@ def _below(old: EtchStore, writer: EtchWriter, top: bytes) -> Iterable[int]:
         encoding = old.get_encoding(hash)
         if position is None or encoding is None:
             raise MissingData([hash])
-        # Below what is only STORED a cell may be absent; that is no loss.
+        # STORED promises nothing about the cells below: a missing one is no loss.
         may_lack = old.status(hash) < PERSISTED
         below = [] if ready else _needed(old, encoding, may_lack)
         if below:

@@ -1,6 +1,6 @@
-"""Etch store: an Etch file as a store like any other; its values open lazily from the file.
+"""Etch store: an Etch file as a store like any other; its values load lazily from the file.
 
-What is staged has the status STORED in the file, what a committed root reaches PERSISTED.
+Staged cells have the status STORED in the file, those that a committed root reaches PERSISTED.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class EtchStore(Store):
         cache_bytes: int = CACHE_BYTES_MAX,
         disk: Disk | None = None,
     ) -> EtchStore:
-        """Open the file at `path`, made when needed; `read_only` beside a writer, without a lock.
+        """Open the file at `path`, made if needed; `read_only` beside a writer, without a lock.
 
-        Raises: UsageError: it is no Etch file, or there is none and `read_only`.
-                StoreLocked: another process writes to it. StoreVersion: a version not known here.
-                Corruption: its header or its index cannot be.
+        Raises: UsageError: it is not an Etch file, or there is none and `read_only`.
+                StoreLocked: another process writes to it. StoreVersion: an unknown version.
+                Corruption: its header or its index is invalid.
         """
         where = os.fspath(path)
         if not where or "\0" in where:
@@ -96,20 +96,20 @@ class EtchStore(Store):
 
     @property
     def file(self) -> EtchFile:
-        """What is below: the records and the index."""
+        """Records and index of the file."""
         return self._file
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Damaged records that were met so far."""
+        """Damaged records found so far."""
         return tuple(self._damaged.values())
 
     # --- reading ---
 
     def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
-        """Return the encoding of a cell, or None; nil is always there.
+        """Return the encoding of a cell, or None; nil is always here.
 
-        Raises: Corruption: the record's bytes are damaged, or the index on the way to it.
+        Raises: Corruption: the record is damaged, or the index on the way to it.
         """
         with self._mutex:
             record = self._record(hash)
@@ -144,7 +144,7 @@ class EtchStore(Store):
         return self.status(hash) >= PERSISTED
 
     def status(self, hash: bytes) -> int:
-        """Return what the file promises of a cell: STORED, PERSISTED, ...; 0 when it is absent."""
+        """Return what the file guarantees of a cell: STORED, PERSISTED, ...; 0: it is absent."""
         with self._mutex:
             self._check_open()
             if hash in self._damaged:
@@ -227,10 +227,7 @@ class EtchStore(Store):
             return value_hash(value)
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Stage cells given as (hash, encoding) without announcing them; return how many were new.
-
-        The caller has made sure that the encodings are canonical and have these hashes.
-        """
+        """Stage cells given as (hash, encoding), as `Store.put_encodings`."""
         with self._mutex:
             writer = self._writer()
             return sum(
@@ -240,8 +237,8 @@ class EtchStore(Store):
     def set_root(self, hash: bytes, fetch: Callable[[bytes], bytes] | None = None) -> int:
         """Make the cell with this hash the root, with all below it; return how many cells are new.
 
-        `fetch` gives the encodings of cells that are not here; without it all must be here.
-        Raises: MissingData: a cell is neither here nor there; the root stays as it is.
+        `fetch` returns the encodings of cells that are not here; without it all must be here.
+        Raises: MissingData: `fetch` lacks a cell too; the root is unchanged.
         """
         with self._mutex:
             writer = self._writer()
@@ -261,9 +258,9 @@ class EtchStore(Store):
                 self._file.flush()
 
     def heal(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
-        """Store cells that are damaged or missing here, from wherever; return how many.
+        """Store cells that are damaged or missing here, from any source; return how many.
 
-        A damaged record gets its bytes again where it is.
+        A damaged record is repaired in place.
         Raises: BadFormat: an encoding is not canonical or has another hash; nothing is kept.
         """
         with self._mutex:
@@ -285,15 +282,15 @@ class EtchStore(Store):
         try:
             store_below(writer, hash, self._fetch, PERSISTED)
         except MissingData:
-            return  # what is below is still to come: it stays STORED until then
+            return  # it stays STORED until the cells below it come
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write failed: the file has to be opened again."""
+        """Whether a write failed: the file must be opened again."""
         return isinstance(self._file, EtchWriter) and self._file.has_failed
 
     def close(self) -> None:
-        """Make everything durable and give the file back."""
+        """Make everything durable and close the file."""
         with self._mutex:
             if self._closed:
                 return

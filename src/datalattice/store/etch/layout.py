@@ -1,10 +1,10 @@
 """Layout: where the bytes of an Etch file are, and what they mean.
 
     0    magic e7 c6, version 00 01
-    4    data length L: where the next block goes; bytes from there on mean nothing
+    4    data length L: where the next block goes; bytes from there on are undefined
     12   hash of the root; zeros: never set
     44   the index block of level 0, 65,536 slots of 8 bytes
-    ...  records and further index blocks, one behind the other in any mix
+    ...  records and further index blocks in any order
 
 A slot is 0, or two bits of kind and 62 of target. A record is its key (32), flags (1), memory size
 (8), the length of the encoding (2) and the encoding. All integers are big-endian.
@@ -33,7 +33,7 @@ PLAIN: Final = 0
 BLOCK: Final = 1
 """An index block of the next level."""
 FIRST: Final = 2
-"""A record, the first of a chain that goes on in the next slots."""
+"""A record, the first of a chain that continues in the next slots."""
 NEXT: Final = 3
 """A record that continues the chain begun in an earlier slot, cyclically."""
 
@@ -52,7 +52,7 @@ NOT_EMBEDDED: Final = 0x20
 KNOWN_BAD: Final = 0x80
 
 STORED: Final = 1
-"""The cell is here, what is below it perhaps not."""
+"""The cell is here; cells below it may be missing."""
 PERSISTED: Final = 3
 """The cell and all cells below it are here."""
 ANNOUNCED: Final = 4
@@ -104,7 +104,7 @@ class EtchRecord:
 
     @property
     def status(self) -> int:
-        """What the file promises of the cell: STORED, PERSISTED, ..."""
+        """What the file guarantees of the cell: STORED, PERSISTED, ..."""
         return self.flags & STATUS_MASK
 
     @property

@@ -1,9 +1,8 @@
 """Reader: find and list the records of an Etch file, also while another process writes to it.
 
-The data length is read once: what is appended later is not seen. Blocks of the index are followed
-as far as the file goes, since a writer moves records that are seen into new blocks.
-Whatever the bytes are, every call ends in bounded time, with what it found or with a `Corruption`
-that names the offset.
+The data length is read once: records appended later are not seen. Blocks of the index are followed
+up to the end of the file, since a writer moves records into new blocks. Whatever the bytes are,
+every call ends in bounded time, with a result or with a `Corruption` that names the offset.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ from datalattice.store.etch.layout import (
 )
 
 READ_AHEAD: Final = 512
-"""Bytes read at once for a record: most are shorter."""
+"""Bytes read at once for a record; most records are shorter."""
 
 Complaint = Callable[[int, str], None]
-"""Told of an offset and of what is wrong there."""
+"""Called with an offset and what is wrong there."""
 
 
 class EtchSlot(NamedTuple):
@@ -68,13 +67,13 @@ class EtchSlot(NamedTuple):
 
 
 class EtchFile:
-    """An Etch file, to be read."""
+    """An Etch file, for reading."""
 
     def __init__(self, disk: Disk, path: str, *, write: bool = False) -> None:
         """Open the file.
 
-        Raises: UsageError: it is not an Etch file. StoreVersion: of a version not known here.
-                Corruption: its header cannot be.
+        Raises: UsageError: it is not an Etch file. StoreVersion: an unknown version.
+                Corruption: its header is invalid.
         """
         self.path: Final = path
         self._file: DiskFile = disk.open(path, write=write)
@@ -113,7 +112,7 @@ class EtchFile:
         return Corruption(f"{self.path} at byte {offset}: {reason}")
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._file.close()
 
     # --- bytes ---
@@ -146,7 +145,7 @@ class EtchFile:
     def _is_at(self, key: bytes, slot_at: int, target: int) -> bool:
         """Return whether the record that a slot leads to has this key."""
         if target >= self.length:
-            return False  # appended after the data length was read, or never finished
+            return False  # appended after the data length was read, or torn by a crash
         if target < DATA_START or target + RECORD_HEAD > self.length:
             raise self.broken(slot_at, f"a record at {target} is outside the data")
         return self._key_at(target) == key
@@ -184,9 +183,9 @@ class EtchFile:
         return None
 
     def record(self, position: int) -> EtchRecord:
-        """Return the record at a place. Its key is not compared with its encoding.
+        """Return the record at an offset. Its key is not compared with its encoding.
 
-        Raises: Corruption: there can be none.
+        Raises: Corruption: no record can be there.
         """
         if position < DATA_START or position + RECORD_HEAD > self.length:
             raise self.broken(position, "a record is outside the data")
@@ -239,8 +238,8 @@ class EtchFile:
     def slots(self, complain: Complaint | None = None) -> Iterator[EtchSlot]:
         """Yield every slot that is not empty, in the order of keys; chains are not resolved.
 
-        Blocks that overlap are entered once. What is wrong is told to `complain` and left out.
-        Raises: Corruption: something is wrong, and there is nobody to tell.
+        Blocks that overlap are entered once. Invalid slots are reported to `complain` and omitted.
+        Raises: Corruption: a slot is invalid, and `complain` is None.
         """
         entered = _Ranges()
         entered.add(ROOT_BLOCK, block_bytes(0))
@@ -283,10 +282,9 @@ class EtchFile:
                 yield self.record(slot.target)
 
     def scan(self, start: int) -> Iterator[EtchRecord]:
-        """Yield the whole records from `start` on, as far as they follow one another.
+        """Yield the complete records from `start` on, as long as they are contiguous.
 
-        Index blocks between them are stepped over. The data length says nothing here: what is
-        looked for may lie behind it.
+        Index blocks between them are skipped. Records behind the data length are included.
         """
         known = {offset: block_bytes(level) for offset, level in self._blocks_found()}
         position, size = start, self._file.size()
@@ -302,9 +300,9 @@ class EtchFile:
             position = found.end
 
     def look_behind(self) -> None:
-        """Count the records behind the data length as data, when the root is one of them.
+        """Include records behind the data length when the root is one of them.
 
-        A crash between the two, or a writer at work, can leave the root ahead of the length.
+        A crash, or a writer at work, can leave the root ahead of the length.
         """
         if self.root_hash in (NO_ROOT, NIL_HASH) or self.find(self.root_hash) is not None:
             return
@@ -320,7 +318,7 @@ class EtchFile:
 
 
 def parse_record(data: bytes, position: int) -> EtchRecord | None:
-    """Return the record that `data` begins with, None when it is none or not whole."""
+    """Return the record that `data` begins with, None where there is no complete one."""
     length = int.from_bytes(data[RECORD_HEAD - 2 : RECORD_HEAD], "big")
     encoding = data[RECORD_HEAD : RECORD_HEAD + length]
     if not 1 <= length <= CELL_BYTES_MAX or len(encoding) < length:

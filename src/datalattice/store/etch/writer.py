@@ -1,10 +1,10 @@
-"""Writer: append records to an Etch file and lead the index to them, as the reference does.
+"""Writer: append records to an Etch file and index them, as the reference implementation does.
 
-What is new is kept in memory and goes to the disk in four steps, each synced before the next:
-the new records and blocks behind the data, the slots and labels that lead to them, and last, in one
-sector, the data length with the root. So whatever a crash cuts off, a slot never leads to bytes
-that were not written; and bytes behind the data length show that the last steps did not happen.
-Opening such a file takes over the whole records found there.
+New data is kept in memory and written in three steps, each synced before the next: the new records
+and blocks behind the data, the slots and labels that refer to them, and last, in one sector, the
+data length with the root. So after a crash a slot never refers to bytes that were not written; and
+bytes behind the data length show that the last step is missing. Opening such a file adopts the
+complete records found there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from datalattice.store.etch.reader import Complaint, EtchFile, EtchSlot
 from datalattice.store.files import replace_file
 
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""New bytes that are kept in memory; beyond that they are written."""
+"""Most new bytes kept in memory; with more they are written."""
 
 ZEROS_READ: Final = 1024 * 1024
 
@@ -54,13 +54,13 @@ _KINDS: Final = {kind: kind << 62 for kind in (PLAIN, BLOCK, FIRST, NEXT)}
 
 
 def create_etch(disk: Disk, path: str) -> None:
-    """Make a new, empty Etch file at `path`, in one step, whatever was there."""
+    """Make a new, empty Etch file at `path` in one durable step, replacing a file there."""
     header = pack_header(DATA_START, NO_ROOT)
     replace_file(disk, path, [header, bytes(DATA_START - len(header))])
 
 
 class EtchWriter(EtchFile):
-    """An Etch file, to be read and written. The caller holds its lock."""
+    """An Etch file, for reading and writing. The caller holds its lock."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__(disk, path, write=True)
@@ -78,10 +78,10 @@ class EtchWriter(EtchFile):
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write failed: the file takes no further one until it is opened again."""
+        """Whether a write failed: further ones are refused until the file is opened again."""
         return self._failure is not None
 
-    # --- bytes: the file, and what is to be written over it ---
+    # --- bytes: the file, overlaid with pending changes ---
 
     def _read(self, offset: int, count: int) -> bytes:
         if offset >= self._written:
@@ -120,7 +120,7 @@ class EtchWriter(EtchFile):
         return position
 
     def slots(self, complain: Complaint | None = None) -> Iterator[EtchSlot]:
-        """Yield every slot that is not empty, after what is waiting was written."""
+        """Yield every slot that is not empty, after a flush."""
         if self._tail or self._slots or self._labels:
             self.flush()
         return super().slots(complain)
@@ -128,10 +128,10 @@ class EtchWriter(EtchFile):
     # --- records ---
 
     def put(self, key: bytes, encoding: bytes, status: int, memory_size: int = 0) -> bool:
-        """Store a cell, or raise the label of the one that is there; return whether it is new.
+        """Store a cell, or raise the status of an existing one; return whether it is new.
 
-        `memory_size` counts from PERSISTED on. The caller has made sure that the encoding has this
-        hash, and that what the status promises holds.
+        `memory_size` is used from PERSISTED on. The caller guarantees that the encoding has this
+        hash, and that the status is true.
         """
         self.check()
         position = self.find(key)
@@ -166,9 +166,9 @@ class EtchWriter(EtchFile):
             self._labels[offset] = new
 
     def restore(self, key: bytes, encoding: bytes) -> bool:
-        """Write the encoding of a record again that is there and damaged; return whether it was.
+        """Write the encoding of a damaged record again; return whether there is a record.
 
-        A record keeps its key, place and length, so these are the bytes that were there.
+        Key and length of a record never change, so these are the bytes that were there.
         """
         self.check()
         position = self.find(key)
@@ -183,14 +183,14 @@ class EtchWriter(EtchFile):
         return True
 
     def set_root(self, root: bytes) -> None:
-        """Set the hash of the root; it counts with the next flush."""
+        """Set the hash of the root; the next flush writes it."""
         self.check()
         self.root_hash = check_hash(root)
 
     # --- the index ---
 
     def _insert(self, key: bytes, append: Callable[[], int]) -> None:
-        """Lead the index to the record that `append` adds; its key is not there yet."""
+        """Index the record that `append` adds; its key is not there yet."""
         block = ROOT_BLOCK
         for level in range(LEVELS):
             count = slot_count(level)
@@ -222,7 +222,7 @@ class EtchWriter(EtchFile):
     def _insert_at_chain(
         self, block: int, level: int, index: int, kind: int, append: Callable[[], int]
     ) -> None:
-        """Insert where the slot belongs to a chain: its own, or one begun by another digit."""
+        """Insert where the slot is part of a chain: of this digit, or of another one."""
         count = slot_count(level)
         if kind == NEXT:
             self._move_chain(block, level, self._chain_start(block, index, count), None)
@@ -248,7 +248,7 @@ class EtchWriter(EtchFile):
         raise self.broken(block + SLOT_BYTES * index, "a chain goes on here and never began")
 
     def _move_chain(self, block: int, level: int, first: int, extra: int | None) -> None:
-        """Move a chain, and one record more, into a block of the next level."""
+        """Move a chain, and one more record, into a block of the next level."""
         count = slot_count(level)
         targets = [] if extra is None else [extra]
         used = []
@@ -272,7 +272,7 @@ class EtchWriter(EtchFile):
         return self._append(bytes(block_bytes(level)))
 
     def _set_plain(self, block: int, level: int, target: int) -> None:
-        """Put a record into a block without chains: records of one digit get a deeper block."""
+        """Put a record into a block without chains: records of one digit share a deeper block."""
         key = self._key_at(target)
         while True:
             index = digit_of(key, level)
@@ -309,11 +309,11 @@ class EtchWriter(EtchFile):
         try:
             if self._tail:
                 self._file.write(self._written, bytes(self._tail))
-                self._file.sync()
+                self._file.sync()  # before the slots: they must not refer to unwritten bytes
             if self._slots or self._labels:
                 for offset, data in sorted([*self._slots.items(), *self._labels.items()]):
                     self._file.write(offset, data)
-                self._file.sync()
+                self._file.sync()  # before the root: a committed root must be found
             self._file.write(LENGTH_AT, header[LENGTH_AT:])
             self._file.sync()
         except OSError as error:
@@ -332,9 +332,9 @@ class EtchWriter(EtchFile):
     # --- after a crash ---
 
     def _take_over_tail(self) -> None:
-        """Take over what lies behind the data length, if anything does, and check the index.
+        """Adopt records behind the data length, if there are any, and check the index.
 
-        Raises: Corruption: a slot leads nowhere even so, or the root is not there.
+        Raises: Corruption: a slot still refers to no record.
         """
         torn = self._is_used_behind(self.length)
         root_lost = self.root_hash not in (NO_ROOT, NIL_HASH) and self.find(self.root_hash) is None

@@ -11,10 +11,10 @@ from datalattice.store.etch.layout import PERSISTED
 from datalattice.store.etch.writer import EtchWriter
 
 Fetch = Callable[[bytes], bytes]
-"""Returns the encoding of a cell, checked against its hash; raises MissingData."""
+"""Returns the encoding of a cell, compared with its hash; raises MissingData."""
 
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Encodings that are kept until their children are stored; others are fetched a second time."""
+"""Most bytes of encodings kept until their children are stored; others are fetched again."""
 
 CELL_OVERHEAD: Final = 64
 """What the memory size of a cell counts beside its encoding."""
@@ -29,8 +29,8 @@ def store_below(
 ) -> int:
     """Store the cell `top` and all below it at `status` (PERSISTED or more); return how many new.
 
-    What is there already with at least that status is not looked at, nor what is below it.
-    Raises: MissingData: `fetch` does not have a cell; those stored by then are whole and stay.
+    Cells with at least that status are skipped, with all below them.
+    Raises: MissingData: `fetch` does not have a cell; those stored by then are complete and stay.
     Cost:   memory by the depth of the value, not by its size.
     """
     assert status >= PERSISTED

@@ -1,9 +1,9 @@
-"""Stretches: one store read by several processes, each some of its segments.
+"""Partitions: one store read by several processes, each reading some of its segments.
 
-Whoever plans takes an *extent*: what the store holds at one moment. It is cut into stretches of
-consecutive segments, and a process opens the store for itself and reads one of them with a
-`PartitionReader`. What is written after that moment is left out by all of them. A collection that
-removes cells meanwhile is noticed (`check_extent`): the extent is void then.
+The planning process takes an *extent*: what the store holds at one moment. It is divided into
+partitions of consecutive segments. Each process opens the store and reads one of them with a
+`PartitionReader`. Everything written after that moment is ignored. A collection that removes cells
+meanwhile makes the extent invalid, which `check_extent` detects.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from datalattice.store.log.segments import (
 from datalattice.store.reader import StoreReader
 
 OFFSET_BITS: Final = 27
-"""Bits of the byte in a place, below those of the segment."""
+"""Bits of the byte in a location, below those of the segment."""
 
 _WHOLE_HASH: Final = 256
 """First bytes of a hash."""
@@ -61,7 +61,7 @@ class ExtentSegment(NamedTuple):
 
 
 class StorePartition(NamedTuple):
-    """Consecutive segments of a store, for one process."""
+    """Consecutive segments of a store, for one process to read."""
 
     number: int
     first: int
@@ -76,7 +76,7 @@ class Extent:
 
     store_id: bytes
     position: Position
-    """Behind the last pack that counts."""
+    """Behind the last pack that belongs to it."""
     root: bytes | None
     removed: bytes
     """Digest of the record of removed cells, empty when there is none."""
@@ -84,11 +84,11 @@ class Extent:
 
     @property
     def end(self) -> int:
-        """Segment and byte behind the last pack, as the upper bits of a place have them."""
+        """Segment and byte behind the last pack, as the upper bits of a location have them."""
         return upper_bits(self.position.segment, self.position.offset)
 
-    def stretches(self, count: int) -> list[StorePartition]:
-        """Return the segments in `count` stretches of about the same length, or in fewer.
+    def partitions(self, count: int) -> list[StorePartition]:
+        """Return the segments in `count` partitions of about the same length, or in fewer.
 
         Raises: UsageError: count is less than 1.
         """
@@ -113,15 +113,15 @@ class Extent:
 
 
 class PartitionPlan:
-    """Tells in which stretch of a store a cell lies."""
+    """In which partition of a store a cell lies."""
 
-    def __init__(self, folder: str, stretches: Sequence[StorePartition]) -> None:
+    def __init__(self, folder: str, partitions: Sequence[StorePartition]) -> None:
         self._folder = folder
-        self._firsts = [stretch.first for stretch in stretches]
-        self._lasts = [stretch.last for stretch in stretches]
+        self._firsts = [partition.first for partition in partitions]
+        self._lasts = [partition.last for partition in partitions]
 
     def number(self, location: int) -> int:
-        """Return the number of the stretch that a place lies in.
+        """Return the number of the partition that a location lies in.
 
         Raises: StoreFailed: the segment is gone.
         """
@@ -133,12 +133,12 @@ class PartitionPlan:
 
 
 def upper_bits(segment: int, offset: int) -> int:
-    """Return a segment and a byte of it as the upper bits of a place have them."""
+    """Return a segment and a byte of it as the upper bits of a location have them."""
     return (segment << OFFSET_BITS) + offset
 
 
 def extent_of(store: StoreReader) -> Extent:
-    """Return what a store holds at this moment.
+    """Return the extent of a store at this moment.
 
     Cost: reads the header of each segment.
     """
@@ -167,24 +167,24 @@ def extent_of(store: StoreReader) -> Extent:
 
 
 def _removed(store: StoreReader) -> RemovedRecord:
-    """Return the record of removed cells; without it a store is whole all the same."""
+    """Return the record of removed cells; a store without it is still complete."""
     found = store._removed()
     return NOTHING_REMOVED if isinstance(found, Damage) else found
 
 
 def record_damage(store: StoreReader) -> Damage | None:
-    """Return what is wrong with the record of removed cells, None when nothing is."""
+    """Return the damage of the record of removed cells, None when it is intact."""
     found = store._removed()
     return found if isinstance(found, Damage) else None
 
 
 def entry_count(store: StoreReader) -> int:
-    """Return the number of cells that the index of a store leads to."""
+    """Return the number of entries in the index of a store."""
     return store._index.count()
 
 
 def location_when_opened(store: StoreReader, hash: bytes) -> int:
-    """Return a number for the place of a cell of a store that only reads, negative for none.
+    """Return a number for the location of a cell of a store that only reads, negative for none.
 
     The store is not asked whether it got the cell since it was opened, which costs much.
     """
@@ -198,7 +198,7 @@ def removed_digest(folder: StoreFolder) -> bytes:
 
 
 def check_extent(store: StoreReader, extent: Extent) -> None:
-    """Check that an extent is of this store, and that nothing was removed from it since.
+    """Check that an extent is of this store, and that no cells were removed since.
 
     Raises: UsageError: it is another store's. StoreFailed: cells were removed.
     """
@@ -209,42 +209,42 @@ def check_extent(store: StoreReader, extent: Extent) -> None:
         raise StoreFailed(f"{folder}: cells were removed from it meanwhile; begin again")
 
 
-def missing_before(store: StoreReader, stretch: StorePartition, sequence: int) -> str:
-    """Return which packs are missing between the pack `sequence` and a stretch; "" for none.
+def missing_before(store: StoreReader, partition: StorePartition, sequence: int) -> str:
+    """Return which packs are missing between the pack `sequence` and a partition; "" for none.
 
     Those that were removed on purpose are not missing.
     """
     removed = _removed(store)
     expected = sequence + 1
-    run = removed.run_before(stretch.first)
+    run = removed.run_before(partition.first)
     if run is not None and run.sequence <= expected < run.behind:
         expected = run.behind
-    if stretch.sequence <= expected:
+    if partition.sequence <= expected:
         return ""
-    return f"the packs {expected} to {stretch.sequence - 1} are missing"
+    return f"the packs {expected} to {partition.sequence - 1} are missing"
 
 
 class PartitionReader:
-    """Reads one stretch of a store."""
+    """Reads one partition of a store."""
 
-    def __init__(self, store: StoreReader, extent: Extent, stretch: StorePartition) -> None:
+    def __init__(self, store: StoreReader, extent: Extent, partition: StorePartition) -> None:
         check_extent(store, extent)
         self._store = store
         self._extent = extent
-        self._stretch = stretch
+        self._partition = partition
         folder = store._folder
         removed = _removed(store)
-        self._sieve = RemovedFilter(removed)
+        self._filter = RemovedFilter(removed)
         self._log = LogReader(
             folder,
             extent.store_id,
-            Position(stretch.sequence - 1, stretch.first, 0, None),
+            Position(partition.sequence - 1, partition.first, 0, None),
             removed,
-            last_segment=stretch.last,
+            last_segment=partition.last,
         )
         self._segments = SegmentReader(folder)
         self.is_open_ended = False
-        """Whether it ended in a hole."""
+        """Whether it ended in a gap."""
 
     @property
     def sequence(self) -> int:
@@ -257,14 +257,14 @@ class PartitionReader:
         return self._log.end.segment, self._log.end.offset
 
     def packs(self) -> Iterator[Pack | Gap]:
-        """Yield the packs of the stretch, and the holes between them, in order.
+        """Yield the packs of the partition, and the gaps between them, in order.
 
         Raises: StoreVersion: a newer version wrote a segment. Corruption: a segment of another
                 store.
         """
         last = self._extent.position.sequence
         gap: Gap | None = None
-        behind = upper_bits(self._stretch.first, 0)
+        behind = upper_bits(self._partition.first, 0)
         for found in self._log.read():
             number = found.sequence if isinstance(found, Gap) else found.end.sequence
             if number > last:
@@ -286,11 +286,11 @@ class PartitionReader:
     def cells(self, pack: Pack) -> list[tuple[bytes, int]]:
         """Return (hash, place) of the cells of a pack that count: the index leads to them here."""
         known = self._store._index.find_many(pack.hashes)
-        if known == pack.locations and self._sieve.removed is NOTHING_REMOVED:
+        if known == pack.locations and self._filter.removed is NOTHING_REMOVED:
             return list(zip(pack.hashes, known, strict=True))
         found = []
         for hash, location, at in zip(pack.hashes, pack.locations, known, strict=True):
-            if at >> 1 == location >> 1 and not self._sieve.is_removed(location):
+            if at >> 1 == location >> 1 and not self._filter.is_removed(location):
                 found.append((hash, at))
         return found
 
@@ -299,18 +299,18 @@ class PartitionReader:
         stop = bytes([last + 1]) if last + 1 < _WHOLE_HASH else None
         end = self._extent.end
         for hash, location in self._store._index.entries(bytes([first]), stop):
-            if location >> LOCATION_SHIFT < end and not self._sieve.is_removed(location):
+            if location >> LOCATION_SHIFT < end and not self._filter.is_removed(location):
                 yield hash, location
 
     def locations(self, hashes: list[bytes]) -> list[int]:
-        """Return the places of cells, negative for those that are not here."""
+        """Return the locations of cells, negative for those that are not here."""
         locations = self._store._index.find_many(hashes)
         if min(locations, default=0) < 0 and self._store.refresh():
             locations = self._store._index.find_many(hashes)
         return locations
 
     def read(self, location: int) -> bytes:
-        """Return the bytes at a place; they are not verified.
+        """Return the bytes at a location; they are not verified.
 
         Raises: Corruption: there are none.
         """
@@ -333,18 +333,18 @@ def _with_span(gap: Gap, behind: int, follower: Pack | Gap | None) -> Gap:
 
 
 class PartitionMarker(CellMarker):
-    """Marks what lies in one stretch; what leads out of it is handed on to others."""
+    """Marks the cells of one partition; references to other partitions become leads."""
 
-    def __init__(self, store: StoreReader, extent: Extent, stretch: StorePartition) -> None:
+    def __init__(self, store: StoreReader, extent: Extent, partition: StorePartition) -> None:
         check_extent(store, extent)
         super().__init__(store._folder, store._index)
         self._store = store
         self._extent = extent
-        self._stretch = stretch
+        self._partition = partition
         self._end = extent.end
         self._sent: set[bytes] = set()
         self.leads: list[tuple[bytes, int]] = []
-        """(hash, place) of cells of other stretches that are to be marked, too."""
+        """(hash, place) of cells of other partitions that are to be marked, too."""
 
     def take_leads(self) -> list[tuple[bytes, int]]:
         """Return the leads that were found since the last call."""
@@ -352,10 +352,10 @@ class PartitionMarker(CellMarker):
         return leads
 
     def follow_young(self, start: Position) -> Iterator[None]:
-        """Follow the packs of the stretch that are behind a position; a step for each of them."""
-        if start.segment > self._stretch.last or start.sequence >= self._extent.position.sequence:
+        """Follow the packs of the partition that are behind a position; a step for each of them."""
+        if start.segment > self._partition.last or start.sequence >= self._extent.position.sequence:
             return
-        reader = PartitionReader(self._store, self._extent, self._stretch)
+        reader = PartitionReader(self._store, self._extent, self._partition)
         for found in reader.packs():
             if isinstance(found, Gap):
                 raise damaged(
@@ -377,8 +377,8 @@ class PartitionMarker(CellMarker):
 
     def _is_ours(self, hash: bytes, location: int) -> bool:
         if location >> LOCATION_SHIFT >= self._end:
-            return False  # written again since; a sweep follows all that is younger than the mark
-        if self._stretch.first <= location >> 42 <= self._stretch.last:
+            return False  # written again since; the sweep follows every pack behind the extent
+        if self._partition.first <= location >> 42 <= self._partition.last:
             return True
         if hash not in self._sent:
             if len(self._sent) >= SENT_MAX:
@@ -389,25 +389,25 @@ class PartitionMarker(CellMarker):
 
 
 SENT_MAX: Final = 1 << 18
-"""Leads remembered, so that most are handed on once; a second time does no harm."""
+"""Most leads remembered, so that few are sent twice, which does no harm."""
 
 
 class MarkStart(NamedTuple):
-    """Where a mark begins."""
+    """Where the mark of a store starts."""
 
     roots: list[bytes]
     """Hashes of the roots that are followed ..."""
     locations: list[int]
     """... and where they are."""
     start: Position
-    """All packs behind this are young, and stay."""
+    """All packs behind this are within the grace, and stay."""
 
 
 def mark_start(store: StoreReader, extent: Extent, roots: MarkRoots) -> MarkStart:
-    """Return where the mark of a store begins; `CellStore.roots_kept` gives the roots.
+    """Return where the mark of a store starts; `roots` is from `CellStore.roots_kept`.
 
-    Raises: StoreFailed: a root that somebody keeps is not here, or the record of removed cells is
-            damaged.
+    Raises: StoreFailed: the present root, or one that is kept, is missing, or the record of removed
+            cells is damaged.
     """
     damage = record_damage(store)
     if damage is not None:
@@ -430,17 +430,17 @@ def mark_start(store: StoreReader, extent: Extent, roots: MarkRoots) -> MarkStar
 
 
 WAITING_MIN: Final = 4_096
-"""With so many cells waiting there is enough for several processes to do."""
+"""With so many cells waiting there is enough work for several processes."""
 
 FRONTIER_MAX: Final = 16_384
-"""Cells that one process marks before it shares the work out, and a thousand more at most."""
+"""About how many cells one process marks before it distributes the work."""
 
 
 class MarkFrontier(NamedTuple):
-    """How far one process came with a mark before it shares the rest out."""
+    """How far one process came with a mark before it distributes the rest."""
 
     marked: list[int]
-    """Places of cells that stay, whose children are all marked too, or waiting."""
+    """Locations of cells that stay, whose children are all marked or waiting."""
     waiting: list[tuple[bytes, int]]
     """(hash, place) of cells that are yet to be marked."""
 

@@ -1,17 +1,17 @@
-"""History: which root a store had when, as far as it is remembered.
+"""History: the roots of a store and since when each was the root, thinned with age.
 
     history       a header of 16 bytes, then a slot of 44 bytes for each root: Unix milliseconds
                   (8), root hash (32), CRC-32 (4)
 
-Theory of operation. An entry is written when its root is durable, and without a sync of its own: a
-commit costs one short write more. The death of the process loses nothing that was written, a power
-failure may lose the last entries, and a slot that is torn does not fit its checksum and is left
-out. So an entry may be missing and is never wrong. Times never go back, whatever the clock does.
+Theory of operation. An entry is written when its root is durable, without a sync of its own: a
+commit costs one short write more. The death of the process loses no entry that was written; a power
+failure may lose the last ones. A torn slot does not match its checksum and is left out. So an entry
+may be missing and is never wrong. Times never decrease, whatever the clock does.
 
-What is remembered is thinned by a `Retention`: for each of its steps the entries that answer "what
-was the root at ..." for the full second, minute, hour. As each step's interval divides the next,
-what a coarser step needs is always still there. Before a collection takes `roots`, the thinned
-history is made durable: what it does not name then is never named again.
+A `Retention` thins the history: each of its steps keeps the entries that answer "what was the root
+at ..." for the full second, minute, hour. Since each interval divides the next, the entries of a
+coarser step are always still there. Before a collection takes `roots`, the thinned history is made
+durable: a root that it lacks then never reappears in it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 
 RECENT_MAX: Final = 1_000
-"""Latest entries that are kept as they are, as long as they are not older than `RECENT_MS`."""
+"""Latest entries that are kept without thinning, up to the age `RECENT_MS`."""
 
 RECENT_MS: Final = MINUTE_MS
 
 COMPACT_ENTRIES: Final = 8_192
-"""The file is thinned, and written anew, after so many entries more."""
+"""The file is thinned and replaced after so many new entries."""
 
 _HEAD: Final = b"DLHI\0\1" + bytes(10)
 _SLOT: Final = struct.Struct(">q32sI")
@@ -60,11 +60,10 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a history remembers.
+    """Which entries a history keeps.
 
-    All of the last `recent_max` roots that were replaced in the last `recent_ms`; for those
-    replaced in the last `span` of a step, the one that was the root at each full `interval`.
-    The present root always.
+    The last `recent_max` roots that were replaced in the last `recent_ms`. Of those replaced in the
+    last `span` of a step, the one that was the root at each full `interval`. The present root.
     """
 
     recent_max: int = RECENT_MAX
@@ -113,14 +112,14 @@ class Retention:
 
 
 RETENTION: Final = Retention()
-"""What a store remembers if nothing else is said."""
+"""The default of a store."""
 
 NOTHING: Final = Retention(0, 0, ())
 """Only the present root."""
 
 
 class History:
-    """The history of one store; `CellStore.history`. Of a reader it is read anew at each call."""
+    """The history of one store; `CellStore.history`. A reader reads the file at each call."""
 
     def __init__(
         self,
@@ -148,7 +147,7 @@ class History:
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Slots that were left out because they are not what was written."""
+        """Slots that were left out because they do not match their checksum."""
         return self._damage
 
     @property
@@ -157,16 +156,16 @@ class History:
         return self._failure
 
     def entries(self) -> list[Moment]:
-        """Return what is remembered, the oldest first; the last is the present root."""
+        """Return the entries, the oldest first; the last is the present root."""
         with self._lock:
             return list(self._entries) if self._writable else self._read()[0]
 
     def roots(self) -> list[bytes]:
-        """Return the hashes of the roots that are to be remembered, each once.
+        """Return the hashes of the roots to keep, each once.
 
-        Of the writer: what is not among them is never remembered again, whatever happens, so its
-        cells may be removed. Of a reader: what the writer would say now.
-        Raises: StoreFull, StoreFailed: that could not be written.
+        The writer makes that durable: another root never reappears, so its cells may be removed. A
+        reader returns what the writer would keep now.
+        Raises: StoreFull, StoreFailed: the thinned history could not be written.
         """
         if self._writable:
             with self._lock:
@@ -177,7 +176,7 @@ class History:
         return list(dict.fromkeys(entry.root_hash for entry in entries))
 
     def at(self, time_ms: int) -> Moment | None:
-        """Return the root at a time: the last one remembered that is not younger."""
+        """Return the root at a time: the last entry that is not younger; None: there is none."""
         entries = self.entries()
         place = bisect_right(entries, time_ms, key=lambda entry: entry.time_ms)
         return entries[place - 1] if place else None
@@ -185,7 +184,7 @@ class History:
     # --- by the store that writes ---
 
     def begin(self, root: bytes | None, is_here: Callable[[bytes], bool]) -> None:
-        """Begin to write: forget roots that are not here, and note the present one."""
+        """Begin to write: drop entries whose roots are gone, and note the present root."""
         with self._lock:
             entries = self._entries
             self._entries = [one for one in entries if is_here(one.root_hash)]
@@ -200,7 +199,7 @@ class History:
         self.flush()
 
     def pause(self) -> None:
-        """Let others write from now on: what is remembered is read anew at each call."""
+        """Let other processes write: the file is read at each call from now on."""
         self.flush()
         with self._lock:
             self._writable = False
@@ -208,7 +207,7 @@ class History:
     def go_on(
         self, root: bytes | None, is_here: Callable[[bytes], bool], *, is_unshared: bool
     ) -> None:
-        """Write again after a `pause`; is_unshared: nobody else did meanwhile."""
+        """Write again after a `pause`; is_unshared: no other process wrote meanwhile."""
         with self._lock:
             self._writable = True
             if is_unshared:
@@ -219,7 +218,7 @@ class History:
             try:
                 has_followed = not self._fresh and self._failure is None and self._follow()
             except OSError:
-                has_followed = False  # read below, which tells what is wrong
+                has_followed = False  # `_read` below raises what is wrong
             if has_followed:
                 if root is not None:
                     self._note(root)
@@ -231,12 +230,13 @@ class History:
             self.begin(root, is_here)
 
     def _follow(self) -> bool:
-        """Take in what others appended; return False where they wrote the file anew."""
+        """Read what others appended; return False where they replaced the file."""
         entries, start = self._entries, self._offset
         if not entries:
             return False
         data = (self._folder.read(HISTORY_FILE) or b"")[start - SLOT_BYTES :]
-        # Thinning only leaves entries out: the same one at the same place has the same before it.
+        # Thinning only removes entries. So if the last known one is still at its offset, all
+        # entries before it are unchanged.
         if data[:SLOT_BYTES] != _slot(entries[-1]):
             return False
         appended, bad = parse_history(_HEAD + data)
@@ -248,7 +248,7 @@ class History:
         return True
 
     def _attempt(self, step: Callable[[], None]) -> None:
-        """Do something to the file; a failure is kept, and cured by the next `_compact`."""
+        """Call `step`, which writes; a failure is kept, and the next `_compact` repairs it."""
         try:
             step()
         except OSError as error:
@@ -260,7 +260,7 @@ class History:
         self._file = self._folder.open(HISTORY_FILE, write=True)
 
     def note(self, root: bytes) -> None:
-        """Take in that a root is durable; `flush` writes it down."""
+        """Add a durable root; `flush` writes it."""
         with self._lock:
             self._note(root)
 
@@ -277,9 +277,9 @@ class History:
         self._fresh.append(entry)
 
     def flush(self) -> None:
-        """Write down what was noted, without waiting for the disk; keep what cannot be written.
+        """Write new entries without a sync; keep them in memory where that fails.
 
-        A commit is durable already when this comes, so a failure here is not the commit's.
+        The commit is durable already, so a failure here is not one of the commit.
         """
         if not self._fresh:
             return
@@ -296,7 +296,7 @@ class History:
         self._fresh = []
 
     def forget(self, before_ms: int) -> int:
-        """Forget the roots that were replaced before a time; return how many; durable on return.
+        """Remove the entries of roots replaced before a time; return how many; durable on return.
 
         Raises: StoreFull, StoreFailed: it could not be written.
         """
@@ -308,7 +308,7 @@ class History:
             return place
 
     def close(self) -> None:
-        """Write down what is noted, durably as far as that goes, and give the file back."""
+        """Write and sync new entries as far as the disk allows, and close the file."""
         if self._writable:
             self.flush()
         file, self._file = self._file, None
@@ -319,7 +319,7 @@ class History:
     # --- the file ---
 
     def _compact(self) -> None:
-        """Thin the history and write the file anew, durably."""
+        """Thin the history and replace the file durably."""
         self._entries = self._retention.thin(self._entries, self._now_ms())
         data = _HEAD + b"".join([_slot(entry) for entry in self._entries])
         if self._file is not None:
@@ -354,7 +354,7 @@ def _slot(entry: Moment) -> bytes:
 def parse_history(data: bytes) -> tuple[list[Moment], list[int]]:
     """Return the entries in the bytes of a file, and the offsets of those that are damaged.
 
-    What does not fit at the end was being written when a power failure came: that is no damage.
+    Slots that do not match at the end were torn by a power failure, which is not damage.
     """
     entries: list[Moment] = []
     bad: list[int] = []

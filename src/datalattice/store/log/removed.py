@@ -207,7 +207,7 @@ class RemovedFilter:
         if not locations or not self._knows(locations[0] >> 42):
             return None
         out_hashes: list[bytes] = []
-        out_places: list[int] = []
+        out_locations: list[int] = []
         staged_count = 0
         staged = self._staged[locations[0] >> 42]
         for hash, location in zip(hashes, locations, strict=True):
@@ -217,8 +217,8 @@ class RemovedFilter:
                 is_staged = at < len(staged) and staged[at] == offset
                 staged_count += is_staged
                 out_hashes.append(hash)
-                out_places.append(location & ~STAGED | is_staged)
-        return out_hashes, out_places, staged_count
+                out_locations.append(location & ~STAGED | is_staged)
+        return out_hashes, out_locations, staged_count
 
 
 def write_removed(folder: StoreFolder, store_id: bytes, removed: RemovedRecord) -> None:
