@@ -23,7 +23,7 @@ _SYSTEM_ERROR: Final = re.compile(r"\[Errno (\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class PeerAddress:
     """Where a node is, how to speak to it, and the key it has to prove, when that is known."""
 
     scheme: str
@@ -31,7 +31,7 @@ class Address:
     port: int
     public_key: bytes | None = None
 
-    def with_key(self, public_key: bytes | None) -> Address:
+    def with_key(self, public_key: bytes | None) -> PeerAddress:
         """Return the same place, with another key to prove there, or none."""
         return replace(self, public_key=public_key)
 
@@ -43,7 +43,7 @@ class Address:
         return f"{scheme}{key}{host}:{self.port}"
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> PeerAddress:
     """Return the address that a text stands for.
 
     `host:port` and `tls://host:port` are encrypted and prove keys, `tcp://host:port` is plain. The
@@ -68,7 +68,7 @@ def parse_address(text: str) -> Address:
         raise _no_address(text)
     if not 0 < int(port) <= PORT_MAX:
         raise UsageError(f"a port to dial is 1 to {PORT_MAX}, got {port} in {text!r}")
-    return Address(scheme, host, int(port), public_key)
+    return PeerAddress(scheme, host, int(port), public_key)
 
 
 def parse_key(text: str) -> bytes:

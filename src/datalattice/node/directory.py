@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final, TypeGuard
 
 from datalattice.cells import Keyword, Map, Signed, Value, Vector, value_hash
-from datalattice.client import Address, parse_address
+from datalattice.client import PeerAddress, parse_address
 from datalattice.clock import Clock
 from datalattice.crypto import PUBLIC_KEY_BYTES, sha3_256
 from datalattice.cursors import RootLattice
@@ -49,7 +49,7 @@ class FoundNode:
     """A node at an address, as `source` says; `stamp` is the time of the claim, Unix ms."""
 
     public_key: bytes
-    address: Address
+    address: PeerAddress
     stamp: int
     source: str
 
@@ -57,7 +57,7 @@ class FoundNode:
 def publish(cursor: RootLattice, public_key: bytes, url: str, clock: Clock) -> None:
     """Write a node's own entry; durable on return."""
     address = parse_address(url)
-    text = str(Address(address.scheme, address.host, address.port))
+    text = str(PeerAddress(address.scheme, address.host, address.port))
     entry_cursor = cursor.path(P2P_KEY, NODES_KEY, public_key, Keyword("value"))
     last = _stamp_of(entry_cursor.get())
     entry = node_info(
@@ -103,7 +103,7 @@ def _stamp_of(entry: Value) -> int:
     return stamp if type(stamp) is int else 0
 
 
-def _first_usable(transports: Value, public_key: bytes, *, near: bool) -> Address | None:
+def _first_usable(transports: Value, public_key: bytes, *, near: bool) -> PeerAddress | None:
     if not isinstance(transports, Vector):
         return None
     for text in islice(transports, TRANSPORTS_MAX):
@@ -112,7 +112,7 @@ def _first_usable(transports: Value, public_key: bytes, *, near: bool) -> Addres
         with suppress(UsageError):  # of a kind that is not known here
             one = parse_address(text)
             if one.public_key in (None, public_key) and is_usable(one.host, near=near):
-                return Address(one.scheme, one.host, one.port, public_key)
+                return PeerAddress(one.scheme, one.host, one.port, public_key)
     return None
 
 

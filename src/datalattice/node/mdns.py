@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from datalattice.client import TLS, Address, parse_key
+from datalattice.client import TLS, PeerAddress, parse_key
 from datalattice.clock import Clock
 from datalattice.errors import UsageError
 from datalattice.node.directory import FoundNode, is_near, is_usable
@@ -149,7 +149,7 @@ class Mdns:
         usable = next((one for one in addresses if is_usable(one, near=self._near)), None)
         if usable is None:
             return None
-        address = Address(TLS, usable, port, public_key)
+        address = PeerAddress(TLS, usable, port, public_key)
         return FoundNode(public_key, address, self._clock.now_ms(), MDNS_SOURCE)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:

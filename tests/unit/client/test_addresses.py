@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from datalattice.client import PORT_MAX, Address, parse_address, parse_key, system_reason
+from datalattice.client import PORT_MAX, PeerAddress, parse_address, parse_key, system_reason
 from datalattice.client.addresses import HOST_CHARS_MAX
 from datalattice.errors import UsageError
 
@@ -17,21 +17,21 @@ HEX = KEY.hex()
 @pytest.mark.parametrize(
     ("text", "address", "shortest"),
     [
-        ("host:1", Address("tls", "host", 1), "host:1"),
-        ("tls://host:1", Address("tls", "host", 1), "host:1"),
-        ("TLS://host:1", Address("tls", "host", 1), "host:1"),
-        ("tcp://host:1", Address("tcp", "host", 1), "tcp://host:1"),
-        ("[::1]:18888", Address("tls", "::1", 18888), "[::1]:18888"),
-        ("tcp://[fe80::1]:9", Address("tcp", "fe80::1", 9), "tcp://[fe80::1]:9"),
-        (f"{HEX}@host:1", Address("tls", "host", 1, KEY), f"{HEX}@host:1"),
-        (f"tls://{HEX.upper()}@[::1]:1", Address("tls", "::1", 1, KEY), f"{HEX}@[::1]:1"),
-        (f"tcp://0x{HEX}@h:1", Address("tcp", "h", 1, KEY), f"tcp://{HEX}@h:1"),
-        (f"h:{PORT_MAX}", Address("tls", "h", PORT_MAX), f"h:{PORT_MAX}"),
-        ("x" * HOST_CHARS_MAX + ":1", Address("tls", "x" * HOST_CHARS_MAX, 1), None),
+        ("host:1", PeerAddress("tls", "host", 1), "host:1"),
+        ("tls://host:1", PeerAddress("tls", "host", 1), "host:1"),
+        ("TLS://host:1", PeerAddress("tls", "host", 1), "host:1"),
+        ("tcp://host:1", PeerAddress("tcp", "host", 1), "tcp://host:1"),
+        ("[::1]:18888", PeerAddress("tls", "::1", 18888), "[::1]:18888"),
+        ("tcp://[fe80::1]:9", PeerAddress("tcp", "fe80::1", 9), "tcp://[fe80::1]:9"),
+        (f"{HEX}@host:1", PeerAddress("tls", "host", 1, KEY), f"{HEX}@host:1"),
+        (f"tls://{HEX.upper()}@[::1]:1", PeerAddress("tls", "::1", 1, KEY), f"{HEX}@[::1]:1"),
+        (f"tcp://0x{HEX}@h:1", PeerAddress("tcp", "h", 1, KEY), f"tcp://{HEX}@h:1"),
+        (f"h:{PORT_MAX}", PeerAddress("tls", "h", PORT_MAX), f"h:{PORT_MAX}"),
+        ("x" * HOST_CHARS_MAX + ":1", PeerAddress("tls", "x" * HOST_CHARS_MAX, 1), None),
     ],
 )
 def test_an_address_is_read_and_said_in_its_shortest_form(
-    text: str, address: Address, shortest: str | None
+    text: str, address: PeerAddress, shortest: str | None
 ) -> None:
     assert parse_address(text) == address
     assert shortest in (None, str(address))

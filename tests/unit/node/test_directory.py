@@ -8,7 +8,7 @@ import pytest
 
 import datalattice.node.directory as directory_module
 from datalattice.cells import Keyword, Map, Signed, Value, Vector
-from datalattice.client import Address
+from datalattice.client import PeerAddress
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import (
@@ -54,8 +54,8 @@ def found_in(value: Value, *, near: bool = False) -> list[str]:
     return [f"{one.address.scheme}://{place_of(one.address)}" for one in found]
 
 
-def place_of(address: Address) -> str:
-    return str(Address("tls", address.host, address.port))
+def place_of(address: PeerAddress) -> str:
+    return str(PeerAddress("tls", address.host, address.port))
 
 
 def test_a_node_publishes_itself_later_than_before() -> None:
@@ -164,7 +164,7 @@ def test_every_change_of_the_section_is_followed(monkeypatch: pytest.MonkeyPatch
             cursor.path(P2P_KEY, NODES_KEY, pair.public_key).set(slot)
             changes.put_nowait(None)
             found = [await heard.get() for _ in range(number)]
-            address = Address("tls", "h", number, pair.public_key)
+            address = PeerAddress("tls", "h", number, pair.public_key)
             assert FoundNode(pair.public_key, address, 5, "p2p") in found
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import datalattice.node.mdns as mdns_module
-from datalattice.client import Address
+from datalattice.client import PeerAddress
 from datalattice.client.settings import NodeConfig
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
@@ -37,7 +37,7 @@ def mdns(*interfaces: str) -> Mdns:
 def test_a_service_is_read_as_the_node_it_says_it_is() -> None:
     heard = mdns().read({b"key": KEY.hex().encode()}, ["127.0.0.1", "10.1.2.3"], 7)
     assert heard is not None
-    assert heard == FoundNode(KEY, Address("tls", "10.1.2.3", 7, KEY), heard.stamp, "mdns")
+    assert heard == FoundNode(KEY, PeerAddress("tls", "10.1.2.3", 7, KEY), heard.stamp, "mdns")
     near = mdns(LOOPBACK).read({b"key": KEY.hex().encode()}, ["127.0.0.1"], 7)
     assert near is not None
     assert near.address.host == LOOPBACK

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import datalattice.node.peers as peers_module
-from datalattice.client import Address, parse_address
+from datalattice.client import PeerAddress, parse_address
 from datalattice.crypto import Entropy, SeededEntropy
 from datalattice.errors import UsageError
 from datalattice.node import MemoryTransport
@@ -75,7 +75,7 @@ class World:
         self.changed = asyncio.Event()
         self.peers = Peers(self, self.serve, entropy, close=self.end, own_key=own_key)
 
-    def endpoint(self, address: str) -> Address:
+    def endpoint(self, address: str) -> PeerAddress:
         return parse_address(address)
 
     async def dial(self, address: str) -> Link:

@@ -17,7 +17,7 @@ from collections import deque
 from contextlib import closing
 from typing import Final
 
-from datalattice.client.addresses import Address, parse_address, system_reason
+from datalattice.client.addresses import PeerAddress, parse_address, system_reason
 from datalattice.client.fence.rules import WITHOUT_ASKING, OwnHistory, Path, owned_paths
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.network import open_stream, proven_key
@@ -85,7 +85,7 @@ class _Peer:
     unanswered: paths that were requested and have not come.
     """
 
-    def __init__(self, address: Address, bytes_max: int) -> None:
+    def __init__(self, address: PeerAddress, bytes_max: int) -> None:
         self.address = address
         self.id = str(address)
         self.reason = "not dialled yet"

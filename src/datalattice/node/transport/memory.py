@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from typing import Final
 
-from datalattice.client import Address, parse_address
+from datalattice.client import PeerAddress, parse_address
 from datalattice.errors import UsageError
 from datalattice.node.transport.base import Accept, Link, Listener, Refused
 from datalattice.wire import MUX_PROTOCOL, PLAIN_PROTOCOL
@@ -109,7 +109,7 @@ class MemoryTransport:
         self._free = itertools.count(1)
         self._running: set[asyncio.Future[None]] = set()  # the loop alone keeps no task alive
 
-    def endpoint(self, address: str) -> Address:
+    def endpoint(self, address: str) -> PeerAddress:
         """Return the endpoint of an address in the usual form."""
         return parse_address(address)
 

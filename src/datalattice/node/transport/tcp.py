@@ -13,7 +13,7 @@ import contextlib
 import errno
 from typing import Final
 
-from datalattice.client import PLAIN, Address, parse_address, system_reason
+from datalattice.client import PLAIN, PeerAddress, parse_address, system_reason
 from datalattice.client.network import NODE_ALPN, PLAIN_ALPN, TlsIdentity, tune
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
@@ -177,7 +177,7 @@ class TcpTransport:
         self._identity = TlsIdentity(key_pair or KeyPair.generate(), protocols)
         self._plain = plain
 
-    def endpoint(self, address: str) -> Address:
+    def endpoint(self, address: str) -> PeerAddress:
         """Return the endpoint of an address in the usual form."""
         return parse_address(address)
 
@@ -227,7 +227,7 @@ class TcpTransport:
         return TcpListener(server, handshakes)
 
 
-async def _connected(target: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connected(target: PeerAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     try:
         return await asyncio.open_connection(target.host, target.port, limit=READ_BYTES)
     except OSError as error:
