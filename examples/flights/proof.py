@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from datalattice.apps.queue import QUEUE_SECTION, Queue, entry_key, entry_value
+from datalattice.apps.queue import QUEUE_SECTION, Queue
 from datalattice.cells import Index, Map, Signed, Value, branch_hashes
 from datalattice.cli.render import Step
 from datalattice.client import open_reader
@@ -29,8 +29,8 @@ def read_figures(root: Value, owner: bytes) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     if root is None:
         return found
-    for entry in topics_of(root, owner).partition(FIGURES_TOPIC, 0).iter_entries():
-        key, value = entry_key(entry), entry_value(entry)
+    for entry in topics_of(root, owner).partition(FIGURES_TOPIC, 0).entries():
+        key, value = entry.key, entry.value
         if isinstance(key, str) and isinstance(value, str):
             found[key] = Figure.from_json(value)
     return found

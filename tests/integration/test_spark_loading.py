@@ -57,7 +57,10 @@ class Home:
     def entries(self, topic: str) -> dict[Any, list[Value]]:
         with self.root() as root:
             found = Topics.at(root, KEYS.public_key).topic(topic)
-            logs = {name: list(found.partition(name).iter_entries()) for name in found.partitions()}
+            logs = {
+                name: [one.cell for one in found.partition(name).entries()]
+                for name in found.partitions()
+            }
             return {n: [decode_message(encode_message(e)) for e in log] for n, log in logs.items()}
 
     def values(self, topic: str) -> list[Any]:

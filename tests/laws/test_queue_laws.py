@@ -12,6 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from datalattice.apps.kv import Database
 from datalattice.apps.queue import (
+    CONSUMERS,
     Consumer,
     Queue,
     QueueEntry,
@@ -301,8 +302,9 @@ class ConsumerAgainstModel(RuleBasedStateMachine):
         return self.node.topic("t").consumer("c", wait=False, commit_every=0.0)
 
     def _committed(self) -> dict[int, int]:
-        """Return the stored positions; a partition of which nothing was done has none."""
-        return {id.partition: at for id, at in self.consumer.committed.items()}
+        """Return the durable positions; a partition of which nothing was done has none."""
+        held = Database.at(self.node.base, self.node.own, CONSUMERS).hgetall("c")
+        return {int(str(field).rsplit("/")[-1]): mark[0] for field, mark in held.entries()}  # type: ignore[index]
 
     def _assert_stored(self) -> None:
         stored = self._committed()
@@ -457,6 +459,11 @@ class ConsumerAgainstModel(RuleBasedStateMachine):
         position = {id.partition: at for id, at in self.consumer.position.items()}
         assert set(position) == set(self.node.topic("t").partitions())
         assert all(at == self.delivered[partition] for partition, at in position.items())
+
+    @invariant()
+    def what_it_calls_committed_is_durable(self) -> None:
+        said = {id.partition: at for id, at in self.consumer.committed.items()}
+        assert said == self._committed()
 
     @invariant()
     def totals_and_positions_are_one(self) -> None:

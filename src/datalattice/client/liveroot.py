@@ -140,8 +140,9 @@ class Draft:
             work(cursor)
 
     def on_undo(self, undo: Callable[[], None]) -> None:
-        """Call `undo` if the writes are given up."""
-        self._undo.append(undo)
+        """Call `undo` if the writes are given up; giving it again changes nothing."""
+        if undo not in self._undo:
+            self._undo.append(undo)
 
     def give_up(self) -> None:
         """Forget the writes."""

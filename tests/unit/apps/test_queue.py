@@ -118,7 +118,7 @@ def test_range_includes_both_ends_and_is_clamped() -> None:
     assert list(queue.range(8, 100)) == [8, 9]
     assert list(queue.range(6, 5)) == []
     assert list(queue.range(0, 2)) == []
-    assert [entry_value(e) for e in queue.iter_entries(4, 6)] == [4, 5, 6]
+    assert [entry.value for entry in queue.entries(4, 7)] == [4, 5, 6]
     assert contents(queue) == list(range(3, 10))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from datalattice.apps.queue import Topics, entry_headers, entry_key, entry_value
+from datalattice.apps.queue import Topics
 from datalattice.cells import Value, Vector, novelty, to_cell, to_python
 from datalattice.client import (
     ControlClient,
@@ -81,10 +81,7 @@ def entries_in(folder: Folder, topic: str = "t") -> list[tuple[object, object, o
     with reading(folder) as root:
         cursor = RootLattice(root_lattice(), root_lattice().zero() if root is None else root)
         queue = Topics.at(cursor, OWNER.public_key).partition(topic, 0)
-        return [
-            (entry_key(one), to_python(entry_value(one)), to_python(entry_headers(one)))
-            for one in queue.iter_entries()
-        ]
+        return [(one.key, to_python(one.value), to_python(one.headers)) for one in queue.entries()]
 
 
 def values_in(folder: Folder) -> list[object]:

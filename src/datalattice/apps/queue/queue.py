@@ -218,24 +218,11 @@ class Queue(Followable[T]):
 
         They are cells, also if the handle has a type.
         """
-        state, low, high = self._clamped(first, last)
-        values = entry_values(state.entries, low, high)
-        return Vector.of(values) if values else EMPTY_VECTOR
-
-    def iter_entries(self, first: int | None = None, last: int | None = None) -> Iterator[Value]:
-        """Yield the records at offsets `first` to `last`, both included, of the state at the call.
-
-        Cost:   reads one leaf at a time; memory does not grow with the length of the range.
-        """
-        state, low, high = self._clamped(first, last)
-        return state.entries.iter_range(low, high)
-
-    def _clamped(self, first: int | None, last: int | None) -> tuple[QueueState, int, int]:
-        """Return the state, and the bounds in its entries of a range of offsets."""
         state = self.state()
-        low = state.start if first is None else max(checked_offset("first", first), state.start)
-        end = state.end if last is None else min(checked_offset("last", last) + 1, state.end)
-        return state, low - state.start, max(low, end) - state.start
+        low = max(checked_offset("first", first), state.start)
+        end = min(checked_offset("last", last) + 1, state.end)
+        values = entry_values(state.entries, low - state.start, max(low, end) - state.start)
+        return Vector.of(values) if values else EMPTY_VECTOR
 
     def entries(self, start: int | None = None, stop: int | None = None) -> Iterator[QueueEntry[T]]:
         """Yield the entries of the offsets `start` to `stop` - 1 that are there at the call.

@@ -295,8 +295,8 @@ def range_(
     # Records that go to a terminal are their own sign of progress.
     watched = progress_bars(quiet=sys.stdout.isatty(), transient=True)
     bar = call.enter(watched).add(f"read {topic}", max(0, end - begin))
-    entries = enumerate(queue.iter_entries(begin, last), begin)
-    records = (_Record(topic, owner, id, offset, entry) for offset, entry in entries)
+    entries = queue.entries(begin, max(begin, end))
+    records = (_Record(topic, owner, id, one.offset, one.cell) for one in entries)
     return _printed(_watched(records, bar), long=long)
 
 
@@ -403,10 +403,9 @@ class _Tail:
         first = state.start if self._is_begun else state.end - self._lines
         begin = max(self._next.get((owner, id), first), state.start)
         self._next[owner, id] = state.end
-        entries = queue.iter_entries(begin) if begin < state.end else ()
         return [
-            _Record(self._topic, owner, id, offset, entry)
-            for offset, entry in enumerate(entries, begin)
+            _Record(self._topic, owner, id, one.offset, one.cell)
+            for one in queue.entries(begin, state.end)
         ]
 
 

@@ -115,8 +115,8 @@ class Sink:
     def entries(self, partition: int = 0, topic: str = "t") -> list[Any]:
         with reading(Folder(self.home)) as root:
             mine = Topics.at(RootLattice(root_lattice(), root), KEYS.public_key)
-            found = mine.topic(topic).partition(partition).iter_entries()
-            return [to_python_entry(entry) for entry in found]
+            found = mine.topic(topic).partition(partition).entries()
+            return [to_python_entry(entry.cell) for entry in found]
 
 
 def to_python_entry(entry: Any) -> tuple[Any, ...]:
