@@ -47,7 +47,7 @@ from datalattice.errors import AlreadyExists, Corruption, MissingData, NoSuchPat
 
 if TYPE_CHECKING:
     from datalattice.cells import Value
-    from datalattice.client import Change, ControlClient, Editor, Progress
+    from datalattice.client import Change, ControlClient, Editor, Node, Progress
     from datalattice.cursors import RootLattice
     from datalattice.store import CellStore
     from datalattice.sync import LatticeReplica
@@ -357,6 +357,13 @@ class Call:
     def edit(self, change: Change[T]) -> T:
         """Make one change of our own data; return what it returned, when it is on disk."""
         return edit(self.writable(), change)
+
+    def node_handle(self) -> Node:
+        """Return the folder's node as a program opens it, until the command has ended."""
+        from datalattice.client import open as open_node
+
+        wait_s = 10.0 if self.wait is None else duration_s(self.wait)
+        return self.enter(open_node(self.writable().path, wait=wait_s))
 
     def editing(self) -> AbstractContextManager[Editor]:
         """Give an editor of our own data."""

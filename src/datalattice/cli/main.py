@@ -380,11 +380,33 @@ def _terminate(_number: int, _frame: object) -> None:
     raise _Terminated
 
 
+AGAIN_S: Final = 0.01
+
+
+def _deliver_again(lost: Any) -> None:
+    """Raise Ctrl-C and SIGTERM once more, a moment after the finalizer in which they came.
+
+    Python raises a signal between two of its instructions. If the next ones belong to a `__del__`
+    or a weak reference, as after a commit in the compiled kernel, the exception is dropped there.
+    """
+    if not isinstance(lost.exc_value, (KeyboardInterrupt, _Terminated)):
+        sys.__unraisablehook__(lost)
+        return
+    kind = type(lost.exc_value)
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise kind
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+
+
 def main(command: Any = None, name: str = "lattice") -> None:
     """Run the command line of this process, or that of an example, and end it."""
     _prepare_streams()
     sys.set_int_max_str_digits(INTEGER_DIGITS_MAX)
     signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _deliver_again
     logging.lastResort = _Notices(logging.WARNING)  # a node has a log of its own
     code = run(sys.argv[1:], command, name)
     try:

@@ -13,6 +13,7 @@ import typer
 from datalattice.apps.queue import (
     QUEUE_SECTION,
     Queue,
+    QueueEntry,
     Topic,
     Topics,
     entry_headers,
@@ -23,8 +24,10 @@ from datalattice.apps.queue import (
 )
 from datalattice.cells import Index, Map, Value, from_json
 from datalattice.cli.command import READS, WRITES, Call, command
+from datalattice.cli.queue import consuming
+from datalattice.cli.queue.consuming import taken
 from datalattice.cli.queue.offering import BATCH, batches, offsets_text, values_of
-from datalattice.cli.render import Listing, Records, Result, Step, progress_bars
+from datalattice.cli.render import Listing, Records, Result, Step, is_json, progress_bars
 from datalattice.cli.units import duration_s, moment_text
 from datalattice.cli.values import (
     InOption,
@@ -42,6 +45,7 @@ from datalattice.lattice import root_lattice
 T = TypeVar("T")
 
 app = typer.Typer(help="Append to topics, read them, cut them. Every write is signed and on disk.")
+app.registered_commands += consuming.app.registered_commands
 
 LOOK_S: Final = 0.1
 """How often `tail -f` looks whether the store has a new root."""
@@ -323,19 +327,33 @@ def tail(
     count: Annotated[
         int | None, typer.Option("--count", help="End after so many records.", min=1)
     ] = None,
+    consumer: Annotated[
+        str | None,
+        typer.Option("--consumer", help="Go on where this consumer of the folder was left."),
+    ] = None,
     long: LongOption = False,
     partition: PartitionOption = None,
 ) -> Records:
     """Print the last records of a topic, of all its partitions by time; with -f also new ones.
 
     With `--owner all` the records of all owners of the topic. `-f` waits for a topic that is not
-    there yet.
+    there yet. A consumer begins with the oldest record, and remembers what was printed.
     """
-    id = None if partition is None else parse_key(partition)
-    tailed = _Tail(call, topic, id, lines)
     end_s = None if span is None else time.monotonic() + duration_s(span)
+    if consumer is not None:
+        entries = taken(call, topic, partition, consumer, follow=follow, end_s=end_s, count=count)
+        # A line is written out before its record counts as done.
+        is_live = follow or not is_json()
+        return _printed(map(_record_of, entries), long=long, is_live=is_live)
+    tailed = _Tail(call, topic, None if partition is None else parse_key(partition), lines)
     records = tailed.records(follow=follow, end_s=end_s)
     return _printed(records if count is None else _first(records, count), long=long, is_live=follow)
+
+
+def _record_of(entry: QueueEntry[Value]) -> _Record:
+    owner = entry.owner.key if entry.owner is not None else b""
+    assert isinstance(owner, bytes)
+    return _Record(value_text(entry.topic), owner, entry.partition, entry.offset, entry.cell)
 
 
 def _first(records: Iterator[_Record], count: int) -> Iterator[_Record]:

@@ -1,0 +1,143 @@
+"""Commands `lattice queue consumers` and `seek`, and the records that a consumer takes.
+
+Source: docs/queue.md "Consumers"
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from datalattice.apps.kv import Database
+from datalattice.apps.queue import CONSUMERS, Consumer, QueueEntry
+from datalattice.cells import Value, Vector, from_text
+from datalattice.cli.command import PAST, WRITES, Call, command
+from datalattice.cli.render import Listing, Result
+from datalattice.cli.units import time_ms
+from datalattice.cli.values import parse_key, value_text
+from datalattice.clock import SystemClock
+from datalattice.errors import NoSuchPath
+
+app = typer.Typer()
+
+WAIT_S = 0.5
+"""How long a consumer waits for records before it is asked again whether its time is over."""
+
+
+def taken(
+    call: Call,
+    topic: str,
+    partition: str | None,
+    name: str,
+    *,
+    follow: bool,
+    end_s: float | None,
+    count: int | None,
+) -> Iterator[QueueEntry[Value]]:
+    """Yield the records that a consumer has not done; each is done when the next is asked for."""
+    node, key = call.node_handle(), parse_key(topic)
+    if partition is not None:
+        source = node.queue(key, parse_key(partition), owner=call.owner)
+        consumer: Consumer[Value] = source.consumer(name)
+    elif call.owner == "all":
+        consumer = node.feed(key).consumer(name)
+    else:
+        consumer = node.topic(key, owner=call.owner).consumer(name)
+    call.enter(consumer)
+    seen = 0
+    while count is None or seen < count:
+        left_s = WAIT_S if end_s is None else min(WAIT_S, max(0.0, end_s - time.monotonic()))
+        entries = consumer.take(1, timeout=left_s if follow else 0.0)
+        if not entries and (not follow or left_s == 0.0):
+            return
+        for entry in entries:
+            yield entry
+            consumer.finish()  # "it commits after the line was written out"
+            seen += 1
+
+
+def _positions(call: Call, name: str | None = None) -> list[tuple[str, str, int]]:
+    """Return (consumer, field of the partition, next offset) of the stored positions, in order."""
+    own, cursor = call.own(), call.cursor()
+    held = Database.at(cursor, own, CONSUMERS) if own is not None else {}
+    return [
+        (consumer, str(field), int(str(mark.to_list()[0])))
+        for consumer in sorted(held)
+        if name in (None, consumer) and isinstance(held, Database)
+        for field, mark in held.hgetall(consumer).entries()
+        if isinstance(mark, Vector) and str(field).count("/") == 2
+    ]
+
+
+def _topic_of(field: str) -> Value:
+    part = field.partition("/")[0]
+    plain = part.removeprefix("%=").replace("%2F", "/").replace("%25", "%")
+    return from_text(plain) if part.startswith("%=") else plain
+
+
+@command(app, "consumers", PAST)
+def consumers(call: Call) -> Result:
+    """List the consumers of this folder, and where each goes on."""
+    rows = []
+    for consumer, field, offset in _positions(call):
+        _, owner, partition = field.split("/")
+        if owner and partition:
+            rows.append((consumer, value_text(_topic_of(field)), owner, partition, offset))
+    columns = ("consumer", "topic", "owner", "partition", "next")
+    return Result(
+        [dict(zip(columns, row, strict=True)) for row in rows],
+        [
+            Listing(
+                columns,
+                [(*row[:2], call.short_owner(bytes.fromhex(row[2])), *row[3:]) for row in rows],
+            )
+        ],
+    )
+
+
+@command(app, "seek", WRITES)
+def seek(
+    call: Call,
+    name: Annotated[str, typer.Argument(help="The consumer.")],
+    to: Annotated[
+        str, typer.Argument(help="start, end, an offset, or a time: ISO 8601, or 2h ago.")
+    ],
+) -> Result:
+    """Have a consumer go on at another position, in all partitions that it has read."""
+    found = {
+        (_topic_of(field), owner)
+        for _, field, _ in _positions(call, name)
+        if (owner := field.split("/")[1])
+    }
+    if not found:
+        raise NoSuchPath(f"there is no consumer {name!r}; `lattice queue consumers` lists them")
+    start = _start_of(to)
+    node = call.node_handle()
+    moved: list[dict[str, object]] = []
+    for topic, owner in found:
+        with node.topic(topic, owner=owner).consumer(name, wait=False) as consumer:
+            consumer.seek(start)
+            moved += [
+                {
+                    "topic": value_text(topic),
+                    "owner": owner,
+                    "partition": value_text(id.partition),
+                    "next": at,
+                }
+                for id, at in consumer.committed.items()
+            ]
+    return Result(moved, [f"{one['topic']} {one['partition']}: {one['next']}" for one in moved])
+
+
+def _start_of(text: str) -> Any:
+    """Return a position as `Consumer.seek` takes it."""
+    if text in ("start", "end"):
+        return text
+    if text.lstrip("-").isdecimal() and len(text) < 9:
+        return int(text)
+    stamp_ms = time_ms(text, SystemClock().now_ms())
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=stamp_ms)
