@@ -163,7 +163,7 @@ class Healer:
         self._observer.count("cells-healed", len(effects.healed))
         if is_done:
             self._observer.recover(MISSING)
-            self._lane.submit(_publish)  # writes that failed for want of these cells
+            self._lane.submit(Replicator.publish)  # writes that failed for want of these cells
 
     # --- checks -------------------------------------------------------------------------------
 
@@ -245,7 +245,3 @@ class Healer:
         self._store.resume()
         replicator.publish(now_ms)
         self._observer.recover(WRITES)
-
-
-def _publish(replicator: Replicator, now_ms: int) -> None:
-    replicator.publish(now_ms)

@@ -431,7 +431,7 @@ class Hosts:
     def _offer_again(self, host: Host[Replica]) -> None:
         self._offering.discard(host)
         if self.find(host.protocol, host.store_id) is host:
-            host.lane.submit(_readmit)
+            host.lane.submit(Replicator.readmit)
             for talk in self._talks.values():
                 if host not in talk.refused:
                     self._offer(host, talk)
@@ -519,10 +519,6 @@ def _introduce(
     ledger: PeerLedger, who: PeerIdentity, _replicator: Replicator, _now_ms: int
 ) -> None:
     ledger.introduce(who)
-
-
-def _readmit(replicator: Replicator, now_ms: int) -> None:
-    replicator.readmit(now_ms)
 
 
 def _nothing(_replicator: Replicator, _now_ms: int) -> None:

@@ -41,7 +41,7 @@ from datalattice.cursors import collector_paused
 from datalattice.errors import DataLatticeError, StoreClosed, UsageError
 from datalattice.sync import Effects, Replicator
 
-Action = Callable[[Replicator, int], None]  # something to do to the replicator, at a time in ms
+Action = Callable[[Replicator, int], object]  # something to do to the replicator, at a time in ms
 Done = Callable[[], None]  # delivered with the effects of an action
 LaneItem = tuple[Action, "Done | None"]
 

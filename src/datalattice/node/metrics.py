@@ -172,27 +172,24 @@ def _traffic(status: NodeStatus) -> Iterator[MetricFamily]:
 
 def _peers(status: NodeStatus) -> Iterator[MetricFamily]:
     peers = status.peers
-    for state in ("connected", "proved"):
-        count = sum(one.info.get(state) is True for one in peers)
-        yield _gauge(f"peers_{state}", f"Wanted peers that are {state}.", count)
+    connected = sum(one.info.connected for one in peers)
+    yield _gauge("peers_connected", "Wanted peers that are connected.", connected)
+    proved = sum(one.info.proved for one in peers)
+    yield _gauge("peers_proved", "Wanted peers that are proved.", proved)
     yield _gauge("peers_wanted", "Peers that this node wants to be connected to.", len(peers))
     same_root = sum(bool(one.equal) for one in peers)
     yield _gauge("peers_equal", "Wanted peers with the same root.", same_root)
     # One series a name: two entries for one node may have the same address for a moment, and a
     # repeated label set makes Prometheus reject the page.
-    shown = list({one.name: one for one in peers[:PEER_SERIES_MAX]}.items())
+    shown = {one.info.name: one for one in peers[:PEER_SERIES_MAX]}.items()
     if not shown:
         return
-    connected = [(address, int(one.info["connected"] is True)) for address, one in shown]
-    yield _by_label("peer_connected", "Whether a wanted peer is connected.", "peer", connected)
-    equal = [(address, int(bool(one.equal))) for address, one in shown]
+    linked = [(name, int(one.info.connected)) for name, one in shown]
+    yield _by_label("peer_connected", "Whether a wanted peer is connected.", "peer", linked)
+    equal = [(name, int(bool(one.equal))) for name, one in shown]
     yield _by_label("peer_equal", "Whether a wanted peer has the same root.", "peer", equal)
-    failures = [(address, _count(one.info["failures"])) for address, one in shown]
+    failures = [(name, one.info.failures) for name, one in shown]
     yield _by_label("peer_failures", "Failed attempts since it was stable.", "peer", failures)
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _process(status: NodeStatus) -> Iterator[MetricFamily]:

@@ -143,16 +143,15 @@ class Monitor:
         if not found:
             return None
         first = found[0]
-        name = _name_of(first)
         more = f"; so it is with {len(found) - 1} more" if len(found) > 1 else ""
         since_s = (now_ms - (first.refused_since_ms or now_ms)) // 1_000
-        return f"nothing of {name} was taken in full for {since_s} s: {first.refusal}{more}"
+        return f"nothing of {first.name} was taken in full for {since_s} s: {first.refusal}{more}"
 
     def _suspected(self) -> str | None:
         """Return which wanted peers relay what no honest peer makes. Strangers are cut instead."""
         now_ms = self._network.clock.now_ms()
         found = [
-            f"{_name_of(one)} sent {one.suspicion}"
+            f"{one.name} sent {one.suspicion}"
             for one in self._network.peers.infos
             if one.suspected_ms is not None and now_ms - one.suspected_ms < SUSPECTED_MS
         ]
@@ -198,13 +197,13 @@ class Monitor:
             self._lane = dataclasses.replace(self._lane, standings=())
 
     def _peer(self, info: PeerInfo, connection: Connection | None) -> PeerStatus:
-        fields = dataclasses.asdict(info)
+        info = dataclasses.replace(info)  # the record itself goes on changing
         if connection is None:
-            return PeerStatus(fields, Traffic())
+            return PeerStatus(info, Traffic())
         known = next((one for one in self._lane.standings if one.id == connection.id), None)
         if known is None:
-            return PeerStatus(fields, connection.traffic)
-        return PeerStatus(fields, connection.traffic, known.joined, known.equal)
+            return PeerStatus(info, connection.traffic)
+        return PeerStatus(info, connection.traffic, known.joined, known.equal)
 
     # --- pages --------------------------------------------------------------------------------
 
@@ -253,8 +252,3 @@ def _process() -> ProcessStatus:
         memory_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1_024)
         descriptors = None
     return ProcessStatus(memory_bytes, descriptors, cpu_s)
-
-
-def _name_of(info: PeerInfo) -> str:
-    key = info.public_key
-    return info.address or ("a peer" if key is None else key.hex())

@@ -83,6 +83,11 @@ class PeerInfo:
     suspicion: str | None = None
     suspected_ms: int | None = None
 
+    @property
+    def name(self) -> str:
+        """Its address, or its key in hex while no address is known."""
+        return self.address or (self.public_key or b"").hex()
+
 
 @dataclass(eq=False, slots=True)
 class WantedPeer:
@@ -221,8 +226,7 @@ class Peers:
         """
         peer = self.find(address, public_key=public_key)
         if peer is None:
-            named = [one.address or (one.public_key or b"").hex() for one in self.infos]
-            known = ", ".join(named) or "none"
+            known = ", ".join(one.name for one in self.infos) or "none"
             what = address if public_key is None else public_key.hex()
             raise UsageError(f"{what} is not a peer of this node; its peers: {known}")
         await self._end(peer)

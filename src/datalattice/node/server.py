@@ -265,7 +265,7 @@ class NodeServer:
             self.config.hosting,
             self.clock,
             None,
-            self._watches,
+            lambda owner: owner_text(owner) in self._watched_owners,
             self._fence.check,
             self.config.message_bytes_max,
         )
@@ -480,9 +480,6 @@ class NodeServer:
                                 await self._changed.wait()
         except TimeoutError as error:
             raise Timeout(f"what was waited for did not happen in {timeout_s} s") from error
-
-    def _watches(self, owner: Value) -> bool:
-        return owner_text(owner) in self._watched_owners
 
     def _on_sync(self, value: Value) -> Value:
         began_s = time.perf_counter()

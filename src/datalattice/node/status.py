@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from datalattice.cells import Value, to_text
 from datalattice.lattice import LOG_BRANCH
 from datalattice.node.connection import Traffic
 from datalattice.node.observe import Histogram
+from datalattice.node.peers import PeerInfo
 from datalattice.sync import Evidence, ForkRecord, Standing, owner_text
 
 FORKS: Final = "forks"  # health key: values of an own or watched owner forked
@@ -58,32 +59,24 @@ class LaneStatus:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """A peer: the fields of its PeerInfo, and the state of its connection if there is one.
+    """A peer, and the state of its connection if there is one.
 
     joined: whether it receives changes; a mere client does not.
     equal:  whether the root it stated last equals ours, or the part that is replicated with it;
             None while not connected or not known.
     """
 
-    info: Mapping[str, object]
+    info: PeerInfo
     traffic: Traffic
     joined: bool | None = None
     equal: bool | None = None
 
-    @property
-    def name(self) -> str:
-        """Its address, or its key in hex where no address is known."""
-        key = self.info.get("public_key")
-        return str(self.info["address"] or (key.hex() if isinstance(key, bytes) else ""))
-
     def document(self) -> dict[str, object]:
         """Return it for JSON."""
-        info = {
-            name: value.hex() if isinstance(value, bytes) else value
-            for name, value in self.info.items()
-        }
+        key = self.info.public_key
         return {
-            **info,
+            **asdict(self.info),
+            "public_key": None if key is None else key.hex(),
             "joined": self.joined,
             "equal": self.equal,
             "bytes_in": self.traffic.bytes_in,

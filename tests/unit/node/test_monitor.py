@@ -20,6 +20,7 @@ from datalattice.node.metrics import PEER_SERIES_MAX, exposition
 from datalattice.node.monitor import ALONE_S, REFUSED_MS, Monitor
 from datalattice.node.network import Network
 from datalattice.node.observe import Histogram
+from datalattice.node.peers import PeerInfo
 from datalattice.node.status import ForkCounts, LaneStatus, NodeStatus, PeerStatus, ProcessStatus
 from datalattice.store import Commit, MemoryStore
 from datalattice.testing.clocks import StoppedClock
@@ -258,7 +259,7 @@ def reading(**other: Any) -> NodeStatus:
 
 def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> None:
     hostile = 'a"b\\c\nd\u2028'
-    info = {"address": hostile, "connected": True, "failures": 3, "proved": True}
+    info = PeerInfo(hostile, connected=True, failures=3, proved=True)
     counters = {"connections-cut": 2, "weird name!": 1, "Weird-name?": 2, "received-bytes": 9}
     families = parse(
         exposition(
@@ -298,10 +299,7 @@ def test_forks_are_told_by_whose_they_are_and_their_kind(parse: Parse) -> None:
 
 @pytest.mark.parametrize("count", [PEER_SERIES_MAX - 1, PEER_SERIES_MAX, PEER_SERIES_MAX + 1])
 def test_series_of_single_peers_are_bounded(parse: Parse, count: int) -> None:
-    peers = [
-        PeerStatus({"address": f"h:{number}", "connected": False, "failures": 0}, Traffic(), None)
-        for number in range(count)
-    ]
+    peers = [PeerStatus(PeerInfo(f"h:{number}"), Traffic(), None) for number in range(count)]
     families = parse(exposition(reading(peers=peers)))
     assert families["datalattice_peers_wanted"].value == count
     assert len(families["datalattice_peer_connected"].samples) == min(count, PEER_SERIES_MAX)

@@ -70,7 +70,7 @@ def test_a_peer_is_equal_when_it_says_so_and_not_when_it_was_sent_everything() -
             await write(site, 2)
             for _ in range(3):  # also when it was asked before
                 peer = await only_peer(site)
-                assert (peer.info["connected"], peer.equal) == (True, False)
+                assert (peer.info.connected, peer.equal) == (True, False)
             assert hub.root_hash != site.root_hash
             store.full = False
             await site.pull()
@@ -111,20 +111,18 @@ def test_everybody_who_is_connected_is_listed() -> None:
             assert await client.read()
             reading = await hub.monitor.status()
             assert reading.peers == []
-            found = {one.info["public_key"]: one for one in reading.guests}
+            found = {one.info.public_key: one for one in reading.guests}
             assert found.keys() == {SITE.public_key, KeyPair(b"c" * 32).public_key}
             visitor = found.pop(KeyPair(b"c" * 32).public_key)
-            assert (visitor.joined, visitor.info["source"]) == (False, "inbound")
+            assert (visitor.joined, visitor.info.source) == (False, "inbound")
             (listed,) = found.values()
-            assert (listed.joined, listed.equal, listed.info["proved"]) == (True, True, True)
+            assert (listed.joined, listed.equal, listed.info.proved) == (True, True, True)
             assert listed.traffic.bytes_in > 0
             # One that is wanted as well is listed once, as wanted.
             hub.add_peer(public_key=SITE.public_key)
             reading = await hub.monitor.status()
             assert [one.equal for one in reading.peers] == [True]
-            assert [one.info["public_key"] for one in reading.guests] == [
-                visitor.info["public_key"]
-            ]
+            assert [one.info.public_key for one in reading.guests] == [visitor.info.public_key]
             client.abort()
 
     run(work)
