@@ -19,11 +19,9 @@ WAIT_S: Final = 30.0
 
 
 class BackgroundNode:
-    """A node over a store's folder, listening on the loopback.
+    """A node over a store's folder, listening on the loopback, which runs in a `with` block.
 
-    It takes plain connections, or only those that prove one of the public keys in `allow`, in hex.
-    Inside the `with` block it runs; `stop` and `start` are what becomes of a node that is started
-    anew at the same address.
+    allow: public keys in hex, one of which a connection must prove; empty: plain connections.
     """
 
     def __init__(
@@ -39,7 +37,7 @@ class BackgroundNode:
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """Its address to dial."""
         return f"{'tls' if self._allow else 'tcp'}://127.0.0.1:{self._port}"
 
     @property
@@ -63,7 +61,7 @@ class BackgroundNode:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(WAIT_S)
 
     def start(self) -> None:
-        """Start it, at the port that it had before."""
+        """Start it, at its former port if it had one."""
         self._ready.clear()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()

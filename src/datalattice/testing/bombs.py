@@ -1,7 +1,7 @@
 """Bombs: small values that stand for huge ones, as a hostile peer may send them.
 
-A few cells that refer to one another many times over hold more directories, records or members than
-any machine could visit.
+A few cells that refer to one another many times hold more directories, records or members than any
+machine could visit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Branches: states of devices that went on alone from one state, for each lattice with an order.
+"""Branches: states of devices that diverged from one state, for each lattice with an order.
 
-Each writer makes one random change through the interface that users have. Everything comes from a
-seed.
+Each writer makes one random change through the public interface. A seed decides everything.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ WRITES: Final[dict[str, Write]] = {
 
 
 def branches(lattice: Lattice, write: Write, chance: Chance) -> tuple[Value, Value]:
-    """Return the states of two devices that went on alone from one state."""
+    """Return the states of two devices that diverged from one state."""
     clock = StoppedClock(1_000)
     made: list[Value] = []
     common = grown(lattice, write, lattice.zero(), chance, clock)
@@ -106,14 +105,14 @@ def branches(lattice: Lattice, write: Write, chance: Chance) -> tuple[Value, Val
 def grown(
     lattice: Lattice, write: Write, value: Value, chance: Chance, clock: StoppedClock
 ) -> Value:
-    """Return a state that came of another one by a few writes."""
+    """Return a state after a few writes."""
     cursor = RootLattice(lattice, value)
     for _ in range(chance.randrange(1, 5)):
         clock.now += chance.randrange(3)
         try:
             write(cursor, chance, clock)
         except (UsageError, WrongType):
-            continue  # what cannot be done just now is not done
+            continue  # a write that is impossible in this state
     return cursor.get()
 
 

@@ -1,4 +1,4 @@
-"""Cells kit: a loader of cells that counts, and that lacks what was never kept."""
+"""Cells kit: a dict of cells that is a loader and counts its loads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CellDict(dict[bytes, bytes]):
         return decode(self[hash], self)
 
     def kept(self, value: V) -> V:
-        """Return a value as one that was read from here: nothing below it is loaded yet."""
+        """Keep a value; return it as if read from here, with nothing below it loaded."""
         for hash, encoding, _ in novelty(value, None):
             self[hash] = encoding
         found = decode(encode(value), self)

@@ -6,7 +6,7 @@ from datalattice.clock import SystemClock
 
 
 class StoppedClock:
-    """A clock for which a test says when time goes on."""
+    """A clock that a test sets."""
 
     def __init__(self, now: int = 1_000) -> None:
         self.now = now
@@ -17,7 +17,7 @@ class StoppedClock:
 
 
 class TickingClock(StoppedClock):
-    """One millisecond later at every look."""
+    """A clock that advances by a millisecond at each reading."""
 
     def now_ms(self) -> int:
         """Return the time."""
@@ -26,7 +26,7 @@ class TickingClock(StoppedClock):
 
 
 class LateClock:
-    """The time of the machine, and so much more."""
+    """The machine's clock plus an offset."""
 
     def __init__(self) -> None:
         self.late_ms = 0

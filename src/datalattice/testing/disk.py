@@ -1,19 +1,18 @@
-"""Simulated disk: files that keep exactly what was synced, and may lose or tear everything else.
+"""Simulated disk: keeps exactly what was synced, and may lose or tear everything else.
 
-It counts every operation that changes something. At a chosen one it can stop the process
-(`crash_at`) or refuse with an error (`fail_at`). `restart` then brings the machine back, with or
-without a power failure in between:
+It counts the operations that change something. A chosen one can stop the process (`crash_at`) or
+fail with an error (`fail_at`). `restart` then begins a new process, with or without a power
+failure:
 
-- without one everything that was done is there, as the system's memory outlives a process;
-- with one, of every write since the file's last sync any 512-byte sectors may be there or not, of
-  every new, replaced or removed name since the folder's last sync either state, and tables that
-  were not synced are garbage.
+- without one, all that was written is there, since the system's memory outlives a process;
+- with one, any 512-byte sectors of each write since the file's last sync may be lost; each name
+  that was new, replaced or removed since the folder's last sync may have either state; and tables
+  that were not synced are garbage.
 
-With a `capacity` it fills: what needs more room than there is fails with ENOSPC, half done, until
-something is removed. Room is counted in bytes of files and tables.
+With a `capacity` the disk fills: a write that needs more room fails with ENOSPC, half done, until
+something is removed. Bytes of files and tables count.
 
-A sync that fails leaves the writes before it neither on the disk nor in line for the next sync, as
-Linux does.
+As on Linux, the writes before a failed sync are neither on the disk nor part of the next sync.
 
 Length: one disk, its files and its tables, which share its faults.
 """
@@ -37,17 +36,17 @@ UNBOUNDED: Final = 1 << 60
 
 
 class SimulatedCrash(BaseException):
-    """The process ended here. Not an Exception, so that nothing in the product catches it."""
+    """The process ended here. Not an Exception, so the product never catches it."""
 
 
 class _Content:
-    """The bytes of one file: as they are seen, as they are on the disk, and the writes between."""
+    """The bytes of one file: those that processes see, the durable ones, and the writes between."""
 
     def __init__(self) -> None:
         self.now = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, bytes | None]] = []  # None: cut to this size
-        self.reserved = 0  # bytes set aside that nobody reads
+        self.reserved = 0  # allocated bytes without content
 
     @property
     def size(self) -> int:
@@ -90,22 +89,22 @@ class SimDisk:
         self._boot = 1
         self._dead = False
         self.steps = 0
-        """Operations so far that changed something."""
+        """Number of operations that changed something."""
         self.crash_at: int | None = None
         """Number of the operation at which the process ends."""
         self.fail_at: int | None = None
-        """Number of the operation that is refused."""
+        """Number of the operation that fails."""
         self.fail_errno = errno.EIO
-        """With which error it is refused."""
+        """The error with which it fails."""
         self.capacity: int | None = None
-        """Bytes that the disk can hold; None: any number."""
+        """Bytes that the disk can hold; None: no limit."""
         self.fills_at: int | None = None
-        """Number of the operation from which on the disk has no more room than it uses by then."""
+        """Number of the operation from which on the disk is full."""
 
     # --- faults ---
 
     def step(self) -> bool:
-        """Count an operation; return whether it is refused."""
+        """Count an operation; return whether it must fail."""
         self.check_alive()
         self.steps += 1
         if self.steps == self.crash_at:
@@ -121,9 +120,9 @@ class SimDisk:
         return sum(contents.values()) + sum(one.size_bytes for one in self._tables.values())
 
     def take_room(self, growth: int) -> None:
-        """Check that there is room for so many bytes more.
+        """Check that there is room for `growth` more bytes.
 
-        Raises: OSError: there is none.
+        Raises: OSError: there is not.
         """
         if self.capacity is not None and growth > max(0, self.capacity - self.used_bytes):
             raise OSError(errno.ENOSPC, "simulated: the disk is full")
@@ -138,7 +137,7 @@ class SimDisk:
         raise OSError(self.fail_errno, "simulated")
 
     def restart(self, *, power_failure: bool) -> None:
-        """Begin a new process, after a power failure or not. No further fault is planned."""
+        """Begin a new process, after a power failure or not, without planned faults."""
         self._dead = False
         self.crash_at = self.fail_at = self.fills_at = None
         self._locks.clear()
@@ -302,7 +301,7 @@ class SimDisk:
         return f"boot-{self._boot}"
 
     def place(self, path: str) -> str:
-        """Return the same word for every folder: nothing is copied here."""
+        """Return one word for every folder: nothing is copied here."""
         return "simulated"
 
     def lock(self, path: str) -> LockFile:
@@ -312,7 +311,7 @@ class SimDisk:
         return found
 
     def take_lock(self, path: str, holder: SimLock) -> bool:
-        """Give a lock to somebody; return whether nobody else had it since."""
+        """Give a lock to a holder; return whether it was also the last holder."""
         self.check_alive()
         if path in self._locks:
             raise StoreLocked(f"{path}: another writer has this store open")
@@ -326,11 +325,11 @@ class SimDisk:
         return self._locks_taken
 
     def note_holder(self, path: str, data: bytes) -> None:
-        """Replace the bytes of a lock file: they are seen at once, and never durable."""
+        """Replace the bytes of a lock file, visible at once and never durable."""
         self._names.setdefault(path, _Content()).now[:] = data
 
     def drop_lock(self, path: str) -> None:
-        """Take a lock from whoever has it."""
+        """Release a lock."""
         self._locks.discard(path)
 
     def lock_contents(self, path: str) -> Lock:
@@ -344,7 +343,7 @@ class SimDisk:
         self.check_alive()
         found = self._tables.get(path)
         if found is None:
-            # As file systems do, use the lowest number that is free again.
+            # As file systems do, reuse the lowest free number.
             used = {t.identity for t in [*self._tables.values(), *self._removed.values()]}
             identity = min(n for n in range(len(used) + 1) if n not in used)
             found = self._tables[path] = _Tables(MemoryEngine(tables), identity)
@@ -362,25 +361,25 @@ class SimDisk:
     # --- for tests ---
 
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
-        """Change bits of a file behind everybody's back."""
+        """Change bits of a file, also on the disk."""
         content = self._names[path]
         content.now[offset] ^= mask
         if offset < len(content.durable):
             content.durable[offset] ^= mask
 
     def cut(self, path: str, size: int) -> None:
-        """Cut a file behind everybody's back."""
+        """Cut a file, also on the disk."""
         content = self._names[path]
         del content.now[size:]
         del content.durable[size:]
 
     def durable(self, path: str) -> bytes | None:
-        """Return what is sure to be in a file if the power fails now; None: no file is."""
+        """Return what a file is sure to have after a power failure; None: it may be gone."""
         content = self._kept.get(path)
         return None if content is None else bytes(content.durable)
 
     def drop(self, path: str) -> None:
-        """Remove a file behind everybody's back."""
+        """Remove a file, also from the disk."""
         del self._names[path]
         self._kept.pop(path, None)
 
@@ -414,11 +413,11 @@ class SimLock:
         self._path = path
         self._has_text = has_text
         self._is_held = False
-        self._number = 0  # of the times that the lock was taken, at the last one
+        self._number = 0  # count of locks taken on the disk, at the last time this one was
         self._generation = 0
 
     def retake(self) -> bool:
-        """Take it; return whether nobody else had it meanwhile."""
+        """Take it; return whether no other holder had it meanwhile."""
         is_same = self._disk.take_lock(self._path, self)
         self._is_held = True
         if not is_same:
@@ -438,13 +437,13 @@ class SimLock:
             self._disk.note_holder(self._path, lock_mark(text, self._generation))
 
     def lend(self) -> None:
-        """Let others have it until `retake`."""
+        """Release it until `retake`."""
         if self._is_held:
             self._disk.drop_lock(self._path)
         self._is_held = False
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release it."""
         self.lend()
 
 
@@ -503,7 +502,7 @@ class SimFile:
         self._disk.check_alive()
 
     def close(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing: an open file holds no resource."""
 
 
 class _Tables:
@@ -531,7 +530,7 @@ class _Tables:
             return _entries_bytes(view, self.engine.tables)
 
     def spoil(self, chance: Callable[[int], int]) -> None:
-        """Make garbage of them that looks good: entries are gone or lead elsewhere."""
+        """Make plausible garbage of them: entries are gone or lead elsewhere."""
         with self.engine.write() as txn:
             for key, value in list(txn.scan("places")):
                 if chance(2):
@@ -569,7 +568,7 @@ class SimEngine:
         return self._tables.engine.read()
 
     def write(self) -> AbstractContextManager[WriteTxn]:
-        """Begin the write transaction; a crash comes before or after the whole of it."""
+        """Begin the write transaction; a crash comes before all of it or after it."""
         return self._write()
 
     @contextmanager
@@ -584,7 +583,7 @@ class SimEngine:
         self._disk.check_alive()
 
     def _grow(self, txn: WriteTxn) -> None:
-        """Take the room of a transaction; it is taken back when there is none."""
+        """Check that there is room for a transaction, which is undone otherwise."""
         if self._disk.capacity is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Engine kit: what every engine must do, as one call that any implementation can be put through."""
+"""Engine kit: the rules for every engine, as one call for any implementation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datalattice.engine import KEY_BYTES_MAX, VALUE_BYTES_MAX, Engine
 from datalattice.errors import StoreClosed, UsageError
 
 TABLES = ("one", "two")
-"""The tables that a kit engine is opened with."""
+"""The tables of an engine under test."""
 
 
 def check_engine(make: Callable[[], Engine]) -> None:

@@ -1,4 +1,4 @@
-"""Folders of nodes for tests: nodes that run on them, and roots that they took from a peer."""
+"""Folders of nodes for tests: nodes that run on them, and roots of peers in their stores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ READY_S: Final = 60.0
 
 @contextmanager
 def running(folder: Path, *, has_key: bool = True, **settings: Any) -> Iterator[Running]:
-    """Have a node of a folder run in a thread, with the folder's identity or with none."""
+    """Run a node of a folder in a thread, with the folder's identity or without one."""
     ready = threading.Event()
     found: list[Running] = []
 
@@ -63,7 +63,7 @@ def running(folder: Path, *, has_key: bool = True, **settings: Any) -> Iterator[
 
 @contextmanager
 def node_editor(folder: Path, keys: KeyPair) -> Iterator[NodeEditor]:
-    """Give an editor through the node that runs in a folder; its keys need no files there.
+    """Give an editor through the running node of a folder; its keys need no files there.
 
     Raises: PeerUnavailable: no node runs.
     """
@@ -78,7 +78,7 @@ def node_editor(folder: Path, keys: KeyPair) -> Iterator[NodeEditor]:
 
 
 def append(values: Sequence[object], topic: str = "t", partition: object = 0) -> Change[range]:
-    """Return the edit that appends records to a topic of the one who makes it."""
+    """Return the edit that appends records to a topic of the editor's owner."""
 
     def change(cursor: RootLattice, keys: KeyPair) -> range:
         queue = Topics.at(cursor, keys.public_key).partition(topic, partition)
@@ -89,14 +89,14 @@ def append(values: Sequence[object], topic: str = "t", partition: object = 0) ->
 
 @contextmanager
 def alone(_folder: Path) -> Iterator[None]:
-    """Have no node run."""
+    """Run no node."""
     yield
 
 
 def fill(
     folder: Path, roots: Sequence[Value], hosting: HostingPolicy | None = None, now_ms: int = 7_000
 ) -> None:
-    """Have a folder's store take roots from a peer, one after the other."""
+    """Merge roots of a peer into a folder's store, one after the other."""
     keys = read_keys_or_none(Folder(folder))
     context = MergeContext() if keys is None else keys.context()
     with CellStore.open(folder / "store") as store:

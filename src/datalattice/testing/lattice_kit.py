@@ -1,7 +1,7 @@
-"""Lattice kit: the laws that every lattice type keeps, checked on given values.
+"""Lattice kit: the laws of every lattice type, checked on given values.
 
-Run it on the states a type's own writers produce, and on what is left of foreign states once bad
-entries are dropped. For foreign states as they come there is `check_foreign_merge`.
+Run it on states that a type's own writers produce, and on foreign states without their bad entries.
+`check_foreign_merge` is for any foreign state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Malformed: values whose cells are each well formed, and that are malformed across cells.
+"""Malformed: values whose cells are well formed one by one, and malformed together.
 
-What a hostile peer signs and sends: a cell somewhere below the top is replaced, and every cell
-above it is written anew, so that all hashes are right.
+A hostile peer can sign and send them: one cell below the top is replaced, and every cell above it
+is rewritten, so that all hashes are right.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def with_cell(top: bytes, below: Below, old: bytes, new: bytes) -> tuple[bytes, 
         found[made] = encoding
         if made != hash:
             renamed[hash] = made
-    if old in renamed or old not in below:  # what replaces it may refer to cells of its own
+    if old in renamed or old not in below:  # the new cell may refer to others
         found |= {hash: cell for hash, cell in below.items() if hash in references(new)}
     return _renamed(top, renamed), found
 
@@ -133,7 +133,7 @@ def mutated(value: Value, dice: Dice, strangers: Mapping[bytes, bytes]) -> Value
         cells |= {hash: cell for hash, cell in strangers.items() if hash in used}
         try:
             return value_of(changed, cells)
-        except BadFormat:  # a new hash moved a map key out of its order
+        except BadFormat:  # a new hash changed the order of map keys
             continue
 
 

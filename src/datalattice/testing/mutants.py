@@ -1,7 +1,4 @@
-"""Mutants: values of which one cell was changed, so that each cell is well formed by itself.
-
-The cells above the changed one are hashed again, as whoever sends a malformed tree does it.
-"""
+"""Mutants: values with one changed cell, and the cells above it hashed again, as attackers do."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _HASH_BYTES = 32
 
 
 def mutant(value: Value, random: Chance) -> Value:
-    """Return `value` with one cell changed at random; nil when the bytes are no longer a value.
+    """Return `value` with one cell changed at random; None if the bytes are no longer a value.
 
     Cells below it load from memory, and no two calls share any.
     """
@@ -49,7 +46,7 @@ def mutant(value: Value, random: Chance) -> Value:
 
 
 def _kept(encoding: bytes, cells: CellDict) -> bytes:
-    """Keep a cell that may be no value at all; return its hash."""
+    """Keep an encoding, which may be malformed; return its hash."""
     hash = sha3_256(encoding)
     cells[hash] = encoding
     return hash
@@ -83,7 +80,7 @@ def _another_key(data: bytes, random: Chance) -> bytes:
 
 
 def _another_child(data: bytes, cells: CellDict, random: Chance) -> bytes:
-    """Return a cell that refers to another of the cells at hand in the place of one of its own."""
+    """Return a cell in which one reference leads to another cell of the value."""
     refs = references(data)
     if not refs:
         return data

@@ -1,4 +1,4 @@
-"""Planting: a store with faults of every kind at known places."""
+"""Planting: a store with known faults of every kind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def put_raw(store: CellStore, encoding: bytes) -> bytes:
 
 
 def dangling(number: int) -> bytes:
-    """Return a vector that refers to a cell that is nowhere."""
+    """Return a vector that refers to a cell that does not exist."""
     nowhere = sha3_256(f"nowhere {number}".encode())
     return b"\x80\x05\x20" + nowhere + b"".join(encode(text(n, 60)) for n in range(4))
 
@@ -58,14 +58,14 @@ def padded_integer(number: int) -> bytes:
 
 
 def swapped_keys(number: int) -> bytes:
-    """Return a map whose two keys stand in the wrong order."""
+    """Return a map with two keys in the wrong order."""
     whole = encode(Map.of([(f"k{number}", text(1, 90)), (f"l{number}", text(2, 90))]))
     entry = (len(whole) - 2) // 2
     return whole[:2] + whole[2 + entry :] + whole[2 : 2 + entry]
 
 
 def long_inline(number: int) -> bytes:
-    """Return a vector with a child that is too long to stand inside it."""
+    """Return a vector with an embedded child that is too long for that."""
     return b"\x80\x02" + encode(text(number, 150)) + encode(number)
 
 
@@ -84,7 +84,7 @@ MALFORMED: Final[tuple[Callable[[int], bytes], ...]] = (
 
 @dataclass
 class Planted:
-    """A store with faults, and what an audit has to find."""
+    """A store with faults, and the faults that an audit must find."""
 
     folder: Path
     expected: set[Expected] = field(default_factory=set)

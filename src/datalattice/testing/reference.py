@@ -1,15 +1,15 @@
 """Reference: a peer with the habits of the reference node, as a script without input and output.
 
-It speaks the protocol and none of our extensions. What it does differently is what was seen of it:
+It speaks the protocol without our extensions. It behaves as the reference was observed to:
 
-* it takes a value only when all below it came along or is in its store, and fetches nothing;
-* it answers requests on connections that it accepted; on those that it made it hears answers and
-  challenges alone;
-* it says what it has when it is asked, as of its last commit, with everything below; and on the
-  connections that it made, as a bare value with the cells that are new since the commit before;
-* its queues are merged as the public notes say: metadata of the other side wins, the log stays its
-  own when both are as long, a state is built anew of the four positions that it knows. A join that
-  is neither side's it signs with its own key, whoever the owner is.
+* it accepts a value only if all cells below came with it or are in its store, and fetches none;
+* it answers requests on accepted connections; on dialled ones it reads only answers and
+  challenges;
+* it answers queries as of its last commit, with everything below; on dialled connections it
+  announces bare values with the cells that are new since the commit before;
+* queues merge as the public notes say: metadata of the other side wins, of two logs of one length
+  its own stays, and a state is rebuilt from the four positions it knows. A join that equals neither
+  side is signed with its own key, whoever the owner is.
 
 Source: docs/node.md "Plain peers".
 """
@@ -85,7 +85,7 @@ class ReferenceQueue(Lattice):
         return isinstance(value, Vector) and len(value) >= _FIELDS
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the longer log, own's of two that reach as far; metadata of other wins."""
+        """Return the longer log, its own if both reach equally far; metadata of `other` wins."""
         if other is None or same(own, other):
             return own
         if own is None:
@@ -101,7 +101,7 @@ class ReferenceQueue(Lattice):
 
 
 class ReferenceTopic(Lattice):
-    """A topic as the reference merges it: two keys, no others of the other side."""
+    """A topic as the reference merges it: only two keys of the other side count."""
 
     def zero(self) -> Value:
         """Return the empty Index."""
@@ -127,7 +127,7 @@ class ReferenceTopic(Lattice):
 
 
 class ReferenceOwner(Lattice):
-    """Owners' signed values as the reference merges them. `foreign` lists owners it signed for."""
+    """Owners' signed values as the reference merges them. `foreign`: owners that it signed for."""
 
     def __init__(self, inner: Lattice, keys: KeyPair) -> None:
         self.inner: Final = inner
@@ -218,18 +218,18 @@ class _Cells:
 
 
 class ReferencePeer:
-    """One of them: its values, what it answers, and what went wrong.
+    """A reference peer: its values, its answers, and what it received wrongly.
 
     now_ms:     its clock.
-    incomplete: values that lacked cells, which it will never have: a well-behaved peer sends none.
-    bare:       values that came without everything below them, though all of it was here.
+    incomplete: received values that lacked cells, which it never fetches: a good peer sends none.
+    bare:       values that came without all cells below them, though the peer had these.
     """
 
     def __init__(self, keys: KeyPair, now_ms: Callable[[], int]) -> None:
         self.keys: Final = keys
         self._now_ms = now_ms
         self._cells = _Cells()
-        self._known: set[bytes] = set()  # cells that were announced
+        self._known: set[bytes] = set()  # announced cells
         topics = MapLattice(ReferenceTopic())
         self.queues: Final = ReferenceOwner(topics, keys)
         self.lattice: Final = KeyedLattice(
@@ -249,23 +249,23 @@ class ReferencePeer:
         return value_hash(self.announced)
 
     def write(self, change: Callable[[Value], Value]) -> list[bytes]:
-        """Change the root and commit; return what to broadcast on the connections it made."""
+        """Change the root and commit; return what to broadcast on dialled connections."""
         self.root = change(self.root)
         return self._commit()
 
     def root_sync(self) -> list[bytes]:
-        """Return what it says now and then on the connections it made: its root's cell alone."""
+        """Return its periodic message on dialled connections: the root's cell only."""
         return [] if self.announced is None else [encode(self.announced)]
 
     def challenge(self) -> bytes:
-        """Return the first message on a connection that it made."""
+        """Return the first message on a dialled connection."""
         self._id += 1
         return encode_challenge(self._id, self.keys, bytes(32), None)
 
     def heard(self, payload: bytes, *, accepted: bool) -> tuple[list[bytes], list[bytes]]:
-        """Take in a frame; return (answers to it, what to broadcast on the connections it made).
+        """Receive a frame; return (answers, payloads to broadcast on dialled connections).
 
-        accepted: whether it accepted the connection, or made it.
+        accepted: whether the connection was accepted, not dialled.
         """
         try:
             message, parts = decode_payload(payload)
@@ -350,7 +350,7 @@ class ReferencePeer:
         return count
 
     def _commit(self) -> list[bytes]:
-        """Announce the root; return the bare value with the cells that are new, parents first."""
+        """Announce the root; return the bare value with the new cells, parents first."""
         if self.announced is not None and same(self.root, self.announced):
             return []
         cells = self._cells.encodings

@@ -1,4 +1,4 @@
-"""Reference node: the script of `testing.reference` on real streams, plain TCP as it speaks it."""
+"""Reference node: the script of `testing.reference` on plain TCP, as the reference speaks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FRAME_BYTES_MAX: Final = 50_000_000
 
 
 class ReferenceNode:
-    """A reference peer that listens on loopback. Lives on the event loop; `async with` runs it."""
+    """A reference peer that listens on loopback; `async with` runs it on the event loop."""
 
     def __init__(self, keys: KeyPair) -> None:
         self.peer: Final = ReferencePeer(keys, SystemClock().now_ms)
@@ -59,7 +59,7 @@ class ReferenceNode:
         self._broadcast(self.peer.write(change))
 
     def root_sync(self) -> None:
-        """Say the root's cell alone where it dialled."""
+        """Send the root's cell on dialled connections."""
         self._broadcast(self.peer.root_sync())
 
     async def wait_until(

@@ -1,8 +1,8 @@
-"""Replica kit: what every kind of replica has to keep to, with the protocol that it speaks.
+"""Replica kit: the rules for every kind of replica with its wire protocol.
 
 `check_replica` drives two of them against each other through replicators: writes on both sides,
-frames lost and repeated, connections torn. Whatever happened, the next comparison makes them equal,
-leaves nothing open, and asks for nothing more. The kind needs no line for it but `KitReplica`.
+frames lost and repeated, connections torn. The next comparison must make them equal and leave
+nothing open. A kind provides a `KitReplica` only.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from datalattice.sync import (
 from datalattice.testing.dice import Dice
 
 STEPS: Final = 60
-"""Things that happen in one check."""
+"""Steps of one check."""
 
 WRITES: Final = 0.4
-"""Chance that one of them is a write."""
+"""Chance that a step is a write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ReplicaPair:
         self.ends[side].replicator.publish(self.now_ms)
 
     def carry(self, *, loss: float = 0.0, repeat: float = 0.0) -> None:
-        """Pass on frames until nobody says anything."""
+        """Deliver frames until neither side sends any."""
         moved = True
         while moved:
             moved = False
@@ -100,7 +100,7 @@ class ReplicaPair:
                     end.replicator.receive(self._connection, end.inbox.popleft(), self.now_ms)
 
     def pass_time(self, ms: int, *, loss: float = 0.0) -> None:
-        """Do what is due in the meantime."""
+        """Let time pass, and do what is due."""
         end_ms = self.now_ms + ms
         while self.now_ms < end_ms:
             times = (end.replicator.deadline_ms for end in self.ends)
@@ -117,7 +117,7 @@ class ReplicaPair:
 
 
 def check_replica(make: Callable[[], KitReplica], seed: int = 0) -> None:
-    """Check what every replica keeps to; a seed stands for what happens between two of them."""
+    """Check the rules for replicas; the seed decides what happens between two of them."""
     _check_alone(make)
     dice = Dice(seed, "replica kit")
     pair = ReplicaPair(make, dice)
@@ -139,7 +139,7 @@ def check_replica(make: Callable[[], KitReplica], seed: int = 0) -> None:
 
 
 def _check_alone(make: Callable[[], KitReplica]) -> None:
-    """Check one replica that nobody speaks with."""
+    """Check one replica without a peer."""
     kind = make()
     before = kind.replica.probe
     assert not kind.replica.publish(), "what nobody wrote is published"
@@ -157,7 +157,7 @@ def _check_alone(make: Callable[[], KitReplica]) -> None:
 
 
 def _check_pull(pair: ReplicaPair) -> None:
-    """Check that a pull ends when all is here that the peer had."""
+    """Check that a pull ends once all of the peer's state is here."""
     pair.ends[0].kind.write(10_000)
     pair.ends[0].kind.replica.publish()  # of which its replicator tells nobody
     (standing,) = pair.ends[1].replicator.standings

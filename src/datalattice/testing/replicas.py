@@ -1,6 +1,6 @@
-"""Replicas: roots that several owners write to, together and apart, as stores and archives.
+"""Replicas: sample roots that several owners write to, as stores and archives.
 
-Also what one process makes of them, and a way to run the tasks of a job without Spark.
+Also their merge in one process, and a way to run the tasks of a job without Spark.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ALICE, BOB, CAROL = (KeyPair(bytes([number]) * 32) for number in (1, 2, 3))
 
 
 class SampleRoot:
-    """A root that keys write to; forks of it go their own ways."""
+    """A root that owners write to, and its independent forks."""
 
     def __init__(self, root: Value = None, now: int = 1_000) -> None:
         self.root = root
         self.clock = TickingClock(now)
 
     def fork(self, now: int) -> SampleRoot:
-        """Return a replica that goes on from here by itself."""
+        """Return an independent copy with another clock."""
         return SampleRoot(self.root, now)
 
     def write(
@@ -59,13 +59,13 @@ class SampleRoot:
         return self.write(keys, change)
 
     def save(self, folder: Path) -> str:
-        """Make a store of it."""
+        """Save the root in a store."""
         with CellStore.open(folder) as store:
             store.commit(_copy(self.root))
         return str(folder)
 
     def export(self, file: Path, scratch: Path) -> str:
-        """Make an archive of it."""
+        """Save the root in an archive."""
         with CellStore.open(scratch) as store, file.open("wb") as out:
             store.commit(_copy(self.root))
             export_cells(store, value_hash(self.root), out.write)
@@ -73,12 +73,12 @@ class SampleRoot:
 
 
 def _copy(value: Value) -> Value:
-    """Return a value of cells of its own: those that a store has loads it from there later on."""
+    """Return a copy in own cells: a store changes the cells it commits to load from it."""
     return decode_message(encode_message(value))
 
 
 def merged(roots: Sequence[Value], key: KeyPair | None = None, own: Value = None) -> Value:
-    """Return what one process makes of roots, one after the other."""
+    """Return the merge of roots, one after the other, in one process."""
     lattice = root_lattice()
     made = lattice.zero() if own is None else own
     for root in roots:

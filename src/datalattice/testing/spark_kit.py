@@ -1,4 +1,4 @@
-"""Spark kit: what Spark does with sources and sinks, done in this process. Needs PySpark."""
+"""Spark kit: drives sources and sinks like Spark, in this process. Needs PySpark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rows_of(reader: Any, partitions: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 class FakeTaskContext:
-    """Stands for Spark's context of a task."""
+    """A stand-in for Spark's TaskContext."""
 
     def __init__(self, task: int, query: str | None = None, batch: int | None = None) -> None:
         self._task = task
@@ -56,13 +56,13 @@ class FakeTaskContext:
         return 7
 
     def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's
-        """Return what a task is told of its query."""
+        """Return a property of the task's query."""
         return self._properties[name]
 
 
 @contextmanager
 def full_disk(room: int) -> Iterator[None]:
-    """Have the disk refuse what stores of this process write, after so many writes more.
+    """Let the disk be full for stores of this process after `room` more writes.
 
     Their edits write at every 20,000 bytes.
     """

@@ -1,4 +1,4 @@
-"""Store kit: what every store of cells must do, as one call for any implementation."""
+"""Store kit: the rules for every store of cells, as one call for any implementation."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Strategies: hypothesis generators of every kind of value, small enough to shrink well.
 
-`values()` is any value. Containers come in three sizes at once: a few random elements, and now and
-then a count at a border of the tree shapes (15, 16, 17, 32, 256, 272 ...), because most mistakes in
-a tree sit at its borders. Each function returns a new strategy; none draws a value that the cells
-cannot hold.
+`values()` is any value. Containers have a few random elements, or a count at a border of the tree
+shapes (15, 16, 17, 32, 256, 272 ...), where most mistakes are. Each function returns a new strategy
+of values that cells can hold.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ def symbols() -> Strategy[Symbol]:
 
 
 def strings(max_size: int = 40) -> Strategy[object]:
-    """Return strings, now and then one that is as long as a border of the tree shapes."""
+    """Return strings, some with a length at a border of the tree shapes."""
     short = st.text(st.characters(codec="utf-8"), max_size=max_size)
     long = st.builds(
         lambda size, seed: make_text(pattern_bytes(size, seed, letters=True).decode()),
@@ -136,7 +135,7 @@ def strings(max_size: int = 40) -> Strategy[object]:
 
 
 def blobs(max_size: int = 40) -> Strategy[object]:
-    """Return blobs, now and then one that is as long as a border of the tree shapes."""
+    """Return blobs, some with a length at a border of the tree shapes."""
     short = st.binary(max_size=max_size)
     long = st.builds(
         lambda size, seed: make_blob(pattern_bytes(size, seed)),
@@ -242,7 +241,7 @@ def map_keys() -> Strategy[Value]:
 
 
 def sequences(elements: Strategy[T], max_size: int = 12) -> Strategy[Sequence[object]]:
-    """Return Python lists of `elements`, now and then integers up to a border of the shapes."""
+    """Return Python lists of `elements`, or of integers with a count at a border of the shapes."""
     short = st.lists(elements, max_size=max_size)
     long = st.builds(
         lambda count, start: list(range(start, start + count)),
@@ -270,7 +269,7 @@ def sets(elements: Strategy[Value] | None = None) -> Strategy[Set]:
 def pairs(
     keys: Strategy[Value], elements: Strategy[Value], max_size: int = 12
 ) -> Strategy[Sequence[tuple[Value, Value]]]:
-    """Return Python lists of key and value pairs, keys repeated at times, now and then many."""
+    """Return Python lists of key and value pairs, with repeated keys or many pairs."""
     short = st.lists(st.tuples(keys, elements), max_size=max_size)
     long = st.builds(
         lambda count, start: [(f"key-{n}", n % 7) for n in range(start, start + count)],

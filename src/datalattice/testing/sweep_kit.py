@@ -1,4 +1,4 @@
-"""Sweep kit: a sweep list made in one process, as `lattice spark gc` makes it in many."""
+"""Sweep kit: makes in one process the sweep list that `lattice spark gc` makes in many."""
 
 from __future__ import annotations
 

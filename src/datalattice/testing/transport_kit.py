@@ -1,4 +1,4 @@
-"""Transport kit: what every transport between nodes must do, as one call for any implementation."""
+"""Transport kit: the rules for every transport, as one call for any implementation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES: Final = (1, 2, 127, 16_383, 16_384, 16_385, 65_536, 300_000)
 LINKS: Final = 40
 PIECE: Final = bytes(65_536)
 FLOOD_PIECES: Final = 2_000
-"""More pieces than any transport may take without being read."""
+"""More pieces than a transport may accept while the peer does not read."""
 
 DIALLER: Final = KeyPair(b"the one who dials is seeded thus")
 LISTENER: Final = KeyPair(b"and this is he who was listening")
@@ -28,7 +28,7 @@ LISTENER: Final = KeyPair(b"and this is he who was listening")
 
 @dataclass
 class TransportPair:
-    """Two transports, and a listener of one of them that hands over what it accepts."""
+    """Two transports, and a listener of one of them that queues accepted links."""
 
     here: Transport
     there: Transport
@@ -60,17 +60,17 @@ class TransportPair:
         return f"{self.scheme}{who}{self.bind}:{port}"
 
     async def connect(self) -> tuple[Link, Link]:
-        """Return a new link's two ends: of who dialled, of who listens."""
+        """Return the two ends of a new link: the dialling and the listening one."""
         near = await self.here.dial(self.address())
         self.links.append(near)
-        # Some transports accept only once something was said.
+        # Some transports accept a link only with its first bytes.
         await near.write(b"?")
         far = await self.accepted.get()
         assert await far.read() == b"?", "what is written first is read first"
         return near, far
 
     async def end(self) -> None:
-        """Leave nothing behind."""
+        """End all links and the listener."""
         for link in self.links:
             link.abort()
         self.released.set()
@@ -136,7 +136,7 @@ async def _take(link: Link, count: int) -> bytes:
 
 
 async def _failure(call: Awaitable[object], kind: type[Exception]) -> str:
-    """Return what an error of a kind says; the call has to fail with one."""
+    """Return the text of the error with which a call must fail."""
     try:
         await call
     except kind as error:
@@ -152,7 +152,7 @@ async def _rest(link: Link) -> bytes:
 
 
 async def _until_refused(link: Link) -> int:
-    """Write until that fails; return how many pieces were taken."""
+    """Write until that fails; return how many pieces were accepted."""
     for count in range(FLOOD_PIECES):
         try:
             await link.write(PIECE)

@@ -29,13 +29,13 @@ def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> byt
 
     Shapes: cells: (hash, encoding) in the order of the request; None for a missing cell.
     """
-    branches = _cells_of(id)
+    branches = _cells_of(id)  # the answer repeats the id with all its cells
     slots: list[bytes] = []
     for hash, encoding in cells:
         if encoding is None:
-            slots.append(_NIL)
+            slots.append(_NIL)  # nil for a missing cell: the answer keeps the order of the request
         elif len(encoding) <= EMBEDDED_BYTES_MAX:
-            slots.append(encoding)
+            slots.append(encoding)  # a short cell stands inside its parent, without a hash
         else:
             branches[hash] = encoding
             slots.append(_TAG_REF + hash)
@@ -71,7 +71,7 @@ def _vector(slots: list[bytes], branches: dict[bytes, bytes]) -> bytes:
     """
     assert len(slots) < FAN_OUT * FAN_OUT
     head = _TAG_VECTOR + encode_length(len(slots))
-    tail = len(slots) % FAN_OUT
+    tail = len(slots) % FAN_OUT  # elements after the last full leaf stand in the top cell
     if len(slots) <= FAN_OUT:
         return head + b"".join(slots)
     if tail:
@@ -111,12 +111,13 @@ def encode_answer(
             seen.add(hash)
             encoding = load(hash)
             if encoding is None:
-                continue
+                continue  # not complete here: the asker requests the subtree elsewhere
+            # The value's own cell goes along whatever its size: it has no other way.
             if not is_first and size + len(encoding) > branches_bytes_max:
                 return join_cells(top, branches)
             size += len(encoding) + _LENGTH_OCTETS
             branches.append(encoding)
             is_first = False
             below.extend(references(encoding))
-        level = below
+        level = below  # breadth first, so that a cut answer has the upper cells
     return join_cells(top, branches)

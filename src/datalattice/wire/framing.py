@@ -74,7 +74,7 @@ class Framing:
 
     def frame(self, payload: bytes) -> bytes:
         """Return `payload` preceded by its length."""
-        if self.is_fixed:
+        if self.is_fixed:  # length u32, big-endian
             return len(payload).to_bytes(FIXED_OCTETS, "big") + payload
         return encode_frame(payload)
 
@@ -153,15 +153,16 @@ class FrameBuffer:
         for count, octet in enumerate(
             self._data[self._start : self._start + LENGTH_OCTETS_MAX], start=1
         ):
+            # A leading 80 adds nothing: one length would have several encodings.
             if count == 1 and octet == _MORE:
                 raise ProtocolViolation("a frame length starts with the superfluous octet 80")
             value = value << 7 | octet & _DIGIT
             if value > self._limit:
-                # Checked before any payload byte is buffered: the rest of the length adds to it.
+                # "... end the connection, before any payload is kept."
                 raise LimitExceeded(
                     f"a frame announces at least {value} bytes, at most {self._limit} are accepted"
                 )
-            if not octet & _MORE:
+            if not octet & _MORE:  # bit 7 is clear in the last octet only
                 self._start += count
                 return value
         if len(self._data) - self._start >= LENGTH_OCTETS_MAX:

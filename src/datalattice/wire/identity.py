@@ -45,11 +45,12 @@ def answer_challenge(challenge: Challenge, own: KeyPair | None) -> bytes:
     is bad; otherwise `:FORMAT`.
     """
     id, signed = challenge.id, challenge.signed
-    if own is None:
+    if own is None:  # a node without an identity cannot prove anything
         return encode_failure(id, ErrorCode.TRUST, "this node has no key")
     if signed is None:
         return encode_failure(id, ErrorCode.FORMAT, challenge.fault or "not a challenge")
     token, wanted, *context = challenge.terms
+    # The challenge was meant for another node.
     if wanted is not None and wanted != own.public_key:
         return encode_failure(id, ErrorCode.TRUST, "the wanted key is not that of this node")
     if not signed.verify():

@@ -229,6 +229,7 @@ def _name(value: Value) -> str:
 
 
 def _read_result(value: Record) -> Message:
+    # Record dd: id, value, error, log, info.
     if value.digit != RESULT_DIGIT or len(value) != RESULT_FIELDS:
         return Unknown(value, "a record that is not a Result")
     answer, absent = _element(value, 1)
@@ -254,7 +255,7 @@ def _id(message: Vector) -> Value:
 
 def _read_ping(value: Vector) -> Message:
     if len(value) < 2:
-        return Unknown(value, "a PING without an id")
+        return Unknown(value, "a PING without an id")  # without an id no answer is possible
     return Ping(_id(value), tuple(value.iter_range(2, 2 + EXTRA_MAX)))
 
 
@@ -285,7 +286,7 @@ def _read_value(value: Vector) -> Message:
 
 
 def _read_patch(value: Vector) -> Message:
-    if len(value) != 4:
+    if len(value) != 4:  # [:LP base hash patch]
         return Unknown(value, "a LATTICE_PATCH that is not [:LP base hash patch]")
     base, absent = _element(value, 1)
     hash, patch = value[2], value[3]
@@ -303,6 +304,7 @@ def _read_request(value: Vector) -> Message:
         return Unknown(value, "a DATA_REQUEST without an id")
     id = _id(value)
     count = len(value) - 2
+    # Counted before any element is read: a vector of equal parts can be long in few bytes.
     if count > REQUEST_HASHES_MAX:
         fault = f"{count} hashes requested, at most {REQUEST_HASHES_MAX} are answered"
         return DataRequest(id, (), fault)
@@ -363,7 +365,7 @@ _READERS: Final[dict[str, Callable[[Vector], Message]]] = {
 
 def join_cells(top: bytes, branches: Iterable[bytes]) -> bytes:
     """Return the message of one cell and branches, all given as encodings."""
-    out = [top]  # "the top cell bare, every child behind its length"
+    out = [top]  # "the top cell, and branches behind their lengths"
     for encoding in branches:
         out.append(encode_length(len(encoding)))
         out.append(encoding)
@@ -386,7 +388,7 @@ def encode_announcement(path: Sequence[Value], value: Value, branches: Iterable[
     Shapes: branches: the encodings to send, with the value's own cell unless it is embedded or
             stays behind.
     """
-    # "Complete, delta and root-only are all legal": the receiver requests what it lacks.
+    # "What is left out the receiver looks up in its store or asks for."
     return join_cells(encode(Vector.of((_VALUE, Vector.of(path), value))), branches)
 
 

@@ -133,6 +133,8 @@ class Mux:
         main = _MuxStream(MAIN_STREAM, framings[LATTICE])
         self._streams = {MAIN_STREAM: main}  # open in at least one direction
         self._closed: dict[int, _MuxStream] = {}  # closed, with events or frames left
+        # "The other streams of the side that dialled have odd numbers from 1, those of the other
+        # side even ones from 2."
         self._own_next = 1 if dialled else 2
         self._peer_next = 2 if dialled else 1
         self._own_count = self._peer_count = 0
@@ -177,7 +179,7 @@ class Mux:
         if stream is None:
             return len(data)  # "What comes late for a stream that is over is dropped."
         if length:
-            if stream.peer_ended:
+            if stream.peer_ended:  # "data after END"
                 raise ProtocolViolation(f"data comes on stream {number} after its end")
             stream.uncredited += length
             if stream.uncredited > WINDOW_BYTES:
@@ -207,7 +209,7 @@ class Mux:
                 raise ProtocolViolation("HELLO is said once, on the main stream")
             self.peer_hello = Hello.decode(payload)
             return
-        if number == MAIN_STREAM and kind != CREDIT:
+        if number == MAIN_STREAM and kind != CREDIT:  # "Stream 0 is always open."
             raise ProtocolViolation("the main stream is open as long as the connection")
         if kind == OPEN:
             self._opened(number, payload)
@@ -243,7 +245,7 @@ class Mux:
     def _credited(self, stream: _MuxStream, count: int) -> None:
         if count < CREDIT_BYTES_MIN:
             raise ProtocolViolation(f"credit is {CREDIT_BYTES_MIN} bytes or more, not {count}")
-        if stream.credit + count > WINDOW_BYTES:
+        if stream.credit + count > WINDOW_BYTES:  # "credit for what was not sent"
             raise ProtocolViolation(f"stream {stream.number} is given credit for what was not sent")
         stream.credit += count
         self._may_send(stream)
@@ -293,7 +295,7 @@ class Mux:
             if payload is not None:
                 return self._give(stream, payload)
             if stream.peer_ended:
-                if buffer.is_partial:
+                if buffer.is_partial:  # "an END inside a frame"
                     raise ProtocolViolation(f"stream {stream.number} ends inside a frame")
                 return self._report_end(stream)
             self._admit(stream)
@@ -373,7 +375,7 @@ class Mux:
     def _give_credit(self, stream: _MuxStream) -> None:
         """Give credit for handled bytes, and for all bytes of an admitted incomplete frame."""
         if stream.peer_ended or stream.number not in self._streams:
-            return
+            return  # nothing more comes that could need it
         is_under_way = stream.large and not stream.is_large_complete
         waiting = stream.unhandled_bytes - FRAME_BYTES * stream.unhandled_count
         kept = 0 if is_under_way else stream.buffer.buffered_bytes + waiting
@@ -386,7 +388,7 @@ class Mux:
         """Admit the next frame of a stream if it is large, or queue it for admission."""
         length = stream.buffer.expected_bytes
         if length is None or length <= LARGE_BYTES:
-            return
+            return  # the window is enough for it
         if stream.unhandled_count or stream.large or stream.waits_for_admission:
             return
         stream.waits_for_admission = True
@@ -534,6 +536,7 @@ class Mux:
             if stream.number not in self._streams:
                 continue
             room = JOIN_BYTES - HEADER_BYTES - size
+            # One short piece of each stream, so that a small frame never waits behind a large one.
             count = min(stream.unsent_bytes, stream.credit, DATA_BYTES_MAX, room)
             if count:
                 pieces.append(encode_header(DATA, stream.number, count))

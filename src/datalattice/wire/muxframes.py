@@ -103,7 +103,7 @@ class MuxReader:
                 length = _checked_length(self._head)
                 self._wanted = HEADER_BYTES + length
                 self._stream = int.from_bytes(self._head[1:5], "big")
-                if self._head[0] == DATA:
+                if self._head[0] == DATA:  # passed on as it comes, never collected
                     self._head.clear()
                     self._wanted = HEADER_BYTES
                     count = min(length, end - at)
@@ -131,6 +131,7 @@ def _checked_length(header: bytearray) -> int:
 
 def encode_header(kind: int, stream: int, length: int) -> bytes:
     """Return the header of a mux frame."""
+    # kind u8, stream u32, length u32, big-endian
     return (kind << 64 | stream << 32 | length).to_bytes(HEADER_BYTES, "big")
 
 
@@ -164,7 +165,7 @@ class Hello:
         if NONCE_BYTES + len(text) > HELLO_BYTES_MAX:
             most = HELLO_BYTES_MAX - NONCE_BYTES
             raise UsageError(f"the names of features have {len(text)} bytes, at most {most} fit")
-        return self.nonce + text.encode()
+        return self.nonce + text.encode()  # nonce (32 bytes), features separated by spaces
 
     @staticmethod
     def decode(payload: bytes) -> Hello:
@@ -188,6 +189,7 @@ def encode_open(protocol: str, store_id: bytes) -> bytes:
         raise UsageError(f"the name of a protocol has 1 to {most} bytes of ASCII, not {protocol!r}")
     if len(store_id) > STORE_ID_BYTES_MAX:
         raise UsageError(f"a store id has at most {STORE_ID_BYTES_MAX} bytes, not {len(store_id)}")
+    # length of the name u8, name of the protocol, store id
     return bytes((len(protocol),)) + protocol.encode() + store_id
 
 

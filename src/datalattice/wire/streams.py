@@ -119,7 +119,7 @@ class Channel:
             frame, start = self._queue[0], self._sent
             size = min(count, len(frame) - start)
             end = start + size
-            into.append(frame if size == len(frame) else memoryview(frame)[start:end])
+            into.append(frame if size == len(frame) else memoryview(frame)[start:end])  # no copy
             count -= size
             self.unsent_bytes -= size
             self._sent = end

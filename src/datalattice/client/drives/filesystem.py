@@ -31,10 +31,10 @@ from datalattice.client.addresses import parse_key
 from datalattice.client.drives.drives import DriveOf, Drives, DriveWriter, OneDrive
 from datalattice.client.drives.openfiles import (
     DLFSFile,
-    DrivePath,
     OneCommit,
     Operation,
     Resolve,
+    ResolvedPath,
     directory_info,
     file_info,
     os_errors,
@@ -118,16 +118,16 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         """Close the store; later reads and writes raise StoreClosed."""
         self._drives.close()
 
-    def _locate(self, drive_of: Callable[[str], Drive], path: str) -> DrivePath | None:
+    def _locate(self, drive_of: Callable[[str], Drive], path: str) -> ResolvedPath | None:
         """Return where a path leads; None for the directory of all drives."""
         if self._is_one_drive:
-            return DrivePath("", drive_of(""), f"/{path}")
+            return ResolvedPath("", drive_of(""), f"/{path}")
         name, _, inside = path.partition("/")
         if name in (".", ".."):
             raise UsageError(f"a path begins with the name of a drive, and {name} is none")
-        return DrivePath(name, drive_of(name), f"/{inside}") if name else None
+        return ResolvedPath(name, drive_of(name), f"/{inside}") if name else None
 
-    def _path_in_drive(self, path: str) -> DrivePath:
+    def _path_in_drive(self, path: str) -> ResolvedPath:
         """Return where a path leads now.
 
         Raises: IsADirectoryError: to the directory of all drives.
@@ -284,9 +284,10 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         """Give a file this content; `mode="create"`: only if there is nothing."""
         path = self._strip_protocol(path)
+        # Checked here for an early error, and once more in the edit, where it decides.
         if mode == "create" and self.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        if self._intrans:
+        if self._intrans:  # the transaction writes all of its files at its end
             super().pipe_file(path, value, mode=mode, **kwargs)
             return
         with os_errors(path), self._writing() as writer:
@@ -442,12 +443,14 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             return
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         self.info(source)
+        # Into a directory that exists, as `mv` does.
         if path2.endswith("/") or self.isdir(target):
             target = f"{target}/{source.rsplit('/', 1)[-1]}"
 
         def move(resolve: Resolve) -> None:
             self._parent_of(resolve, target)
             old, new = _in_a_drive(resolve, source), _in_a_drive(resolve, target)
+            # Within a drive a move keeps the entry; between drives it is a copy and a deletion.
             if old.drive_name == new.drive_name:
                 old.drive.move(old.path, new.path)
             else:
@@ -457,14 +460,14 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         self._apply(source, move)
 
 
-def _in_a_drive(resolve: Resolve, path: str) -> DrivePath:
+def _in_a_drive(resolve: Resolve, path: str) -> ResolvedPath:
     found = resolve(path)
     if found is None:
         raise UsageError("a path begins with the name of a drive: dlfs://drive/path")
     return found
 
 
-def _drive_exists(found: DrivePath) -> bool:
+def _drive_exists(found: ResolvedPath) -> bool:
     return found.drive.cursor.get() is not None
 
 
@@ -475,7 +478,7 @@ def _delete(resolve: Resolve, path: str) -> None:
 
 def _remove(path: str, resolve: Resolve) -> None:
     found = _in_a_drive(resolve, path)
-    if found.path != "/":
+    if found.path != "/":  # the root of a drive stays: a drive is never deleted
         found.drive.remove_tree(found.path)
         return
     for name in found.drive.list("/"):

@@ -28,7 +28,7 @@ from datalattice.errors import (
 )
 
 
-class DrivePath(NamedTuple):
+class ResolvedPath(NamedTuple):
     """A path inside a drive."""
 
     drive_name: str
@@ -36,7 +36,7 @@ class DrivePath(NamedTuple):
     path: str
 
 
-Resolve = Callable[[str], DrivePath | None]
+Resolve = Callable[[str], ResolvedPath | None]
 """From a path of the file system to one in a drive; None for the directory of all drives."""
 
 Operation = Callable[[Resolve], None]

@@ -1,9 +1,8 @@
 """Transfer: files between a local folder and a drive, streamed; what is local and can be there.
 
-A drive holds directories and files. Of what else a local folder may hold, symbolic links inside a
-tree are not followed, and sockets, pipes, devices and names that are no UTF-8 have no place in a
-drive: all of them are passed over, and named. A file that arrives has the permissions that the
-user's other new files get, and the time that it has in the drive.
+A drive holds directories and files only. Symbolic links inside a local tree, sockets, pipes,
+devices and names that are not UTF-8 are skipped and named. A downloaded file gets the permissions
+of the user's new files, and the time that it has in the drive.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from datalattice.client.drives.drives import content_of
 from datalattice.errors import MissingData
 
 PIECE_BYTES: Final = 1 << 20
-"""What is read and written at a time."""
+"""Bytes read or written at once."""
 
 UNFINISHED: Final = (".lattice-", ".part")
-"""Begin and end of the name of a file that is being fetched."""
+"""Begin and end of the name of an unfinished download."""
 
 Told = Callable[[int], object]
-"""Told how many bytes have passed."""
+"""Called with the number of bytes of each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,10 @@ class LocalItem:
 
 
 def walk_local(root: Path, passed_over: Callable[[str], object]) -> Iterator[LocalItem]:
-    """Yield what is below a local directory, directories before what is in them, in name order."""
+    """Yield what is below a local directory in order of names, directories before their contents.
+
+    passed_over: called with each skipped path and the reason.
+    """
     waiting: list[tuple[tuple[str, ...], Path]] = [((), root)]
     while waiting:
         names, folder = waiting.pop()
@@ -69,7 +71,7 @@ def walk_local(root: Path, passed_over: Callable[[str], object]) -> Iterator[Loc
 
 
 def _unfit(entry: os.DirEntry[str]) -> str | None:
-    """Return why something cannot be in a drive, None when it can."""
+    """Return why a drive cannot hold something; None if it can."""
     try:
         entry.name.encode("utf-8")
     except UnicodeEncodeError:
@@ -101,7 +103,7 @@ def pieces_of(content: Content, told: Told | None = None) -> Iterator[bytes]:
 
 
 def hash_file(path: Path, told: Told | None = None) -> bytes:
-    """Return the hash that a file's content has, or would have, in a drive."""
+    """Return the hash that a file's content has in a drive."""
     with path.open("rb") as file:
         return value_hash(content_of(pieces(file, told), _forget))
 
@@ -115,7 +117,7 @@ _NOWHERE: Final = _Nowhere()
 
 
 def _forget(value: Value) -> None:
-    """Free the memory of a part of a file that is only hashed."""
+    """Free the memory of a part of a file: it is only hashed."""
     close_cells(novelty(value, _NOWHERE), _NOWHERE)
 
 
@@ -126,9 +128,9 @@ def fetch(
     told: Told | None = None,
     still: Callable[[], bool] = lambda: True,
 ) -> bool:
-    """Write a local file, whole or not at all; return whether it was.
+    """Write a local file completely or not at all; return whether it was written.
 
-    still: asked when all is written and about to take the place of what is there; False: leave it.
+    still: called before the file at `target` is replaced; False leaves that file.
     """
     try:
         first, last = UNFINISHED
@@ -138,8 +140,8 @@ def fetch(
     written = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
-            # At once as long as it will be, which fails where no file can be so long; what is a
-            # gap in the drive is one here.
+            # The full length at once: it fails early if no file can be so long, and gaps of the
+            # drive's file stay gaps.
             try:
                 file.truncate(len(content))
             except OSError as error:
@@ -153,7 +155,7 @@ def fetch(
                     told(stop - told_of)
                 told_of = stop
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # before the rename, so that a crash leaves old or new
         written.chmod(_mode_of(target))
         os.utime(written, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
         if not still():
@@ -165,7 +167,7 @@ def fetch(
 
 
 def _mode_of(target: Path) -> int:
-    """Return the permissions of the file that is there, else those of a new one."""
+    """Return the permissions of the existing file, else those of a new one."""
     try:
         return stat.S_IMODE(target.stat().st_mode)
     except FileNotFoundError:

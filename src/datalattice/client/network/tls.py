@@ -79,6 +79,7 @@ def proven_key(
     protocols: what this side offered; the handshake must have agreed on one of them.
     Raises: HandshakeFailed: another protocol or kind of certificate, or not the `expected` key.
     """
+    # A handshake without a common protocol is no failure of TLS itself.
     if tls.selected_alpn_protocol() not in protocols:
         raise HandshakeFailed(f"{remote} does not speak {' or '.join(protocols)}")
     shown = tls.getpeercert(binary_form=True)
@@ -91,6 +92,7 @@ def proven_key(
         raise HandshakeFailed(f"the certificate of {remote} cannot be read: {error}") from error
     if not isinstance(key, Ed25519PublicKey):
         raise HandshakeFailed(f"{remote} has a certificate of another kind than Ed25519")
+    # Certificates come straight from the authority: a chain could vouch for another key.
     if issuer != _name(_AUTHORITY_NAME):
         raise HandshakeFailed(f"{remote} has a certificate with others in between")
     found = key.public_bytes_raw()

@@ -102,7 +102,7 @@ def import_into(
             raise UsageError(
                 f"only a root, an Index, can be merged, got {brief(value)}; pin it instead"
             )
-    if pin:
+    if pin:  # before the merge, so that garbage collection keeps the cells meanwhile
         store.pins.pin(top, pin)
     absorbed = Absorbed()
     if merge:
@@ -122,7 +122,7 @@ def import_into(
 
 
 def _check_taken(absorbed: Absorbed, top: bytes) -> None:
-    if absorbed.missing:
+    if absorbed.missing:  # collected between staging and merging
         raise MissingData(list(absorbed.missing))
     low = next((one.text for one in absorbed.reports if one.kind == DISK_LOW), None)
     if low is not None:
