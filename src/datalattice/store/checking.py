@@ -24,7 +24,8 @@ from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store.base import Damage, announced_tops
 from datalattice.store.files import StoreFolder
-from datalattice.store.log.hashindex import BEGINNING, STAGED, HashIndex, Watermark
+from datalattice.store.log.hashindex import BEGINNING, STAGED
+from datalattice.store.log.opening import OpenLog
 from datalattice.store.log.packing import locate
 from datalattice.store.log.recovery import Gap, LogReader, Pack
 from datalattice.store.log.removed import NOTHING_REMOVED, LocationSet, RemovedFilter, RemovedRecord
@@ -102,34 +103,30 @@ class StoreChecker:
 
     def __init__(
         self,
-        *,
         folder: StoreFolder,
-        store_id: bytes,
-        index: HashIndex,
-        segments: SegmentReader,
-        state: Watermark,
+        log: OpenLog,
         acknowledged: int,
         progress: Progress | None,
-        removed: RemovedRecord | Damage = NOTHING_REMOVED,
-        pinned: Sequence[bytes] = (),
+        removed: RemovedRecord | Damage,
+        pinned: Sequence[bytes],
     ) -> None:
         self._folder = folder
-        self._store_id = store_id
-        self._index = index
-        self._segments = segments
-        self._state = state
+        self._store_id = log.store_id
+        self._index = log.index
+        self._segments = SegmentReader(folder)
+        self._state = log.state.watermark()
         self._acknowledged = acknowledged
         self._progress = progress
         # A store without this record is still complete: removed cells appear as scars.
         self._record_scar = removed if isinstance(removed, Damage) else None
         self._removed = removed if isinstance(removed, RemovedRecord) else NOTHING_REMOVED
-        self._sieve = RemovedFilter(self._removed)
+        self._filter = RemovedFilter(self._removed)
         self._pinned = pinned
         self._packs = 0
         self._cells = 0
         self._done_bytes = 0
         self._total_bytes = 0
-        self._told_bytes = 0
+        self._reported_bytes = 0
         self._log_root: bytes | None = None
         self._gaps: list[tuple[Gap, int]] = []  # with the byte where the next good pack begins
         self._damaged: dict[bytes, Damage] = {}
@@ -152,7 +149,7 @@ class StoreChecker:
         ]
         self._total_bytes = sum(segment_size(self._folder, number) for number in numbers)
         verified = self._check_packs()
-        self._tell(self._total_bytes)
+        self._report_progress(self._total_bytes)
         self._cells = self._index.count()
         root = self._state.root
         suspect = self._gaps or self._absent or self._unindexed or self._lost_end
@@ -237,11 +234,11 @@ class StoreChecker:
 
     def _advance(self, count: int) -> None:
         self._done_bytes += count
-        if self._done_bytes - self._told_bytes >= PROGRESS_BYTES:
-            self._tell(self._done_bytes)
+        if self._done_bytes - self._reported_bytes >= PROGRESS_BYTES:
+            self._report_progress(self._done_bytes)
 
-    def _tell(self, done_bytes: int) -> None:
-        self._told_bytes = done_bytes
+    def _report_progress(self, done_bytes: int) -> None:
+        self._reported_bytes = done_bytes
         if self._progress is not None:
             self._progress(done_bytes, max(done_bytes, self._total_bytes))
 
@@ -262,7 +259,7 @@ class StoreChecker:
 
     def _is_gone(self, location: int) -> bool:
         """Return whether a collection has removed the cell at a location, or is about to."""
-        return self._sieve.is_removed(location) or self._index.is_removed(location)
+        return self._filter.is_removed(location) or self._index.is_removed(location)
 
     def _check_cell(self, hash: bytes, location: int) -> bool:
         """Check one cell and note what it misses; return whether it is whole."""

@@ -490,15 +490,7 @@ class StoreReader(Store):
         self.refresh()  # a reader now sees everything acknowledged that is still there
         try:
             return StoreChecker(
-                folder=self._folder,
-                store_id=self._opened.store_id,
-                index=self._index,
-                segments=SegmentReader(self._folder),
-                state=self._state.watermark(),
-                acknowledged=acknowledged,
-                progress=progress,
-                removed=removed,
-                pinned=self._pinned(),
+                self._folder, self._opened, acknowledged, progress, removed, self._pinned()
             ).run()
         except FileNotFoundError:
             return None

@@ -511,7 +511,7 @@ def test_parts_of_no_commit_do_not_stand_in_for_what_was_there() -> None:
         end=Position(1, 2, 300, 0),
         length=300,
         flags=FLAG_PART,
-        root=bytes(32),
+        root=None,
         hashes=[known, new],
         locations=places,
         staged=0,

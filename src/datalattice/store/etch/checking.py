@@ -36,7 +36,7 @@ from datalattice.store.etch.layout import (
     slot_count,
 )
 from datalattice.store.etch.reader import EtchFile, EtchSlot
-from datalattice.store.etch.writing import CELL_OVERHEAD
+from datalattice.store.etch.writer import CELL_OVERHEAD
 
 FAULTS_MAX: Final = 1_000
 """Most faults that are listed; further ones are only counted."""

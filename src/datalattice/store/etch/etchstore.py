@@ -27,8 +27,7 @@ from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.disk import Disk, Lock, RealDisk
 from datalattice.store.etch.layout import NO_ROOT, PERSISTED, STORED, EtchRecord
 from datalattice.store.etch.reader import EtchFile
-from datalattice.store.etch.writer import EtchWriter, create_etch
-from datalattice.store.etch.writing import store_below
+from datalattice.store.etch.writer import EtchWriter, create_etch, store_below
 
 NIL: Final = b"\x00"
 

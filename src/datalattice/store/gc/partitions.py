@@ -322,14 +322,14 @@ class PartitionReader:
 
 
 def _with_span(gap: Gap, behind: int, follower: Pack | Gap | None) -> Gap:
-    """Set the span of a gap: from `behind`, the end of the last good pack, to what follows."""
+    """Return a gap with its span: from `behind`, the end of the last good pack, to what follows."""
     end = upper_bits(gap.segment + 1, 0)
     if isinstance(follower, Gap) and follower.segment == gap.segment:
         end = upper_bits(gap.segment, follower.offset)
     elif isinstance(follower, Pack) and follower.end.segment == gap.segment:
         end = upper_bits(gap.segment, follower.end.offset - follower.length)
-    gap.span = upper_bits(gap.segment, gap.offset) if gap.offset else behind, end
-    return gap
+    begin = upper_bits(gap.segment, gap.offset) if gap.offset else behind
+    return gap._replace(span=(begin, end))
 
 
 class PartitionMarker(CellMarker):

@@ -235,18 +235,9 @@ class Committer:
         self._sequence = sequence
         self._trailer = trailer_of(pack)
         end = Position(sequence, writer.segment, writer.offset, self._trailer)
-        self._waiting.append(
-            Pack(
-                end=end,
-                length=length,
-                flags=flags,
-                root=root,
-                hashes=hashes,
-                locations=locations,
-                staged=len(staged.hashes),
-                promoted=promoted,
-            )
-        )
+        own_root = root if flags & FLAG_ROOT else None
+        count = len(staged.hashes)
+        self._waiting.append(Pack(end, length, flags, own_root, hashes, locations, count, promoted))
 
     def _fail(self, error: StoreError) -> StoreError:
         self._failure = error

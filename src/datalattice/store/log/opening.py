@@ -87,23 +87,6 @@ class ReleasedLog(NamedTuple):
 class OpenLog:
     """The parts of an open store."""
 
-    __slots__ = (
-        "damage",
-        "end",
-        "index",
-        "keeps_root",
-        "lock",
-        "loss",
-        "place",
-        "released",
-        "removed",
-        "start",
-        "state",
-        "store_id",
-        "was_cut",
-        "writer",
-    )
-
     def __init__(
         self, store_id: bytes, index: HashIndex, state: LogState, removed: RemovedRecord
     ) -> None:

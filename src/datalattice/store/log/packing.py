@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from mypy_extensions import i64
 
@@ -61,39 +61,23 @@ _PACK: Final = struct.Struct(">4sHHQQIIIIIII32s")
 _CRC: Final = struct.Struct(">I")
 
 
-class PackHeader:
-    """The fields of a pack header."""
+class PackHeader(NamedTuple):
+    """The fields of a pack header, in the order of the bytes."""
 
-    __slots__ = (
-        "before",
-        "cells",
-        "checksum",
-        "durable",
-        "flags",
-        "length",
-        "offset",
-        "promoted",
-        "root",
-        "segment",
-        "sequence",
-        "staged",
-        "version",
-    )
-
-    def __init__(self, fields: tuple[Any, ...], checksum: int) -> None:
-        self.version: int = fields[1]
-        self.flags: int = fields[2]
-        self.sequence: int = fields[3]
-        self.durable: int = fields[4]
-        self.segment: int = fields[5]
-        self.offset: int = fields[6]
-        self.length: int = fields[7]
-        self.cells: int = fields[8]
-        self.staged: int = fields[9]
-        self.promoted: int = fields[10]
-        self.before: int = fields[11]
-        self.root: bytes = fields[12]
-        self.checksum = checksum
+    magic: bytes
+    version: int
+    flags: int
+    sequence: int
+    durable: int
+    segment: int
+    offset: int
+    length: int
+    cells: int
+    staged: int
+    promoted: int
+    before: int
+    root: bytes
+    checksum: int
 
 
 def seed_of(store_id: bytes) -> int:
@@ -182,7 +166,7 @@ def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackH
     checksum: int = _CRC.unpack_from(data, PACK_HEADER_BYTES - 4)[0]
     if checksum != zlib.crc32(head, seed):
         return None
-    header = PackHeader(_PACK.unpack(head), checksum)
+    header = PackHeader._make((*_PACK.unpack(head), checksum))
     if header.segment != segment or header.offset != offset:
         return None
     return header

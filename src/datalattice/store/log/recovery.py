@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.base import Damage
@@ -46,31 +46,19 @@ SEARCH_BYTES: Final = 1 << 20
 """How much of a damaged segment is read at a time when looking for the next pack."""
 
 
-class Pack:
+class Pack(NamedTuple):
     """A pack as the index needs it: its end, its cells, the root it commits."""
 
-    __slots__ = ("end", "flags", "hashes", "length", "locations", "promoted", "root", "staged")
-
-    def __init__(
-        self,
-        *,
-        end: Position,
-        length: int,
-        flags: int,
-        root: bytes,
-        hashes: list[bytes],
-        locations: list[int],
-        staged: int,
-        promoted: list[bytes],
-    ) -> None:
-        self.end = end
-        self.length = length
-        self.flags = flags
-        self.root = root if flags & FLAG_ROOT else None
-        self.hashes = hashes
-        self.locations = locations
-        self.staged = staged
-        self.promoted = promoted
+    end: Position
+    length: int
+    flags: int
+    root: bytes | None
+    hashes: list[bytes]
+    locations: list[int]
+    staged: int
+    """Its last so many cells are staged."""
+    promoted: list[bytes]
+    """Hashes of staged cells of earlier packs that it announces."""
 
     @property
     def is_part(self) -> bool:
@@ -86,31 +74,21 @@ class Pack:
 def _read_pack(header: PackHeader, rest: bytes) -> Pack:
     hashes, locations, promoted = read_entries(header, rest)
     end = Position(header.sequence, header.segment, header.offset + header.length, trailer_of(rest))
-    return Pack(
-        end=end,
-        length=header.length,
-        flags=header.flags,
-        root=header.root,
-        hashes=hashes,
-        locations=locations,
-        staged=header.staged,
-        promoted=promoted,
-    )
+    root = header.root if header.flags & FLAG_ROOT else None
+    length, flags, staged = header.length, header.flags, header.staged
+    return Pack(end, length, flags, root, hashes, locations, staged, promoted)
 
 
-class Gap:
+class Gap(NamedTuple):
     """Bytes where the pack `sequence` should be and is not."""
 
-    __slots__ = ("offset", "reason", "segment", "sequence", "span")
-
-    def __init__(self, segment: int, offset: int, sequence: int, reason: str) -> None:
-        self.segment = segment
-        self.offset = offset
-        self.sequence = sequence
-        self.reason = reason
-        self.span = (0, 0)
-        """Begin and end, as the upper bits of a location. Set by `PartitionReader`: to the end of
-        the segment where no good pack follows, from before it where segments are gone."""
+    segment: int
+    offset: int
+    sequence: int
+    reason: str
+    span: tuple[int, int] = (0, 0)
+    """Begin and end, as the upper bits of a location. Set by `PartitionReader`: to the end of the
+    segment where no good pack follows, from before it where segments are gone."""
 
 
 class LogReader:
