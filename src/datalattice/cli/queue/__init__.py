@@ -299,7 +299,7 @@ def range_(
     # Records that go to a terminal are their own sign of progress.
     watched = progress_bars(quiet=sys.stdout.isatty(), transient=True)
     bar = call.enter(watched).add(f"read {topic}", max(0, end - begin))
-    entries = queue.entries(begin, max(begin, end))
+    entries = queue.entries(begin, None if last is None else max(last + 1, 0))
     records = (_Record(topic, owner, id, one.offset, one.cell) for one in entries)
     return _printed(_watched(records, bar), long=long)
 
