@@ -60,8 +60,6 @@ SHORT_KEY: Final = 16
 
 NODE_START: Final = "start one with `lattice node start`"
 
-_HEADING: Final = "Shared options"
-
 ANY: Final = ("dir",)
 """A command on a folder."""
 
@@ -74,84 +72,60 @@ PAST: Final = ("dir", "as_of")
 WRITES: Final = ("dir", "wait", "offline")
 """A command that writes for the folder's owner."""
 
+SPARK: Final = ("master", "memory", "package")
+"""A command that runs a job on Spark."""
+
+
+def _option(kind: Any, *names: str, help: str, **settings: Any) -> Any:
+    return Annotated[
+        kind,
+        typer.Option(
+            *names, help=help, show_default=False, rich_help_panel="Shared options", **settings
+        ),
+    ]
+
+
+_HOME: Final = f"The folder: key, store and settings. Default: {DEFAULT_FOLDER}"
+_WHOSE: Final = (
+    "Whose: a key in hex, 4 or more of its first digits, a local name, or a DID. Default: your "
+    "own, else the only one there is."
+)
+_REF: Final = "Read a former root: HEAD~2, a pin, a hash, or a time."
+_PATIENCE: Final = "How long to wait for another process that writes. Default: 10s."
+_OFFLINE: Final = "Without a node: write without having asked the peers in node.toml."
+_MASTER: Final = (
+    "Where Spark runs: local[N], spark://HOST:PORT, or sc://HOST:PORT (Spark Connect). Default: "
+    "local, on all cores."
+)
+_MEMORY: Final = "Memory of the driver's JVM: a number and k, m, g or t. Default: 2g."
+_PACKAGE: Final = (
+    "Archive of this package for the workers of a cluster, as examples/cluster/pack.py makes it; "
+    "with --master spark://..."
+)
+_SHAPE: Final = "How results are printed; lines: one JSON document a line."
+_SHAPES: Final = "text|table|json|lines"
+
 _OPTIONS: Final[Mapping[str, Any]] = {
-    "dir": Annotated[
-        Path | None,
-        typer.Option(
-            "--dir",
-            "-d",
-            envvar=HOME_VARIABLE,
-            help=f"The folder: key, store and settings. Default: {DEFAULT_FOLDER}",
-            show_default=False,
-            rich_help_panel=_HEADING,
-        ),
-    ],
-    "owner": Annotated[
-        str | None,
-        typer.Option(
-            "--owner",
-            "-o",
-            help="Whose: a key in hex, 4 or more of its first digits, a local name, or a DID. "
-            "Default: your own, else the only one there is.",
-            show_default=False,
-            rich_help_panel=_HEADING,
-        ),
-    ],
-    "as_of": Annotated[
-        str | None,
-        typer.Option(
-            "--as-of",
-            help="Read a former root: HEAD~2, a pin, a hash, or a time.",
-            show_default=False,
-            rich_help_panel=_HEADING,
-        ),
-    ],
-    "wait": Annotated[
-        str | None,
-        typer.Option(
-            "--wait",
-            help="How long to wait for another process that writes. Default: 10s.",
-            show_default=False,
-            rich_help_panel=_HEADING,
-        ),
-    ],
-    "offline": Annotated[
-        bool,
-        typer.Option(
-            "--offline",
-            help="Without a node: write without having asked the peers in node.toml.",
-            rich_help_panel=_HEADING,
-        ),
-    ],
-    "output_form": Annotated[
-        str | None,
-        typer.Option(
-            "--as",
-            metavar="text|table|json|lines",
-            help="How results are printed; lines: one JSON document a line.",
-            show_default=False,
-            rich_help_panel=_HEADING,
-        ),
-    ],
-    "json": Annotated[
-        bool,
-        typer.Option("--json", help="The same as --as json.", rich_help_panel=_HEADING),
-    ],
-    "quiet": Annotated[
-        bool,
-        typer.Option(
-            "--quiet", help="No notices and no progress; errors only.", rich_help_panel=_HEADING
-        ),
-    ],
-    "debug": Annotated[
-        bool,
-        typer.Option("--debug", help="Print where an error came from.", rich_help_panel=_HEADING),
-    ],
+    "dir": _option(Path | None, "--dir", "-d", help=_HOME, envvar=HOME_VARIABLE),
+    "owner": _option(str | None, "--owner", "-o", help=_WHOSE),
+    "as_of": _option(str | None, "--as-of", help=_REF),
+    "wait": _option(str | None, "--wait", help=_PATIENCE),
+    "offline": _option(bool, "--offline", help=_OFFLINE),
+    "master": _option(str | None, "--master", help=_MASTER),
+    "memory": _option(str, "--memory", help=_MEMORY),
+    "package": _option(Path | None, "--package", help=_PACKAGE),
+    "output_form": _option(str | None, "--as", help=_SHAPE, metavar=_SHAPES),
+    "json": _option(bool, "--json", help="The same as --as json."),
+    "quiet": _option(bool, "--quiet", help="No notices and no progress; errors only."),
+    "debug": _option(bool, "--debug", help="Print where an error came from."),
 }
 """The options that commands share; `output_form` to `debug` belong to every command."""
 
 _ALWAYS: Final = ("output_form", "json", "quiet", "debug")
-_FLAGS: Final = ("offline", "json", "quiet", "debug")
+_DEFAULTS: Final[Mapping[str, object]] = {
+    **dict.fromkeys(("offline", "json", "quiet", "debug"), False),
+    "memory": "2g",
+}
 
 SHARED_FLAGS: Final = frozenset({"--offline", "--json", "--quiet", "--debug"})
 SHARED_VALUES: Final = frozenset({"--dir", "-d", "--owner", "-o", "--as-of", "--as", "--wait"})
@@ -187,7 +161,7 @@ def prepared(function: Callable[..., Any]) -> Callable[..., int]:
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=False if name in _FLAGS else None,
+            default=_DEFAULTS.get(name),
             annotation=_OPTIONS[name],
         )
         for name in names
@@ -221,6 +195,9 @@ class Call:
     as_of: str | None = None
     wait: str | None = None
     offline: bool = False
+    master: str | None = None
+    memory: str = ""
+    package: Path | None = None
     _names: dict[str, bytes] | None = field(default=None, init=False)
 
     @property

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from datalattice.cli.command import ANY, command
-from datalattice.cli.spark.audit import audit
-from datalattice.cli.spark.diff import diff
-from datalattice.cli.spark.gc import gc
-from datalattice.cli.spark.merge import merge
-from datalattice.cli.spark.moving import compact, export, load
+from datalattice.cli.spark import moving, stores
 
 __all__ = ["app"]
 
 app = typer.Typer(
     help="Jobs on Spark: merge, compare, check, load and export more than one process is for."
 )
-command(app, "merge")(merge)
-command(app, "diff")(diff)
-command(app, "audit", ANY)(audit)
-command(app, "gc", ANY)(gc)
-command(app, "load", ANY)(load)
-command(app, "compact", ("dir", "owner", "as_of"))(compact)
-command(app, "export", ANY)(export)
+app.registered_commands += stores.app.registered_commands + moving.app.registered_commands

@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
-from datalattice.cli.command import Call
+from datalattice.cli.command import SPARK, Call, command
 from datalattice.cli.render import Result
 from datalattice.cli.spark.session import (
-    MEMORY,
-    MasterOption,
-    MemoryOption,
-    PackageOption,
     report_of,
     spark_job,
 )
 from datalattice.errors import UsageError
+
+app = typer.Typer()
 
 Settings = Annotated[
     list[str] | None,
@@ -37,6 +35,7 @@ DatabaseOption = Annotated[
 ]
 
 
+@command(app, "load", ("dir", *SPARK))
 def load(
     call: Call,
     files: Annotated[list[str], typer.Argument(help="Files or folders of rows.")],
@@ -57,20 +56,17 @@ def load(
         bool, typer.Option("--drop-nulls", help="Leave out what a row does not have.")
     ] = False,
     write_id: WriteIdOption = None,
-    master: MasterOption = None,
-    memory: MemoryOption = MEMORY,
-    package: PackageOption = None,
 ) -> Result:
     """Write the rows of CSV, JSON lines or Parquet to a topic or database, each row as a map.
 
     All rows or none. Works beside a running node.
     """
-    from datalattice.pipeline.jobs import load as run_load
+    from datalattice.pipeline import jobs
 
     settings = parse_settings(option)
     folder = str(call.writable().path.absolute())
-    with spark_job("load", master, memory, package) as job:
-        report = run_load(
+    with spark_job(call, "load") as job:
+        report = jobs.load(
             job.spark,
             [absolute(file) for file in files],
             store=folder,
@@ -89,6 +85,7 @@ def load(
     return report_of(document)
 
 
+@command(app, "compact", ("dir", "owner", "as_of", *SPARK))
 def compact(
     call: Call,
     topic: Annotated[str, typer.Argument(help="The topic whose records are compacted.")],
@@ -109,20 +106,17 @@ def compact(
         str, typer.Option("--keyless", help="What becomes of records without key: drop, keep.")
     ] = "drop",
     write_id: WriteIdOption = None,
-    master: MasterOption = None,
-    memory: MemoryOption = MEMORY,
-    package: PackageOption = None,
 ) -> Result:
     """Write the latest record of each key of a topic to a new topic or a database.
 
     A record whose value is nil deletes its key. Works beside a running node.
     """
-    from datalattice.pipeline.jobs import compact as run_compact
+    from datalattice.pipeline import jobs
 
     folder = str(call.existing.path.absolute())
     owner = None if call.owner is None else call.owner_named(call.owner).hex()
-    with spark_job("compact", master, memory, package) as job:
-        report = run_compact(
+    with spark_job(call, "compact") as job:
+        report = jobs.compact(
             job.spark,
             store=folder,
             topic=topic,
@@ -140,6 +134,7 @@ def compact(
     return report_of(document)
 
 
+@command(app, "export", ("dir", *SPARK))
 def export(
     call: Call,
     source: Annotated[
@@ -151,21 +146,18 @@ def export(
     mode: Annotated[
         str, typer.Option("--mode", help="If it is there already: error, append, overwrite.")
     ] = "error",
-    master: MasterOption = None,
-    memory: MemoryOption = MEMORY,
-    package: PackageOption = None,
 ) -> Result:
     """Write what a format reads to files of Parquet or a table of Delta Lake.
 
     Reads the folder (--dir), unless --option store=... or node=... names another place.
     """
-    from datalattice.pipeline.jobs import export as run_export
+    from datalattice.pipeline import jobs
 
     settings = parse_settings(option)
     if not {"store", "path", "node"} & {name.lower() for name in settings}:
         settings["store"] = str(call.existing.path.absolute())
-    with spark_job("export", master, memory, package) as job:
-        report = run_export(
+    with spark_job(call, "export") as job:
+        report = jobs.export(
             job.spark,
             source,
             absolute(target),

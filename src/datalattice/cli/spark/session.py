@@ -1,6 +1,6 @@
-"""Session: what the commands `lattice spark ...` share: their options, Spark, and the report.
+"""Session: what the commands `lattice spark ...` share: Spark, progress and the report.
 
-with spark_job("merge", master, memory, package) as job:
+with spark_job(call, "merge") as job:
 report = merge(job.spark, ..., progress=job.progress)
 return report_of(report.as_json())
 """
@@ -11,10 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING
 
 from datalattice.cli.command import Call
 from datalattice.cli.render import Bars, Result, Step, pair_lines, progress_bars
@@ -22,48 +19,6 @@ from datalattice.cli.units import size_text
 
 if TYPE_CHECKING:
     from datalattice.pipeline import SparkSession
-
-MEMORY: Final = "2g"
-
-MasterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--master",
-        help="Where Spark runs: local[N], spark://HOST:PORT, or sc://HOST:PORT (Spark Connect). "
-        "Default: local, on all cores.",
-        show_default=False,
-    ),
-]
-MemoryOption = Annotated[
-    str, typer.Option("--memory", help="Memory of the driver's JVM: a number and k, m, g or t.")
-]
-PackageOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--package",
-        help="Archive of this package for the workers of a cluster, as examples/cluster/pack.py "
-        "makes it; with --master spark://...",
-        show_default=False,
-    ),
-]
-StoreArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        help="Folder of a store, or of a node. Default: the store of the folder (--dir).",
-        show_default=False,
-    ),
-]
-PartsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--parts", help="Cut the store into so many tasks. Default: one for about 256 MB.", min=1
-    ),
-]
-
-
-def store_path(store: Path | None, call: Call) -> str:
-    """Return the folder that a command is about, absolute: workers have another present folder."""
-    return str((call.existing.path if store is None else store).absolute())
 
 
 @dataclass(slots=True)
@@ -88,9 +43,7 @@ class SparkJob:
 
 
 @contextmanager
-def spark_job(
-    name: str, master: str | None, memory: str, package: Path | None
-) -> Iterator[SparkJob]:
+def spark_job(call: Call, name: str) -> Iterator[SparkJob]:
     """Give a session for a command; progress is shown on a terminal.
 
     Raises: UsageError: Spark or Java is not to be had, or an option is not of its form.
@@ -100,7 +53,9 @@ def spark_job(
     with progress_bars() as bars:
         starting = bars.add("Spark starts", 1)
         title = f"lattice spark {name}"
-        with job_session(title, master=master, memory=memory, package=package) as spark:
+        with job_session(
+            title, master=call.master, memory=call.memory, package=call.package
+        ) as spark:
             starting.advance()
             yield SparkJob(spark, bars, time.monotonic())
 
