@@ -190,6 +190,7 @@ class Drive(DriveReader):
                 return root
             if target[: len(source)] == source:
                 raise UsageError(f"{join_path(target)} is inside {join_path(source)}")
+            # The tombstone of a moved tree has to be later than the tree.
             stamp = max(now_ms, time_of(value) + 1) if move else now_ms
             made = tree.edit(
                 root, target, stamp, tree.placement(target, value, overwrite=overwrite)
@@ -357,6 +358,7 @@ class Drive(DriveReader):
         given = self._cursor.context.timestamp
         if given is not None:
             return given
+        # The clock "is never read as going back" (docs/dlfs.md "Drives").
         self._last_ms = max(self._last_ms, present_ms(self._clock))
         return self._last_ms
 

@@ -225,6 +225,8 @@ class Merging:
 
     def _is_entry(self, name: Value, value: Value, depth: int) -> bool:
         self._deepest = max(self._deepest, depth)
+        # "With a bad name or deeper than 100 names" an entry is dropped (docs/dlfs.md "What
+        # foreigners may send").
         return is_name(name) and depth <= DEPTH_MAX and self._is_sound(value)
 
     def _is_sound(self, value: Value) -> bool:
@@ -240,6 +242,7 @@ class Merging:
         assert b is not None
         if a is None or is_zero(own):
             return self.clean(other, path, depth)
+        # The zero, an empty directory of time 0, is what a drive is before its first write.
         if is_zero(other):
             return own
         if a.is_directory and b.is_directory:
@@ -260,6 +263,8 @@ class Merging:
 
     def _registers(self, own: Value, a: DriveNode, other: Value, b: DriveNode, path: Path) -> Value:
         later = own if a.utime > b.utime else other
+        # "The later one stays, on equal times the one with the greater value hash" (docs/dlfs.md
+        # "Merge").
         winner = greater(own, other) if a.utime == b.utime else later
         loser, lost = (b, OTHER) if winner is own else (a, OWN)
         kept = a if winner is own else b
@@ -278,6 +283,8 @@ class Merging:
         depth: int,
     ) -> Value:
         """Return the merge of a directory, on `side`, and a file or a tombstone."""
+        # "Where a directory meets a file or a tombstone, time decides, and the directory keeps only
+        # what is newer" (docs/dlfs.md "Merge").
         if not self._is_newer(directory, node, register.utime):
             self._report(WriteSuperseded(path, side))
             return register_value
@@ -316,6 +323,7 @@ class Merging:
         assert y is not None
         mine, theirs = self.folded(x, (), depth), self.folded(y, path, depth)
         entries = _Names(self, mine, theirs, path, depth).joined()
+        # "Metadata and unknown fields go with the later utime" (docs/dlfs.md "Merge").
         top = x if _rank(x) >= _rank(y) else y
         made = make_directory(
             entries, top.utime, base=base, metadata=top.metadata, further=top.further
@@ -338,6 +346,7 @@ class Merging:
                 continue
             known = name_of(name)
             key = name if known is None else key_of(known)
+            # "Those are read as tombstones and written back as such" (docs/dlfs.md "Nodes").
             tombstone = make_tombstone(deleted)
             present = entries.get(key)
             joined = tombstone

@@ -84,6 +84,7 @@ def is_name(value: Value) -> bool:
     A name has at least one character and no `/`.
     """
     name = name_of(value) if isinstance(value, (str, Text)) else None
+    # "A name is a String of at least one character without `/`" (docs/dlfs.md "Names and paths").
     return name is not None and name != "" and "/" not in name
 
 
@@ -98,10 +99,12 @@ def read_node(value: Value) -> DriveNode | None:
     deletions = rest[0] if rest else None
     if not (isinstance(utime, int) and is_time(utime)):
         return None
+    # "Entries nil or an Index, data nil or a Blob, not both" (docs/dlfs.md "What foreigners may
+    # send").
     if isinstance(data, (bytes, Blob)):
-        return (
-            DriveNode(None, data, metadata, utime, None, tuple(rest)) if entries is None else None
-        )
+        if entries is not None:
+            return None
+        return DriveNode(None, data, metadata, utime, None, tuple(rest))
     if data is not None:
         return None
     if entries is None:
@@ -110,6 +113,8 @@ def read_node(value: Value) -> DriveNode | None:
         return None
     if deletions is None and len(rest) != 1:
         return DriveNode(entries, None, metadata, utime, None, tuple(rest[1:]))
+    # "A fifth position of a directory an Index that is not empty (nil before further fields)"
+    # (docs/dlfs.md "What foreigners may send").
     if not isinstance(deletions, Index) or not deletions:
         return None
     if BASE_KEY in deletions and not (

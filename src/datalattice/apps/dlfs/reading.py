@@ -105,6 +105,8 @@ class DriveReader:
         if start < 0 or stop < 0:
             raise UsageError(f"the position is negative: {min(start, stop)}")
         stop = min(stop, len(data))
+        # "One returns at most 4 GiB" (docs/dlfs.md "Large files"): a few cells can encode a file of
+        # any size.
         if stop - start > READ_BYTES_MAX:
             raise UsageError(
                 f"one read returns at most {READ_BYTES_MAX} bytes, got {stop - start}; "

@@ -121,5 +121,6 @@ class _Walked:
 
         A merge drops what is malformed, and the time of what is left must not be less.
         """
+        # A merge drops a directory that is not newer than its base, and its entries with it.
         if time > base:
             self.time = max(self.time, time)

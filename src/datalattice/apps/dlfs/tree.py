@@ -66,23 +66,23 @@ DELETIONS: Final = ExactKeys(_later, texts=False)
 
 
 def root_of(value: Value) -> DriveNode:
-    """Return the parts of the root of a drive; nil is the empty one.
+    """Return the parts of the root of a drive; None reads as an empty drive.
 
-    Raises: TypeMismatch: the value is no directory.
+    Raises: TypeMismatch: the value is not a directory.
     """
     node = _directory(value)
     if node is None:
-        raise TypeMismatch("the root of a drive is a directory, and something else is stored there")
+        raise TypeMismatch(f"the root of the drive is not a directory: {type(value).__name__}")
     return node
 
 
 def is_root(value: Value) -> bool:
-    """Return whether a value may be the root of a drive: a directory, or nil."""
+    """Return whether a value may be the root of a drive: a directory, or None."""
     return _directory(value) is not None
 
 
 def _directory(value: Value) -> DriveNode | None:
-    """Return the parts of a directory, of nil those of the empty one; None of all else."""
+    """Return the parts of a directory, None for another value; None reads as an empty one."""
     node = read_node(ZERO_NODE if value is None else value)
     return None if node is None or node.entries is None else node
 
@@ -90,7 +90,7 @@ def _directory(value: Value) -> DriveNode | None:
 def find(root: Value, names: Names) -> Value:
     """Return the live node at `names`.
 
-    Raises: NoSuchPath: there is none.
+    Raises: NoSuchPath: nothing is there.
     """
     value: Value = ZERO_NODE if root is None else root
     node = root_of(value)
@@ -115,7 +115,7 @@ def is_live(root: Value, names: Names) -> bool:
 
 
 def stored(node: DriveNode, name: str) -> Value:
-    """Return what a directory holds under a name, tombstones included, nil for nothing."""
+    """Return the node under a name of a directory, or its tombstone; None if there is neither."""
     assert node.entries is not None
     value = NAMES.get(node.entries, name)
     if value is not None and not is_well_formed(value):
@@ -129,12 +129,12 @@ def stored(node: DriveNode, name: str) -> Value:
 
 
 def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, Value, DriveNode]]:
-    """Yield (name, node, its parts) of what is live in a directory.
+    """Yield (name, node, its parts) of the live entries of a directory.
 
     Names of up to 32 bytes come in the order of their bytes, longer ones after those that share
     their first eight.
 
-    of: all entries of the directory, when the value has a part of them.
+    of: all entries of the directory, if the value has only a part of them.
     """
     node = read_node(value)
     if node is None or node.entries is None:
@@ -148,14 +148,15 @@ def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, V
         found = read_node(child)
         if found is None or not found.is_live or not is_well_formed(child):
             continue
+        # A path resolves `.` and `..`, so it cannot name these entries.
         if name not in HIDDEN:
             yield name, child, found
 
 
 def unreachable(value: Value) -> list[str]:
-    """Return the names of a directory under which something lives and to which no path leads.
+    """Return the names of live entries that no path can name: `.`, `..`, empty, or with `/`.
 
-    Another implementation may have stored them: `.`, `..`, one with `/`, an empty one.
+    Another implementation may have stored them.
     """
     node = read_node(value)
     found: list[str] = []
@@ -181,9 +182,10 @@ def _name_bytes(entry: tuple[str, Value, DriveNode]) -> bytes:
 
 
 def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
-    """Return the root with what `change` makes of the node at `names`; itself for no change.
+    """Return the root with the node at `names` replaced by the result of `change`.
 
-    Raises: NoSuchPath: a directory on the way is missing. NotADirectory: there is a file.
+    Returns the root itself if nothing changes.
+    Raises: NoSuchPath: a directory on the way is missing. NotADirectory: a file is on the way.
             UsageError: the name is too long.
     Units:  now_ms: Unix milliseconds.
     """
@@ -197,15 +199,20 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
 
     @functools.cache
     def stamp() -> int:
+        # "Later than what it replaces (a tombstone too) and than the base of every directory above
+        # it" (docs/dlfs.md "Writes").
         latest = max(above.base for above in chain)
         return next_stamp(now_ms, max(latest, time_of(present)))
 
     child = change(present, stamp)
+    # "A write that changes no byte writes nothing" (docs/dlfs.md "Writes").
     if child is present:
         return root
     for above, step in zip(reversed(chain), reversed(names), strict=True):
         child = make_directory(
             NAMES.put(entries_of(above), step, child),
+            # "Every directory above gets the stamp as its utime unless its own is later"
+            # (docs/dlfs.md "Writes").
             max(above.utime, stamp()),
             base=above.base,
             metadata=above.metadata,
@@ -215,9 +222,9 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
 
 
 def check_file(root: Value, names: Names) -> None:
-    """Raise what writing a file at `names` would raise, before any of it is done.
+    """Check that a file can be written at `names`.
 
-    Raises: as `edit`. IsADirectory: there is a directory.
+    Raises: as `edit`. IsADirectory: a directory is there.
     """
     if not names:
         raise IsADirectory("/ is a directory")
@@ -252,10 +259,7 @@ def _need_name(name: str) -> None:
 
 
 def new_directory(names: Names, *, exist_ok: bool = False) -> Change:
-    """Return the change that makes a directory where nothing live is.
-
-    With `exist_ok` one that is there already stays as it is.
-    """
+    """Return the change that makes a directory; with `exist_ok`, a present one stays as it is."""
 
     def change(present: Value, stamp: Stamp) -> Value:
         node = read_node(present)
@@ -265,6 +269,8 @@ def new_directory(names: Names, *, exist_ok: bool = False) -> Change:
             return present
         if node.is_live:
             raise AlreadyExists(f"{join_path(names)} exists already")
+        # "A directory made over a tombstone has the tombstone's time as its base" (docs/dlfs.md
+        # "Writes").
         return make_directory(EMPTY_INDEX, stamp(), base=node.utime)
 
     return change
@@ -273,9 +279,9 @@ def new_directory(names: Names, *, exist_ok: bool = False) -> Change:
 def new_content(
     names: Names, content: Callable[[DriveNode | None], Value], *, exclusive: bool
 ) -> Change:
-    """Return the change that gives a file the data that `content` makes of the present file.
+    """Return the change that writes a file; `content` gets the present file, or None.
 
-    It is given None where no file is; with `exclusive` that must be so.
+    With `exclusive`, a present file raises AlreadyExists.
     """
 
     def change(present: Value, stamp: Stamp) -> Value:
@@ -308,9 +314,9 @@ def deletion(names: Names, *, tree: bool) -> Change:
 
 
 def placement(names: Names, source: Value, *, overwrite: bool) -> Change:
-    """Return the change that places a copy of the live node `source`, every node of it stamped.
+    """Return the change that places a copy of the live node `source`, with a new stamp throughout.
 
-    A file takes the place of a file when `overwrite` says so; nothing else is replaced.
+    With `overwrite`, a file may replace a file; nothing else is replaced.
     """
     node = read_node(source)
     assert node is not None
@@ -321,6 +327,7 @@ def placement(names: Names, source: Value, *, overwrite: bool) -> Change:
         if held is not None and held.is_live:
             if held.is_directory and not node.is_directory:
                 raise IsADirectory(f"{join_path(names)} is a directory")
+            # "Only a file takes the place of a file" (docs/dlfs.md "Operations").
             if node.is_directory or not overwrite:
                 raise AlreadyExists(f"{join_path(names)} exists already")
         elif held is not None:
@@ -334,6 +341,8 @@ def _placed(source: Value, stamp: int, base: int, depth: int, done: dict[bytes, 
     node = read_node(source)
     assert node is not None
     if node.data is not None:
+        # "A copied or moved tree gets the stamp at every node: with older ones a later merge could
+        # take it for what was deleted" (docs/dlfs.md "Writes").
         return make_file(node.data, stamp, node.metadata)
     if depth > DEPTH_MAX:
         raise UsageError(f"the tree would be deeper than {DEPTH_MAX} names there")

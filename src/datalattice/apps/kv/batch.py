@@ -54,11 +54,14 @@ class Batch(TypedOperations[T]):
             raise UsageError("the batch is over: begin another one")
         self._done = True
         if self._staged is not self._base:
+            # "An error inside the block, or `WrongType` when it is committed, writes nothing"
+            # (docs/kv.md "Batches").
             self._database._apply(self._settle)
 
     def _settle(self, store: Index) -> tuple[Index, None]:
         if store is self._base or same(store, self._base):
             return self._staged, None
+        # "The operations run again on what is there" (docs/kv.md "Batches").
         for step in self._steps:
             store, _result = step(store)
         return store, None

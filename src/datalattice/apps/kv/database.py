@@ -275,6 +275,7 @@ class Database(TypedOperations[T]):
             return 0
         if not isinstance(given, Map):
             raise TypeMismatch(f"`replicas` is not a Map of owners: {type(given).__name__}")
+        # Merging into an empty value verifies every signature and drops what fails.
         sound = REPLICAS.merge(EMPTY_MAP, given, context)
         assert isinstance(sound, Map)
         stores: list[Index] = []

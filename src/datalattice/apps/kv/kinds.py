@@ -111,6 +111,7 @@ class StructureKind:
 
         Cost:   reads all members, once for a large structure.
         """
+        # "The times inside structures of more than 64 members are remembered" (docs/kv.md "Merge").
         if len(index) <= SPAN_WALK_MAX:
             return self._walk(index, work)
         known = _spans.get((self.tag, value_hash(index)))
@@ -163,6 +164,8 @@ class HashKind(StructureKind):
     def join(self, own: Value, other: Value) -> Value:
         """Return the later field; for equal times, the one with the greater hash."""
         mine, theirs = _slot(own, 1), _slot(other, 1)
+        # "Hash fields: the later" (docs/kv.md "Merge"); at equal times the greater hash, so that
+        # all replicas agree.
         if mine != theirs:
             return own if mine > theirs else other
         return other if value_hash(other) > value_hash(own) else own
@@ -179,6 +182,8 @@ class HashKind(StructureKind):
 
 
 def _is_named(key: Value, member: Vector) -> bool:
+    # A bad member is one "under a key that is not the hash of the member" (docs/kv.md "What
+    # foreigners may send").
     return isinstance(key, bytes) and key == value_hash(member[0])
 
 
@@ -219,6 +224,7 @@ class SetKind(StructureKind):
     def join(self, own: Value, other: Value) -> Value:
         """Return the member with the later of each time."""
         assert isinstance(own, Vector)
+        # "Sets: the later add and the later remove" (docs/kv.md "Merge").
         add = max(_slot(own, 1), _slot(other, 1))
         remove = max(_slot(own, 2), _slot(other, 2))
         for side in (own, other):
@@ -228,6 +234,8 @@ class SetKind(StructureKind):
 
     def shows(self, member: Value) -> bool:
         """Return whether the member was added after it was last removed."""
+        # "A set member removed in the millisecond in which it was added elsewhere is gone"
+        # (docs/kv.md "Structures").
         return _slot(member, 1) > _slot(member, 2)
 
 
@@ -286,6 +294,7 @@ class ZSetKind(StructureKind):
         assert isinstance(own, Vector)
         assert isinstance(other, Vector)
         mine, theirs = _slot(own, 2), _slot(other, 2)
+        # "The score goes with the later add" (docs/kv.md "Merge").
         scored = own if mine > theirs else other
         if mine == theirs and _score_hash(own) > _score_hash(other):
             scored = own
@@ -345,6 +354,8 @@ class CounterKind(StructureKind):
 
     def join(self, own: Value, other: Value) -> Value:
         """Return the greater of each of the two numbers."""
+        # "Counters: the greater of each column" (docs/kv.md "Merge"): each column has one writer
+        # and only grows.
         positive = max(_slot(own, 0), _slot(other, 0))
         negative = max(_slot(own, 1), _slot(other, 1))
         for side in (own, other):

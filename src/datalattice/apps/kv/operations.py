@@ -104,6 +104,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
         def step(store: Index) -> tuple[Index, R]:
             stored = ENTRIES.get(store, name)
             entry, result = write(stored, now_ms)
+            # A write that changes nothing keeps the store's identity, so nothing is signed or sent.
             return store if entry is stored else ENTRIES.put(store, name, entry), result
 
         return self._apply(step)
@@ -220,6 +221,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
                 raise wrong_type("MODIFY", entry)
             fresh = kind.to_cell(function(missing if entry is None else self._value(entry)))
             expire = None if entry is None else entry.expire
+            # "Replaces a plain value ... and keeps its expiry" (docs/kv.md "Read, change, write").
             return register(fresh, VALUE_TAG, after(slot, now_ms), expire), fresh
 
         return kind.from_cell(self._write(key, write))
@@ -253,6 +255,8 @@ class Operations(MutableMapping[str, T], Generic[T]):
 
         Raises: KeyError: the database has no live key.
         """
+        # "Of threads that pop one key one gets it" (docs/kv.md "Values"): the others go on to the
+        # next key.
         for key in self:
             found = self.pop(key, GONE)
             if found is not GONE:

@@ -139,6 +139,7 @@ def put_shown(
         return register(value, tag, after(read_slot(stored, now_ms), now_ms), expire)
     held = live_entry(stored, now_ms)
     if held is not None and held.kind is not kind:
+        # "Another type is deleted first" (docs/kv.md "As one value").
         stored = delete(stored, now_ms)[0]
     made = _structured(stored, kind, value, replica, now_ms)
     entry = live_entry(made, now_ms)
@@ -154,6 +155,7 @@ def _structured(
     if kind is COUNTER:
         amount = as_integer(value)
         assert amount is not None
+        # "A counter is moved to the total by this replica" (docs/kv.md "As one value").
         return count_up(stored, replica, amount - total_of(members), now_ms)[0]
     if kind is HASH:
         return _hash(stored, members, value, now_ms)

@@ -343,6 +343,7 @@ def by_field(index: Index) -> Index | Map:
 
 def fielded(pairs: list[tuple[str, Value]]) -> Index | Map:
     """Return fields with values as an Index, or as a Map like `by_field`."""
+    # "A Map where a field is longer than 32 bytes" (docs/kv.md "Hashes").
     is_exact = all(is_short(field) for field, _value in pairs)
     return Index.of(pairs) if is_exact else Map.of(pairs)
 
@@ -386,6 +387,7 @@ def checked_score(score: object) -> float:
         number = float(score)
     except OverflowError as error:
         raise UsageError(f"`score` is too large for a float: {score!r}") from error
+    # "A score is a number other than NaN" (docs/kv.md "Sorted sets").
     if math.isnan(number):
         raise UsageError("`score` is nan, which has no order; give a number")
     return number

@@ -87,6 +87,7 @@ class Watch(Stream[KeyChange[T]]):
         """Return the change of a key; None if readers see no difference."""
         if now is None:
             return None if was is None else KeyChange(key, None, None, self._value(was))
+        # A write that readers cannot see, such as a new expiry, is not reported.
         if was is not None and was.tag == now.tag and same(was.cell[VALUE], now.cell[VALUE]):
             return None
         previous = None if was is None else self._value(was)

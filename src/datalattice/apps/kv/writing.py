@@ -54,6 +54,7 @@ def read_slot(stored: Value, now_ms: int) -> KeyState:
     if entry is None:
         return KeyState(None, False, False)
     expired = entry.expire is not None and now_ms >= entry.expire
+    # "A structure without any member reads as absent" (docs/kv.md "Structures").
     there = not entry.is_tombstone() if entry.kind is None else len(entry.members) > 0
     return KeyState(entry, expired, there and not expired)
 
@@ -63,6 +64,8 @@ def after(slot: KeyState, now_ms: int) -> int:
 
     Units:  Unix milliseconds.
     """
+    # "The later of the clock and one millisecond after what it replaces: so a writer wins over what
+    # it saw, even when its clock stands or goes back" (docs/kv.md "Stamps").
     return now_ms if slot.entry is None else max(now_ms, slot.entry.time() + 1)
 
 
@@ -88,6 +91,7 @@ def delete(stored: Value, now_ms: int) -> tuple[Value, bool]:
     slot = read_slot(stored, now_ms)
     if not slot.live:
         return stored, False
+    # "A tombstone has nil as value and as type" (docs/kv.md "Entries").
     return register(None, None, after(slot, now_ms), None), True
 
 
@@ -141,6 +145,7 @@ def read_list(stored: Value, operation: str, now_ms: int) -> Vector:
 def put_list(stored: Value, items: Vector, now_ms: int) -> Vector:
     """Return the entry of a list with these elements; the expiry of a live list is kept."""
     slot = read_slot(stored, now_ms)
+    # "Writes into a structure or list keep its expiry, `set` replaces it" (docs/kv.md "Expiry").
     expire = slot.entry.expire if slot.entry is not None and slot.live else None
     return register(items, LIST_TAG, after(slot, now_ms), expire)
 
@@ -249,6 +254,8 @@ def delete_fields(stored: Value, fields: Iterable[str], now_ms: int) -> tuple[Va
         old = draft.field(field)
         if old is not None and old[0] is not None:
             stamp = max(draft.stamp, _number(old, 1) + 1)
+            # A removed field keeps its time, so that it wins over an older write of another
+            # replica.
             draft.put_field(field, Vector.of((None, stamp)), stamp)
             gone += 1
     return draft.entry(), gone
@@ -266,6 +273,7 @@ def add_members(stored: Value, members: Iterable[Value], now_ms: int) -> tuple[V
             draft.put(key, Vector.of((member, draft.stamp, 0)), draft.stamp)
             continue
         add, remove = _number(old, 1), _number(old, 2)
+        # "Adding a member again makes it outlive an earlier removal elsewhere" (docs/kv.md "Sets").
         stamp = max(draft.stamp, add, remove + 1)
         fresh += add <= remove
         if stamp != add:
@@ -310,6 +318,7 @@ def add_scored(
             continue
         add, remove = _number(old, 2), _number(old, 3)
         stays = same(old[1], score)
+        # "The score goes with the later add" (docs/kv.md "Merge"): a new score needs a later one.
         stamp = max(draft.stamp, add if stays else add + 1, remove + 1)
         fresh += add <= remove
         if stamp != add or not stays:
@@ -362,8 +371,10 @@ def is_garbage(stored: Value, min_age_ms: int, now_ms: int) -> bool:
     """
     slot = read_slot(stored, now_ms)
     entry = slot.entry
+    # "Tombstones, expired entries and structures emptied by a merge" (docs/kv.md "Clean-up").
     if entry is None or slot.live:
         return False
+    # "Counted from `utime` or a later passed expiry" (docs/kv.md "Clean-up").
     since = entry.utime
     if slot.expired and entry.expire is not None:
         since = max(since, entry.expire)
