@@ -72,7 +72,7 @@ def root_of(value: Value) -> DriveNode:
     """
     node = _directory(value)
     if node is None:
-        raise TypeMismatch(f"the root of the drive is not a directory: {type(value).__name__}")
+        raise TypeMismatch(f"the root of a drive is not a directory: {type(value).__name__}")
     return node
 
 
