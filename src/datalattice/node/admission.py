@@ -94,6 +94,7 @@ class Admission:
     ) -> None:
         self._max = connections_max
         reserved = max(RESERVED_MIN, connections_max // RESERVED_SHARE)
+        # `RESERVED_*` above; a small node keeps at least half of its room for strangers.
         self._strangers_max = connections_max - min(reserved, connections_max // 2)
         self._addresses = AddressQuota(connections_per_address_max)
         self._is_wanted = is_wanted
@@ -196,6 +197,7 @@ class Admission:
 
     def _share_key(self, public_key: bytes, is_wanted: bool) -> None:
         same = [one for one in self._guests if one.public_key == public_key]
+        # A device that reconnects after a lost link replaces its dead connection.
         if len(same) >= (WANTED_CONNECTIONS_MAX if is_wanted else KEY_CONNECTIONS_MAX):
             self._evict(min(same, key=_used_s), SHARED)
 

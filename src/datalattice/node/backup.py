@@ -160,13 +160,13 @@ class Backup:
         if store is None:
             assert self._path is not None
             store = self._store = CellStore.open(self._path)
-        if store.has_failed:
+        if store.has_failed:  # after a failed write a store refuses more until it is resumed
             store.resume()
         if not self._is_checked:
             # Checked once, at the first value: from then on this node alone writes here.
             is_new = store.root_hash() is None
             if not is_new and not has_all_of(value, store.root(), lattice):
-                raise UsageError(LACKING)
+                raise UsageError(LACKING)  # it degrades the node, and is checked again
             self._is_checked = True
         if self._filter is not None:
             value = self._filter(value)
@@ -192,7 +192,7 @@ def copy_value(value: Value, source: Store, target: Store) -> None:
     Cost:   reads the cells that `target` does not have.
     """
     if target.root_hash() == value_hash(value):
-        return
+        return  # stored already: equal hashes are equal values
     made = {hash: encoding for hash, encoding, _ in novelty(value, source)}
     top = encode(value)
     batch: dict[bytes, bytes] = {}

@@ -34,6 +34,7 @@ class Bucket:
         """Take an amount; return for how many seconds nothing more may be taken."""
         grown = self._left + (now_s - self._seen_s) * self._rate
         self._seen_s = now_s
+        # May become negative: a message is taken when it is here, and paid for by waiting.
         self._left = min(self._full, grown) - amount
         return max(0.0, -self._left / self._rate)
 

@@ -287,7 +287,7 @@ class Connection:
         """End at once, without reading or writing; return False if that is happening already."""
         if self._cut.is_set():
             return False
-        self.cause = self.cause or cause
+        self.cause = self.cause or cause  # the first reason counts; what follows is its effect
         self.reason = self.reason or reason
         self._closing = True
         self._release()
@@ -450,7 +450,7 @@ class Connection:
     async def _write(self) -> None:
         streams = self._streams
         while not self._cut.is_set():
-            done, data = streams.take()
+            done, data = streams.take()  # (frames that are complete with it, by stream; bytes)
             if not data:
                 if streams.is_sent:
                     self._drained.set()

@@ -146,6 +146,7 @@ async def _serve(
     try:
         while data := await reader.read(READ_BYTES):
             buffer.feed(data)
+            # One request at a time on a connection: answers come in the order of requests.
             while (payload := buffer.next_payload()) is not None:
                 writer.write(encode_frame(await _answer(payload, operations)))
                 await writer.drain()

@@ -107,10 +107,12 @@ def _first_usable(transports: Value, public_key: bytes, *, near: bool) -> PeerAd
     if not isinstance(transports, Vector):
         return None
     for text in islice(transports, TRANSPORTS_MAX):
+        # Entries are written by strangers: each part may have any type and size.
         if not isinstance(text, str) or len(text) > TRANSPORT_CHARS_MAX:
             continue
         with suppress(UsageError):  # of a kind that is not known here
             one = parse_address(text)
+            # An entry speaks for its own key alone.
             if one.public_key in (None, public_key) and is_usable(one.host, near=near):
                 return PeerAddress(one.scheme, one.host, one.port, public_key)
     return None

@@ -111,6 +111,7 @@ class Fence:
 
     def raise_refusal(self) -> None:
         """Raise why writes are refused, if they are."""
+        # A new object each time: a raised exception collects the traceback of its thread.
         for error in self._refusals.values():
             raise type(error)(str(error))
 
@@ -202,6 +203,7 @@ class Fence:
         is_late = False
         try:
             while not self._is_fenced(is_late=is_late):
+                # Late: one answer is enough from now on; without any, `_give_up` decides.
                 if not is_late and self._left_s() <= 0:
                     is_late = True
                     if not any(self._answered()):
@@ -239,6 +241,7 @@ class Fence:
             error = next((one for one in answers if one is not None), None)
             if error is None:
                 return True
+            # The peer refused or could not answer: ask it again as long as it is connected.
             self._reasons[connection.name] = error
             if connection not in self._peers.connected():
                 return False

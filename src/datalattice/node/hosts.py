@@ -425,6 +425,7 @@ class Hosts:
         self._hang_up(host, talk)
         talk.refused.add(host)
         talk.faulty += 1
+        # One replica's fault need not be the peer's; three are.
         if talk.faulty >= FAULTY_MAX:
             talk.connection.close(f"it offended {FAULTY_MAX} replicas, the last one: {reason}")
 
@@ -440,6 +441,7 @@ class Hosts:
 
     def _offer(self, host: Host[Replica], talk: PeerStreams) -> None:
         """Open a stream for a replica, if it admits the peer."""
+        # A plain link has the lattice's stream alone.
         if not talk.connection.is_multiplexed or host in talk.streams:
             return
         peer = Peer(talk.connection.id, True, talk.who.public_key)

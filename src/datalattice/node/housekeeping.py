@@ -132,6 +132,7 @@ class Housekeeper:
     async def look(self) -> None:
         """Check the disk once, save usage, and collect garbage if that is due."""
         is_low = self._look_at_disk()
+        # Usage is saved in the lane, which alone changes it.
         await self.ask(lambda _replica: self.save())
         store = self._store
         if isinstance(store, CellStore) and await asyncio.to_thread(self.is_due, store, is_low):

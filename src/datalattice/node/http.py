@@ -55,7 +55,7 @@ class Response:
             f"HTTP/1.1 {self.status.value} {self.status.phrase}",
             f"Content-Type: {self.content_type}",
             f"Content-Length: {len(body)}",
-            "Cache-Control: no-store",
+            "Cache-Control: no-store",  # every answer is the state at its moment
             "X-Content-Type-Options: nosniff",
             "Connection: close",
             *(f"{name}: {value}" for name, value in self.headers),
@@ -139,7 +139,7 @@ class HttpListener:
         source = (source_of(peer[0]) if peer else None) or _LOOPBACK
         if not self._make_room(source):
             self._count("http-refused")
-            writer.transport.abort()
+            writer.transport.abort()  # without an answer: writing one could block, too
             return
         client = _HttpClient(source, writer, self._now_s())
         self._clients[client] = None
@@ -196,6 +196,7 @@ class HttpListener:
     async def _answer(self, head: bytes) -> bytes:
         """Return the bytes that answer a request."""
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        # request-line = method SP request-target SP HTTP-version (RFC 9112, 3)
         if not head or len(words) != 3 or not words[1].startswith("/"):
             text = f"a request has at most {REQUEST_BYTES_MAX} bytes and is: GET /path HTTP/1.1"
             return self._refuse(HTTPStatus.BAD_REQUEST, text)
@@ -215,7 +216,7 @@ class HttpListener:
         if hosts and not self._is_ours(hosts[0]):
             text = "Host has to be an address, localhost or one of http_hosts in node.toml"
             return self._refuse(HTTPStatus.MISDIRECTED_REQUEST, text)
-        page = self._pages.get(target.partition("?")[0])
+        page = self._pages.get(target.partition("?")[0])  # a query is ignored
         if page is None:
             return self._refuse(HTTPStatus.NOT_FOUND, f"pages: {', '.join(self._pages)}")
         return (await page()).encode(with_body=method == "GET")

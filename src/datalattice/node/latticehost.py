@@ -162,6 +162,7 @@ def _records(before: RootLattice, after: RootLattice, slot: Slot) -> Iterator[st
         for partition in new.topic(name).partitions():
             first = old.partition(name, partition).end_offset()
             end = new.partition(name, partition).end_offset()
+            # Other changes of a log, such as a truncation, lose no record.
             if end > first:
                 count = "1 record" if end - first == 1 else f"{end - first} records"
                 yield f"{count} of {name} {partition} from offset {first} on"

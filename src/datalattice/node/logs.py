@@ -72,7 +72,7 @@ class _OneLine(logging.Formatter):
         when = when.replace("+00:00", "Z")
         level = record.levelname.lower()
         event = _event_of(record)
-        if record.exc_info:
+        if record.exc_info:  # a traceback becomes a field: one record, one line
             event.fields["traceback"] = self.formatException(record.exc_info)
         if self._as_json:
             head = {"time": when, "level": level, "event": event.name}
@@ -97,7 +97,7 @@ def logging_to(stream: TextIO, level: str, format: str) -> Iterator[None]:
     handler.setFormatter(_OneLine(format == "json"))
     before = logger.level, logger.propagate
     logger.addHandler(handler)
-    logger.propagate = False
+    logger.propagate = False  # else a program's root logger would print each line again
     set_level(level)
     try:
         yield

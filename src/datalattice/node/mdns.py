@@ -110,7 +110,7 @@ class Mdns:
 
     def _reachable(self, bind: str) -> list[str]:
         """Return the addresses to register for a listener."""
-        if bind not in _WILDCARDS:
+        if bind not in _WILDCARDS:  # one address; loopback only where the operator chose it
             return [bind] if self._near or not is_near(bind) else []
         if self._interfaces:
             return self._interfaces
@@ -146,6 +146,7 @@ class Mdns:
             return None
         if public_key == self._public_key or not port:  # its own announcement comes back, too
             return None
+        # The first address that may be dialled; a service often lists link-local ones as well.
         usable = next((one for one in addresses if is_usable(one, near=self._near)), None)
         if usable is None:
             return None

@@ -102,6 +102,7 @@ def _number(value: float) -> str:
 
 def exposition(status: NodeStatus) -> str:
     """Return the text that a Prometheus server reads."""
+    # A counter may be named like a fixed family; a name may appear once on the page.
     fixed = [*_state(status), *_traffic(status), *_peers(status), *_process(status)]
     taken = {family.name for family in fixed}
     counted = [family for family in _counted(status) if family.name not in taken]
@@ -223,6 +224,7 @@ def _samples(times: Histogram) -> tuple[tuple[str, Labels, float], ...]:
 
 def _counted(status: NodeStatus) -> Iterator[MetricFamily]:
     found: dict[str, tuple[str, int]] = {}
+    # Two counters may differ in characters that a metric name cannot have: they are added.
     for name, value in status.counters.items():
         family = _name(name)
         found[family] = (name, value + found.get(family, ("", 0))[1])

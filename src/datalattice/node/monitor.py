@@ -165,7 +165,7 @@ class Monitor:
         await self._read_lane()
         process, store_bytes = await asyncio.to_thread(_of_the_system, node.store_folder)
         connections = list(network.connections.values())
-        traffic = Traffic()
+        traffic = Traffic()  # totals since the start, so ended connections count
         for one in (network.past_traffic, *(connection.traffic for connection in connections)):
             traffic.add(one)
         inbound = sum(link.id.startswith("in ") for link in connections)
@@ -220,6 +220,7 @@ class Monitor:
             "noticed": self._observer.noticed,
             "over_quota": self._lane.over_quota,
         }
+        # 503 when degraded, so that a load balancer or watchdog needs no JSON.
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return Response(status, json.dumps(document) + "\n", "application/json")
 

@@ -211,7 +211,7 @@ class Network:
     # --- connections --------------------------------------------------------------------------
 
     async def _accept(self, link: Link) -> None:
-        if self._closing:
+        if self._closing:  # it was accepted before the listener closed
             link.abort()
             return
         key = link.public_key
@@ -308,7 +308,7 @@ class Network:
         guest = self._guests.get(id)
         if guest is None or id not in self.connections:
             return
-        guest.public_key = public_key
+        guest.public_key = public_key  # by its link, or by a challenge on a plain one
         if not self._is_named(public_key):
             return
         self.connections[id].frames_max = WANTED_FRAMES_MAX
@@ -376,6 +376,7 @@ class Network:
         key, pinned = link.public_key, None if dialled is None else dialled.public_key
         is_wanted = is_added or (key is not None and self.peers.is_added(key))
         is_known = is_wanted or (key is not None and self._is_named(key))
+        # Strangers get one frame at a time into the lane, so that their answers stay bounded.
         if is_known:
             connection.frames_max = WANTED_FRAMES_MAX
         sender = key or source_of_remote(link.remote) or link.remote
@@ -388,7 +389,7 @@ class Network:
             del self.connections[id]
             self._hosts.disconnected(id)
             self.observer.count("connections-closed")
-            if connection.cause is not None:
+            if connection.cause is not None:  # the peer is to blame: it shows in the metrics
                 self.observer.note(Note(f"closed-{connection.cause}", id, connection.reason))
             self.past_traffic.add(connection.traffic)
             if outbound:

@@ -184,14 +184,14 @@ class Observer:
     def degrade(self, key: str, text: str) -> None:
         """Degrade the node for a reason, until `recover` is called with the same key."""
         with self._lock:
-            is_new = self._troubles.get(key) != text
+            is_new = self._troubles.get(key) != text  # repeated reasons are logged once
             self._troubles[key] = text
         if is_new:
             log_event(logging.ERROR, "degraded", key=key, reason=text)
 
     def recover(self, key: str) -> None:
         """Remove a reason; does nothing if there is none with this key."""
-        if key in self._troubles:
+        if key in self._troubles:  # without the lock: it is called after every commit
             with self._lock:
                 self._troubles.pop(key, None)
             log_event(logging.WARNING, "recovered", key=key)

@@ -110,6 +110,7 @@ def refuse_for_good(
     ]
     document: dict[str, object] = {"owner": owner, "sections": sections, "bytes": sum(used)}
     document |= _holders(replica, lambda root: bool(sections_of(root)))
+    # Refused first, dropped later: else a peer would bring the data back in between.
     hosting.table.refuse(owner, section, reason)
     hosting.decided()
     return document
@@ -129,7 +130,7 @@ def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str,
     def has_any(root_hash: bytes) -> bool:
         try:
             return has(store.load(root_hash))
-        except (MissingData, Corruption):
+        except (MissingData, Corruption):  # a damaged former root keeps nothing readable
             return False
 
     # The present root becomes a former one when the owner's data leaves the next.

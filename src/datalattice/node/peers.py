@@ -397,7 +397,7 @@ class Peers:
             link = await self._transport.dial(str(endpoint))
         except OSError as error:
             peer.info.reason = error.strerror or str(error) or type(error).__name__
-            peer.turn += 1
+            peer.turn += 1  # the next attempt tries the next address
             return
         key = link.public_key
         reason = None if key is None else self._proved(peer, endpoint, key)

@@ -148,6 +148,7 @@ class NodeServer:
         backups: Iterable[Backup] = (),
     ) -> None:
         self.identity, self.owner, ring = _node_keys(key_pair, identity, keys)
+        # An entry of `:p2p :nodes` counts under the signature of its own key.
         if config.url is not None and self.identity is None:
             raise NoSigningKey("a node signs the url it publishes, so it needs a key pair")
         self.config = config
@@ -225,6 +226,7 @@ class NodeServer:
         try:
             await self._fence.look(self._store)
             self._host = await self._lattice_host()
+            # Noted one by one, so that a failing start ends those that were begun.
             for backup in self.backups:
                 backup.start(self._store, self.observer, self._lattice)
                 self._backing.append(backup)
@@ -237,6 +239,7 @@ class NodeServer:
             if self._owned is not None:
                 self._owned.close()
             raise
+        # Effects may reach the network from here on: it listens and knows the hosts.
         self._host.start(self._network.carry_out)
         self._healer.start()
         self.house.start()
@@ -249,7 +252,7 @@ class NodeServer:
                 with contextlib.suppress(StoreFull):
                     await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
             await self._network.connect(lambda: self.root, self.changed)
-            self._fence.begin()
+            self._fence.begin()  # after `connect`: it asks the peers wanted by now
         except BaseException:
             await self.close()
             raise
@@ -435,6 +438,7 @@ class NodeServer:
                 malformed.
         """
         values = list(values)
+        # Checked before anything is stored: the store holds no cell whose parts are missing.
         door = CheckedCells(self._store, scanned=True)
         for value in values:
             door.check_value(value)
@@ -620,7 +624,7 @@ class NodeServer:
 
     def _in_lane(self, effects: Effects) -> bool:
         """Handle effects in the lane; return whether a change is watched for on the loop."""
-        if effects.changed:
+        if effects.changed:  # committed: effects are delivered when they are durable
             self.observer.changed()
             self._back_up()
         self._healer.settle(effects)
@@ -632,12 +636,13 @@ class NodeServer:
 
     def _on_loop(self, effects: Effects) -> None:
         """Handle effects on the event loop, after they were carried out."""
-        for token, error in effects.finished:
+        for token, error in effects.finished:  # pulls: durable here, or why not
             self._pulls.finished(token, error)
         for twin in effects.twins:
             assert isinstance(twin, Start)
             self._fence.cloned(twin)
         if effects.changed:
+            # A new event each time, so that each waiter sees one change and then waits again.
             self._changed.set()
             self._changed = asyncio.Event()
 

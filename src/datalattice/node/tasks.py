@@ -53,6 +53,7 @@ class NodeTasks:
 
         Raises: Backpressure: `NODE_TASKS_MAX` tasks have not ended yet.
         """
+        # A client that timed out asks again: it must find its task, not begin another.
         request = value_hash(Vector.of((name, arguments)))
         for id, task in self._tasks.items():
             if task.request == request and not task.ended.done():
