@@ -154,6 +154,7 @@ def import_cells(
         count, length = _BLOCK.unpack(stream.take(_BLOCK.size, "a block"))
         if not count:
             break
+        # Before the block is read: a forged length must not allocate memory.
         if not 2 * count <= length <= BLOCK_BYTES_MAX + 2 * count or count > BLOCK_CELLS_MAX:
             raise BadFormat(f"byte {begin}: a block of {count} cells in {length} bytes")
         cells = _cells_of(stream.take(length, "a block"), count, begin)
@@ -164,8 +165,10 @@ def import_cells(
             progress(done)
     digest = stream.digest()
     total, wanted = _END.unpack(stream.take(_END.size, "the end"))
+    # The digest covers everything before this field.
     if digest != wanted or total != done:
         raise BadFormat(f"byte {stream.offset}: the archive does not fit its checksum")
+    # Trailing bytes would be kept silently by copies of the file.
     if stream.more():
         raise BadFormat(f"byte {stream.offset}: something follows the end of the archive")
     if not store.has(top) and top not in (apart or {}):

@@ -98,6 +98,7 @@ def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """
     found: dict[bytes, bytes] = {}
     for hash, encoding in cells:
+        # The source is not trusted.
         if sha3_256(encoding) != hash:
             raise BadFormat(f"a cell that was to have the hash 0x{hash.hex()} has another one")
         decode(encoding)
@@ -144,6 +145,7 @@ def reachable(parts: Iterable[EncodedCell], inside: Callable[[bytes], bytes | No
     Each once. `inside` returns None for a hash that is not to be followed.
     """
     found: dict[bytes, None] = {}
+    # An explicit stack: values may be deeper than Python's recursion limit.
     stack = [encoding for _, encoding, _ in parts]
     while stack:
         for hash in branch_hashes(stack.pop()):

@@ -43,6 +43,7 @@ class CellCache:
 
     def get(self, hash: bytes, default: object = None) -> object:
         """Return the cell, or `default`. Cost: one or two table look-ups."""
+        # Without a lock: one dictionary look-up is atomic.
         found = self._young.get(hash)
         if found is not None:
             return found
@@ -63,6 +64,7 @@ class CellCache:
             return
         self._young[hash] = cell
         self._young_bytes += CELL_OVERHEAD_BYTES + ENCODING_FACTOR * encoding_bytes
+        # The young generation has half of the bound; the old one is dropped as a unit.
         if self._young_bytes * 2 >= self._bytes_max:
             self._old, self._old_bytes = self._young, self._young_bytes
             self._young, self._young_bytes = {}, 0

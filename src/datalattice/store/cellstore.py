@@ -314,6 +314,7 @@ class CellStore(StoreReader):
             self._identity = opened.place[1]
             self._cache.clear()
             self._collector.reset(opened)
+            # Damage of the old files says nothing about the new ones.
             self._damage.clear()
             before.index.close()
         self._damage.update({(item.file, item.offset): item for item in opened.damage})
@@ -328,6 +329,7 @@ class CellStore(StoreReader):
         return is_anew
 
     def _check_process(self) -> None:
+        # A forked child has the parent's descriptors: two writers would share one log.
         if self._pid != os.getpid():
             raise UsageError(
                 f"{self._folder}: opened for writing by another process, before a fork; open the "
@@ -517,6 +519,7 @@ class CellStore(StoreReader):
                     self._pending[hash] = encoding
                     self._pending_bytes += len(encoding)
                     count += 1
+                    # Bounds the memory of staged cells; they are written without a root.
                     if self._pending_bytes > self._pending_max:
                         sequence = self._write(committer, CellBatch([], []), [], None)
             epoch = committer.epoch

@@ -65,12 +65,14 @@ class CheckedCells:
         if not self._scanned:
             for encoding in batch.values():
                 decode(encoding)
+        # Short children must be embedded in their parents, so a reference to one is unsound.
         names = {hash: references(encoding) for hash, encoding in batch.items()}
         outside = {ref for refs in names.values() for ref in refs if ref not in batch}
         lengths = self._store.lengths(outside)
         short = {hash for hash, length in lengths.items() if length <= EMBEDDED_BYTES_MAX}
         short.update(hash for hash, cell in batch.items() if len(cell) <= EMBEDDED_BYTES_MAX)
         for hash, encoding in batch.items():
+            # Whatever lies above an unsound cell is kept apart as well, up to the root.
             if apart and not apart.keys().isdisjoint(names[hash]):
                 self._keep_apart(hash, encoding)
                 continue

@@ -209,6 +209,7 @@ class StoreChecker:
 
     def _check_room(self, segment: int, offset: int) -> None:
         """Check that nothing but zeros follows the last pack of a finished segment."""
+        # Bytes after the last good pack may be a damaged pack, already reported as a gap.
         if any(gap.segment == segment and gap.offset >= offset for gap, _ in self._gaps):
             return
         path = segment_path(self._folder, segment)
@@ -249,6 +250,7 @@ class StoreChecker:
         for hash, location, known in zip(
             pack.hashes, pack.locations, self._index.find_many(pack.hashes), strict=True
         ):
+            # Without the staged bit. A cell stored twice counts where the index has it.
             if known >> 1 == location >> 1:
                 count += 1
                 if not self._is_gone(location):  # about to be swept
@@ -375,8 +377,10 @@ class StoreChecker:
             if location < 0:
                 missing[hash] = MissingCell(hash, tuple(_above(step)), below_root=True)
                 continue
+            # Each cell once: what lies below was followed the first time.
             if not seen.add(location):
                 continue
+            # An announced cell that is marked as staged would not be served to peers.
             if location & STAGED and is_served:
                 self._unserved.append(hash)
             try:

@@ -193,6 +193,7 @@ class RealFile:
 
     def sync(self) -> None:
         """Return when everything written to this file is durable."""
+        # Data and the length of the file; times are not needed.
         os.fdatasync(self._fd)
 
     def size(self) -> int:
@@ -279,6 +280,7 @@ class RealDisk:
         """Return when the names in a folder are durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            # POSIX: a new name is durable after fsync of its folder.
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -286,6 +288,7 @@ class RealDisk:
     def free_bytes(self, path: str) -> int:
         """Return how many bytes this user can still write to the file system of a folder."""
         status = os.statvfs(path)
+        # f_bavail: without the blocks reserved for root.
         return status.f_bavail * status.f_frsize
 
     def allocate(self, path: str, size: int) -> None:

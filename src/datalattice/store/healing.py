@@ -144,14 +144,17 @@ class CellFetcher:
             awaited = set(batch)
             good: list[tuple[bytes, bytes]] = []
             for hash, encoding in self._fetch(batch):
+                # A source is not trusted: only the hash identifies a cell.
                 if hash not in awaited or sha3_256(encoding) != hash:
                     self.refused += 1
                     continue
                 awaited.discard(hash)
                 good.append((hash, encoding))
+            # Stored before what is below is requested: memory stays bounded by a batch.
             fetched += self._store.heal(good)
             for _, encoding in good:
                 below = self._store.missing(references(encoding))
                 stack.extend(hash for hash in below if hash not in asked)
+                # A hash is requested once, so a hostile source cannot keep this loop going.
                 asked.update(below)
         return fetched

@@ -83,6 +83,7 @@ class FileLock:
 
     def _take(self) -> None:
         try:
+            # Exclusive, without waiting: waiting is done in `log.locking`.
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = _describe(os.pread(self._fd, 200, 0))
@@ -100,6 +101,7 @@ class FileLock:
 
     def _write(self, data: bytes, offset: int) -> None:
         try:
+            # Not synced: it concerns running processes only.
             os.pwrite(self._fd, data, offset)
         except OSError:  # a full disk: others do not learn the holder, and readers read the log
             self._text = b""
@@ -128,6 +130,7 @@ class FileLock:
             self._open()
         self._take()
         try:
+            # The lock of a deleted file excludes no process that opens the new one.
             if not self._is_named():  # the folder was replaced
                 self.release()
                 self._open()
@@ -181,6 +184,7 @@ class ContentLock:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if hasattr(fcntl, "F_OFD_SETLK"):
+                # struct flock: type, whence, start, length (0: to the end), pid.
                 whole = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
                 fcntl.fcntl(fd, fcntl.F_OFD_SETLK, whole)
             else:

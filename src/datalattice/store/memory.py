@@ -77,6 +77,7 @@ class MemoryStore(Store):
                 below = reachable(shown, self._staged_encoding)
                 self._staged.difference_update(below)
             public = {hash for hash, _, _ in shown}
+            # Announced once, a cell stays announced.
             self._staged -= public
             for hash, encoding, _ in tops:
                 if hash not in public and hash not in self._encodings:

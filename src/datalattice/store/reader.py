@@ -217,6 +217,7 @@ class StoreReader(Store):
                 if self._read_only:
                     self._look()
                 moved = self._index.find(hash)
+                # The index still names this location: the bytes are damaged, not moved.
                 if moved >> 1 == location >> 1:
                     self._quarantine(hash, location, str(error))
                     raise
@@ -233,6 +234,7 @@ class StoreReader(Store):
         segment, offset, _ = locate(location)
         damage = Damage(segment_path(self._folder, segment), offset, reason, hash)
         self._damage[damage.file, damage.offset] = damage
+        # Missing from now on, so that healing can fetch it again.
         self._index.forget(hash)
         self._cache.forget(hash)
         if self.on_damage is not None:
@@ -278,6 +280,7 @@ class StoreReader(Store):
             found = self._generation.read()
             self._generation.forget()
             identity = self._folder.disk.engine_identity(f"{self._folder}/{INDEX}")
+            # Another file of tables: made again by a writer, or the folder was replaced.
             if identity != self._identity:
                 self._reopen(identity)
             before = self._state.position
@@ -298,6 +301,7 @@ class StoreReader(Store):
         before = state.position
         index.refresh()
         start = index.watermark()
+        # The writer flushed the index, or cut its tail: begin again at the new watermark.
         if start != self._opened.start or self._is_taken_back(before):
             index.drop_recent()
             state.restart(start)
@@ -323,6 +327,7 @@ class StoreReader(Store):
         if cut is None:
             return []
         end = read_end(self._folder, self._opened.store_id)
+        # Not acknowledged: the writer may be writing this pack at this moment.
         if end is None or end.position.sequence < cut.sequence:
             return []
         return [Damage(segment_path(self._folder, cut.segment), cut.offset, cut.reason)]

@@ -71,6 +71,7 @@ def parse_time(text: str, now_ms: int) -> int:
     ago = _AGO.fullmatch(text)
     if ago is not None:
         return now_ms - int(ago[1]) * _UNITS[ago[2]]
+    # Shorter numbers are dates of ISO 8601 such as 20260301.
     if text.isascii() and text.isdigit() and len(text) > 8:
         return int(text)
     try:
@@ -104,6 +105,7 @@ def resolve(store: Remembering, text: str) -> bytes:
         return _go_back(store, int(back[1] or 0))
     if text.startswith("@"):
         return moment_at(store, parse_time(text[1:].strip("{}"), store.clock.now_ms()))
+    # No pin has a name that begins with 0x (`kept.pins.check_name`).
     pin = None if text.startswith("0x") else store.pins.get(text)
     if pin is not None:
         return pin.root_hash

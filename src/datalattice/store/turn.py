@@ -111,6 +111,7 @@ class WriteTurn:
 
     def _enter(self, wait_s: float) -> None:
         with self._changed:
+            # Another process waits: it gets its turn before the next write of this one.
             while self._is_leaving:
                 self._changed.wait()
             if not self._is_held:
@@ -150,6 +151,7 @@ class WriteTurn:
         with self._changed:
             self._writers -= 1
             self._last_s = time.monotonic()
+            # One attempt on `turn.lock`: it fails exactly when another process waits.
             self._is_leaving = self._is_leaving or self._is_awaited()
             if self._is_leaving and not self._writers:
                 self._give_back()
@@ -196,6 +198,7 @@ class WriteTurn:
                     self._changed.wait()
                     continue
                 left_s = self._last_s + self._keep_s - time.monotonic()
+                # Kept for `keep_s` after the last write, but not when another process waits.
                 if self._writers or (left_s > 0 and not self._is_awaited()):
                     self._changed.wait(LOOK_S)
                     continue

@@ -43,10 +43,12 @@ class WriteBuffer:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="staging", daemon=True)
             self._thread.start()
+        # Blocks when the queue is full, which bounds the memory.
         self._waiting.put((value,))
 
     def _run(self) -> None:
         while (part := self._waiting.get()) is not None:
+            # After a failure the queue is emptied, so that the caller never blocks.
             if self._failure is None:
                 try:
                     self._stage(*part)

@@ -225,6 +225,7 @@ class _Checker:
         if name is None:
             self.report.add(at, f"the status {record.status} has no meaning", key)
         long = len(record.encoding) > EMBEDDED_BYTES_MAX
+        # Cells of at most 140 bytes are embedded in their parents.
         if record.flags & (EMBEDDED if long else NOT_EMBEDDED):
             self.report.add(at, "the label says wrongly whether the cell is embedded", key)
         if sha3_256(record.encoding) != key:

@@ -187,6 +187,7 @@ class EtchStore(Store):
         self, writer: EtchWriter, parts: list[EncodedCell], value: Value, status: int
     ) -> int:
         root = value_hash(value)
+        # The reference never stores nil: its hash stands for it.
         if root == NIL_HASH:
             return 0  # nil is never written
         fresh = {hash: encoding for hash, encoding, _ in with_top(parts, value, root)}

@@ -135,6 +135,7 @@ class EtchFile:
 
     def _next_block(self, slot_at: int, target: int, level: int) -> int:
         """Return the block that a slot leads to, which must lie inside the file."""
+        # Two 32-byte keys differ in one of the 60 levels: deeper is damage.
         if level >= LEVELS:
             raise self.broken(slot_at, f"the index has at most {LEVELS} levels; this slot has one")
         end = target + block_bytes(level)
@@ -161,6 +162,7 @@ class EtchFile:
             slot = self._slot(block, index)
             kind, target = slot >> 62, slot & TARGET_MASK
             slot_at = block + SLOT_BYTES * index
+            # A NEXT slot belongs to the chain of another digit: this key has no record.
             if slot == 0 or kind == NEXT:
                 return None
             if kind == BLOCK:
@@ -192,6 +194,7 @@ class EtchFile:
         room = self.length - position
         data = self._read(position, min(READ_AHEAD, room))
         length = int.from_bytes(data[RECORD_HEAD - 2 : RECORD_HEAD], "big")
+        # Before the bytes are read: a damaged length must not allocate memory.
         if not 1 <= length <= CELL_BYTES_MAX:
             raise self.broken(
                 position, f"a record's encoding has 1 to {CELL_BYTES_MAX} bytes, got {length}"
@@ -241,6 +244,7 @@ class EtchFile:
         Blocks that overlap are entered once. Invalid slots are reported to `complain` and omitted.
         Raises: Corruption: a slot is invalid, and `complain` is None.
         """
+        # A damaged file may have cycles: each block is entered once.
         entered = _Ranges()
         entered.add(ROOT_BLOCK, block_bytes(0))
         stack = [self._slots_of(ROOT_BLOCK, 0, ())]

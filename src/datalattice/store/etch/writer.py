@@ -161,6 +161,7 @@ class EtchWriter(EtchFile):
     def _raise_label(self, position: int, status: int, memory_size: int) -> None:
         old = self._read(position, _LABEL_AT + _LABEL_BYTES)[_LABEL_AT:]
         known = int.from_bytes(old[1:], "big")
+        # A status is only raised: PERSISTED never becomes STORED again.
         highest = max(old[0] & STATUS_MASK, status)
         flags = old[0] & ~STATUS_MASK | highest
         size = memory_size if highest >= PERSISTED and known == 0 else known
@@ -214,6 +215,7 @@ class EtchWriter(EtchFile):
                 continue
             if kind == PLAIN:
                 beside = (index + 1) % count
+                # As the reference does: the second record starts a chain in the next slot.
                 if self._slot(block, beside) == 0:
                     position = append()
                     self._set(block, index, FIRST, target)
@@ -393,6 +395,7 @@ def store_below(
     Raises: MissingData: `fetch` does not have a cell; those stored by then are complete and stay.
     Cost:   memory by the depth of the value, not by its size.
     """
+    # STORED needs no order; `put` writes it.
     assert status >= PERSISTED
     held: dict[bytes, bytes] = {}
     held_bytes = 0

@@ -245,6 +245,7 @@ class CollectionRun:
         with committer.lock:
             write_pending()
             work.begin, orphans = committer.turn_over()
+        # Cells of failed commits enter the index only now: they count as young.
         self._marker.follow(orphans)
         self._marker.catch_up()
         self._choose()
@@ -334,10 +335,12 @@ class CollectionRun:
             live = self._marker.live.get(number, 0)
             if first_pack(self._folder, number) is None:
                 continue  # with a damaged header nothing says which packs would be missing
+            # To copy L live bytes frees size - L: at 75 % three bytes are written for one freed.
             if live < LIVE_SHARE * size:
                 work.chosen.add(number)
             elif live * SMALL_PARTS < self._segment_bytes:
                 small.append(number)
+        # Many nearly empty segments cost a file and a header each.
         if len(small) > SMALL_MAX:
             work.chosen.update(small)
         freed = sum(used[number] - self._marker.live.get(number, 0) for number in work.chosen)
@@ -351,6 +354,7 @@ class CollectionRun:
     def _leave_what_has_no_room(self, room_bytes: int) -> None:
         """Leave the chosen segments with the most live bytes to a later round, until copies fit."""
         work, live = self._work, self._marker.live
+        # The segments with the smallest live share free the most for their copies.
         order = sorted(work.chosen, key=lambda n: (live.get(n, 0) / work.sizes[n], n))
         self.is_partial = False
         size = 0
@@ -443,6 +447,7 @@ class CollectionRun:
         self._pack_marks()
         work = self._work
         runs = [self._run_of(number) for number in sorted(work.chosen)]
+        # New runs are merged with those of earlier collections.
         removed = RemovedRecord(
             work.begin, self.removed.with_dropped(runs), self._now_ms, dict(work.packed)
         )
@@ -452,6 +457,7 @@ class CollectionRun:
 
     def _run_of(self, number: int) -> DroppedRun:
         first = first_pack(self._folder, number)
+        # Behind a run that was dropped before, the first pack is known only from the record.
         run = next((run for run in self.removed.runs if run.first == number + 1), None)
         if run is not None:
             behind: int | None = run.sequence

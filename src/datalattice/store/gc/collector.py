@@ -77,6 +77,7 @@ class GarbageCollector:
         touched.pop(hash, None)
         touched[hash] = self._clock.now_ms()
         if len(touched) > TOUCHED_MAX:
+            # The first in the dictionary is the one put longest ago.
             touched.pop(next(iter(touched)))
 
     def collect(
@@ -104,6 +105,7 @@ class GarbageCollector:
                 resume()
             self._check_stopped()
             if damage:
+                # Cells below damaged ones cannot be followed, so they would be removed.
                 raise StoreFailed(f"{damage[0]}; heal the store first, then collect")
             if committer is not None:
                 with committer.lock:
@@ -218,6 +220,7 @@ class GarbageCollector:
         if grace_ms:
             start = self.samples.before(now_ms - grace_ms)
         if start is None:
+            # No sample is old enough: nothing is known to be older than the grace.
             start = ProgressSample(0, BEGINNING.position, None)  # the complete log is young
         begin_ms = now_ms - grace_ms if since_ms is None else since_ms
         return MarkRoots(self._kept, lambda: self._tops(begin_ms), start.position, start.root)

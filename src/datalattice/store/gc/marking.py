@@ -95,6 +95,7 @@ class CellMarker:
             stack = tops
         else:
             locations = self._find(tops)
+            # Former roots and put values may be gone already: an earlier collection removed them.
             stack = [hash for hash, location in zip(tops, locations, strict=True) if location >= 0]
         reported = self.cells
         while stack:
@@ -104,6 +105,7 @@ class CellMarker:
             for hash, location in zip(batch, self._find(batch), strict=True):
                 if location < 0:
                     raise absent(hash)
+                # A marked cell was followed before, with all cells below it.
                 if self._is_ours(hash, location) and self.marks.add(location):
                     self._count(hash, location)
                     stack += branch_hashes(self.read(hash, location))
@@ -134,6 +136,7 @@ class CellMarker:
             data = self._segments.read(location)
         except Corruption as error:
             raise damaged(str(error)) from error
+        # References of a damaged cell are wrong: cells would be removed that are needed.
         if _sha3(data).digest() != hash:
             segment, offset, _ = locate(location)
             path = segment_path(self._folder, segment)
@@ -250,6 +253,7 @@ class StoreMarker(CellMarker):
                 if self.marks.add(location):
                     self._count(hash, location)
             elif not prior.dead.has(location):
+                # In neither set: the mark did not know it, so it stays.
                 unknown.append(hash)
         self.follow(unknown)
 

@@ -267,6 +267,7 @@ class PartitionReader:
         behind = upper_bits(self._partition.first, 0)
         for found in self._log.read():
             number = found.sequence if isinstance(found, Gap) else found.end.sequence
+            # Packs behind the extent are ignored: other partitions end there too.
             if number > last:
                 break
             if gap is not None:
@@ -290,6 +291,7 @@ class PartitionReader:
             return list(zip(pack.hashes, known, strict=True))
         found = []
         for hash, location, at in zip(pack.hashes, pack.locations, known, strict=True):
+            # Of several copies the one that the index names counts. Staged bits may differ.
             if at >> 1 == location >> 1 and not self._filter.is_removed(location):
                 found.append((hash, at))
         return found
@@ -381,6 +383,7 @@ class PartitionMarker(CellMarker):
         if self._partition.first <= location >> 42 <= self._partition.last:
             return True
         if hash not in self._sent:
+            # Bounded memory is worth sending some leads twice.
             if len(self._sent) >= SENT_MAX:
                 self._sent.clear()
             self._sent.add(hash)

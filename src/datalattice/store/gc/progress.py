@@ -43,6 +43,7 @@ class ProgressSamples:
         if data is not None and len(data) % _SAMPLE.size == 0:
             for fields in _SAMPLE.iter_unpack(data):
                 time_ms, sequence, segment, offset, trailer, has_root, root = fields
+                # Samples beyond it are of packs that a crash cut.
                 if sequence <= behind.sequence:
                     position = Position(sequence, segment, offset, trailer)
                     self._samples.append(
@@ -63,6 +64,7 @@ class ProgressSamples:
             and now_ms - latest.time_ms >= SAMPLE_MS
             and (not samples or samples[-1] is not latest)
         ):
+            # Without it the age of a burst's last packs would be that of its first.
             samples.append(latest)  # the end of a burst
         if not samples or now_ms - samples[-1].time_ms >= SAMPLE_MS:
             samples.append(now)

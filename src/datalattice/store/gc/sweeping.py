@@ -135,6 +135,7 @@ def _chunks(head: SweepHead, segments: Iterable[SweptSegment]) -> Iterator[bytes
         yield chunk
         chunk = _SEGMENT.pack(number, len(live), len(dead)) + live + dead
         count += 1
+    # The header with this number is written already: the file is not renamed.
     if count != head.segments:
         raise UsageError(f"a sweep list of {head.segments} segments was given {count}")
     digest.update(chunk)
@@ -281,11 +282,13 @@ class SweepList:
                 f"{self._path}: the list of another store (id {head.store_id.hex()}, that of "
                 f"{folder} is {store_id.hex()}); each store is swept by its own"
             )
+        # A collection since then moved cells: the locations in the list are of other cells.
         if removed_digest(folder) != head.removed:
             raise self._stale(f"cells were removed from {folder} since it was made")
         reason = why_unreached(folder, head.position)
         if reason:
             raise self._stale(f"the log of {folder} is another one since ({reason})")
+        # A time in the future would shorten the grace.
         if head.time_ms > now_ms + CLOCK_SKEW_MS:
             raise UsageError(
                 f"{self._path}: made {(head.time_ms - now_ms) // 1_000} s in the future; set the "

@@ -107,6 +107,7 @@ class Retention:
     def _answers(self, from_ms: int, until_ms: int, age_ms: int) -> bool:
         for span, interval in self.steps:
             if age_ms <= span:
+                # It was the root at a full interval: one lies in [from, until).
                 return -(-from_ms // interval) * interval < until_ms
         return False
 
@@ -269,8 +270,10 @@ class History:
         now_ms = self._now_ms()
         if entries:
             last = entries[-1]
+            # A pack that repeats the root, as of a collection, is no new entry.
             if last.root_hash == root:
                 return
+            # Times never decrease, so a bisection finds the root at a time.
             now_ms = max(now_ms, last.time_ms)
         entry = Moment(now_ms, root)
         entries.append(entry)
@@ -364,6 +367,7 @@ def parse_history(data: bytes) -> tuple[list[Moment], list[int]]:
     for offset in range(len(_HEAD), len(data) - SLOT_BYTES + 1, SLOT_BYTES):
         time_ms, root_hash, crc = _SLOT.unpack_from(data, offset)
         fits = zlib.crc32(data[offset : offset + 8 + HASH_BYTES], 1) == crc
+        # A time before its predecessor's cannot be what was written.
         if not fits or (entries and time_ms < entries[-1].time_ms):
             bad.append(offset)
             continue

@@ -158,7 +158,9 @@ class Committer:
             except OSError as error:
                 raise self._fail(write_error(error, self._where)) from error
             self.epoch += 1
+            # Unpublished packs were never acknowledged; `taken_back` stages their cells again.
             self._waiting.clear()
+            # Numbers of discarded packs are used again: no reader has seen those acknowledged.
             self._sequence = self._durable = position.sequence
             self._trailer = position.trailer
             self.head = self._state.root
@@ -181,8 +183,10 @@ class Committer:
         nothing = CellBatch([], [])
         parts = [(part, nothing) for part in _split(fresh)]
         first, *rest = _split(staged)
+        # Staged cells share the pack with the root where they fit.
         parts[-1] = (parts[-1][0], first)
         parts += [(nothing, part) for part in rest]
+        # The flags of the last pack count the parts before it in 14 bits.
         if len(parts) - 1 > PARTS_MAX:
             raise UsageError(
                 f"a commit has at most {PARTS_MAX} packs of {PACK_BYTES_MAX} bytes: commit in steps"
@@ -213,6 +217,7 @@ class Committer:
         writer = self._writer
         segment = writer.segment
         length = pack_length(encodings, len(promoted))
+        # May begin a new segment, which syncs the old one first.
         writer.make_room(length, sequence)
         if writer.segment != segment:
             self._durable = self._sequence  # `make_room` synced the old segment
@@ -255,10 +260,12 @@ class Committer:
                 self._turn.wait()
             if epoch != self.epoch:
                 raise StoreFailed(f"{self._where}: a write failed, and this one with it")
+            # Another waiter's sync covered this pack.
             if self._durable >= sequence:
                 self._publish()
                 return
             self.check()
+            # No sync is under way, so no thread uses the finished segments' files.
             self._writer.close_retired()
             self._syncing = True
             target = self._sequence

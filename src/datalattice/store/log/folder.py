@@ -86,6 +86,7 @@ def check_folder(folder: StoreFolder, *, must_exist: bool) -> bool:
 
 def make_store(folder: StoreFolder, entropy: Entropy) -> None:
     """Make an empty store. A crash on the way leaves a folder where one can be made."""
+    # A crash from here on leaves only names in `_UNFINISHED`.
     folder.disk.create_folder(f"{folder}/{SEGMENTS}")
     write_pins(folder, [])
     # Last: a folder with this file is a complete store.

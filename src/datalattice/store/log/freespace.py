@@ -117,6 +117,7 @@ class FreeSpace:
         with self._lock:
             self._is_held = True
             self._measure()
+            # With twice the reserve free, the copies fit beside it.
             if self._free < 2 * self._wanted_bytes():
                 self._release()
                 self._measure()

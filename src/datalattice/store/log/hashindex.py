@@ -68,6 +68,7 @@ def read_watermark(data: bytes | None) -> Watermark:
     """
     if data is None:
         return BEGINNING
+    # LMDB has no checksums: a wrong length is damage, and the index is made again.
     if len(data) != _WATERMARK.size:
         raise Corruption(f"the index has a watermark of {len(data)} bytes, not {_WATERMARK.size}")
     sequence, segment, offset, trailer, staged, flags, root = _WATERMARK.unpack(data)
@@ -86,6 +87,7 @@ class HashIndex:
         self._is_removed: Callable[[int], bool] | None = None
         self.samples: Callable[[], bytes] | None = None
         """Returns the progress samples (`gc.progress`) that a flush stores in the table."""
+        # Reads of LMDB go through one snapshot.
         self._lock = threading.Lock()  # the snapshot serves one thread at a time
         self._view = engine.read()
         self._get = self._view.getter("places")
@@ -293,11 +295,13 @@ class HashIndex:
         Raises: StoreFull, StoreFailed: it cannot be written; the entries stay in memory.
         """
         recent = self._recent
+        # Key order turns random page writes of LMDB into nearly sequential ones.
         hashes = sorted(recent)
         if self._forgotten:
             hashes = [hash for hash in hashes if recent[hash] >= 0]
         if self._is_removed is not None:
             hashes = [hash for hash in hashes if not self.is_removed(recent[hash])]
+        # Locations are stored as 8 bytes, big-endian.
         packed = struct.pack(f">{len(hashes)}Q", *[recent[hash] for hash in hashes])
         locations = [packed[i : i + 8] for i in range(0, len(packed), 8)]
         flags = 0 if watermark.root is None else FLAG_ROOT
@@ -318,10 +322,12 @@ class HashIndex:
             with self._engine.write() as txn:
                 txn.put_many("places", zip(hashes[first:last], locations[first:last], strict=True))
         with self._engine.write() as txn:
+            # After its entries: a crash in between leaves entries that the log has too.
             txn.put("meta", _WATERMARK_KEY, mark)
             if self.samples is not None:
                 txn.put("meta", _SAMPLES_KEY, self.samples())
         self.refresh()
+        # Damaged cells stay hidden in memory; the table on disk still has their entries.
         self._recent = dict.fromkeys(self._forgotten, NOWHERE)
 
     @property

@@ -79,6 +79,7 @@ class GenerationReader:
     def is_as_seen(self) -> bool:
         """Return whether nothing was written since what was given to `see` was read."""
         view = self._view
+        # Unknown, or too old to rely on.
         if view is None or not self._seen or time.monotonic() >= self._until_s:
             return False
         try:
@@ -93,6 +94,7 @@ class GenerationReader:
             self._view = view = self._disk.view(self._path)
             found = view.read(MARK_BYTES, 0)
         except OSError:
+            # Without a lock file the log is read each time.
             self._view = None
             return b""
         return found if is_lock_mark(found) else b""

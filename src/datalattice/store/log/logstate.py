@@ -37,7 +37,9 @@ class LogState:
         if pack.is_part:
             self._parts.append(pack)
             return
+        # A pack with a root says how many parts before it belong to the same commit.
         own = pack.parts if pack.root is not None else 0
+        # Earlier parts belong to a commit that a crash or a failed write ended.
         orphans = len(self._parts) - own
         for number, part in enumerate(self._parts):
             if number < orphans:
@@ -54,6 +56,7 @@ class LogState:
         }
         if moved:
             self._index.add(list(moved), list(moved.values()))
+        # An upper bound: a cell may be staged twice, and promoted once.
         self.staged = max(0, self.staged - len(pack.promoted))
         if pack.root is not None:
             self.root = pack.root

@@ -178,6 +178,7 @@ def open_locked(
     folder = settings.folder
     if not check_folder(folder, must_exist=False):
         make_store(folder, settings.entropy)
+    # Before anything is written: a full disk needs the reserve for the start itself.
     settings.space.begin()
     store_id = read_store_id(folder)
     try:
@@ -315,6 +316,7 @@ def recover(
         if index.is_large:
             index.flush(state.watermark())
     state.move_to(recovery.end)
+    # Damaged packs inside the log stay in place: their cells can be healed.
     opened.damage = recovery.damage
     last = max(last, log.proven)
     if recovery.lost is not None:
@@ -328,6 +330,7 @@ def recover(
         loss = lost_packs(folder, good or recovery.end, last, known, reason)
     if loss is not None and not loss.is_given_up:
         if not repair:
+            # Acknowledged data is never dropped without `repair`.
             raise Corruption(f"{loss}; {_REMEDY}")
         _continue_without(folder, opened, loss, keep_root=keep_root)
         return

@@ -87,12 +87,14 @@ def seed_of(store_id: bytes) -> int:
 
 def segment_header(store_id: bytes, segment: int, first_sequence: int) -> bytes:
     """Return the header of a segment."""
+    # The two zero fields are reserved; readers ignore them.
     head = _SEGMENT.pack(SEGMENT_MAGIC, FORMAT_VERSION, 0, store_id, segment, first_sequence, 0)
     return head + _CRC.pack(zlib.crc32(head))
 
 
 def read_segment_header(data: bytes) -> tuple[int, bytes, int, int] | None:
     """Return (version, store id, segment, first sequence), or None for damaged bytes."""
+    # Damage and foreign bytes are one case here: the caller reports where they are.
     if len(data) < SEGMENT_HEADER_BYTES or data[:4] != SEGMENT_MAGIC:
         return None
     head = data[: SEGMENT_HEADER_BYTES - 4]
@@ -145,8 +147,10 @@ def build_pack(
         before,
         root,
     )
+    # Begun with the CRC of the secret store id: a value cannot forge a pack (module docstring).
     checksum = zlib.crc32(head, seed)
     lengths = [len(encoding) for encoding in encodings]
+    # Order of the body: lengths (2 bytes each), hashes, promoted hashes, then the encodings.
     front = b"".join([struct.pack(f">{count}H", *lengths), *hashes, *promoted])
     body = zlib.crc32(front, checksum)
     if length >= count * LARGE_BYTES:
@@ -167,6 +171,7 @@ def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackH
     if checksum != zlib.crc32(head, seed):
         return None
     header = PackHeader._make((*_PACK.unpack(head), checksum))
+    # A pack copied to another offset, or a leftover of an older log, is not a pack here.
     if header.segment != segment or header.offset != offset:
         return None
     return header
@@ -193,6 +198,7 @@ def locations_of(
     """Return the locations of the cells of the pack at `offset`."""
     count = len(lengths)
     position: i64 = offset + PACK_HEADER_BYTES + CELL_ENTRY_BYTES * count + 32 * promoted
+    # Location: segment 20 bits, offset 27, length 14, staged 1.
     base: i64 = segment << 42
     fresh: i64 = count - staged
     out: list[int] = []
@@ -210,6 +216,7 @@ def read_entries(header: PackHeader, body: bytes) -> tuple[list[bytes], list[int
     """Return (hashes, locations, promoted hashes) of a complete pack."""
     count = header.cells
     lengths = list(struct.unpack_from(f">{count}H", body, 0))
+    # Lengths of 2 bytes each come first, then hashes of 32.
     at = 2 * count
     hashes = [body[i : i + 32] for i in range(at, at + 32 * count, 32)]
     at += 32 * count

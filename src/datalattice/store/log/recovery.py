@@ -132,6 +132,7 @@ class LogReader:
             if number >= begin.segment and not self._removed.dropped(number)
         ]
         if self._last_segment is not None:
+            # Later segments belong to other readers of a divided store.
             numbers = [number for number in numbers if number <= self._last_segment]
         for number in numbers:
             file = self._folder.disk.open(segment_path(self._folder, number))
@@ -185,6 +186,7 @@ class LogReader:
             return Gap(segment, 0, expected, "the header of the segment is damaged")
         version, store_id, number, first = header
         path = segment_path(self._folder, segment)
+        # A newer format may mean anything: refuse instead of cutting it as damage.
         if version > FORMAT_VERSION:
             raise StoreVersion(
                 f"{path}: format version {version}; this package reads up to {FORMAT_VERSION}"
@@ -198,6 +200,7 @@ class LogReader:
         self.proven = max(self.proven, first - 1)
         run = self._removed.run_before(segment)
         if run is not None and run.sequence <= expected < run.behind:
+            # The record of removed cells explains this gap in the numbers.
             expected = run.behind  # the packs in between were dropped on purpose
             self.end = self.end._replace(sequence=run.behind - 1, trailer=None)
         end = self.end
@@ -217,6 +220,7 @@ class LogReader:
                 f"{self._folder}: a pack of format version {header.version}; "
                 f"this package reads up to {FORMAT_VERSION}"
             )
+        # A leftover of an earlier, cut tail: numbers only grow along a log.
         if header.sequence < expected:
             return f"pack {header.sequence} lies where pack {expected} should"
         if not sizes_fit(header) or header.offset + header.length > size:
@@ -225,6 +229,7 @@ class LogReader:
             return ""  # behind a gap any greater number and any trailer may follow
         if header.sequence > expected:
             return f"the packs {expected} to {header.sequence - 1} are missing"
+        # Each pack repeats the trailer of its predecessor: a stale tail cannot continue a new log.
         if self.end.trailer is not None and header.before != self.end.trailer:
             return f"pack {header.sequence} continues another log"
         return ""
@@ -233,12 +238,14 @@ class LogReader:
         """Return where the next pack of a damaged segment begins, `size` when there is none."""
         while offset < size:
             chunk = file.read(offset, SEARCH_BYTES + PACK_HEADER_BYTES)
+            # Only a header with a valid checksum for exactly this offset counts as a pack.
             at = chunk.find(PACK_MAGIC)
             while at >= 0:
                 head = chunk[at : at + PACK_HEADER_BYTES]
                 if read_pack_header(head, self._seed, segment, offset + at) is not None:
                     return offset + at
                 at = chunk.find(PACK_MAGIC, at + 1)
+            # Chunks overlap by one header, so none is missed at their border.
             offset += SEARCH_BYTES
         return size
 
@@ -269,6 +276,7 @@ class Recovery:
             undecided.append(found)
             yield from self._keep_proven(undecided)
         yield from self._keep_proven(undecided)  # the header of a last, empty segment proves too
+        # The rest is unproven: kept up to the first gap, and cut from there on.
         for found in undecided:
             if isinstance(found, Gap):
                 self.cut = found

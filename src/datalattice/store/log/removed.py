@@ -90,6 +90,7 @@ class LocationSet:
             page = self._pages[segment] = bytearray()
         at, bit = offset >> (GRANULE_BITS + 3), 1 << ((offset >> GRANULE_BITS) & 7)
         if at >= len(page):
+            # Grows in steps of 4 KiB, which cover 1 MiB of a segment.
             page.extend(bytes(at + 4_096 - len(page)))
         elif page[at] & bit:
             return False
@@ -191,10 +192,12 @@ class RemovedFilter:
     def is_removed(self, location: int) -> bool:
         """Return whether the cell at a location was removed."""
         segment = location >> 42
+        # Segments begun after the collection were not inspected: all their cells count.
         if segment >= self.removed.begin:
             return False
         if self._knows(segment):
             return not self._marks.has(location)
+        # Without marks it was dropped, or the record says nothing about it.
         return self.removed.dropped(segment)
 
     def remaining(
@@ -217,6 +220,7 @@ class RemovedFilter:
                 is_staged = at < len(staged) and staged[at] == offset
                 staged_count += is_staged
                 out_hashes.append(hash)
+                # The pack has the staged bit of its time, the record that of the collection.
                 out_locations.append(location & ~STAGED | is_staged)
         return out_hashes, out_locations, staged_count
 

@@ -107,10 +107,12 @@ class SegmentWriter:
         `sequence` is the number of that pack. The content of the old segment is durable afterwards.
         """
         if self._file is not None:
+            # A pack longer than a segment still goes into an empty one.
             if self.offset + length <= self._segment_bytes or self.offset <= SEGMENT_HEADER_BYTES:
                 return
             self.finish()
         segment = self.segment + 1
+        # A location has 20 bits for the segment.
         if segment >= SEGMENTS_MAX:
             raise StoreFull(f"{self._folder}: a store has at most {SEGMENTS_MAX} segments")
         self._mine.append(segment)
@@ -139,6 +141,7 @@ class SegmentWriter:
         Raises: OSError: the disk refuses. Corruption: what was durable is not there.
         """
         self.close()
+        # Later segments hold only packs that were never acknowledged: they are deleted.
         while self._mine and self._mine[-1] > segment:
             path = segment_path(self._folder, self._mine[-1])
             if self._folder.disk.exists(path):
@@ -225,6 +228,7 @@ class SegmentReader:
         except OSError as error:
             path = segment_path(self._folder, location >> 42)
             raise Corruption(f"{path} at byte {offset}: {error.strerror or error}") from error
+        # A cut file: bytes beyond its end are never returned as zeros.
         if len(data) < length:
             path = segment_path(self._folder, location >> 42)
             end = offset + length
@@ -240,6 +244,7 @@ class SegmentReader:
                 raise Corruption(f"{path}: the segment is gone") from None
             self._views.pop(segment, None)
             if len(self._views) >= self._open_max:
+                # Dictionaries keep their order: the view opened first goes.
                 self._views.pop(next(iter(self._views)))  # the one that was opened first
             self._views[segment] = view
             return view
