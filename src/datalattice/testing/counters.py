@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import datalattice.sync.conversation as talk
+from datalattice import sync
 from datalattice.errors import ProtocolViolation, StoreFailed
 from datalattice.store import Disk
 from datalattice.sync import (
@@ -37,6 +37,8 @@ from datalattice.sync import (
     Want,
     Why,
 )
+
+talk = sync.conversation  # what conversations say and report
 
 LEAF_HASHES: Final = 2
 """Hashes that are listed instead of halved."""

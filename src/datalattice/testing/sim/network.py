@@ -11,6 +11,7 @@ The two ends of a connection learn of its end at different times.
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -302,7 +303,7 @@ class SimNetwork:
             self.on_gone(connection.dialler, connection.acceptor)
 
 
-class ScriptedPeer:
+class ScriptedPeer(ABC):
     """Base of ends that are no node: they answer frames by a script.
 
     frame_bytes_max: longest frame that the peer reads.
@@ -333,12 +334,13 @@ class ScriptedPeer:
             self._timeline.record(self.name, f"hears {connection}", payload)
             self.heard(connection, payload)
 
+    @abstractmethod
     def heard(self, connection: str, payload: bytes) -> None:
         """Handle a frame; each peer has its own way."""
-        raise NotImplementedError
 
     def written(self, connection: str, name: HostName) -> None:
-        """Do nothing: a scripted peer never waits until its frames have left."""
+        """Ignore it: a scripted peer never waits until its frames have left."""
+        del connection, name
 
     def ended(self, connection: str) -> None:
         """Forget a connection."""

@@ -150,14 +150,10 @@ class Simulation:
         self._world.on_end = self._ended
         self._world.on_failing = self._failing
         self.network.on_gone = self._dial_later
+        skew_ms = faults.skew_ms
         self.nodes = [
-            SimNode(
-                f"n{index}",
-                self._world,
-                dice.fork(f"n{index}"),
-                dice.between(-faults.skew_ms, faults.skew_ms),
-            )
-            for index in range(nodes)
+            SimNode(name, self._world, dice.fork(name), dice.between(-skew_ms, skew_ms))
+            for name in (f"n{index}" for index in range(nodes))
         ]
         self._by_name = {node.name: node for node in self.nodes}
         self.links = list(draw_links(nodes, dice.fork("links")) if links is None else links)
