@@ -9,26 +9,20 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple, Self
 
-from datalattice import (
-    Index,
-    IndexLattice,
-    KeyedLattice,
-    KeyPair,
-    Keyword,
-    LWWLattice,
-    Map,
-    MapLattice,
-    OwnerLattice,
-    UsageError,
-    Value,
-    open_node,
-    root_lattice,
-    value_hash,
-)
+from datalattice import KeyPair, Keyword, Map, UsageError, value_hash
+from datalattice.cells import Index, Value
 from datalattice.clock import Clock, SystemClock, next_stamp
 from datalattice.cursors import LatticeCursor
-from datalattice.lattice import register_section
-from datalattice.node import NodeServer
+from datalattice.lattice import (
+    IndexLattice,
+    KeyedLattice,
+    LWWLattice,
+    MapLattice,
+    OwnerLattice,
+    register_section,
+    root_lattice,
+)
+from datalattice.node import NodeServer, open_node
 from datalattice.store import MemoryStore
 
 SOCIAL: Final = Keyword("social")

@@ -32,10 +32,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as f
 
-from datalattice import KeyPair, Map, Topics, Value, open_node
+from datalattice import KeyPair, Map
 from datalattice.apps.kv import Database, Watch
+from datalattice.apps.queue import Topics
+from datalattice.cells import Value
 from datalattice.client import Folder, connect, read_key, write_key
-from datalattice.node import NodeServer
+from datalattice.node import NodeServer, open_node
 from datalattice.pipeline import clear_errors, end_session, read_queue, register, spark_session
 
 if TYPE_CHECKING:

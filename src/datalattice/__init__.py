@@ -1,7 +1,14 @@
-"""datalattice: immutable Merkle values that merge, kept by cursors, stores and nodes.
+"""datalattice: signed values that merge, kept in a folder and replicated between nodes.
 
-What most programs need can be imported from here; each name is looked up in its package when it is
-first asked for, so that importing one part does not load the others.
+    import datalattice
+
+    with datalattice.open("data") as node:
+        node.queue("log").offer("hello")
+        node.database("shop")["opened"] = True
+
+Each name is looked up in its package when it is first asked for, so that importing one part does
+not load the others. What is not here is imported from its package: `datalattice.cells`, `lattice`,
+`cursors`, `store`, `node`, `errors`.
 """
 
 from __future__ import annotations
@@ -12,209 +19,100 @@ from typing import TYPE_CHECKING, Any, Final
 from datalattice.version import VERSION as __version__  # noqa: N811 - its usual name
 
 if TYPE_CHECKING:
+    from datalattice.apps import Owner
     from datalattice.apps.dlfs import Drive
     from datalattice.apps.grid import Venue
     from datalattice.apps.kv import Database
-    from datalattice.apps.queue import Queue, Topic, Topics
+    from datalattice.apps.queue import Consumer, Feed, Queue, QueueEntry, Topic
     from datalattice.cells import (
-        Address,
-        Blob,
-        Char,
-        Index,
         Keyword,
-        List,
         Map,
-        Record,
         Set,
-        Signed,
-        Symbol,
-        Text,
-        Value,
         Vector,
-        changes,
-        decode,
-        decode_message,
-        encode,
-        encode_message,
         from_json,
-        from_text,
-        same,
         to_cell,
         to_json,
         to_python,
-        to_text,
         value_hash,
     )
-    from datalattice.client import Node as Node
+    from datalattice.client import Node
     from datalattice.client import open as open
     from datalattice.crypto import KeyPair
-    from datalattice.cursors import Cursor, Root, RootLattice, open_store
-    from datalattice.errors import (
-        AlreadyExists,
-        BadFormat,
-        BadSignature,
-        Corruption,
-        DataLatticeError,
-        DirectoryNotEmpty,
-        IsADirectory,
-        LimitExceeded,
-        MissingData,
-        NoSigningKey,
-        NoSuchPath,
-        NotADirectory,
-        NotContained,
-        ReadOnly,
-        StoreError,
-        StoreLocked,
-        TypeMismatch,
-        Unauthorized,
-        Unavailable,
-        UsageError,
-        WrongType,
-    )
-    from datalattice.lattice import (
-        CASLattice,
-        CompareLattice,
-        DataLattice,
-        FunctionLattice,
-        IndexLattice,
-        JSONLattice,
-        KeyedLattice,
-        Lattice,
-        LWPLattice,
-        LWWLattice,
-        MapLattice,
-        MaxLattice,
-        MergeContext,
-        MinLattice,
-        OwnerLattice,
-        SetLattice,
-        SignedLattice,
-        StringKeyedLattice,
-        TupleLattice,
-        VectorLattice,
-        register_section,
-        root_lattice,
-    )
-    from datalattice.node import open_node
+    from datalattice.cursors import Cursor
+    from datalattice.errors import DataLatticeError, DataLoss, Unavailable, UsageError
+    from datalattice.node import serve
 
 
-_HOMES: Final = (
-    "errors",
-    "crypto",
-    "cells",
-    "lattice",
-    "cursors",
-    "store",
-    "apps.kv",
-    "apps.queue",
-    "apps.dlfs",
-    "apps.grid",
-    "client",
-    "node",
-)
+_HOMES: Final = {
+    "Consumer": "apps.queue",
+    "Cursor": "cursors",
+    "DataLatticeError": "errors",
+    "DataLoss": "errors",
+    "Database": "apps.kv",
+    "Drive": "apps.dlfs",
+    "Feed": "apps.queue",
+    "KeyPair": "crypto",
+    "Keyword": "cells",
+    "Map": "cells",
+    "Node": "client",
+    "Owner": "apps",
+    "Queue": "apps.queue",
+    "QueueEntry": "apps.queue",
+    "Set": "cells",
+    "Topic": "apps.queue",
+    "Unavailable": "errors",
+    "UsageError": "errors",
+    "Vector": "cells",
+    "Venue": "apps.grid",
+    "from_json": "cells",
+    "open": "client",
+    "serve": "node",
+    "to_cell": "cells",
+    "to_json": "cells",
+    "to_python": "cells",
+    "value_hash": "cells",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("open", "Node"):  # `open` is not in __all__: `import *` keeps the builtin
-        value = globals()[name] = getattr(import_module(f"{__name__}.client"), name)
-        return value
-    if name in __all__:
-        for home in _HOMES:
-            module = import_module(f"{__name__}.{home}")
-            if hasattr(module, name):
-                value = globals()[name] = getattr(module, name)
-                return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})
 
 
+# Without `open`: `from datalattice import *` keeps the builtin.
 __all__ = [
-    "Address",
-    "AlreadyExists",
-    "BadFormat",
-    "BadSignature",
-    "Blob",
-    "CASLattice",
-    "Char",
-    "CompareLattice",
-    "Corruption",
+    "Consumer",
     "Cursor",
-    "DataLattice",
     "DataLatticeError",
+    "DataLoss",
     "Database",
-    "DirectoryNotEmpty",
     "Drive",
-    "FunctionLattice",
-    "Index",
-    "IndexLattice",
-    "IsADirectory",
-    "JSONLattice",
+    "Feed",
     "KeyPair",
-    "KeyedLattice",
     "Keyword",
-    "LWPLattice",
-    "LWWLattice",
-    "Lattice",
-    "LimitExceeded",
-    "List",
     "Map",
-    "MapLattice",
-    "MaxLattice",
-    "MergeContext",
-    "MinLattice",
-    "MissingData",
-    "NoSigningKey",
-    "NoSuchPath",
     "Node",
-    "NotADirectory",
-    "NotContained",
-    "OwnerLattice",
+    "Owner",
     "Queue",
-    "ReadOnly",
-    "Record",
-    "Root",
-    "RootLattice",
+    "QueueEntry",
     "Set",
-    "SetLattice",
-    "Signed",
-    "SignedLattice",
-    "StoreError",
-    "StoreLocked",
-    "StringKeyedLattice",
-    "Symbol",
-    "Text",
     "Topic",
-    "Topics",
-    "TupleLattice",
-    "TypeMismatch",
-    "Unauthorized",
     "Unavailable",
     "UsageError",
-    "Value",
     "Vector",
-    "VectorLattice",
     "Venue",
-    "WrongType",
     "__version__",
-    "changes",
-    "decode",
-    "decode_message",
-    "encode",
-    "encode_message",
     "from_json",
-    "from_text",
-    "open_node",
-    "open_store",
-    "register_section",
-    "root_lattice",
-    "same",
+    "serve",
     "to_cell",
     "to_json",
     "to_python",
-    "to_text",
     "value_hash",
 ]

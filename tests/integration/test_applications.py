@@ -16,16 +16,10 @@ from typing import IO
 
 import pytest
 
-from datalattice import (
-    Database,
-    DataLatticeError,
-    Drive,
-    KeyPair,
-    RootLattice,
-    Venue,
-    root_lattice,
-)
+from datalattice import Database, DataLatticeError, Drive, KeyPair, Venue
 from datalattice.client import Folder, edit, folder_of, reading, write_key
+from datalattice.cursors import RootLattice
+from datalattice.lattice import root_lattice
 
 PATIENCE_S = 50.0
 POLL_S = 0.2

@@ -7,8 +7,8 @@ from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
 from datalattice.node.observe import Observer
 from datalattice.node.owners import decide, hosting_document, refuse_for_good
 from datalattice.node.peers import PeerInfo
-from datalattice.node.serve import serve
 from datalattice.node.server import NodeServer, open_node
+from datalattice.node.serving import serve
 from datalattice.node.transport import (
     MemoryTransport,
     TcpTransport,

@@ -7,22 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from datalattice import (
-    Database,
-    Drive,
-    KeyPair,
-    MergeContext,
-    RootLattice,
-    Topics,
-    UsageError,
-    Venue,
-    root_lattice,
-    same,
-    value_hash,
-)
-from datalattice.cells import Vector
+from datalattice import Database, Drive, KeyPair, UsageError, Venue, value_hash
+from datalattice.apps.queue import Topics
+from datalattice.cells import Vector, same
 from datalattice.clock import LAST_MS, BoundedClock
-from datalattice.lattice import root_contains
+from datalattice.cursors import RootLattice
+from datalattice.lattice import MergeContext, root_contains, root_lattice
 from datalattice.store import CellStore
 from datalattice.testing.clocks import StoppedClock
 

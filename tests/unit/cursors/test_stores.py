@@ -10,22 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from datalattice import (
-    Database,
-    Drive,
-    KeyPair,
-    Keyword,
-    MergeContext,
-    NotContained,
-    RootLattice,
-    Topics,
-    open_store,
-    root_lattice,
-    to_cell,
-    value_hash,
-)
+from datalattice import Database, Drive, KeyPair, Keyword, to_cell, value_hash
+from datalattice.apps.queue import Topics
 from datalattice.cells import Index, Value
-from datalattice.lattice import root_contains
+from datalattice.cursors import RootLattice, open_store
+from datalattice.errors import NotContained
+from datalattice.lattice import MergeContext, root_contains, root_lattice
 from datalattice.store import MemoryStore, Store
 from datalattice.testing.clocks import StoppedClock
 

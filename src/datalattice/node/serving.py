@@ -12,9 +12,9 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
-from datalattice.client import Node, Running, folder_of, keys_of, open
+from datalattice.client import Folder, Node, Running, folder_of, keys_of, open
 from datalattice.client.settings import load_settings
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreFailed
@@ -22,7 +22,6 @@ from datalattice.node.daemon import Daemon
 from datalattice.node.server import NodeServer
 
 
-@contextmanager
 def serve(
     path: str | os.PathLike[str] | None = None,
     *,
@@ -31,7 +30,7 @@ def serve(
     bind: str = "127.0.0.1",
     peers: Iterable[str | None] = (),
     **settings: object,
-) -> Iterator[Node]:
+) -> AbstractContextManager[Node]:
     """Serve a folder to peers while the context lasts, and give its open node.
 
     path, key: as for `datalattice.open`; the folder and its key are made if they are missing.
@@ -40,10 +39,16 @@ def serve(
     Raises: UsageError: a setting is wrong, or the port cannot be used. StoreLocked: another
             process serves the folder, or writes to it.
     """
-    folder = folder_of(path)
+    given = {"port": port, "bind": bind, "peers": [peer for peer in peers if peer], **settings}
+    return _serving(folder_of(path), key, given)
+
+
+@contextmanager
+def _serving(
+    folder: Folder, key: str | os.PathLike[str] | KeyPair | None, given: dict[str, object]
+) -> Iterator[Node]:
     keys = keys_of(folder, key, create=True)
     assert keys is not None, "made where they are missing"
-    given = {"port": port, "bind": bind, "peers": [peer for peer in peers if peer], **settings}
     config = load_settings(folder.settings_path, os.environ, given).config
     began: Future[None] = Future()
 
