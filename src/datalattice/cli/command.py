@@ -309,8 +309,10 @@ class Call:
         wanted = self.owner_named(self.owner, owners)
         return [one for one in owners if one == wanted]
 
-    def short_owner(self, owner: bytes) -> str:
-        """Return an owner for people: its local name, else the first digits of its key."""
+    def short_owner(self, owner: bytes | str) -> str:
+        """Return an owner (key, or its hex) for people: the local name, else a few digits."""
+        if isinstance(owner, str):
+            owner = bytes.fromhex(owner)
         named = (name for name, key in self._local_names().items() if key == owner)
         return next(named, owner.hex()[:SHORT_KEY])
 

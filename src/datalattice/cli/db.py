@@ -13,7 +13,7 @@ import typer
 from datalattice.apps.kv import GC_AGE, KV_SECTION, Database, KeyChange
 from datalattice.cells import Index, Map, Signed, Value
 from datalattice.cli.command import READS, WRITES, Call, command
-from datalattice.cli.render import Listing, Records, Result
+from datalattice.cli.render import Listing, Records, Result, listed
 from datalattice.cli.units import duration_s
 from datalattice.cli.values import InOption, parse_value, value_json, value_text
 from datalattice.client import open_reader
@@ -84,16 +84,12 @@ def list_(call: Call) -> Result:
     cursor = call.cursor()
     held = databases_of(cursor.get())
     owners = call.chosen_owners(sorted({owner for owner, _ in held}))
-    found = [
-        (owner, name, len(Database.at(cursor, owner, name)))
+    rows = [
+        {"owner": owner.hex(), "database": name, "keys": len(Database.at(cursor, owner, name))}
         for owner, name in held
         if owner in owners
     ]
-    rows = [(call.short_owner(owner), name, keys) for owner, name, keys in found]
-    return Result(
-        [{"owner": owner.hex(), "database": name, "keys": keys} for owner, name, keys in found],
-        [Listing(("owner", "database", "keys"), rows)],
-    )
+    return listed(rows, ("owner", "database", "keys"), owner=call.short_owner)
 
 
 @command(app, "keys", READS)
@@ -111,8 +107,7 @@ def keys(
     ]
     if not long:
         return Result(rows, [row["key"] for row in rows])
-    columns = ("key", "type", "expires in ms")
-    return Result(rows, [Listing(columns, [list(row.values()) for row in rows])])
+    return listed(rows, ("key", "type", "ttl_ms"))
 
 
 def _left(left: timedelta | None) -> int | None:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from datalattice.cli.command import ANY, Call, command
-from datalattice.cli.render import Listing, Result
+from datalattice.cli.render import Result, listed
 from datalattice.client import (
     Folder,
     OwnKeys,
@@ -85,8 +85,8 @@ def list_keys(call: Call) -> Result:
     found = [_describe(path, name, read_key(path)) for name, path in paths.items()]
     if not found:
         return Result([], [f"no keys in {folder.path}; make one with `lattice key new`"])
-    rows = [(one["name"] or "(identity)", one["public_key"], one["file"]) for one in found]
-    return Result(found, [Listing(("name", "public key", "file"), rows)])
+    columns = ("name", "public_key", "file")
+    return listed(found, columns, name=lambda name: name or "(identity)")
 
 
 @command(app, "name", ANY)
@@ -116,10 +116,8 @@ def name_key(
 def names(call: Call) -> Result:
     """List the local names of owners."""
     found = sorted(read_names(call.folder).items())
-    return Result(
-        [{"name": name, "public_key": key.hex()} for name, key in found],
-        [Listing(("name", "public key"), [(name, key.hex()) for name, key in found])],
-    )
+    rows = [{"name": name, "public_key": key.hex()} for name, key in found]
+    return listed(rows, ("name", "public_key"))
 
 
 @command(identity_app, "show", ANY)

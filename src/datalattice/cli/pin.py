@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from datalattice.cli.command import ANY, Call, command
-from datalattice.cli.paths.past import short
-from datalattice.cli.render import Listing, Result
+from datalattice.cli.paths.past import HASH_DIGITS_SHOWN
+from datalattice.cli.render import Result, listed
 from datalattice.cli.units import duration_ms, time_ms
 from datalattice.errors import UsageError
 from datalattice.store import time_text
@@ -73,13 +73,9 @@ def remove(
 @command(app, "list", ANY)
 def list_(call: Call) -> Result:
     """List the pins, by name."""
-    documents = [_document(one) for one in call.store().pins.all()]
     columns = ("name", "hash", "owner", "label", "created", "expires")
-    rows = [
-        [short(bytes.fromhex(one["hash"])) if key == "hash" else one[key] for key in columns]
-        for one in documents
-    ]
-    return Result(documents, [Listing(columns, rows)])
+    rows = [_document(one) for one in call.store().pins.all()]
+    return listed(rows, columns, hash=lambda hash: hash[:HASH_DIGITS_SHOWN])
 
 
 def _document(pin: Pin) -> dict[str, Any]:

@@ -156,6 +156,20 @@ class Result:
     notices: Sequence[str] = ()
 
 
+def listed(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], **shown: Callable[[Any], object]
+) -> Result:
+    """Return rows with all their fields for JSON, and the named columns for people.
+
+    shown: for a column, what people see of its value.
+    """
+
+    def cells(row: Mapping[str, Any]) -> list[object]:
+        return [shown[name](row[name]) if name in shown else row[name] for name in columns]
+
+    return Result(list(rows), [Listing(columns, map(cells, rows))])
+
+
 @dataclass(slots=True)
 class _Form:
     name: str | None = None

@@ -21,7 +21,7 @@ from datalattice.apps.grid import (
 from datalattice.cells import Index, Keyword, Map, Value
 from datalattice.cli.command import PAST, WRITES, Call, command
 from datalattice.cli.node import settings_of
-from datalattice.cli.render import Listing, Result, counted
+from datalattice.cli.render import Result, counted, listed
 from datalattice.cli.values import listed_json, value_json, value_text
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -124,7 +124,7 @@ def assets(
     venue = _venue(call, did)
     dids = list(venue.view()) if all_venues else [venue.did]
     rows = [_asset_row(venue, one, asset) for one in dids for asset in venue.assets(one)]
-    return _listed(rows, ("asset", "name", "content", *(("venue",) if all_venues else ())))
+    return listed(rows, ("asset", "name", "content", *(("venue",) if all_venues else ())))
 
 
 @command(app, "jobs", PAST)
@@ -139,7 +139,7 @@ def jobs(
     venue = _venue(call, did)
     ids = venue.jobs(venue.did, status=status.upper() if status else None)
     rows = [_job_row(job, venue.job(job)) for job in ids]
-    return _listed(rows, ("job", "status", "op", "updated"))
+    return listed(rows, ("job", "status", "op", "updated"))
 
 
 @command(app, "show", PAST)
@@ -163,7 +163,7 @@ def show_one(
             }
             for one, state in venue.view().items()
         ]
-        return _listed(rows, ("venue", "assets", "jobs", "contents"))
+        return listed(rows, ("venue", "assets", "jobs", "contents"))
     asset = _begins(name, venue.assets(venue.did)) or _begins(name, _known(venue))
     if asset is not None:
         text = venue.asset(asset) or ""
@@ -197,10 +197,6 @@ def verify(call: Call) -> Result:
     if not found:
         return Result(document, [f"{counted(venues, 'venue')}, all good"])
     return Result(document, lines, EXIT_FAILED)
-
-
-def _listed(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Result:
-    return Result(rows, [Listing(columns, [[row[name] for name in columns] for row in rows])])
 
 
 def _venue(call: Call, did: str | None = None, keys: KnownKeys | None = None) -> Venue:

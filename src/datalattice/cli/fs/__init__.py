@@ -25,7 +25,7 @@ from datalattice.cli.fs.copying import (
     put_files,
 )
 from datalattice.cli.fs.paths import DrivePath, goal_of, parse_drive_path, parse_path
-from datalattice.cli.render import Listing, Result, counted, is_json, print_notice, visible
+from datalattice.cli.render import Listing, Result, counted, is_json, listed, print_notice, visible
 from datalattice.cli.units import moment_text
 from datalattice.client import Folder
 from datalattice.client.drives import (
@@ -72,24 +72,14 @@ def drives(call: Call) -> Result:
     """List drives: those of all owners that are here, or one owner's."""
     with closing(Drives(call.existing)) as all_drives:
         owners = call.chosen_owners(list(all_drives.owners()))
-    found = []
+    rows = []
     for owner in owners:
         with closing(Drives(call.existing, owner)) as theirs:
             for name in theirs.names():
                 usage = theirs.drive(name).du("/")
-                found.append((owner, name, usage.files, usage.bytes))
-    return Result(
-        [
-            {"owner": owner.hex(), "drive": name, "files": files, "bytes": size}
-            for owner, name, files, size in found
-        ],
-        [
-            Listing(
-                ("owner", "drive", "files", "bytes"),
-                [(call.short_owner(owner), *rest) for owner, *rest in found],
-            )
-        ],
-    )
+                row = {"owner": owner.hex(), "drive": name}
+                rows.append({**row, "files": usage.files, "bytes": usage.bytes})
+    return listed(rows, ("owner", "drive", "files", "bytes"), owner=call.short_owner)
 
 
 @command(app, "ls", READS)

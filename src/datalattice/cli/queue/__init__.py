@@ -27,7 +27,7 @@ from datalattice.cli.command import READS, WRITES, Call, command
 from datalattice.cli.queue import consuming
 from datalattice.cli.queue.consuming import taken
 from datalattice.cli.queue.offering import BATCH, batches, offsets_text, values_of
-from datalattice.cli.render import Listing, Records, Result, Step, is_json, progress_bars
+from datalattice.cli.render import Listing, Records, Result, Step, is_json, listed, progress_bars
 from datalattice.cli.units import duration_s, moment_text
 from datalattice.cli.values import (
     InOption,
@@ -464,15 +464,18 @@ def _partition_info(id: Value, queue: Queue) -> dict[str, Any]:
 def list_(call: Call) -> Result:
     """List topics: those of all owners that are here, or one owner's."""
     cursor = call.cursor()
-    found: list[dict[str, Any]] = []
-    rows = []
+    rows: list[dict[str, Any]] = []
     for owner in call.chosen_owners(queue_owners(cursor.get())):
         mine = Topics.at(cursor, owner)
         for name in mine.topics():
             topic = mine.topic(name)
             ids = topic.partitions()
-            records = sum(topic.partition(id).size() for id in ids)
-            row = {"topic": listed_json(name), "partitions": len(ids), "records": records}
-            found.append({"owner": owner.hex(), **row})
-            rows.append((call.short_owner(owner), *row.values()))
-    return Result(found, [Listing(("owner", "topic", "partitions", "records"), rows)])
+            rows.append(
+                {
+                    "owner": owner.hex(),
+                    "topic": listed_json(name),
+                    "partitions": len(ids),
+                    "records": sum(topic.partition(id).size() for id in ids),
+                }
+            )
+    return listed(rows, ("owner", "topic", "partitions", "records"), owner=call.short_owner)

@@ -16,7 +16,7 @@ from datalattice.apps.kv import Database
 from datalattice.apps.queue import CONSUMERS, Consumer, QueueEntry
 from datalattice.cells import Value, Vector, from_text
 from datalattice.cli.command import PAST, WRITES, Call, command
-from datalattice.cli.render import Listing, Result
+from datalattice.cli.render import Result, listed
 from datalattice.cli.units import time_ms
 from datalattice.cli.values import parse_key, value_text
 from datalattice.clock import SystemClock
@@ -82,21 +82,14 @@ def _topic_of(field: str) -> Value:
 @command(app, "consumers", PAST)
 def consumers(call: Call) -> Result:
     """List the consumers of this folder, and where each goes on."""
+    columns = ("consumer", "topic", "owner", "partition", "next")
     rows = []
     for consumer, field, offset in _positions(call):
         _, owner, partition = field.split("/")
         if owner and partition:
-            rows.append((consumer, value_text(_topic_of(field)), owner, partition, offset))
-    columns = ("consumer", "topic", "owner", "partition", "next")
-    return Result(
-        [dict(zip(columns, row, strict=True)) for row in rows],
-        [
-            Listing(
-                columns,
-                [(*row[:2], call.short_owner(bytes.fromhex(row[2])), *row[3:]) for row in rows],
-            )
-        ],
-    )
+            row = (consumer, value_text(_topic_of(field)), owner, partition, offset)
+            rows.append(dict(zip(columns, row, strict=True)))
+    return listed(rows, columns, owner=call.short_owner)
 
 
 @command(app, "seek", WRITES)
