@@ -486,26 +486,26 @@ class LmdbWriteTxn(_Transaction):
         self, table: str, start: bytes, end: bytes | None, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         # Every step seeks with a new cursor: writes between two steps may move LMDB's pages.
-        place = end if reverse else start
+        bound = end if reverse else start
         while True:
-            found = self._next(table, place, reverse)
+            found = self._next(table, bound, reverse)
             if found is None:
                 return
             key, value = found
             if key < start if reverse else end is not None and key >= end:
                 return
             yield key, value
-            place = key if reverse else key + b"\0"
+            bound = key if reverse else key + b"\0"
 
-    def _next(self, table: str, place: bytes | None, reverse: bool) -> tuple[bytes, bytes] | None:
-        """Return the first entry at or after `place`, or with `reverse` the last before it."""
+    def _next(self, table: str, bound: bytes | None, reverse: bool) -> tuple[bytes, bytes] | None:
+        """Return the first entry at or after `bound`, or with `reverse` the last before it."""
         raw = self._live()
         try:
             cursor = raw.cursor(self._engine.handle(table))
             if reverse:
-                found = _seek_before(cursor, place)
+                found = _seek_before(cursor, bound)
             else:
-                found = cursor.set_range(place) if place else cursor.first()
+                found = cursor.set_range(bound) if bound else cursor.first()
             entry: tuple[bytes, bytes] | None = cursor.item() if found else None
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
@@ -560,12 +560,12 @@ def _nothing(_: bytes) -> None:
     """Return None: the getter of a table that does not exist on disk."""
 
 
-def _seek_before(cursor: Any, place: bytes | None) -> bool:
-    """Move to the greatest key < place (None: to the last key); return whether there is one."""
-    if place is None:
+def _seek_before(cursor: Any, bound: bytes | None) -> bool:
+    """Move to the greatest key < bound (None: to the last key); return whether there is one."""
+    if bound is None:
         return bool(cursor.last())
-    if not place:
+    if not bound:
         return False
-    if cursor.set_range(place):
+    if cursor.set_range(bound):
         return bool(cursor.prev())
     return bool(cursor.last())

@@ -275,31 +275,31 @@ class MemoryWriteTxn:
         self, table: str, start: bytes, end: bytes | None, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         step = self._before if reverse else self._from
-        place = end if reverse else start
+        bound = end if reverse else start
         while True:
-            key = step(table, place)
+            key = step(table, bound)
             if key is None or (key < start if reverse else end is not None and key >= end):
                 return
             value = self.get(table, key)
             if value is not None:
                 yield key, value
             # The next step seeks from here, so keys written meanwhile are seen.
-            place = key if reverse else key + b"\0"
+            bound = key if reverse else key + b"\0"
 
-    def _from(self, table: str, place: bytes | None) -> bytes | None:
-        """Return the least key >= place in the table or its overlay, deleted ones included."""
+    def _from(self, table: str, bound: bytes | None) -> bytes | None:
+        """Return the least key >= bound in the table or its overlay, deleted ones included."""
         found: bytes | None = None
         for keys in self._key_lists(table):
-            i = bisect_left(keys, place or b"")
+            i = bisect_left(keys, bound or b"")
             if i < len(keys) and (found is None or keys[i] < found):
                 found = keys[i]
         return found
 
-    def _before(self, table: str, place: bytes | None) -> bytes | None:
-        """Return the greatest key < place (None: of all), deleted ones included."""
+    def _before(self, table: str, bound: bytes | None) -> bytes | None:
+        """Return the greatest key < bound (None: of all), deleted ones included."""
         found: bytes | None = None
         for keys in self._key_lists(table):
-            i = len(keys) if place is None else bisect_left(keys, place)
+            i = len(keys) if bound is None else bisect_left(keys, bound)
             if i > 0 and (found is None or keys[i - 1] > found):
                 found = keys[i - 1]
         return found

@@ -129,6 +129,7 @@ class CellStore(StoreReader):
             self.history.begin(opened.state.root, self.has)
             self.space.wrote(0, opened.index.entries_max())
             self.space.ask()
+            # `repair` without `keep_root`: commit the last good root again, behind the lost packs.
             if opened.was_cut and not opened.keeps_root:
                 self._give_up(committer)
         if read_only:
@@ -149,6 +150,7 @@ class CellStore(StoreReader):
         )
         self._collector.opened = opened
         self._collector.note()
+        # Stored with each flush, so that ages survive the process.
         opened.index.samples = self._collector.samples.pack
         self._changed()
         return committer
@@ -197,6 +199,7 @@ class CellStore(StoreReader):
         if not where or "\0" in where:
             raise UsageError(f"a store is opened at the path of a folder, got {where!r}")
         folder = StoreFolder(disk or RealDisk(), where)
+        # A clock far in the future must not end every pin and lease.
         clock = BoundedClock(clock or SystemClock())
         settings = OpenSettings(
             folder,
@@ -241,6 +244,7 @@ class CellStore(StoreReader):
             lock = self._opened.lock
             assert lock is not None
             self._opened.released = None
+            # A collection writes; it must not run without the lock.
             with self._collector.idle():
                 try:
                     with committer.lock:
@@ -251,6 +255,7 @@ class CellStore(StoreReader):
                         except OSError as error:
                             raise write_error(error, self._folder) from error
                         finally:
+                            # Before the lock goes: no thread may write beside the next writer.
                             committer.pause()
                     self._collector.note()
                 finally:
@@ -295,6 +300,7 @@ class CellStore(StoreReader):
     def _take_again(self, lock: LockFile, committer: Committer, *, is_unshared: bool) -> bool:
         """Continue writing; the lock is held. Return whether the store was opened anew."""
         before = self._opened
+        # The common case: one small read, and index and cache are kept.
         if is_unshared and is_as_released(self._folder, before):
             self.history.go_on(before.state.root, self.has, is_unshared=True)
             committer.go_on()
@@ -321,6 +327,7 @@ class CellStore(StoreReader):
         self.space.wrote(0, max(0, opened.index.recent_count - known_entries))
         self._begin_writing(opened, opened.writer)
         waiting = {**self._writing, **self._pending}  # empty, unless a write failed before
+        # Cells that other writers stored meanwhile need not be staged again.
         self._pending = {h: cell for h, cell in waiting.items() if self._index.find(h) < 0}
         self._writing = {}
         self._pending_bytes = sum(map(len, self._pending.values()))
@@ -404,6 +411,7 @@ class CellStore(StoreReader):
         if shown is not tops:
             public = {hash for hash, _, _ in shown}
             # Looked up one by one: a second, staged copy would hide an announced one.
+            # Private cells are staged: written, and never served to others.
             private = {h: data for h, data, _ in tops if h not in public and not self.has(h)}
             tops = [part for part in tops if part[0] in public]
         fresh, staged = self._index.split_new(tops, self)
@@ -413,15 +421,18 @@ class CellStore(StoreReader):
                 del fresh[root]
                 staged += [root] if location & STAGED else []
         promoted = dict.fromkeys(staged)
+        # Nothing staged: nothing to promote, and no need to follow the value.
         if self._pending or self._writing or self._state.staged:
             reached = dict.fromkeys(reachable(shown, self._staged_encoding))
             # Children first: a crash may leave the first packs of a commit with several.
             fresh = {h: cell for h, cell in self._pending.items() if h in reached} | fresh
             promoted |= {hash: None for hash in reached if hash not in fresh}
         has_new = bool(fresh or private or promoted or self._pending)
+        # The present root again, with no new cell: no pack is written.
         if not has_new and root == committer.head:
             committer.check()
             return committer.sequence
+        # Closure: a store never holds a cell without the cells below it.
         self._check_below(fresh | private)
         cells = CellBatch(list(fresh), list(fresh.values()))
         for hash in fresh.keys() & self._pending.keys():
@@ -439,6 +450,7 @@ class CellStore(StoreReader):
         large value, and are neither hashed nor scanned here.
         """
         waiting = self._find_pending(hash)
+        # Staged in memory: written packs are in the index only when published.
         if waiting is not None:
             return waiting if may_refer(waiting) else NIL
         location = self._index.find(hash)
@@ -510,6 +522,7 @@ class CellStore(StoreReader):
         with committer.lock:
             self._check_open()
             committer.check()
+            # A collection may have removed cells since the caller's look-up: look again.
             if self._collector.has_swept:
                 cells = list(cells)
                 new = {hash: encoding for hash, encoding in cells if not self.has(hash)}
@@ -574,6 +587,7 @@ class CellStore(StoreReader):
         healed = check_cells(cells)
         for batch in batches_of(healed):
             locations = self._index.find_many(list(batch))
+            # A healed cell keeps its state: healing must not announce staged cells.
             is_staged = [location >= 0 and location & STAGED != 0 for location in locations]
             with committer.lock:
                 self._check_open()
@@ -598,6 +612,7 @@ class CellStore(StoreReader):
         gone = list(hashes)
         with committer.lock:
             committer.check()
+            # Their bytes stay: the next collection drops them.
             self._index.discard(gone)
             for hash in gone:
                 self._cache.forget(hash)
@@ -686,6 +701,7 @@ class CellStore(StoreReader):
             if is_own and self._committer is not None and self._is_for_writing():
                 self._close_writer(self._committer)
         finally:
+            # From here on every use raises StoreClosed, also when closing failed.
             self._closed = True
             if self._committer is not None:
                 self._committer.close()

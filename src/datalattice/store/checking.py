@@ -154,6 +154,7 @@ class StoreChecker:
         root = self._state.root
         suspect = self._gaps or self._absent or self._unindexed or self._lost_end
         has_lost_pins = min(self._index.find_many(list(self._pinned)), default=0) < 0
+        # Every entry was met in a good pack: then nothing is missing below any root either.
         if not suspect and not has_lost_pins and verified >= self._cells and self._log_root == root:
             scars = tuple(self._room_scars)
             return CheckReport(
@@ -164,6 +165,7 @@ class StoreChecker:
                 scars=scars,
                 unsound=tuple(self._unsound.items()),
             )
+        # Slow path: read what the packs did not account for, then follow the root.
         self._check_entries()
         reached, missing = self._walk(root)
         return self._report(len(numbers), reached, missing)
@@ -412,6 +414,7 @@ class StoreChecker:
             path = segment_path(self._folder, gap.segment)
             here = Damage(path, gap.offset, gap.reason)
             (damage if position in held else scars).append(here)
+        # The index knows a root whose pack is gone.
         if self._log_root != self._state.root:
             where = self._lost_end or (scars or damage or [Damage(self._folder.path, 0, "")])[-1]
             reason = "no whole pack carries the root that is committed"

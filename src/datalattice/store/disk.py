@@ -296,6 +296,7 @@ class RealDisk:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             if hasattr(os, "posix_fallocate"):
+                # Reserves blocks; a sparse file would occupy nothing.
                 os.posix_fallocate(fd, 0, size)
             else:
                 file = RealFile(fd)
@@ -378,6 +379,7 @@ def _from_c_library(path: str) -> str:
     answer = ctypes.create_string_buffer(_ANSWER_BYTES)
     failed = statx(_CURRENT_FOLDER, os.fsencode(path), 0, _BIRTH_TIME, answer)
     (found,) = _FOUND.unpack_from(answer.raw)
+    # The mask says which fields the file system filled in.
     if failed or not found & _BIRTH_TIME:
         return ""
     seconds, nanoseconds = _TIME.unpack_from(answer.raw, _TIME_OFFSET)

@@ -19,6 +19,7 @@ def replace_file(disk: Disk, path: str, chunks: Iterable[bytes]) -> None:
     """
     new = f"{path}.new"
     try:
+        # Under another name: a crash while writing leaves the old file as it is.
         file = disk.open(new, create=True)
         try:
             offset = 0

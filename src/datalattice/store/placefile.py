@@ -62,6 +62,7 @@ class PlaceFile:
             recorded, unfenced_ms = document["place"], document["unfenced_ms"]
             starts = document["starts"]
         except (ValueError, TypeError, KeyError):
+            # A damaged file counts as moved, so that a peer is asked before anything is written.
             self._recorded = UNREADABLE
             return
         self._recorded = recorded if isinstance(recorded, str) else UNREADABLE

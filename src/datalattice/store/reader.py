@@ -224,6 +224,7 @@ class StoreReader(Store):
                 if moved < 0:
                     return self._find_pending(hash)
                 location = moved
+        # The checksums of packs are verified by `check`; a single cell is verified by its hash.
         if verify and _sha3(data).digest() != hash:
             raise Corruption(
                 str(self._quarantine(hash, location, f"cell 0x{hash.hex()} does not fit its hash"))
@@ -236,6 +237,7 @@ class StoreReader(Store):
         self._damage[damage.file, damage.offset] = damage
         # Missing from now on, so that healing can fetch it again.
         self._index.forget(hash)
+        # A decoded copy would hide the damage from healing.
         self._cache.forget(hash)
         if self.on_damage is not None:
             self.on_damage(damage)
@@ -268,6 +270,7 @@ class StoreReader(Store):
         self._check_open()
         if not self._read_only and not self._has_released:
             return False
+        # 72 bytes of the lock file instead of a look at the log: most refreshes end here.
         if self._read_only and self._generation.is_as_seen():
             return False
         return self._look()
@@ -277,6 +280,7 @@ class StoreReader(Store):
         with self._refresh_lock:
             if not self._read_only:
                 return False
+            # Read before the log: a commit in between changes it, and the next refresh looks again.
             found = self._generation.read()
             self._generation.forget()
             identity = self._folder.disk.engine_identity(f"{self._folder}/{INDEX}")
@@ -284,6 +288,7 @@ class StoreReader(Store):
             if identity != self._identity:
                 self._reopen(identity)
             before = self._state.position
+            # A collection may drop segments while they are read; then the index has new locations.
             for _ in range(REFRESH_TRIES):
                 damage = self._read_tail()
                 if damage is not None:

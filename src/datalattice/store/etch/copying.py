@@ -89,6 +89,7 @@ def collect_etch(
     disk = disk or RealDisk()
     if not disk.exists(where):
         raise UsageError(f"{where}: there is no such file")
+    # Held until the rename: a writer in between would write to the file that goes.
     lock = disk.lock_contents(where)
     try:
         with EtchStore.open(where, read_only=True, disk=disk) as old:
@@ -96,6 +97,7 @@ def collect_etch(
             fresh = where + ".gc"
             try:
                 after = _copy_file(disk, old, fresh, wanted, progress)
+                # The copy is complete and synced; the old file stays until this moment.
                 disk.replace(fresh, where)
                 disk.sync_folder(folder_of(where))
             except OSError as error:

@@ -79,6 +79,7 @@ class EtchStore(Store):
             create_etch(disk, where)
         lock = disk.lock_contents(where)
         try:
+            # A file of 0 bytes, as other programs create it before they lock it.
             if _is_empty(disk, where):
                 create_etch(disk, where)
                 lock.release()
@@ -113,6 +114,7 @@ class EtchStore(Store):
         with self._mutex:
             record = self._record(hash)
             if record is None:
+                # Nil is never stored: its encoding is known.
                 return NIL if hash == NIL_HASH else None
             if verify and sha3_256(record.encoding) != hash:
                 reason = "a record's encoding has another hash than its key"

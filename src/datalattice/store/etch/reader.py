@@ -147,6 +147,7 @@ class EtchFile:
         """Return whether the record that a slot leads to has this key."""
         if target >= self.length:
             return False  # appended after the data length was read, or torn by a crash
+        # A slot is untrusted: every target is checked before it is read.
         if target < DATA_START or target + RECORD_HEAD > self.length:
             raise self.broken(slot_at, f"a record at {target} is outside the data")
         return self._key_at(target) == key
@@ -189,6 +190,7 @@ class EtchFile:
 
         Raises: Corruption: no record can be there.
         """
+        # The header and the first index block lie before DATA_START.
         if position < DATA_START or position + RECORD_HEAD > self.length:
             raise self.broken(position, "a record is outside the data")
         room = self.length - position

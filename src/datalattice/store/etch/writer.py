@@ -99,6 +99,7 @@ class EtchWriter(EtchFile):
             if len(data) < count:
                 raise self.broken(offset, f"{count} bytes should be here, and the data ends")
             return data
+        # Bytes of the file come first, then those that wait in memory.
         data = super()._read(offset, min(count, self._written - offset))
         label = self._labels.get(offset + _LABEL_AT)
         if label is not None and len(data) >= _LABEL_AT + _LABEL_BYTES:
@@ -154,6 +155,7 @@ class EtchWriter(EtchFile):
         size = memory_size if status >= PERSISTED else 0
         data = pack_record(key, flags, size, encoding)
         self._insert(key, lambda: self._append(data))
+        # Bounds the memory of a large import.
         if len(self._tail) > TAIL_BYTES_MAX:
             self.flush()
         return True
@@ -273,6 +275,7 @@ class EtchWriter(EtchFile):
         deeper = self._new_block(level + 1)
         for target in targets:
             self._set_plain(deeper, level + 1, target)
+        # The chain is now in the deeper block; its other slots become free.
         for index in used[1:]:
             self._set(block, index, PLAIN, 0)
         self._set(block, first, BLOCK, deeper)
@@ -403,6 +406,7 @@ def store_below(
     stack: list[tuple[bytes, bool]] = [(top, False)]
     while stack:
         hash, ready = stack.pop()
+        # A cell with this status has all cells below it here: nothing to do.
         if writer.status_of(hash) >= status:
             continue
         waiting = held.pop(hash, None)

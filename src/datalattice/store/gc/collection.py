@@ -244,6 +244,7 @@ class CollectionRun:
             return self._report(before, before)
         with committer.lock:
             write_pending()
+            # Step 3: packs from here on go to segments that this collection does not touch.
             work.begin, orphans = committer.turn_over()
         # Cells of failed commits enter the index only now: they count as young.
         self._marker.follow(orphans)
@@ -252,6 +253,7 @@ class CollectionRun:
         if not work.chosen:  # dead cells were committed again meanwhile
             self._count_dead()
             return self._report(before, sum(self._file_sizes(self._numbers()).values()))
+        # Step 4. The lock is taken for each megabyte, so commits wait a moment at most.
         for hashes in self._survey():
             with committer.lock:
                 self._copy(committer, hashes)
@@ -264,11 +266,13 @@ class CollectionRun:
                     self._copy(committer, hashes)
             with committer.lock:
                 write_pending()
+                # Step 5: under the lock no commit comes between this and the removal.
                 self._finish_marks(committer)
                 # Before the record is written: a failed write may leave it on the disk, and no
                 # later commit may refer to a cell that it says is removed.
                 self._index.hide_removed(self.is_removed)
                 swept()
+            # Steps 6 to 8. Pins and leases stay locked: one taken now would see removed cells.
             self.sweep(committer)
         committer.trim()
         after = sum(self._file_sizes(self._numbers()).values())
@@ -377,6 +381,7 @@ class CollectionRun:
                 segment = location >> 42
                 if segment >= work.begin:
                     continue
+                # The record keeps the staged bit of cells whose packs stay.
                 if location & STAGED and segment not in work.chosen:
                     work.staged.setdefault(segment, array("I")).append(
                         (location >> 15) & OFFSET_BITS

@@ -111,6 +111,7 @@ class GarbageCollector:
                 with committer.lock:
                     write_pending()
                     committer.flush_durable()
+            # A sweep that failed is finished first: its cells already count as removed.
             if committer is not None and self._unswept is not None:
                 with self._pins.locked():
                     self._finish(self._unswept, committer)
@@ -185,6 +186,7 @@ class GarbageCollector:
     def stop(self) -> None:
         """End a running collection and wait for it; no other one begins."""
         self._stopped = True
+        # Waits until the running collection has noticed and ended.
         with self._collecting:
             pass
 

@@ -94,6 +94,7 @@ class Retention:
     def thin(self, entries: list[Moment], now_ms: int) -> list[Moment]:
         """Return the entries that stay; they are in order of time."""
         kept = []
+        # Index of the oldest entry that counts as recent; the last one is the present root.
         oldest_recent = len(entries) - 1 - self.recent_max
         for place, entry in enumerate(entries[:-1]):
             until_ms = entries[place + 1].time_ms
@@ -294,6 +295,7 @@ class History:
     def _append(self) -> None:
         assert self._file is not None
         fresh = self._fresh
+        # Without a sync: losing the last entries in a power failure is accepted.
         self._file.write(self._offset, b"".join([_slot(entry) for entry in fresh]))
         self._offset += len(fresh) * SLOT_BYTES
         self._fresh = []

@@ -109,6 +109,7 @@ class Leases:
                 self.remove_ended()  # only collections do so otherwise
             if len(self.names()) >= LEASES_MAX:
                 raise UsageError(f"a store has at most {LEASES_MAX} leases; give some back")
+            # Random names: processes never need to agree on one.
             name = SystemEntropy().bytes(_NAME_DIGITS // 2).hex()
             expires_ms = self._write(name, hash, seconds)
         with self._lock:
@@ -133,6 +134,7 @@ class Leases:
             if name not in self._mine:
                 return
             self._mine.discard(name)
+        # No lock: to remove a lease can only allow a later collection more.
         self._remove([name])
 
     def _write(self, name: str, hash: bytes, seconds: float) -> int:

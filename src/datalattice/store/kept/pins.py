@@ -228,6 +228,7 @@ def write_pins(folder: StoreFolder, pins: Iterable[Pin]) -> None:
     Raises: StoreFull, StoreFailed: it cannot be written.
     """
     rows = [asdict(pin) | {"root_hash": pin.root_hash.hex()} for pin in pins]
+    # Sorted, so that the same pins give the same bytes.
     body = "".join(json.dumps(row) + "\n" for row in sorted(rows, key=lambda row: row["name"]))
     folder.replace(PINS_FILE, checked(_FIRST_LINE + body.encode()))
 

@@ -140,6 +140,7 @@ class HashIndex:
         for hash, encoding, cell in parts:
             found = recent.get(hash)
             if found is None:
+                # Loaded from this store, so it is probably here.
                 if isinstance(cell, Cell) and cell._loader is home:
                     found = self.find(hash)
             elif self._is_removed is not None and self.is_removed(found):
@@ -230,6 +231,7 @@ class HashIndex:
                 if location >= 0 and is_removed(location):
                     del recent[hash]
                 packed = txn.get("places", hash)
+                # If the cell was committed again since, the entry has a later location and stays.
                 if packed is not None and is_removed(int.from_bytes(packed, "big")):
                     txn.delete("places", hash)
                     count += 1

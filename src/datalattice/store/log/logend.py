@@ -145,6 +145,7 @@ class EndRecord:
 
         Raises: OSError: it cannot be written.
         """
+        # Numbers only grow: an older end never overwrites a newer one.
         if end.position.sequence > self._synced:
             self._write(self._turn, end)
             self._write(_SYNCED_SLOTS, end)
@@ -196,6 +197,7 @@ def unknown_loss(folder: StoreFolder) -> Loss | None:
         return None
     reason = "the record of the log's end is gone"
     if folder.exists(END_FILE):
+        # The file is made with three sectors: without the third one it was cut.
         if folder.size(END_FILE) > (_SLOTS - 1) * SLOT_STRIDE:
             return None
         reason = "the record of the log's end is cut"
@@ -262,6 +264,7 @@ def _read_slot(data: bytes, seed: int, path: str) -> LogEnd | None:
     if len(data) < _SLOT_BYTES or _CRC.pack(zlib.crc32(body, seed)) != data[_SLOT.size :]:
         return None
     magic, version, flags, sequence, segment, offset, trailer, root = _SLOT.unpack(body)
+    # Never written: zeros.
     if magic != _MAGIC:
         return None
     if version > END_VERSION:

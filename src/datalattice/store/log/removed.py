@@ -119,6 +119,7 @@ class LocationSet:
         marked = sorted(staged)
         sizes = _SIZES.pack(len(page), len(short), len(marked))
         offsets = struct.pack(f">{len(short) + len(marked)}I", *short, *marked)
+        # Level 1: bitmaps are mostly runs, and a store may have thousands of segments.
         return zlib.compress(sizes + page + offsets, 1)
 
     def unpack(self, segment: int, data: bytes) -> array[int]:
@@ -161,6 +162,7 @@ class RemovedRecord:
         out: list[DroppedRun] = []
         for run in sorted([*self.runs, *dropped]):
             if out and out[-1].last + 1 == run.first:
+                # Adjacent runs become one, so the record stays short over many collections.
                 last = out.pop()
                 out.append(DroppedRun(last.first, run.last, last.sequence, run.behind))
             else:
@@ -291,6 +293,7 @@ def known_removed(folder: StoreFolder, store_id: bytes) -> RemovedRecord:
     for before, number in zip([0, *numbers], numbers, strict=False):
         absent = [n for n in range(before + 1, number) if not removed.dropped(n)]
         behind = first_pack(folder, number)
+        # With a damaged header the numbers of the missing packs are unknown.
         if absent and behind is not None:
             sequence = first_pack(folder, before) if before else 1
             gone.append(DroppedRun(absent[0], absent[-1], sequence or 1, behind))

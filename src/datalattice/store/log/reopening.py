@@ -78,6 +78,7 @@ def open_again(settings: OpenSettings, known: OpenLog, lock: LockFile) -> OpenLo
         try:
             opened = _read_appended(settings, known)
         except Corruption:
+            # Appended packs are damaged.
             opened = None  # opening it anew says what is lost, or makes the index again
         if opened is None:
             opened = open_locked(settings, lock)
@@ -105,6 +106,7 @@ def _read_appended(settings: OpenSettings, known: OpenLog) -> OpenLog | None:
         or why_unreached(folder, released.position)
     ):
         return None
+    # Another writer closed it `clean`; a crash from now on must find `dirty`.
     if not index_is_in_use(folder):
         mark_index(folder, clean=False)
     end = EndRecord(folder, known.store_id)
