@@ -197,7 +197,7 @@ MUTATIONS: Final = (
     Mutation(
         "fetch on beyond a quota",
         "sync/lattice/intake.py",
-        "                self._cut_short(slot, size, outcome)\n",
+        "                self._stop_slot(slot, size, outcome)\n",
         "                pass\n",
         (UNIT + "sync/test_hosting.py::test_a_first_fetch_ends_at_the_quota_and_a_request_window",),
     ),
@@ -508,7 +508,7 @@ MUTATIONS: Final = (
     Mutation(
         "fetch the upper cells of a value again and again",
         "sync/lattice/approach.py",
-        "        self._leave(claim)\n        look",
+        "        self._stop(claim)\n        look",
         "        self.forget(claim)\n        look",
         (
             UNIT + "sync/test_approach.py"

@@ -1,14 +1,7 @@
 """Sync: replicas and what moves messages between them, without I/O; time is passed in."""
 
-from datalattice.sync.conduct import (
-    IGNORED_MAX,
-    MALFORMED,
-    MALFORMED_MAX,
-    REFUSED_MAX,
-    UNASKED,
-    UNASKED_MAX,
-)
-from datalattice.sync.conversation import GOODBYE, PENDING_MAX, WireProtocol
+from datalattice.sync.conduct import MALFORMED, UNASKED
+from datalattice.sync.conversation import GOODBYE, WireProtocol
 from datalattice.sync.effects import (
     ASK_TIMEOUT_MS,
     BROADCAST_DELAY_MS,
@@ -51,7 +44,7 @@ from datalattice.sync.lattice.replica import (
     offer_of,
 )
 from datalattice.sync.lattice.starts import Start, sign_start
-from datalattice.sync.lattice.usage import Count, OwnerSlot
+from datalattice.sync.lattice.usage import Count
 from datalattice.sync.partner import UNSENT_MAX
 from datalattice.sync.replica import (
     FETCHES,
@@ -70,7 +63,7 @@ from datalattice.sync.replica import (
     Why,
 )
 from datalattice.sync.replicator import Replicator
-from datalattice.sync.wants import ROUNDS_MAX, WantList
+from datalattice.sync.wants import ROUNDS_MAX
 
 __all__ = [
     "ASK_TIMEOUT_MS",
@@ -82,21 +75,16 @@ __all__ = [
     "FETCHES",
     "FORK",
     "GOODBYE",
-    "IGNORED_MAX",
     "INVALID",
     "MADE_MAX",
     "MALFORMED",
-    "MALFORMED_MAX",
-    "PENDING_MAX",
     "PING_REPLIES",
     "QUOTA_EXCEEDED",
-    "REFUSED_MAX",
     "REQUEST_TIMEOUT_MS",
     "ROOT_SYNC_INTERVAL_MS",
     "ROUNDS_MAX",
     "STAGED_BYTES_MAX",
     "UNASKED",
-    "UNASKED_MAX",
     "UNSENT_MAX",
     "UNSOUND_CELLS",
     "VALUE_REFUSED",
@@ -116,7 +104,6 @@ __all__ = [
     "News",
     "Note",
     "Offer",
-    "OwnerSlot",
     "Pace",
     "Part",
     "Peer",
@@ -134,7 +121,6 @@ __all__ = [
     "Step",
     "UnsignedPolicy",
     "Want",
-    "WantList",
     "Why",
     "WireProtocol",
     "bring",

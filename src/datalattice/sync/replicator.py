@@ -144,9 +144,9 @@ class Replicator:
         if partner is not None and absorbed.changed:
             self._was_useful(partner)
         elif partner is not None and any(one.is_refusal for one in absorbed.reports):
-            self._judge(partner, REFUSED)
+            self._count_against(partner, REFUSED)
         for id, reason in absorbed.breaches:
-            self._part_with(id, reason)
+            self._breach(id, reason)
         for part, held in ((False, absorbed.holds), (True, absorbed.parts_of)):
             for holder, probe in held:
                 if holder in self._partners:
@@ -231,7 +231,7 @@ class Replicator:
 
         busy_ms: how long this node read nothing; requests in flight get that much more time.
         """
-        self._note_times()
+        self._update_due()
         due = self._due.take(now_ms)
         self._touched |= due
         for partner in list(self._partners.values()) if due or busy_ms else ():
@@ -266,13 +266,13 @@ class Replicator:
     def deadline_ms(self) -> int | None:
         """When `tick` has something to do; None: not before the next input."""
         if self._touched:
-            self._note_times()
+            self._update_due()
         due_ms, wake_ms = self._due.first_ms, self._wants.next_wake_ms()
         if due_ms is None or wake_ms is None:
             return wake_ms if due_ms is None else due_ms
         return min(due_ms, wake_ms)
 
-    def _note_times(self) -> None:
+    def _update_due(self) -> None:
         """Bring the timetable up to date for the partners that something happened to."""
         for id in self._touched:
             partner = self._partners.get(id)
@@ -482,7 +482,7 @@ class Replicator:
         # "A receiver that cannot make the cells treats the message as a statement of the root: it
         # states its own root and asks for the cell of the other" (docs/node.md, Patches).
         if absorbed.unread:
-            self._disabuse(partner, now_ms)
+            self._correct(partner, now_ms)
         # A cell that heals this store is asked for on although no value waits for it any more.
         for hash in absorbed.unwanted:
             if hash not in self._repairs:
@@ -502,7 +502,7 @@ class Replicator:
 
         Missing parts are requested there: on a connection that it made, it reads answers only.
         """
-        home = self._home(partner)
+        home = self._answering(partner)
         # What a peer broadcasts "counts once it has proved there that it holds the same key"
         # (docs/node.md, Plain peers).
         if home is None:
@@ -511,7 +511,7 @@ class Replicator:
             self._touched.add(home.id)
             self._absorb(home, offer, now_ms)
 
-    def _home(self, partner: Partner) -> Partner | None:
+    def _answering(self, partner: Partner) -> Partner | None:
         """Return the partner on whose connection the peer that broadcasts here answers."""
         if partner.is_plain:
             return partner
@@ -577,7 +577,7 @@ class Replicator:
             self._effects.push_count += 1
         self._send_frames(partner)
 
-    def _disabuse(self, partner: Partner, now_ms: int) -> None:
+    def _correct(self, partner: Partner, now_ms: int) -> None:
         """Tell a peer that assumes a state which is not here what we do hold."""
         comparison = self._replica.compare(partner.peer, Why.DOUBT)
         if comparison is None or comparison.probe is None or not partner.may_push:
@@ -772,9 +772,9 @@ class Replicator:
 
     def _charge(self, partner: Partner, kind: str, text: str) -> None:
         self._effects.note(kind, partner.id, text)
-        self._judge(partner, kind)
+        self._count_against(partner, kind)
 
-    def _judge(self, partner: Partner, kind: str) -> None:
+    def _count_against(self, partner: Partner, kind: str) -> None:
         """Count a useless message of a peer; disconnect it when that is one too many."""
         reason = partner.conduct.charge(kind)
         if reason is not None:
@@ -790,7 +790,7 @@ class Replicator:
     def _is_wanted(self, partner: Partner) -> bool:
         return self._replica.regard(partner.peer) is Regard.WANTED
 
-    def _part_with(self, id: str, reason: str) -> None:
+    def _breach(self, id: str, reason: str) -> None:
         """Disconnect a peer that sent what no honest peer sends, unless it is a wanted one."""
         partner = self._partners.get(id)
         # "A named peer stays, since it may relay what others made; health says which and why"

@@ -116,7 +116,7 @@ class WantList:
                     want.asked.discard(source)
             # A silent peer must not hold up what others can deliver.
             if source not in want.asked and self._may_ask(want):
-                self._land(hash, want)
+                self._end_flight(hash, want)
                 queue.append(hash)
 
     def has_line(self, peer: str) -> bool:
@@ -156,7 +156,7 @@ class WantList:
         """Note that `peer` did not deliver: ask the next peer, rest, or give up."""
         want = self._wants.get(hash)
         if want is not None and want.in_flight == peer:
-            self._land(hash, want)
+            self._end_flight(hash, want)
             self._pass_on(hash, now_ms)
 
     def wake(self, now_ms: int) -> None:
@@ -183,7 +183,7 @@ class WantList:
 
     def _remove(self, hash: bytes) -> None:
         want = self._wants.pop(hash)
-        self._land(hash, want)
+        self._end_flight(hash, want)
         source = want.source
         left = self._counts[source] - 1
         if left:
@@ -191,7 +191,7 @@ class WantList:
         else:
             del self._counts[source]
 
-    def _land(self, hash: bytes, want: _Want) -> None:
+    def _end_flight(self, hash: bytes, want: _Want) -> None:
         """Note that a part is no longer in flight."""
         if want.in_flight is not None:
             self._asked_of.get(want.in_flight, {}).pop(hash, None)
@@ -204,7 +204,7 @@ class WantList:
     def _may_ask(self, want: _Want) -> bool:
         return want.in_flight is None or want.in_flight not in self._prompt
 
-    def _able(self, want: _Want) -> list[str]:
+    def _askable(self, want: _Want) -> list[str]:
         """Return the peers that can be asked, in order: first those that stated it."""
         stated = (want.source, *want.later)
         able = [peer for peer in stated if peer in self._queues]
@@ -212,7 +212,7 @@ class WantList:
 
     def _pass_on(self, hash: bytes, now_ms: int) -> None:
         want = self._wants[hash]
-        able = self._able(want)
+        able = self._askable(want)
         fresh = [peer for peer in able if peer not in want.asked]
         want.next_peer = ""
         want.slow.clear()
@@ -234,7 +234,7 @@ class WantList:
     def _change_line(self, hash: bytes, want: _Want, now_ms: int) -> None:
         """Move to another peer's line. The slow peer did not answer, so the round goes on."""
         want.slow.add(want.next_peer)
-        able = self._able(want)
+        able = self._askable(want)
         other = [peer for peer in able if peer not in want.asked and peer not in want.slow]
         if not other:
             # All others were asked, or are as slow. One that was asked may have the part by now,

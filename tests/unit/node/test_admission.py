@@ -43,7 +43,7 @@ from datalattice.node.bounds import BURST_S
 from datalattice.node.transport import Accept, Link, Listener, Refused
 from datalattice.node.transport.memory import MemoryLink
 from datalattice.store import MemoryStore
-from datalattice.sync import MALFORMED_MAX
+from datalattice.sync.conduct import MALFORMED_MAX
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 from datalattice.wire import FrameBuffer, encode_frame, encode_length, encode_ping
 

@@ -26,7 +26,7 @@ from datalattice.lattice import SetLattice
 from datalattice.node import MemoryTransport, NodeServer, open_node
 from datalattice.node.transport import Link
 from datalattice.store import CellStore, Commit, MemoryStore
-from datalattice.sync import MALFORMED_MAX
+from datalattice.sync.conduct import MALFORMED_MAX
 from datalattice.wire import (
     ErrorCode,
     FrameBuffer,

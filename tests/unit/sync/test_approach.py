@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from datalattice.cells import Vector, encode, value_hash
 from datalattice.store import MemoryStore
-from datalattice.sync import OwnerSlot
 from datalattice.sync.lattice.approach import Approach, SlotFetches
 from datalattice.sync.lattice.incoming import Claim
+from datalattice.sync.lattice.usage import OwnerSlot
 from datalattice.sync.replica import Part, Probe
 from datalattice.testing.steps import steps_of
 

@@ -8,16 +8,18 @@ from datalattice.cells import Keyword, Map, Signed, Vector, encode_message
 from datalattice.crypto import KeyPair
 from datalattice.lattice import OwnerLattice, SetLattice
 from datalattice.store import MemoryStore
-from datalattice.sync import (
+from datalattice.sync import LatticeProtocol, LatticeReplica, Replicator
+from datalattice.sync.conduct import (
+    IGNORED,
     IGNORED_MAX,
+    MALFORMED,
     MALFORMED_MAX,
+    REFUSED,
     REFUSED_MAX,
+    UNASKED,
     UNASKED_MAX,
-    LatticeProtocol,
-    LatticeReplica,
-    Replicator,
+    Conduct,
 )
-from datalattice.sync.conduct import IGNORED, MALFORMED, REFUSED, UNASKED, Conduct
 from datalattice.testing.clocks import StoppedClock
 from datalattice.wire import Result, encode_result
 

@@ -43,7 +43,6 @@ from datalattice.sync import (
     HostingPolicy,
     LatticeReplica,
     Offer,
-    OwnerSlot,
     Peer,
     Probe,
     UnsignedPolicy,
@@ -51,6 +50,7 @@ from datalattice.sync import (
 )
 from datalattice.sync.lattice.incoming import Incoming
 from datalattice.sync.lattice.intake import SECTIONS_MAX
+from datalattice.sync.lattice.usage import OwnerSlot
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.steps import steps_of
 

@@ -12,8 +12,6 @@ import pytest
 from datalattice.errors import StoreFull
 from datalattice.sync import (
     BROADCAST_DELAY_MS,
-    MALFORMED_MAX,
-    PENDING_MAX,
     REQUEST_TIMEOUT_MS,
     ROOT_SYNC_INTERVAL_MS,
     UNSENT_MAX,
@@ -25,7 +23,8 @@ from datalattice.sync import (
     Replicator,
     Want,
 )
-from datalattice.sync.conversation import LATE_MAX, NO_ANSWER, Request, Requests
+from datalattice.sync.conduct import MALFORMED_MAX
+from datalattice.sync.conversation import LATE_MAX, NO_ANSWER, PENDING_MAX, Request, Requests
 from datalattice.sync.partner import ANSWERED_MAX, ANSWERS_MAX
 from datalattice.testing.counters import (
     REPLY_PARTS,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datalattice.sync import WantList
-from datalattice.sync.wants import LINE_MS
+from datalattice.sync.wants import LINE_MS, WantList
 from datalattice.testing.steps import steps_of
 
 A, B, C = (bytes([n]) * 32 for n in (1, 2, 3))

@@ -123,7 +123,7 @@ class Approach:
 
     def look(self, claim: Claim, probe: Probe, hashes: Iterable[bytes]) -> list[bytes]:
         """Wait for upper cells of a value; return those to be requested. Fetched ones are kept."""
-        self._leave(claim)
+        self._stop(claim)
         look = self._looks[claim] = _Look(probe)
         wanted = list(dict.fromkeys(hashes))
         self._want(claim, look, wanted)
@@ -136,13 +136,13 @@ class Approach:
 
     def forget(self, claim: Claim) -> Probe | None:
         """Stop waiting for the upper cells of a value; return its statement."""
-        found = self._leave(claim)
+        found = self._stop(claim)
         if not self._looks:
             self._ahead = {}  # a new dict: a loader may still use the former one
             self.size_bytes = 0
         return found
 
-    def _leave(self, claim: Claim) -> Probe | None:
+    def _stop(self, claim: Claim) -> Probe | None:
         found = self._looks.pop(claim, None)
         if found is None:
             return None
@@ -186,7 +186,7 @@ class SlotFetches:
 
     def __init__(self) -> None:
         self._fetched: dict[bytes, _Fetched] = {}  # by the key of the slot
-        self._lies: dict[bytes, _Fetched] = {}  # missing hash -> where it lies
+        self._slots: dict[bytes, _Fetched] = {}  # missing hash -> where it lies
 
     def follow(
         self,
@@ -219,14 +219,14 @@ class SlotFetches:
             if found:
                 fetched = self._fetched.setdefault(slot.key, _Fetched(slot))
                 for hash in found:
-                    self._lie(hash, fetched)
+                    self._assign(hash, fetched)
 
-    def _lie(self, hash: bytes, fetched: _Fetched) -> None:
+    def _assign(self, hash: bytes, fetched: _Fetched) -> None:
         # A cell that two slots share is charged to the one that asked last.
-        before = self._lies.get(hash)
+        before = self._slots.get(hash)
         if before is not None:
             del before.hashes[hash]
-        self._lies[hash] = fetched
+        self._slots[hash] = fetched
         fetched.hashes[hash] = None
 
     def arrived(
@@ -239,7 +239,7 @@ class SlotFetches:
         absent = set(missing)
         touched: dict[bytes, _Fetched] = {}
         for part in parts:
-            fetched = self._lies.pop(part.hash, None)
+            fetched = self._slots.pop(part.hash, None)
             if fetched is None:
                 continue
             del fetched.hashes[part.hash]
@@ -247,8 +247,8 @@ class SlotFetches:
             touched[fetched.slot.key] = fetched
             # What a cell of a slot refers to lies in that slot, too.
             for hash in references(part.data):
-                if hash in absent and hash not in self._lies:
-                    self._lie(hash, fetched)
+                if hash in absent and hash not in self._slots:
+                    self._assign(hash, fetched)
         return [(fetched.slot, fetched.size) for fetched in touched.values()]
 
     def waits_for(self, slot: OwnerSlot) -> list[bytes]:
@@ -260,12 +260,12 @@ class SlotFetches:
         """Stop charging a slot: it was taken, or is refused."""
         fetched = self._fetched.pop(slot.key, None)
         for hash in () if fetched is None else fetched.hashes:
-            del self._lies[hash]
+            del self._slots[hash]
 
     def leave(self, hashes: Iterable[bytes]) -> None:
         """Stop charging cells: nothing waits for them any more."""
         for hash in hashes:
-            fetched = self._lies.pop(hash, None)
+            fetched = self._slots.pop(hash, None)
             if fetched is not None:
                 del fetched.hashes[hash]
 

@@ -27,7 +27,7 @@ Sender = bytes | str
 
 
 @lru_cache(1_024)
-def _beginning(limits: WorkLimits, start: int, grants_max: int | None = None) -> WorkLimits:
+def _starting_with(limits: WorkLimits, start: int, grants_max: int | None = None) -> WorkLimits:
     """Return limits with another start. Few different ones occur, so they are cached."""
     grants = limits.grants_max if grants_max is None else grants_max
     return limits._replace(start=start, grants_max=grants)
@@ -117,18 +117,18 @@ class Charges:
             start = max(work.start, limits.wanted_credit)
             # "A peer that the operator named earns by all that it reads": trusted with time, not
             # with data.
-            return Work(_beginning(work, start), pairs=self.pairs)
+            return Work(_starting_with(work, start), pairs=self.pairs)
         account = self._account(peer)
         if self._is_in_standing(account):
             # "With up to 40,000 ticks while its sender is in good standing"; "it earns no more than
             # the bytes that its sender brought", so planted cells earn nothing.
             start = max(work.start, min(limits.credit, int(account.ticks)))
-            return Work(_beginning(work, start), earn_max=account.brought, pairs=self.pairs)
+            return Work(_starting_with(work, start), earn_max=account.brought, pairs=self.pairs)
         # A tick for each byte, and no more: what it begins with is a part of what it may earn.
         # "One that exceeds its account costs that credit for 10 minutes" (foreign-data.md,
         # Charges).
         start = min(work.start, limits.exceeded_start, account.brought)
-        made = _beginning(work, start, 0)
+        made = _starting_with(work, start, 0)
         return Work(made, earn_max=account.brought - start, pairs=self.pairs)
 
     def close(self, peer: str, work: Work, *, is_commit: bool = False) -> None:

@@ -403,7 +403,7 @@ class LatticeConversation:
         info = Map.of(fields) if fields else None
         self._frames.append(wire.encode_result(wire.Result(ping.id, reply, info=info)))
         if is_twin:
-            self._heard_of_twin(ping.extra[1])
+            self._report_twin(ping.extra[1])
         if first != PEER:
             return
         # A peer that asks for changes fetches what it lacks; whether it reads patches it says
@@ -442,7 +442,7 @@ class LatticeConversation:
             self._events.append(talk.Proved(self._node.asker.public_key))
         self._fault("myself", MYSELF, is_fatal=True)
 
-    def _heard_of_twin(self, said: Value) -> None:
+    def _report_twin(self, said: Value) -> None:
         """Report another node with our identity, if it signed its start with that."""
         if isinstance(said, Signed) and self._node.is_own(said.public_key):
             start = read_start(said)
@@ -474,7 +474,7 @@ class LatticeConversation:
                 self._greeted(result.info)
             case talk.TellTwin() if self._is_own:
                 # Not with the answer to a greeting: the other end has not read our start by then.
-                self._heard_of_twin(_said_of_start(result.info))
+                self._report_twin(_start_in(result.info))
                 self._end_own()
             case talk.DemandProof():
                 self._proved(pending, result.value, error, now_ms)
@@ -506,7 +506,7 @@ class LatticeConversation:
         reads_patches = isinstance(info, Map) and READS_PATCHES in info
         known = self.peer.features if self._is_met else frozenset[str]()
         self._learn(known | ALIKE if reads_patches else known)
-        self._events.append(talk.Met(True, self._started(_said_of_start(info))))
+        self._events.append(talk.Met(True, self._started(_start_in(info))))
 
     def _proved(self, pending: talk.Pending, value: Value, error: str | None, now_ms: int) -> None:
         token = pending.detail
@@ -620,7 +620,7 @@ def _element(value: Vector, position: int) -> Value:
         return None
 
 
-def _said_of_start(info: Value) -> Value:
+def _start_in(info: Value) -> Value:
     """Return the peer's start in the info of an answer."""
     return info.get(START) if isinstance(info, Map) else None
 

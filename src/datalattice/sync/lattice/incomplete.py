@@ -197,7 +197,7 @@ class IncompleteCells:
             if all(hash in lengths for hash in outside):
                 self._passing = reached
                 try:
-                    progress = self._pass(claim, made, reached, lengths)
+                    progress = self._pass_complete(claim, made, reached, lengths)
                 finally:
                     self._passing = {}
         if progress is None:
@@ -220,7 +220,7 @@ class IncompleteCells:
         self._facts.trim()
         return progress
 
-    def _pass(
+    def _pass_complete(
         self,
         claim: object,
         made: _Claim,
@@ -260,9 +260,9 @@ class IncompleteCells:
         ready: list[object] = []
         if self._waiting:
             for hash, cell in cells.items():
-                self._fill(hash, len(cell.encoding) <= EMBEDDED_BYTES_MAX, ready)
+                self._close_gaps(hash, len(cell.encoding) <= EMBEDDED_BYTES_MAX, ready)
         self._advance(ready, progress)
-        self._let_go(reversed(list(spoiled)))
+        self._forget_unused(reversed(list(spoiled)))
         return progress
 
     def _add(self, fresh: dict[bytes, _Cell], claim: object, hashes: list[bytes]) -> Completion:
@@ -340,15 +340,15 @@ class IncompleteCells:
                 cell = self._cells[key]
                 self._settle(key, cell, self._spoiled, progress)
             except MissingData as error:
-                self._wait_for(key, error.hashes, progress)
+                self._wait_again(key, error.hashes, progress)
                 continue
             del self._gaps[key], self._cells[key]
             self.size_bytes -= cell.size_bytes
             if key in self._spoiled:
                 self.size_bytes += len(self._spoiled[key].encoding)
-            self._fill(key, len(cell.encoding) <= EMBEDDED_BYTES_MAX, ready)
+            self._close_gaps(key, len(cell.encoding) <= EMBEDDED_BYTES_MAX, ready)
 
-    def _wait_for(self, key: object, hashes: Iterable[bytes], progress: Completion) -> None:
+    def _wait_again(self, key: object, hashes: Iterable[bytes], progress: Completion) -> None:
         """Wait once more: the check must read stored cells that are damaged."""
         # They are fetched or healed first: the cell above them is not to blame.
         wanted = list(dict.fromkeys(hashes))
@@ -365,7 +365,7 @@ class IncompleteCells:
             if hash not in self._cells:
                 progress.missing.append(hash)
 
-    def _fill(self, hash: bytes, is_short: bool, ready: list[object]) -> None:
+    def _close_gaps(self, hash: bytes, is_short: bool, ready: list[object]) -> None:
         """Close the gaps of a cell that is settled now."""
         parents = self._waiting.pop(hash, ())
         self._unused.pop(hash, None)
@@ -456,9 +456,9 @@ class IncompleteCells:
         spoiled = [hash for hash in hashes if hash in self._spoiled]
         for hash in spoiled:
             self._spoiled[hash].users -= 1
-        self._let_go(spoiled)
+        self._forget_unused(spoiled)
 
-    def _let_go(self, hashes: Iterable[bytes]) -> None:
+    def _forget_unused(self, hashes: Iterable[bytes]) -> None:
         """Forget spoiled cells without users, and those that only they used."""
         front = list(hashes)
         while front:
@@ -502,7 +502,7 @@ class IncompleteCells:
         for claim, made in self._claims.items():
             name = group(claim)
             members.setdefault(name, []).append(claim)
-            weights[name] = weights.get(name, 0) + self._weight(made.hashes, seen)
+            weights[name] = weights.get(name, 0) + self._memory_of(made.hashes, seen)
         found: list[object] = []
         room = self.size_bytes / 4
         for name in sorted(weights, key=lambda name: weights[name], reverse=True):
@@ -512,7 +512,7 @@ class IncompleteCells:
                 break
         return found
 
-    def _weight(self, hashes: list[bytes], seen: set[bytes]) -> int:
+    def _memory_of(self, hashes: list[bytes], seen: set[bytes]) -> int:
         """Return the memory of the cells below these, except those in `seen`."""
         front = [hash for hash in hashes if hash not in seen]
         seen.update(front)
@@ -538,7 +538,7 @@ class IncompleteCells:
         self._gaps.pop(claim, None)
         if made is not None:
             for hash in made.hashes:
-                self._part(hash, claim, self._unused)
+                self._stop_waiting(hash, claim, self._unused)
             self._release(made.hashes)
 
     def drop(self, claims: Iterable[object]) -> list[bytes]:
@@ -552,7 +552,7 @@ class IncompleteCells:
             made = self._claims.pop(claim, None)
             self._gaps.pop(claim, None)
             for hash in () if made is None else made.hashes:
-                self._part(hash, claim, unused)
+                self._stop_waiting(hash, claim, unused)
                 loose.append(hash)
         gaps: list[bytes] = []
         while unused:
@@ -567,12 +567,12 @@ class IncompleteCells:
             del self._gaps[hash]
             self.size_bytes -= cell.size_bytes
             for ref in cell.below:
-                self._part(ref, hash, unused)
+                self._stop_waiting(ref, hash, unused)
                 loose.append(ref)
         self._release(loose)
         return gaps
 
-    def _part(self, hash: bytes, above: object, unused: dict[bytes, None]) -> None:
+    def _stop_waiting(self, hash: bytes, above: object, unused: dict[bytes, None]) -> None:
         """Note that `above` no longer waits for a cell; if nothing does, add it to `unused`."""
         waiting = self._waiting.get(hash)
         if waiting is not None:

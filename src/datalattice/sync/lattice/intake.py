@@ -174,7 +174,7 @@ class Intake:
         # "A disk that is full stops a store where it writes before it frees"
         # (docs/design/foreign-data.md, Room): others' data is refused before that.
         if self._hosting is not None and not self._hosting.has_room():
-            self._turn_away(offer, outcome)
+            self._refuse_offer(offer, outcome)
             return
         size = sum(len(part.data) for part in offer.parts)
         if offer.probe is not None:
@@ -187,25 +187,25 @@ class Intake:
             charged = self._slots.arrived(offer.parts, progress.missing)
             self._proceed(progress, peer, outcome)
             for slot, size in charged:
-                self._cut_short(slot, size, outcome)
-            self._come_nearer(offer.parts, outcome)
+                self._stop_slot(slot, size, outcome)
+            self._continue_approach(offer.parts, outcome)
         if offer.lost:
             self._give_up(self._incomplete.claims_above(offer.lost), outcome)
-            self._turn_back(self._approach.lost(offer.lost), outcome)
+            self._give_up_approach(self._approach.lost(offer.lost), outcome)
         if offer.probe is not None:
             self._consider(offer.probe, peer, outcome)
         if self._incomplete.size_bytes > self.staged_bytes_max:
             # Not those of this peer: one that fills the room would keep the others out.
             self._give_up(self._incomplete.heaviest(attrgetter("peer")), outcome)
 
-    def _turn_away(self, offer: Offer, outcome: Absorption) -> None:
+    def _refuse_offer(self, offer: Offer, outcome: Absorption) -> None:
         """Refuse an offer: the room that the disk still has is for this node's own data."""
         outcome.remark(DISK_LOW, "the disk is nearly full: data of others is not taken")
         if offer.probe is not None:
             outcome.dropped.append(offer.probe.key)
         # What waits for cells would take the room that is left as soon as they came.
         self._give_up(list(self._waiting), outcome)
-        self._turn_back(self._approach.claims(), outcome)
+        self._give_up_approach(self._approach.claims(), outcome)
 
     def not_hosted(self, offer: Offer, peer: str) -> list[str]:
         """Name the parts of a root that the hosting policy cuts off; its cells are here."""
@@ -235,13 +235,13 @@ class Intake:
         if claim not in self._waiting and self._claim_count(peer) >= CLAIMS_MAX:
             outcome.refuse(probe.key, f"{CLAIMS_MAX} values of this peer are incomplete already")
             return
-        if self._hosting is not None and self._enter(claim, probe, outcome):
+        if self._hosting is not None and self._consider_hosted(claim, probe, outcome):
             return
         before = self._waiting.get(claim)
         if before is not None and incoming.absent is not None:
             # It would be fetched from its top again. If the last value always replaced the one
             # before, nothing of a peer that writes faster than that takes would ever be merged.
-            self._pass_over_next(claim, probe.key, outcome)
+            self._replace_next(claim, probe.key, outcome)
             if before.key != probe.key:
                 self._next[claim] = probe
             return
@@ -270,14 +270,14 @@ class Intake:
         if before is not None:
             # A peer's newer value contains its older one; the cells fetched so far serve both.
             _supersede(outcome, before.key, waiting.key)
-            self._pass_over_next(claim, waiting.key, outcome)
+            self._replace_next(claim, waiting.key, outcome)
             self._incomplete.release(claim)
         self._waiting[claim] = waiting
         bare = b"" if waiting.is_hash else waiting.top
         refs = references(bare) if bare else [waiting.top]
         return self._incomplete.claim(claim, refs, cells, bare, claim.peer)
 
-    def _enter(self, claim: Claim, probe: Probe, outcome: Absorption) -> bool:
+    def _consider_hosted(self, claim: Claim, probe: Probe, outcome: Absorption) -> bool:
         """Consider a value under a policy: look whose data it has, cut off what is refused.
 
         False: that cannot be told, so it is cut, around its holes, when all of it is here.
@@ -297,7 +297,7 @@ class Intake:
                 outcome.need(approach.look(claim, probe, error.hashes), claim.peer)
                 return True
             # What is being fetched comes first, or a peer that writes quickly is never merged.
-            self._pass_over_next(claim, probe.key, outcome)
+            self._replace_next(claim, probe.key, outcome)
             if (approach.probe_of(claim).key if before is None else before.key) != probe.key:
                 self._next[claim] = probe
             return True
@@ -311,7 +311,7 @@ class Intake:
         finally:
             self._charges.close(claim.peer, work)
         if before is None and claim not in approach and same(value, self._state.zero):
-            self._took(claim, probe.key, Probe(value_hash(value), value), outcome)
+            self._note_held(claim, probe.key, Probe(value_hash(value), value), outcome)
             return True  # nothing of it concerns this node, so there is nothing to merge
         cells = approach.cells(incoming, {hash: data for hash, data, _ in novelty(value, loader)})
         passed = approach.forget(claim)
@@ -324,7 +324,7 @@ class Intake:
         self._proceed(progress, claim.peer, outcome)
         return True
 
-    def _come_nearer(self, parts: Sequence[Part], outcome: Absorption) -> None:
+    def _continue_approach(self, parts: Sequence[Part], outcome: Absorption) -> None:
         """Go on with the values whose upper cells have come."""
         if not len(self._approach):
             return
@@ -337,9 +337,9 @@ class Intake:
                 if after is not None:
                     self._consider(after, claim.peer, outcome)
         if self._approach.size_bytes > AHEAD_BYTES_MAX:
-            self._turn_back(self._approach.claims(), outcome)
+            self._give_up_approach(self._approach.claims(), outcome)
 
-    def _turn_back(self, claims: Iterable[Claim], outcome: Absorption) -> None:
+    def _give_up_approach(self, claims: Iterable[Claim], outcome: Absorption) -> None:
         """Give up values whose upper cells are fetched."""
         for claim in claims:
             probe = self._approach.forget(claim)
@@ -348,7 +348,7 @@ class Intake:
             if claim in self._next:
                 outcome.dropped.append(self._next.pop(claim).key)
 
-    def _cut_short(self, slot: OwnerSlot, size: int, outcome: Absorption) -> None:
+    def _stop_slot(self, slot: OwnerSlot, size: int, outcome: Absorption) -> None:
         """If what came for a slot has no room here, fetch the rest of the value without it."""
         hosting, slots = self._hosting, self._slots
         # "From there on every cell that arrives lies in a known slot": the quota holds while a
@@ -368,7 +368,7 @@ class Intake:
             self._consider(self._stated.pop(claim), claim.peer, outcome)
         outcome.unwanted += [hash for hash in waits if not self._incomplete.is_wanted(hash)]
 
-    def _pass_over_next(self, claim: Claim, newer: bytes, outcome: Absorption) -> None:
+    def _replace_next(self, claim: Claim, newer: bytes, outcome: Absorption) -> None:
         """Let the value with the key `newer` replace the one that was to come next."""
         if claim in self._next:
             _supersede(outcome, self._next.pop(claim).key, newer)
@@ -504,7 +504,7 @@ class Intake:
             return False
         for value in (self._state.zero, self._views.of(claim.peer)):
             if value_hash(value) == probe.key:
-                self._took(claim, probe.key, Probe(probe.key, value), outcome)
+                self._note_held(claim, probe.key, Probe(probe.key, value), outcome)
                 return True
         key, epoch, taken = self._cuts.get(claim, (b"", None, None))
         if taken is None or key != probe.key or self._hosting is None:
@@ -512,10 +512,10 @@ class Intake:
         # Another policy may host what was cut off.
         if epoch != self._hosting.epoch:
             return False
-        self._took(claim, probe.key, taken, outcome)
+        self._note_held(claim, probe.key, taken, outcome)
         return True
 
-    def _took(self, claim: Claim, key: bytes, taken: Probe, outcome: Absorption) -> None:
+    def _note_held(self, claim: Claim, key: bytes, taken: Probe, outcome: Absorption) -> None:
         """Note that all of what a peer stated is here, as `taken`."""
         outcome.finished.append(key)
         outcome.holds.append((claim.peer, taken))
