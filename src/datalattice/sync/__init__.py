@@ -1,5 +1,6 @@
 """Sync: replicas and what moves messages between them, without I/O; time is passed in."""
 
+from datalattice.sync import conversation
 from datalattice.sync.conduct import MALFORMED, UNASKED
 from datalattice.sync.conversation import GOODBYE, WireProtocol
 from datalattice.sync.effects import (
@@ -125,6 +126,7 @@ __all__ = [
     "WireProtocol",
     "bring",
     "check_proof",
+    "conversation",
     "is_descendant",
     "is_left_out",
     "offer_of",

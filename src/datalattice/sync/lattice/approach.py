@@ -165,7 +165,7 @@ class Approach:
             if part.hash not in self._ahead:
                 self._ahead[part.hash] = part.data
                 self.size_bytes += len(part.data)
-            # "All of them at once": a large map takes as many rounds as it has levels.
+            # All are requested at once: a large map takes as many rounds as it has levels.
             below = [one for one in _nodes_below(part.data) if one not in self._ahead]
             absent = set(self._store.missing(below))
             for claim in waiting:

@@ -182,7 +182,7 @@ class Hosting:
         self._context = context
         self._areas = Areas.of(lattice)
         self._clock = clock
-        # "What is kept of forks" counts for the owner, and goes before a value is refused.
+        # Branches of forks count for the owner, and are deleted before a value is refused.
         self.evidence = evidence
         self._over: dict[bytes, int] = {}  # key of a slot -> when it had no room for a value
         self._short: dict[bytes, _Short] = {}  # by the key of a slot
@@ -232,7 +232,7 @@ class Hosting:
         if not isinstance(value, Index):
             return value
         sections = self.policy.sections
-        # "Sections that are taken": all others are cut, also those that are unknown here.
+        # All sections that the policy does not name are cut, also those that are unknown here.
         if sections is not None:
             for key in [key for key, _ in value.entries()]:
                 if to_text(key).removeprefix(":") not in sections:

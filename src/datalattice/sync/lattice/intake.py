@@ -224,8 +224,8 @@ class Intake:
         incoming = probe.data
         assert isinstance(incoming, Incoming)
         claim = Claim(peer, incoming.location)
-        # "A peer that states nothing, or the state that it is told, is answered without a look at
-        # its cells" (docs/design/foreign-data.md, Costs outside of merges).
+        # "Some statements are answered from their hash alone: an empty one, one that equals our own
+        # state" (docs/design/foreign-data.md, Costs outside of merges).
         if self._is_here(claim, probe, outcome):
             return
         if self._sections and incoming.path and name_bytes(incoming.path[0]) not in self._sections:
@@ -421,7 +421,8 @@ class Intake:
             except MissingData:  # a collection removed what they lean on; they are offered again
                 self._give_up(list(self._waiting), outcome)
                 return
-        outcome.need(progress.missing, peer)
+        if progress.missing:
+            outcome.need(progress.missing, peer)
         # "A bad part costs the smallest unit": the cell is not stored, and what needs it is left
         # out when the value is merged (docs/design/foreign-data.md, Holes).
         for hash, reason, sender in progress.unsound:
