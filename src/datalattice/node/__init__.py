@@ -2,10 +2,14 @@
 
 from datalattice.node.backup import Backup
 from datalattice.node.daemon import Daemon
-from datalattice.node.forks import resolve_fork
+from datalattice.node.decisions import (
+    decide,
+    hosting_document,
+    refuse_for_good,
+    resolve_fork,
+)
 from datalattice.node.grids import AuthorityWatch, WebResolver, web_keys
 from datalattice.node.observe import Observer
-from datalattice.node.owners import decide, hosting_document, refuse_for_good
 from datalattice.node.peers import PeerInfo
 from datalattice.node.server import NodeServer, open_node
 from datalattice.node.serving import serve

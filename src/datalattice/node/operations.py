@@ -82,8 +82,12 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import is_public_key
-from datalattice.node.forks import resolve_fork
-from datalattice.node.owners import decide, hosting_document, refuse_for_good
+from datalattice.node.decisions import (
+    decide,
+    hosting_document,
+    refuse_for_good,
+    resolve_fork,
+)
 from datalattice.node.server import NodeServer
 from datalattice.node.tasks import NodeTask, NodeTasks, Work
 from datalattice.store import CellStore, CheckedCells

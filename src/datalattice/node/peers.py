@@ -150,7 +150,7 @@ class Peers:
         serve: Serve,
         entropy: Entropy | None = None,
         *,
-        close: Close | None = None,
+        close: Close = lambda _id, _reason: None,
         own_key: bytes | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -292,7 +292,7 @@ class Peers:
         self._seen(peer, proved=True)
         # Both dialled at once: this side ends its own if it is the larger key's.
         if peer.connection_id is not None and self._theirs_stays(public_key):
-            self._drop(peer.connection_id, THEIRS_STAYS)
+            self._close(peer.connection_id, THEIRS_STAYS)
 
     def gone(self, id: str, public_key: bytes) -> None:
         """Note that an inbound connection has ended."""
@@ -316,7 +316,7 @@ class Peers:
         if reason is None:
             self._seen(peer, proved=True)
         else:
-            self._drop(id, reason)
+            self._close(id, reason)
 
     def taken(self, id: str, refusal: str | None) -> None:
         """Note that a value of a peer was taken in full, or why not."""
@@ -351,7 +351,7 @@ class Peers:
             return
         self._peers.remove(peer)
         for id in self._inbound.get(peer.info.public_key or b"", ()):
-            self._drop(id, "it is not wanted any more")
+            self._close(id, "it is not wanted any more")
         task = peer.task
         if task is not None and task is not asyncio.current_task():
             task.cancel()
@@ -475,10 +475,6 @@ class Peers:
 
     def _with_key(self, key: bytes) -> WantedPeer | None:
         return next((one for one in self._peers if one.info.public_key == key), None)
-
-    def _drop(self, id: str, reason: str) -> None:
-        if self._close is not None:
-            self._close(id, reason)
 
     def _seen(self, peer: WantedPeer, *, proved: bool) -> None:
         now_ms, info = self._clock.now_ms(), peer.info

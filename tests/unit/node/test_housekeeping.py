@@ -15,7 +15,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.lattice import get_in
-from datalattice.node import MemoryTransport, NodeServer, open_node, owners
+from datalattice.node import MemoryTransport, NodeServer, decisions, open_node
 from datalattice.node.operations import NodeOperations
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.store.kept import NOTHING
@@ -87,7 +87,7 @@ def test_an_owner_over_its_quota_is_refused_until_it_is_allowed() -> None:
             assert own.observer.counters["quota-exceeded"] >= 1
             assert same(slot(own, ANN), before)
             await own.house.ask(
-                lambda replica: owners.decide(replica, "allow", ANN.public_key.hex())
+                lambda replica: decisions.decide(replica, "allow", ANN.public_key.hex())
             )
             await own.pull()
             assert same(slot(own, ANN), slot(ann, ANN))
@@ -272,7 +272,7 @@ def test_usage_is_written_down_when_a_node_ends(tmp_path: Path) -> None:
             await offer(ann, ANN, *(text(n) for n in range(40)))
             await own.wait_until(lambda node: same(slot(node, ANN), slot(ann, ANN)))
         replica = LatticeReplica(store, own._lattice, hosting=HostingPolicy())
-        found = owners.hosting_document(replica)["usage"]
+        found = decisions.hosting_document(replica)["usage"]
         assert isinstance(found, list)
         assert [row["owner"] for row in found] == [ANN.public_key.hex()]
         assert found[0]["bytes"] > 12_000
