@@ -50,7 +50,7 @@ def test_did_urls_are_split_at_their_marks(text: str, parts: DIDUrl) -> None:
 
 @pytest.mark.parametrize("text", ["", "did", "did:web", "did::x", "http://a/b", "did:web:", "/x"])
 def test_what_does_not_begin_with_a_did_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="begins with did"):
+    with pytest.raises(UsageError, match="does not begin with did"):
         split_did_url(text)
 
 

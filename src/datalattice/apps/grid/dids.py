@@ -21,7 +21,7 @@ from datalattice.errors import UsageError
 from datalattice.lattice import did_of, is_bare_did, public_key_of
 
 METHODS: Final = ("key", "web", "convex")
-"""Methods of which a venue's DID may be."""
+"""DID methods that venues may use."""
 
 KEY_PREFIX: Final = "did:key:"
 WEB_PREFIX: Final = "did:web:"
@@ -31,12 +31,12 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _SEGMENT: Final = re.compile(r"([A-Za-z0-9._-]|%[0-9A-Fa-f]{2})+")
 _PORT_MAX: Final = 65_535
 _METHODS_LISTED_MAX: Final = 100
-"""Keys of one document that are looked at."""
+"""Most keys of one document that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class DIDUrl:
-    """A DID with what follows it: each part without its mark, None when the mark is not there."""
+    """The parts of a DID URL, without their marks; None if the mark is absent."""
 
     did: str
     path: str | None = None
@@ -53,7 +53,7 @@ def split_did_url(text: str) -> DIDUrl:
     rest, asked, query = rest.partition("?")
     did, slash, path = rest.partition("/")
     if not is_bare_did(did):
-        raise UsageError(f"a DID URL begins with did:<method>:<name>, got {text[:80]!r}")
+        raise UsageError(f"a DID URL does not begin with did:<method>:<name>: {text[:80]!r}")
     return DIDUrl(
         did,
         path if slash else None,
@@ -63,10 +63,7 @@ def split_did_url(text: str) -> DIDUrl:
 
 
 def did_method(did: Value) -> str | None:
-    """Return the method of a bare DID, nil for what is none.
-
-    Of a `did:key` the key has to be one, an Ed25519 key that is.
-    """
+    """Return the method of a bare DID, None for another value or a `did:key` without a key."""
     if not is_bare_did(did):
         return None
     assert isinstance(did, str)
@@ -75,7 +72,7 @@ def did_method(did: Value) -> str | None:
 
 
 def is_venue_did(did: Value) -> bool:
-    """Return whether a key may stand in `:venues`: a bare DID of a method that venues have."""
+    """Return whether a value is a bare DID of a method that venues may use: a key of `:venues`."""
     return did_method(did) in METHODS
 
 
@@ -87,34 +84,36 @@ def checked_did(did: object) -> str:
     if isinstance(did, str) and is_venue_did(did):
         return did
     raise UsageError(
-        f"the DID of a venue is did:key:z..., did:web:... or did:convex:... without path, query "
-        f"or fragment, got {did!r}"
+        f"the DID of a venue is not did:key:z..., did:web:... or did:convex:... without path, "
+        f"query or fragment: {did!r}"
     )
 
 
 def document_url(did: str, *, allow_http: bool = False) -> str:
-    """Return where the document of a `did:web` lies; `allow_http` does without TLS on loopback.
+    """Return the URL of the document of a `did:web`; `allow_http` uses HTTP for loopback hosts.
 
-    Raises: UsageError: not a `did:web`, or its host, port or path is not one.
+    Raises: UsageError: it is not a `did:web`, or its host, port or path is invalid.
     """
     if not is_bare_did(did) or not did.startswith(WEB_PREFIX):
-        raise UsageError(f"a did:web is needed, got {did!r}")
-    place, *segments = did.removeprefix(WEB_PREFIX).split(":")
-    host, mark, port = place.replace("%3a", "%3A").partition("%3A")
+        raise UsageError(f"not a did:web: {did!r}")
+    authority, *segments = did.removeprefix(WEB_PREFIX).split(":")
+    host, mark, port = authority.replace("%3a", "%3A").partition("%3A")
     if not _HOST.fullmatch(host) or ".." in host:
-        raise UsageError(f"a did:web names a host, got {host!r} in {did!r}")
+        raise UsageError(f"not the name of a host: {host!r} in {did!r}")
     if mark and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _PORT_MAX):
-        raise UsageError(f"a port is a number from 1 to {_PORT_MAX}, got {port!r} in {did!r}")
+        raise UsageError(f"not a port from 1 to {_PORT_MAX}: {port!r} in {did!r}")
     for segment in segments:
         if not _SEGMENT.fullmatch(segment) or segment in {".", ".."} or "%2f" in segment.lower():
-            raise UsageError(f"a did:web path has no segment {segment!r}, in {did!r}")
+            raise UsageError(f"not a segment of a did:web path: {segment!r} in {did!r}")
+    # "`allow_http=True` ... lets it use HTTP to loopback hosts" (docs/grid.md "Who may write").
     scheme = "http" if allow_http and is_loopback(host) else "https"
+    # "`https://host/a/b/did.json`, without path at `/.well-known/did.json`" (docs/grid.md "DIDs").
     path = "/".join([*segments, DOCUMENT] if segments else [".well-known", DOCUMENT])
     return f"{scheme}://{host}{':' + port if mark else ''}/{path}"
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is this machine by its very text."""
+    """Return whether a host name or address is a loopback one; resolves nothing."""
     if host.lower() == "localhost":
         return True
     try:
@@ -124,7 +123,7 @@ def is_loopback(host: str) -> bool:
 
 
 def venue_document(did: str, public_key: bytes, endpoint: str | None = None) -> dict[str, Any]:
-    """Return the document of a venue with this key: what a resolver of its DID is to find."""
+    """Return the DID document of a venue with this key, for its web server."""
     multikey = did_of(public_key).removeprefix(KEY_PREFIX)
     name = f"{checked_did(did)}#{multikey}"
     method = {
@@ -152,9 +151,10 @@ def venue_document(did: str, public_key: bytes, endpoint: str | None = None) -> 
 def assertion_keys(did: str, document: object) -> frozenset[bytes]:
     """Return the Ed25519 keys that may sign for a DID, by its resolved document.
 
-    Those under `assertionMethod`, in full or by reference to a `verificationMethod` of the same
-    document. None when the document is of another DID or is no document.
+    They are under `assertionMethod`, in full or by reference to a `verificationMethod` of the same
+    document. A document of another DID has none.
     """
+    # "Its `id` must be the DID" (docs/grid.md "Who may write").
     if not isinstance(document, Mapping) or document.get("id") != did:
         return frozenset()
     known: dict[str, bytes] = {}
@@ -171,7 +171,7 @@ def assertion_keys(did: str, document: object) -> frozenset[bytes]:
 
 
 def may_write(did: Value, signer: bytes, document: object = None) -> bool:
-    """Return whether a key may write for a DID, whose document is given where one is needed."""
+    """Return whether a key may write for a DID; a `did:web` needs its document."""
     method = did_method(did)
     if method is None or not isinstance(did, str):
         return False

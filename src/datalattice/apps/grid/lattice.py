@@ -70,29 +70,26 @@ BAD_META: Final = "bad-metadata"
 BAD_ASSET: Final = "bad-asset"
 BAD_JOB: Final = "bad-job"
 BAD_CONTENT: Final = "bad-content"
-"""Why an entry was left out, as words to count by."""
+"""Rejection reasons, used as metric labels."""
 
 EntryCheck = Callable[[Value, Value, Work | None], bool]
-"""Tells whether an entry, key and value, is sound; it answers for any cells.
-
-It raises nothing but `WorkExceeded`, when it is given an account to pay from.
-"""
+"""Returns whether an entry (key, value) is valid; raises only `WorkExceeded`."""
 
 
 class _Judged(Lattice):
-    """An Index whose entries of others a judge admits or drops, and joins with own."""
+    """An Index; a judge admits or drops each foreign entry, and merges it with the own one."""
 
     def __init__(self, kind: str = ENTRY_DROPPED) -> None:
         self.kind: Final = kind
 
     def judge(self, context: MergeContext) -> Judge:
-        """Return the judge of one merge; that of this base admits nothing."""
+        """Return the judge of one merge; the base class's judge admits nothing."""
         return Judge()
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return own with the entries of other that the judge admits joined in.
+        """Return own, merged with the entries of other that the judge admits.
 
-        Cost:   entries that differ, each of which is judged.
+        Cost:   proportional to the entries that differ; each of them is judged.
         """
         if other is None or own is other:
             return own
@@ -115,7 +112,7 @@ class _Judged(Lattice):
 
 
 class _EntryJudge(Judge):
-    """Judges the entries of one collection, and joins two of one key."""
+    """Checks the foreign entries of one collection, and merges two entries of one key."""
 
     def __init__(self, collection: Collection, context: MergeContext) -> None:
         self._collection = collection
@@ -123,6 +120,7 @@ class _EntryJudge(Judge):
 
     def admits(self, key: Value, value: Value) -> bool:
         context = self._context
+        # "A bad one is left out and the rest is taken" (docs/grid.md "What is checked").
         if self._collection.check(key, value, context.work):
             return True
         context.report(EntryDropped((*context.path, key), self._collection.kind))
@@ -134,16 +132,18 @@ class _EntryJudge(Judge):
         record = self._collection.child(key)
         if record is not None:
             return record.merge(own, other, self._context.child(key))
+        # "Of two sound asset records under one id ... the greater value hash stays" (docs/grid.md
+        # "Merge").
         sound = self._collection.check(key, own, self._context.work)
         return greater(own, other) if sound else other
 
 
 class Collection(_Judged):
-    """A union of entries that are each checked; two of one key are joined by `record`, if given.
+    """A union of entries, each of which is checked; `record` merges two entries of one key.
 
-    Without one they are content: the sound one stays, of two such the greater value hash.
+    Without `record`, entries are content: the valid one wins, of two the greater value hash.
 
-    Shapes: Index. `kind` is the word by which bad entries are counted.
+    Shapes: an Index. kind: the rejection reason of invalid entries.
     """
 
     def __init__(self, check: EntryCheck, kind: str, record: Lattice | None = None) -> None:
@@ -153,11 +153,11 @@ class Collection(_Judged):
         self._order: Final = None if record is None else ChildOrder(record)
 
     def has_order(self) -> bool:
-        """Return True of content, and of records that have an order."""
+        """Return whether the entries are content, or records with an order."""
         return self._record is None or self._record.has_order()
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
-        """Return the newest record of each side; of content, which side has more."""
+        """Return the newest record of each side; for content, the side that has more."""
         mine, theirs = as_index(own), as_index(other)
         order = self._order
         if order is None:
@@ -172,7 +172,7 @@ class Collection(_Judged):
         return _EntryJudge(self, context)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of an entry, nil where entries are content."""
+        """Return the lattice of an entry, None if entries are content."""
         return self._record
 
     def _arguments(self) -> tuple[object, ...]:
@@ -184,9 +184,9 @@ def _merged_part(lattice: Lattice, own: Value, other: Value, context: MergeConte
 
 
 class Parts(KeyedLattice):
-    """An Index of named parts, all of which are there: an absent one counts as its zero.
+    """An Index of named parts; an absent part counts as its zero.
 
-    Shapes: parts: what always is there. more: what may be there, for extensions.
+    Shapes: parts: the parts of the normal form. more: optional parts, for extensions.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Parts(KeyedLattice):
         return wider(found, self._named.of_index(mine, theirs, walk))
 
     def _spelled_out(self, value: Value) -> Index | None:
-        """Return a value with a zero for each part that it leaves out; nil for a malformed one."""
+        """Return a value with the zeros of its absent parts; None for a malformed value."""
         found = as_index(value)
         if found is not None:
             for key, lattice in self._parts.items():
@@ -213,7 +213,7 @@ class Parts(KeyedLattice):
         return found
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the join, part by part; unknown keys of other are left out, those of own stay."""
+        """Return the merge, part by part; unknown keys of other are dropped, those of own stay."""
         if other is None or own is other:
             return own
         theirs = as_index(other)
@@ -223,11 +223,15 @@ class Parts(KeyedLattice):
         if own is not None and same(own, other):
             return own
         result = own if isinstance(own, Index) else EMPTY_INDEX
+        # "Other lattices leave such parts out" (docs/grid.md "Layout"): unknown parts of a peer are
+        # dropped.
         for key, lattice in self.children().items():
             before = result.get(key)
             mine = before if lattice.check_foreign(before) else None
             merged = _merged_part(lattice, mine, theirs.get(key), context.child(key))
             if key in self._parts:
+                # "Merges give this normal form, where an absent part, nil or an empty Map counts as
+                # empty" (docs/grid.md "Layout").
                 merged = lattice.zero() if as_index(merged) is None else as_index(merged)
             if merged is not None and merged is not before:
                 result = result.put(key, merged)
@@ -246,7 +250,7 @@ class Parts(KeyedLattice):
 
 
 class _PlainJudge(Judge):
-    """Judges unsigned venues by their DID, and by the key of whoever sent them."""
+    """Checks unsigned venues by their DID and the key of their sender."""
 
     def __init__(self, lattice: PlainVenues, context: MergeContext) -> None:
         self._lattice = lattice
@@ -258,6 +262,7 @@ class _PlainJudge(Judge):
         if not is_venue_did(key) or as_index(value) is None:
             context.report(EntryDropped((*context.path, key)))
             return False
+        # "Takes only changes of DIDs that this key speaks for" (docs/grid.md "Plain grids").
         if writer is None or self._may_write(key, writer):
             return True
         context.report(EntryDropped((*context.path, key), NOT_OWNER))
@@ -268,10 +273,10 @@ class _PlainJudge(Judge):
 
 
 class PlainVenues(_Judged):
-    """Venue states by DID, not signed: for files, and for groups that trust one another.
+    """Unsigned venue states by DID: for files, and for groups that trust one another.
 
-    Shapes: writer, when given, is the public key of the one whose states are merged: it may change
-            the DIDs that it speaks for. Without one nobody is asked.
+    writer: the public key of the sender of the merged states, which may change only the DIDs that
+    it may sign for; None admits every DID.
     """
 
     def __init__(self, venue: Lattice, writer: bytes | None = None) -> None:
@@ -292,24 +297,24 @@ class PlainVenues(_Judged):
 
 
 def as_index(value: Value) -> Index | None:
-    """Return a value as an Index: an empty Map as an empty one, nil for anything else."""
+    """Return a value as an Index: an empty Map as an empty Index, another value as None."""
     if isinstance(value, Map) and not len(value):
         return EMPTY_INDEX
     return value if isinstance(value, Index) else None
 
 
 def is_meta_entry(key: Value, text: Value, work: Work | None = None) -> bool:
-    """Return whether an entry of `:meta` is sound: a String under its SHA-256."""
+    """Return whether an entry of `:meta` is valid: a String under its SHA-256."""
     return isinstance(text, (str, Text)) and _is_hash_of(key, text, work)
 
 
 def is_asset_entry(key: Value, record: Value, work: Work | None = None) -> bool:
-    """Return whether an entry of `:assets` is sound: a Map, its metadata under its SHA-256."""
+    """Return whether an entry of `:assets` is valid: a Map, its metadata under its SHA-256."""
     return isinstance(record, Map) and is_meta_entry(key, record.get(METADATA), work)
 
 
 def is_content_entry(key: Value, content: Value, work: Work | None = None) -> bool:
-    """Return whether an entry of `:storage` is sound: a Blob under its SHA-256."""
+    """Return whether an entry of `:storage` is valid: a Blob under its SHA-256."""
     return isinstance(content, (bytes, Blob)) and _is_hash_of(key, content, work)
 
 
@@ -330,55 +335,43 @@ _VENUE_PARTS: Final[dict[Keyword, Lattice]] = {
     STORAGE_KEY: STORAGE,
 }
 VENUE: Final = Parts(_VENUE_PARTS)
-"""A venue: `:assets`, `:jobs` and `:storage`.
-
-Source: COG-4 "Venue"; docs/grid.md "Layout".
-"""
+"""A venue: `:assets`, `:jobs` and `:storage`."""
 
 GRID: Final = Parts({VENUES_KEY: DIDOwnerLattice(VENUE), META_KEY: META})
-"""The grid: `:venues`, each signed for its DID, and `:meta`.
-
-Source: COG-4 "Grid"; docs/grid.md "Layout".
-"""
+"""The grid: `:venues`, each signed for its DID, and `:meta`."""
 
 PLAIN_GRID: Final = Parts({VENUES_KEY: PlainVenues(VENUE), META_KEY: META})
-"""The grid of bare venue states.
-
-Source: COG-4 "Grid"; docs/grid.md "Plain grids".
-"""
+"""The grid of unsigned venue states."""
 
 GRID_ROOT: Final = KeyedLattice({GRID_SECTION: GRID})
-"""A root with the grid alone.
-
-Source: COG-4 "Root"; docs/grid.md "Layout".
-"""
+"""A root with the grid alone."""
 
 
 def venue_lattice(extensions: Mapping[Keyword, Lattice]) -> Lattice:
-    """Return the lattice of venues that have more parts than the three."""
+    """Return the lattice of venues with further parts."""
     return Parts(_VENUE_PARTS, extensions)
 
 
 def plain_grid(writer: bytes | None = None, venue: Lattice = VENUE) -> Lattice:
-    """Return the lattice of bare venue states, merged from one with the key `writer`."""
+    """Return the lattice of unsigned venue states; `writer` is as for `PlainVenues`."""
     return Parts({VENUES_KEY: PlainVenues(venue, writer), META_KEY: META})
 
 
 def initial_root() -> Index:
-    """Return the root of a node that has nothing but an empty grid."""
+    """Return a root with an empty grid."""
     return Index.of({GRID_SECTION: GRID.zero()})
 
 
 Rejection = tuple[tuple[Value, ...], str]
-"""Where something was left out, and why, in a word."""
+"""The path and the reason of a part that was left out."""
 
 
 def sanitise(
     value: Value, lattice: Lattice = GRID, context: MergeContext = EMPTY_CONTEXT
 ) -> tuple[Value, list[Rejection]]:
-    """Return what of a foreign value may be taken, in normal form, and what may not.
+    """Return the valid parts of a foreign value, in normal form, and what was left out.
 
-    Cost:   the whole value, whose content is hashed.
+    Cost:   reads the value completely, and hashes its content.
     """
     rejected: list[Rejection] = []
 
@@ -394,12 +387,12 @@ def sanitise(
 def check_foreign(
     value: Value, lattice: Lattice = GRID, context: MergeContext = EMPTY_CONTEXT
 ) -> bool:
-    """Return whether all of a foreign value may be taken."""
+    """Return whether a foreign value has no invalid part."""
     return not sanitise(value, lattice, context)[1]
 
 
 def venue_state(entry: Value) -> Index | None:
-    """Return the state that an entry of `:venues` holds, signed or bare."""
+    """Return the state in an entry of `:venues`, signed or not."""
     return as_index(entry.value if isinstance(entry, Signed) else entry)
 
 

@@ -222,6 +222,7 @@ class Venue:
 
         def added(grid: Index, state: Index) -> tuple[Index, Index]:
             meta, assets = part_of(grid, META_KEY), part_of(state, ASSETS_KEY)
+            # "The same text again changes nothing" (docs/grid.md "Assets").
             if found not in meta:
                 grid = grid.put(META_KEY, meta.put(found, text))
             if found not in assets:
@@ -242,6 +243,7 @@ class Venue:
         text = record_text(record)
         if text is None:
             text = record_text(Map.of({"metadata": part_of(self.grid, META_KEY).get(wanted)}))
+        # `asset` "gives the text of any venue's asset and hashes it again" (docs/grid.md "Assets").
         if text is not None and asset_record(text)[0] != wanted:
             raise Corruption(f"the asset {wanted.hex()} is damaged: its text has another hash")
         return text
@@ -280,8 +282,8 @@ class Venue:
         Raises: NoSuchPath, UsageError: as `put_content`. Corruption: the content is damaged.
         """
         digest = declared_hash(self.metadata(asset_id))
-        place = self._place_of(digest)
-        return None if place is None else place.stream(digest)
+        storage = self._storage_of(digest)
+        return None if storage is None else storage.stream(digest)
 
     def has_content(self, asset_id: object) -> bool | None:
         """Return whether this node has the content of an asset; None if the asset declares none."""
@@ -289,9 +291,9 @@ class Venue:
             digest = declared_hash(self.metadata(asset_id))
         except UsageError:
             return None
-        return self._place_of(digest) is not None
+        return self._storage_of(digest) is not None
 
-    def _place_of(self, digest: bytes) -> Storage | None:
+    def _storage_of(self, digest: bytes) -> Storage | None:
         """Return the storage that has the content: this venue's, else another's in the lattice."""
         if self._hidden.is_hidden(self.did, STORAGE_KEY, digest):
             return None
@@ -352,10 +354,14 @@ class Venue:
             before = jobs.get(wanted)
             if not isinstance(before, Map):
                 raise NoSuchPath(f"there is no job {wanted.hex()} of {self.did}")
+            # "A record that is `COMPLETE`, `FAILED`, `CANCELLED`, `REJECTED` or `TIMEOUT` is not
+            # written again" (docs/grid.md "Jobs").
             if job_status(before) in TERMINAL:
                 raise UsageError(f"the job {wanted.hex()} is {job_status(before)}: it has ended")
             last_ms = job_time(before)
             now_ms = present_ms(self._clock)
+            # "`updated` = now, or one more than before when the clock does not go on" (docs/grid.md
+            # "Jobs").
             stamp = now_ms if last_ms is None else next_stamp(now_ms, last_ms)
             record = before.put_many(changes.items()).put(UPDATED, stamp)
             return grid, state.put(JOBS_KEY, jobs.put(wanted, record))
@@ -478,6 +484,8 @@ class Venue:
             grid = whole(as_index(value), GRID)
             venues = part_of(grid, VENUES_KEY)
             cell = venues.get(self.did)
+            # A state that another key signed is kept as evidence; signing over it would hide the
+            # fork.
             if isinstance(cell, Signed) and not cell.verify():
                 raise BadSignature(f"the state of {self.did} is not what its key signed")
             before = whole(venue_state(cell), VENUE)
