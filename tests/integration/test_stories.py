@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
+import pandas as pd
 import pytest
 
 import datalattice
 from datalattice.client import Node
+from datalattice.errors import TypeMismatch
 from datalattice.node import serve
 from datalattice.testing.folders import running
 
@@ -113,7 +119,37 @@ def test_6_files(nodes: Nodes) -> None:
     for _, node in nodes:
         papers = node.drive("papers")
         papers.write("/plan.csv", b"city,price\nOslo,3\n")
-        assert papers.read("/plan.csv") == b"city,price\nOslo,3\n"
+        with papers.open("/plan.csv", "r") as file:
+            frame = pd.read_csv(file)
+        assert frame.to_dict("records") == [{"city": "Oslo", "price": 3}]
+        papers.fs.pipe_file("notes/today.txt", b"rain")
+        assert papers.fs.ls("notes", detail=False) == ["notes/today.txt"]
+        assert node.drive("papers").read("/notes/today.txt") == b"rain"
+
+
+@dataclass
+class Order:
+    """What the typed queue of story 7 holds."""
+
+    id: UUID
+    total: Decimal
+    at: datetime
+
+
+def test_7_a_dataclass(nodes: Nodes) -> None:
+    for run, node in nodes:
+        orders = node.queue("orders", of=Order)
+        order = Order(UUID(int=run), Decimal("9.90"), datetime.now(UTC))
+        orders.offer(order)
+        assert orders[-1] == order
+        assert isinstance(orders[-1].total, Decimal)
+        assert node.queue("orders")[-1]["total"] == "9.90"
+        with pytest.raises(TypeMismatch, match=r'value\["total"\]: float is not Decimal'):
+            orders.offer(replace(order, total=9.9))  # type: ignore[arg-type]
+        kept = node.database("kept", of=Order)
+        kept["last"] = order
+        assert node.database("kept", of=Order)["last"].at == order.at
+        assert len(orders) == run
 
 
 def test_8_two_sites(tmp_path: Path) -> None:

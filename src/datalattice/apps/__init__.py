@@ -8,6 +8,17 @@ import datalattice.apps.dlfs
 import datalattice.apps.grid
 import datalattice.apps.kv
 import datalattice.apps.queue  # noqa: F401 - each registers its section
-from datalattice.apps.binding import Binding, Owner, bound, owner_cell
+from datalattice.apps.binding import Binding, Owner, bound, handle_text, owner_cell
+from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
 
-__all__ = ["Binding", "Owner", "bound", "owner_cell"]
+__all__ = [
+    "UNTYPED",
+    "Binding",
+    "Owner",
+    "T",
+    "ValueType",
+    "bound",
+    "handle_text",
+    "owner_cell",
+    "value_type",
+]

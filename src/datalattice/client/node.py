@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Self, TypeVar
 
-from datalattice.apps import Owner
+from datalattice.apps import Owner, T
 from datalattice.apps.dlfs import FS_SECTION, Drive
 from datalattice.apps.grid import Venue
 from datalattice.apps.kv import KV_SECTION, Database
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 P = ParamSpec("P")
-T = TypeVar("T")
+R = TypeVar("R")
 
 MEMORY: Final = ":memory:"
 """The path of a node that keeps its data in memory, for tests and documentation."""
@@ -166,26 +166,50 @@ class Node:
 
     # --- handles ---
 
-    def queue(self, name: object, partition: object = 0, *, owner: object = None) -> Queue:
-        """Return one partition of a topic: a log. Its first write makes it."""
-        place = self._place(owner)
-        return Queue.at(*place, name, partition, binding=self._binding)
+    # Without `of`, the type of values is the default of `T`: Any.
 
-    def topic(self, name: object, partitions: int | None = None, *, owner: object = None) -> Topic:
+    def queue(
+        self,
+        name: object,
+        partition: object = 0,
+        *,
+        owner: object = None,
+        of: type[T] | None = None,
+    ) -> Queue[T]:
+        """Return one partition of a topic: a log of values of a type. Its first write makes it."""
+        place = self._place(owner)
+        return Queue.at(*place, name, partition, of=of, binding=self._binding)
+
+    def topic(
+        self,
+        name: object,
+        partitions: int | None = None,
+        *,
+        owner: object = None,
+        of: type[T] | None = None,
+    ) -> Topic[T]:
         """Return a topic: logs over which records are spread by key.
 
         partitions: how many there are to be; the first write stores it.
         """
-        return Topic.at(*self._place(owner), name, partitions, binding=self._binding)
+        return Topic.at(*self._place(owner), name, partitions, of=of, binding=self._binding)
 
-    def feed(self, name: object, owners: Iterable[object] | None = None) -> Feed:
+    def feed(
+        self,
+        name: object,
+        owners: Iterable[object] | None = None,
+        *,
+        of: type[T] | None = None,
+    ) -> Feed[T]:
         """Return all owners' copies of a topic, or those of some owners; read only."""
         chosen = None if owners is None else [self._binding.owner_named(one) for one in owners]
-        return Feed(self._binding.root, name, chosen, binding=self._binding)
+        return Feed(self._binding.root, name, chosen, of=of, binding=self._binding)
 
-    def database(self, name: str, *, owner: object = None) -> Database:
+    def database(
+        self, name: str, *, owner: object = None, of: type[T] | None = None
+    ) -> Database[T]:
         """Return a database: a mutable mapping, with hashes, sets, lists and counters."""
-        return Database.at(*self._place(owner), name, binding=self._binding)
+        return Database.at(*self._place(owner), name, of=of, binding=self._binding)
 
     def drive(self, name: str, *, owner: object = None) -> Drive:
         """Return a drive: a file system."""
@@ -363,7 +387,7 @@ class Node:
 
     # --- threads and life ---
 
-    async def run(self, call: Callable[P, T], /, *args: P.args, **named: P.kwargs) -> T:
+    async def run(self, call: Callable[P, R], /, *args: P.args, **named: P.kwargs) -> R:
         """Await a call that may wait for the disk: `await node.run(queue.offer, "x")`.
 
         It runs in one of 8 threads, inside the batch that the task is in.
@@ -376,7 +400,7 @@ class Node:
             self._pool = ThreadPoolExecutor(THREADS, "datalattice")
         context = copy_context()
 
-        def in_context() -> T:
+        def in_context() -> R:
             return context.run(call, *args, **named)
 
         return await asyncio.wrap_future(self._pool.submit(in_context))

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from datalattice.apps.binding import Owner
-from datalattice.apps.dlfs import Drive
+import fsspec
+
+from datalattice.apps import Owner
 from datalattice.apps.queue import Feed, Queue, Topic
 from datalattice.cells import Value
-from datalattice.client.drives.filesystem import DLFSFileSystem
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair, KeyRing
 from datalattice.cursors import LatticeCursor, RootLattice
@@ -99,8 +99,7 @@ class MemoryBinding:
 
     def file_system(self, drive: object) -> Any:
         """Return a drive as an fsspec file system."""
-        assert isinstance(drive, Drive)
-        return DLFSFileSystem(drive=drive)
+        return fsspec.filesystem("dlfs", drive=drive)
 
     def report(self, event: MergeNotice) -> None:
         """Keep a report."""

@@ -11,7 +11,7 @@ Source: COG-4 "Venue", "Grid", "Assets", "Deletion", "Synchronisation", "Validat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict, Unpack
 
 from datalattice.apps.binding import Binding, Owner, handle_text, owner_cell
 from datalattice.apps.grid.assets import (
@@ -74,6 +74,18 @@ STANDALONE: Final = KeyedLattice({GRID_SECTION: GRID, LOCAL_KEY: LOCAL})
 """The root of a venue without a node: the grid and the local section."""
 
 
+class VenueParts(TypedDict, total=False):
+    """What a venue works with.
+
+    storage: the storage of content; by default the lattice. keys: the known keys of other DIDs.
+    """
+
+    storage: Storage | None
+    keys: KnownKeys | None
+    clock: Clock | None
+    entropy: Entropy | None
+
+
 class Venue:
     """A venue: assets, jobs and content under one DID.
 
@@ -119,18 +131,14 @@ class Venue:
         owner: KeyPair | Owner | bytes | str,
         *,
         key_pair: KeyPair | None = None,
-        storage: Storage | None = None,
-        keys: KnownKeys | None = None,
-        clock: Clock | None = None,
-        entropy: Entropy | None = None,
         binding: Binding | None = None,
+        **parts: Unpack[VenueParts],
     ) -> Self:
         """Return the venue of an owner below a root.
 
         owner: the DID, or the `Owner`, public key or key pair of a `did:key`. key_pair: signs what
         the venue writes; by default the key pair given as `owner`, or that of the `did:key` in the
-        cursor's context. storage: the storage of content; by default the lattice. keys: the known
-        keys of other DIDs.
+        cursor's context.
         Raises: UsageError: the DID is invalid. NoSigningKey: the key is not that of the `did:key`.
         """
         if isinstance(owner, KeyPair):
@@ -141,40 +149,14 @@ class Venue:
         named = public_key_of(did)
         if key_pair is None and named is not None:
             key_pair = root.context.signer(named)
-        return cls(
-            root,
-            key_pair,
-            did,
-            storage=storage,
-            keys=keys,
-            clock=clock,
-            entropy=entropy,
-            binding=binding,
-        )
+        return cls(root, key_pair, did, binding=binding, **parts)
 
     @classmethod
-    def create(
-        cls,
-        key_pair: KeyPair,
-        did: str | None = None,
-        *,
-        storage: Storage | None = None,
-        keys: KnownKeys | None = None,
-        clock: Clock | None = None,
-        entropy: Entropy | None = None,
-    ) -> Self:
+    def create(cls, key_pair: KeyPair, did: str | None = None, **parts: Unpack[VenueParts]) -> Self:
         """Return a venue over its own new grid."""
         root = RootLattice(STANDALONE, STANDALONE.zero(), MergeContext(key_pair=key_pair))
         owner = key_pair if did is None else did
-        return cls.at(
-            root,
-            owner,
-            key_pair=key_pair,
-            storage=storage,
-            keys=keys,
-            clock=clock,
-            entropy=entropy,
-        )
+        return cls.at(root, owner, key_pair=key_pair, **parts)
 
     @property
     def cursor(self) -> LatticeCursor:

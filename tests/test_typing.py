@@ -1,0 +1,33 @@
+"""Programs that use the front door type-check, and their mistakes are reported, by mypy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "typing"
+ROOT = FOLDER.parent.parent
+
+
+def reported(name: str) -> set[int]:
+    """Return the numbers of the lines in which mypy finds errors, in a file of `typing`."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(FOLDER / name)]
+    environment = {"MYPYPATH": str(ROOT / "src"), "PATH": ""}
+    ran = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode in (0, 1), ran.stderr
+    errors = [line for line in ran.stdout.splitlines() if ": error: " in line]
+    assert all(Path(line.split(":")[0]).name == name for line in errors), ran.stdout
+    return {int(line.split(":")[1]) for line in errors}
+
+
+def test_a_program_without_mistakes_checks() -> None:
+    assert reported("checks.py") == set()
+
+
+def test_each_mistake_is_reported() -> None:
+    lines = (FOLDER / "refused.py").read_text().splitlines()
+    marked = {at for at, line in enumerate(lines, 1) if line.endswith("# mistake")}
+    assert reported("refused.py") == marked

@@ -1,0 +1,69 @@
+"""A program that must check: handles of any value, and handles of a type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_type
+
+import datalattice
+from datalattice.apps.kv import Database, KeyChange
+from datalattice.apps.queue import Queue
+from datalattice.client import Node
+
+
+@dataclass
+class Order:
+    """A value."""
+
+    total: int
+
+
+def any_values(node: Node) -> None:
+    """Without a type, values are Any: a program subscripts them as it likes."""
+    shop = node.database("shop")
+    assert_type(shop, Database[Any])
+    shop["config"] = {"open": [9, 17]}
+    first: int = shop["config"]["open"][0]
+    shop.set("session", first, ttl=60)
+    shop.set("session", first, ttl=timedelta(minutes=1))
+    assert_type(shop.ttl("session"), timedelta | None)
+    name: str = shop.hget("user/1", "name")
+    log = node.queue("log")
+    assert_type(log, Queue[Any])
+    log.offer(name, key="k", headers={"a": 1})
+    assert log[-1]["x"] in (log[-2:], node.topic("t").partitions(), node.feed("log"))
+
+
+def typed_values(node: Node) -> None:
+    """With a type, values have it wherever they are read or written."""
+    orders = node.queue("orders", of=Order)
+    assert_type(orders, Queue[Order])
+    orders.offer(Order(1))
+    orders.offer_many([Order(1), Order(2)])
+    assert_type(orders[-1], Order)
+    assert_type([entry.value for entry in orders.follow(wait=False)], list[Order])
+    kept = node.database("kept", of=Order)
+    assert_type(kept, Database[Order])
+    kept["a"] = Order(3)
+    assert_type(kept["a"].total, int)
+    assert_type(kept.modify("a", lambda order: Order(order.total + 1)), Order)
+    assert_type(list(kept.items()), list[tuple[str, Order]])
+    with kept.watch("a") as watch:
+        assert_type(watch.poll(), list[KeyChange[Order]])
+    with kept.batch() as batch:
+        batch["b"] = Order(4)
+
+
+def files(node: Node) -> None:
+    """Open a file as text or as bytes."""
+    papers = node.drive("papers")
+    with papers.open("/plan", "r") as text:
+        assert_type(text.read(), str)
+    with papers.open("/plan") as file:
+        assert_type(file.read(), bytes)
+
+
+if __name__ == "__main__":
+    with datalattice.open(":memory:") as opened:
+        any_values(opened)

@@ -1,0 +1,31 @@
+"""A program with mistakes: a type checker must report each line that is marked, and no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from datalattice.client import Node
+
+
+@dataclass
+class Order:
+    """A value."""
+
+    total: int
+
+
+def mistakes(node: Node) -> None:
+    """Give values of another type, and use values as another type."""
+    orders = node.queue("orders", of=Order)
+    orders.offer("one")  # mistake
+    orders.offer_many([1, 2])  # mistake
+    total = orders[-1].price  # mistake
+    orders.offer(Order(1), "key")  # mistake
+    kept = node.database("kept", of=Order)
+    kept["a"] = 3  # mistake
+    kept.set("a", Order(1), ttl="60")  # mistake
+    kept.set("a", Order(1), ttl_ms=60)  # mistake
+    assert kept["a"].price == total  # mistake
+    kept[5]  # mistake
+    node.database("shop").ttl("k") + 5  # mistake
+    node.drive("papers").open("/plan", "r").write(b"bytes")  # mistake
