@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from datalattice.crypto import KeyPair
     from datalattice.cursors import Cursor
     from datalattice.errors import DataLatticeError, DataLoss, Unavailable, UsageError
-    from datalattice.node import serve  # type: ignore[no-redef] # of a cycle of imports
+    from datalattice.node import serve  # type: ignore[no-redef, unused-ignore]
 
 
 _HOMES: Final = {

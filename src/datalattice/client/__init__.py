@@ -1,5 +1,6 @@
 """Client: a program's way to a folder or to the running node. It imports nothing of the server."""
 
+import datalattice.client.pickling  # noqa: F401 - handles of an open node can be pickled
 from datalattice.client.addresses import (
     PLAIN,
     PORT_MAX,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import time
 import warnings
 import weakref
@@ -10,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from datetime import datetime
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from datalattice.apps import Owner
 from datalattice.apps.dlfs import Drive
@@ -20,6 +22,7 @@ from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.liveroot import DelayedWrites, Draft, LiveRoot, Work
 from datalattice.client.opendata import OpenData, Wakes
 from datalattice.client.owners import owner_of, owners_in, read_names, resolve_owner
+from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor, Stream, Wake
 from datalattice.errors import NoSigningKey, ReadOnly, StoreClosed
 from datalattice.lattice import MergeContext, MergeNotice, verify_did
@@ -35,6 +38,17 @@ EVENTS_MAX: Final = 10_000
 
 _batches: Final[ContextVar[tuple[tuple[object, Draft], ...]]] = ContextVar("batches", default=())
 """The batches that this thread or task is in, each with the `NodeBinding` that it belongs to."""
+
+
+class Options(NamedTuple):
+    """The arguments of `datalattice.open` behind the path."""
+
+    key: str | os.PathLike[str] | KeyPair | None
+    create: bool
+    read_only: bool
+    as_of: str | bytes | datetime | None
+    durable: str
+    wait: float
 
 
 class FormerRoot:
@@ -168,6 +182,8 @@ class NodeBinding:
         self.is_read_only = is_read_only
         self._wait_s = wait_s
         self.reports: Final = Reports()
+        self.origin: tuple[str, Options] | None = None
+        """The path and the options with which the folder was opened; None: in memory."""
         self._context: MergeContext | None = None
         self._root: LiveRoot | None = None
         self._names: tuple[object, dict[str, bytes]] = (None, {})

@@ -22,7 +22,7 @@ from datalattice.apps.grid import Venue
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.apps.queue import Feed, Queue, Topic, Topics
 from datalattice.cells import Index, Map, Value, html_table
-from datalattice.client.bound import Events, FormerRoot, NodeBinding, close_abandoned
+from datalattice.client.bound import Events, FormerRoot, NodeBinding, Options, close_abandoned
 from datalattice.client.control import ControlClient
 from datalattice.client.folder import Folder, OwnKeys, folder_of
 from datalattice.client.identity import keys_of
@@ -111,17 +111,6 @@ def open(
     return Node(OpenFolder.at(folder), folder, keys, options)
 
 
-class Options(NamedTuple):
-    """The arguments of `open` behind the path."""
-
-    key: str | os.PathLike[str] | KeyPair | None
-    create: bool
-    read_only: bool
-    as_of: str | bytes | datetime | None
-    durable: str
-    wait: float
-
-
 def _memory_node(options: Options) -> Node:
     if options.key is None:
         pair = KeyPair.generate()
@@ -163,6 +152,9 @@ class Node:
             is_delayed=options.durable == SYNC,
             wait_s=options.wait,
         )
+
+        if folder is not None:
+            self._binding.origin = str(folder.path.absolute()), options
 
     # --- handles ---
 
@@ -429,9 +421,9 @@ class Node:
         await self.run(self.close)
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._folder is None:
+        if self._binding.origin is None:
             raise UsageError("a node in memory cannot be pickled: its data is in this process")
-        return _reopen, (str(self._folder.path.absolute()), self._options)
+        return _reopen, self._binding.origin
 
     def __repr__(self) -> str:
         where = MEMORY if self._folder is None else str(self._folder.path)

@@ -444,6 +444,49 @@ def test_a_node_pickles_as_its_path_and_options(node: Node) -> None:
 
 
 @pytest.mark.usefixtures("way")
+def test_handles_pickle_as_their_names(node: Node) -> None:
+    node.queue("log", 3).offer(1)
+    node.topic("many", 2).offer("x", key="k")
+    node.database("shop")["tea"] = 3
+    node.drive("papers").write("/a", b"a")
+    node.venue().register('{"name": "Iris"}')
+    queue, database, drive, topic, feed, venue = pickle.loads(
+        pickle.dumps(
+            (
+                node.queue("log", 3, of=int),
+                node.database("shop"),
+                node.drive("papers"),
+                node.topic("many", 2),
+                node.feed("log"),
+                node.venue(),
+            )
+        )
+    )
+    assert queue.offer(2) == 1
+    assert list(queue) == list(node.queue("log", 3)) == list(feed) == [1, 2]
+    assert (database["tea"], drive.read("/a"), topic.num_partitions) == (3, b"a", 2)
+    assert venue.did == node.venue().did
+    with (
+        datalattice.open(":memory:") as other,
+        pytest.raises(UsageError, match="can be pickled if"),
+    ):
+        pickle.dumps(other.queue("log"))
+
+
+def test_open_loads_nothing_of_the_server() -> None:
+    script = (
+        "import sys, datalattice\n"
+        "datalattice.open\n"
+        "print([one for one in sys.modules if one.startswith(('datalattice.node', "
+        "'datalattice.pipeline', 'datalattice.cli', 'datalattice.sync', 'asyncio', 'pyarrow'))])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.usefixtures("way")
 def test_changes_of_any_process_wake(node: Node, path: Path) -> None:
     woken = threading.Event()
     end = node.queue("log").cursor.subscribe(woken.set)
