@@ -29,10 +29,10 @@ IGNORED: Final = "ignored"
 REFUSED: Final = "refused"
 
 _LIMITS: Final = {
-    MALFORMED: (MALFORMED_MAX, "frames that are no messages"),
-    UNASKED: (UNASKED_MAX, "answers that nobody asked for"),
-    IGNORED: (IGNORED_MAX, "messages without a meaning here"),
-    REFUSED: (REFUSED_MAX, "values or cells that were not taken"),
+    MALFORMED: (MALFORMED_MAX, "frames that cannot be decoded"),
+    UNASKED: (UNASKED_MAX, "answers to no request of ours"),
+    IGNORED: (IGNORED_MAX, "messages that this node ignores"),
+    REFUSED: (REFUSED_MAX, "values or cells that were refused"),
 }
 
 

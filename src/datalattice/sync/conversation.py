@@ -374,7 +374,7 @@ class Requests:
     def partly_answered(self, id: object, count: int, deadline_ms: int) -> Want | None:
         """Take the first `count` parts off a request; the rest of its answer is still awaited.
 
-        Returns: a request for these parts; None: nothing that was asked, or not for so many.
+        Returns: a request for these parts; None: there is no such request, or it has fewer.
         """
         pending = self._pending.get(id) if type(id) is int else None
         if pending is None or not isinstance(pending.saying, Request):

@@ -36,11 +36,11 @@ QUOTA_EXCEEDED: Final = "quota-exceeded"
 _LOSSES: Final = frozenset({MALFORMED, MISMATCHED, TOO_COSTLY, SECTION_DROPPED, QUOTA_EXCEEDED})
 
 _WHY: Final = {
-    ENTRY_DROPPED: "it is no value of this place",
+    ENTRY_DROPPED: "it is not a value that its path takes",
     BAD_SIGNATURE: "its signature is not valid",
     NOT_OWNER: "it is not signed by its owner",
     MALFORMED: "its cells do not fit together",
-    MISMATCHED: "a value in it is of another kind than its place takes",
+    MISMATCHED: "a value in it has another type than its path takes",
     TOO_COSTLY: "to merge it takes more work than its size allows",
 }
 

@@ -454,7 +454,7 @@ class LatticeConversation:
     def _answered(self, result: wire.Result, parts: MessageCells, now_ms: int) -> None:
         pending = self._requests.answered(result.id)
         if pending is None:
-            self._fault(UNASKED, "an answer to nothing that was asked")
+            self._fault(UNASKED, "an answer to no request of ours")
             return
         error = None if result.error is None else f"{result.error.name}: {brief(result.value)}"
         self._events.append(talk.Answered(pending.saying))

@@ -118,14 +118,14 @@ def check_proof(data: bytes) -> ForkVerdict:
 def _judge(data: bytes) -> ForkVerdict:
     top, _ = decode_parts(data, None)
     if not isinstance(top, Vector) or len(top) != 5 or not same(top[0], PROOF):
-        return ForkVerdict(INVALID, "it is no fork proof")
+        return ForkVerdict(INVALID, "its top cell is not [:fork-proof 1 path owner cells]")
     if top[1] != VERSION:
-        return ForkVerdict(INVALID, f"it is a fork proof of another version than {VERSION}")
+        return ForkVerdict(INVALID, f"it has another version than {VERSION}")
     path, owner, pair = top[2], top[3], top[4]
     if not isinstance(path, Vector) or not len(path) or not same(path[-1], owner):
         return ForkVerdict(INVALID, "its path does not end with its owner")
     if not isinstance(pair, Vector) or len(pair) != 2:
-        return ForkVerdict(INVALID, "it has not two cells")
+        return ForkVerdict(INVALID, "its last element is not a Vector of two cells")
     one, other = pair[0], pair[1]
     if not isinstance(one, Signed) or not isinstance(other, Signed):
         return ForkVerdict(INVALID, "its cells are not signed")

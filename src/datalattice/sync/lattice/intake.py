@@ -278,9 +278,9 @@ class Intake:
         return self._incomplete.claim(claim, refs, cells, bare, claim.peer)
 
     def _consider_hosted(self, claim: Claim, probe: Probe, outcome: Absorption) -> bool:
-        """Consider a value under a policy: look whose data it has, cut off what is refused.
+        """Consider a value under a policy: find out whose data it has, cut off what is refused.
 
-        False: that cannot be told, so it is cut, around its holes, when all of it is here.
+        False: it is malformed above that, so it is cut, around its holes, once all of it is here.
         """
         incoming, hosting, approach = probe.data, self._hosting, self._approach
         assert isinstance(incoming, Incoming)

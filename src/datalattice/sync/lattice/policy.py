@@ -204,5 +204,7 @@ def _parse(text: str | None) -> dict[str, Decision]:
         rows = [] if text is None else json.loads(text)
         found = [Decision(**row | {"refused": tuple(row["refused"])}) for row in rows]
     except (ValueError, TypeError, KeyError) as error:
-        raise Corruption(f"the note {NOTE!r} of the store is no hosting table: {error}") from error
+        raise Corruption(
+            f"the note {NOTE!r} of the store is not a hosting table: {error}"
+        ) from error
     return {one.owner: one for one in found}
