@@ -119,7 +119,7 @@ def _check_whole(fields: Fields, value: Value) -> None:
     expect("cells", need_int(fields, "cells"), 1 + len(children))
     length = need_int(fields, "mclen")
     expect("mclen", length, len(encode_message(value)))
-    if length <= MESSAGE_SHOWN_MAX:
+    if length <= MESSAGE_SHOWN_MAX:  # of longer messages the file has the length only
         message = need_hex(fields, "mc")
         whole = decode_message(message)
         expect("hash of mc decoded", value_hash(value).hex(), value_hash(whole).hex())

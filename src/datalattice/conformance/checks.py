@@ -22,6 +22,7 @@ INTEGER_DIGITS_AT_ONCE: Final = 4000
 
 def expect(what: str, wanted: object, got: object) -> None:
     """Raise `Mismatch` unless `got` equals `wanted` and has the same type."""
+    # The types count, because True == 1 == 1.0 in Python.
     if type(wanted) is not type(got) or wanted != got:
         raise Mismatch(f"{what}: expected {shown(wanted)}, got {shown(got)}")
 
@@ -60,7 +61,7 @@ def as_text(value: object, name: str) -> str:
 
 def as_int(value: object, name: str) -> int:
     """Return `value`, which must be an integer (true and false are none)."""
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool):  # a bool is an int in Python
         raise Mismatch(f"{name}: an integer is needed, got {shown(value)}")
     return value
 
@@ -94,7 +95,7 @@ def as_hex(value: object, name: str) -> bytes:
         data = bytes.fromhex(text)
     except ValueError:
         raise Mismatch(f"{name}: not hex: {shown(text)}") from None
-    if data.hex() != text:
+    if data.hex() != text:  # `fromhex` also takes upper case and blanks
         raise Mismatch(f"{name}: hex must be lower case without blanks: {shown(text)}")
     return data
 

@@ -91,6 +91,7 @@ def _rebuild(fields: Fields, path: Path) -> None:
 
 
 def _record_bytes(record: Fields) -> bytes:
+    # key (32 bytes), flags u8, memory size u64, length u16, encoding
     return (
         need_hex(record, "key")
         + bytes((need_int(record, "flags"),))
@@ -116,6 +117,7 @@ def _compare_header(fields: Fields, store: EtchStore) -> None:
 def _compare_blocks(fields: Fields, file: EtchFile) -> None:
     found: dict[tuple[int, int], list[list[object]]] = {block: [] for block in file.blocks()}
     for slot in file.slots():
+        # A slot is a u64: the kind in the upper two bits, the offset below.
         value = (slot.kind << 62 | slot.target).to_bytes(8, "big").hex()
         found[slot.block, slot.level].append([slot.number, value])
     wanted = {
@@ -155,7 +157,7 @@ def _compare_values(fields: Fields, store: EtchStore, records: list[EtchRecord])
             value: Value = store.load(record.key)
             expect("value read and written again", record.encoding, encode(value))
     root = need_hex(fields, "root_hash")
-    wanted = None if root == bytes(32) else root
+    wanted = None if root == bytes(32) else root  # zeros stand for no root
     expect("root", wanted, store.root_hash())
     if wanted is not None:
         expect("hash of the root as it is read", wanted, value_hash(store.root()))

@@ -175,6 +175,7 @@ def run_converge(fields: Fields) -> None:
     context = _context(fields)
     if not values:
         raise Mismatch("no values to merge")
+    # Merges are commutative and associative, so any order gives the same value.
     for order in islice(permutations(range(len(values))), ORDERS_MAX):
         for name, join in _folds(lattice, context):
             result = values[order[0]]

@@ -205,6 +205,7 @@ class _Client:
             else:
                 compare_frame(step, payload)
         elif op == "silence":
+            # Recorded silences are longer than a node of ours needs to answer.
             ms = min(as_int(need(step, "ms"), "ms"), SILENCE_MS)
             unwanted = await self.frame(ms / 1_000)
             if unwanted is not None:

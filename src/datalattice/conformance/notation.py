@@ -112,7 +112,7 @@ def check_message(what: str, message: bytes, value: Value) -> None:
         raise Mismatch(f"{what}: the top cell differs: expected {shown(top)}, got {shown(message)}")
     theirs, ours = _children(message[len(top) :], what), _children(own[len(top) :], what)
     expect(f"{what}: number of children", len(theirs), len(ours))
-    if sorted(theirs) != sorted(ours):
+    if sorted(theirs) != sorted(ours):  # the order of branches is free
         strange = next(iter(set(theirs) ^ set(ours)), b"")
         raise Mismatch(f"{what}: a child is on one side only: {shown(strange)}")
     expect(f"{what}: length", len(message), len(own))

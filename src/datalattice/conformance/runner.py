@@ -83,7 +83,7 @@ def run_file(path: Path) -> FileReport:
             failures.append(Failure(case.id, str(error)))
         else:
             failures.append(Failure(case.id, f"{type(error).__name__}: {error}"))
-    if not passed and not failures:
+    if not passed and not failures:  # "what is not run proves nothing"
         failures.append(Failure("", "every vector was skipped"))
     return FileReport(path, passed, skipped, tuple(failures))
 
@@ -132,7 +132,7 @@ def _read(path: Path) -> Fields:
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
+    members = dict(pairs)  # which silently keeps the last of two equal names
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)

@@ -141,7 +141,7 @@ def run_steps(
         where = f"step {position} ({step.get('op')} on {step.get('on')})"
         try:
             perform(step)
-            if position < differs:
+            if position < differs:  # later states follow our decision, not the reference
                 _compare_states(need_fields(step, "states"), states())
         except Mismatch as mismatch:
             raise Mismatch(f"{where}: {mismatch}") from mismatch

@@ -88,10 +88,11 @@ def _double(body: Any) -> Value:
     bits = as_hex(body, "double")
     if len(bits) != 8:
         raise Mismatch(f"double: 8 bytes are needed, got {len(bits)}")
-    return decode(b"\x1d" + bits)
+    return decode(b"\x1d" + bits)  # the tag of a double; Python may change the bits of a NaN
 
 
 def _string_of_bytes(body: Any) -> Value:
+    # A string may hold bytes that are not UTF-8.
     return as_hex(body, "strhex").decode("utf-8", "surrogateescape")
 
 

@@ -86,7 +86,7 @@ def judge(seed: int, kinds: Sequence[str] = (LATTICE_KIND,)) -> Verdict:
     """Run a seed."""
     outcome = scenario(seed, kinds=kinds).run()
     fault = "" if outcome.violation is None else str(outcome.violation)
-    if not fault and seed % TWICE_EVERY == 0:
+    if not fault and seed % TWICE_EVERY == 0:  # "the same seed gives the same events"
         again = scenario(seed, kinds=kinds).run()
         if again.trace != outcome.trace:
             fault = f"determinism: traces {outcome.trace[:16]} and {again.trace[:16]}"

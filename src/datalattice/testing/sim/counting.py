@@ -91,7 +91,7 @@ class CountersHost(SimHost):
         """Return whether the disk is sure to have a count that is as great."""
         part = self._replica.part(name)
         if part is None:
-            return False
+            return False  # a name that no part here has
         counted, count = json.loads(part.data)
         return self._on_disk().get(counted, 0) >= int(count)
 

@@ -45,7 +45,7 @@ class Doubles:
     def restore(self) -> None:
         """Replace the disk by its backup: later writes are lost."""
         if self._backup is None or self._restores == RESTORES_MAX:
-            return
+            return  # more branches than evidence keeps would be lost
         self._restores += 1
         node = self._original
         self._world.timeline.record(node.name, "is restored from its backup")

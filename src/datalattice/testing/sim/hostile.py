@@ -99,7 +99,7 @@ class HostilePeer(ScriptedPeer):
             self.send(connection, self._knowledge.lie(message.id, self._dice))
         elif isinstance(message, DataRequest):
             answer = self._manner(message, self._knowledge, self._dice)
-            if answer is not None:
+            if answer is not None:  # a silent peer lets the request time out
                 delay_ms = LATE_MS if self._manner is late else 0
                 self._timeline.after(delay_ms, partial(self.send, connection, answer))
 

@@ -138,7 +138,7 @@ class Authority(SimChecker):
                 self.fail(f"{node.name} has what {entry.public_key.hex()[:8]} never signed")
             if not verify(entry.public_key, entry.signature, entry.message()):
                 self.fail(f"{node.name} has a signature that does not verify")
-            self._good.add(hash)
+            self._good.add(hash)  # an entry's signature depends on its hash only
 
 
 class Completeness(SimChecker):

@@ -146,6 +146,7 @@ class SimNetwork:
         self._connections[id] = made
         self._timeline.record(dialler, f"connects to {acceptor} as {id}")
         self._ends[acceptor].opened(id, dialler, outbound=False)
+        # The acceptor may have closed it already, as it does to its own copy.
         if dialler in made.knowing:
             self._ends[dialler].opened(id, acceptor, outbound=True)
         return True
@@ -176,13 +177,14 @@ class SimNetwork:
         self.sent_bytes += len(data)
         faults, dice, now_ms = self.faults, self._dice, self._timeline.now_ms
         until_ms, lossy = self._blocked.get((source, stream.target), (0, False))
+        # A lost frame has left its sender all the same.
         if (lossy and until_ms > now_ms) or dice.chance(faults.loss):
             self._timeline.record(source, f"loses a frame on {id}")
             self._timeline.after(1, partial(self._written, stream))
             return
         for copy in range(2 if dice.chance(faults.repeat) else 1):
             due_ms = now_ms + dice.between(faults.delay_min_ms, faults.delay_ms)
-            if not dice.chance(faults.reorder):
+            if not dice.chance(faults.reorder):  # else it may overtake earlier pieces
                 due_ms = stream.last_due_ms = max(due_ms, stream.last_due_ms)
             self._put(stream, due_ms, due_ms, data, counts=copy == 0)
 
@@ -208,7 +210,7 @@ class SimNetwork:
             cut = self._dice.between(1, len(data) - 1)
             stream.closed_until_ms = now_ms + 1 + self._dice.below(self.faults.delay_ms)
             self._put(stream, _FIRST, stream.closed_until_ms, data[cut:], counts=counts)
-            data, counts = data[:cut], False
+            data, counts = data[:cut], False  # written once its rest has arrived
         elif stream.pieces and stream.pieces[0][0] <= now_ms and self._dice.chance(0.5):
             _, _, more, also = heapq.heappop(stream.pieces)
             data += more
@@ -268,6 +270,7 @@ class SimNetwork:
         last_due_ms = max((stream.last_due_ms for stream in sent), default=connection.opened_ms)
         self._inform(connection, source)
         target = connection.other(source)
+        # As with TCP, what was sent before the end arrives before it.
         self._timeline.at(last_due_ms + 1, partial(self._end, connection, target))
 
     def die(self, name: str) -> None:

@@ -249,6 +249,7 @@ class SimHost(ABC):
             return
         buffer.feed(data)
         try:
+            # Handling a frame may close the connection.
             while connection in self._buffers and (payload := buffer.next_payload()) is not None:
                 self.do(
                     f"hears {connection}",
@@ -302,6 +303,7 @@ class SimHost(ABC):
     def _settle(self) -> None:
         if not self.node.is_up:
             return
+        # Effects are carried out in order: commits are checked before messages about them leave.
         effects = self.replicator.take_effects()
         if effects.changed:
             for commit_hook in self._watch.on_commit:

@@ -191,7 +191,7 @@ def equivocate(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
         else:
             slot = signed(keys, knowledge, section, write, dice, dice.pick((4, 8, 20)))
         branches.append(slot)
-        del branches[:-6]
+        del branches[:-6]  # the latest histories only
         yield from _announced(knowledge, (section,), Map.of([(keys.public_key, slot)]), dice)
 
 

@@ -298,7 +298,7 @@ class Simulation:
             self.timeline.after(dice.below(length_ms // 2), self._doubles.back_up)
 
     def _strike(self, fault: _Fault, dice: Dice) -> None:
-        if self._faulty:
+        if self._faulty:  # planned faults are void once the run heals
             fault(dice)
 
     def connect(self, dialler: int, acceptor: int) -> None:
@@ -356,7 +356,7 @@ class Simulation:
         node = dice.pick(self.nodes)
         if not node.is_up:
             return
-        if dice.chance(0.66):
+        if dice.chance(0.66):  # in the middle of a write or sync
             node.disk.crash_at = node.disk.steps + dice.between(1, 6)
         else:
             self._ended(node)
@@ -442,13 +442,14 @@ class Simulation:
             return
         both = [self._by_name.get(name) for name in (dialler, acceptor)]
         able = all(node is None or node.is_up for node in both)
+        # Nodes keep dialling, as the peers of a node's settings.
         if not (able and self.network.dial(dialler, acceptor)):
             self._dial_later(dialler, acceptor)
 
     def _dial_later(self, dialler: str, acceptor: str) -> None:
         delay_ms = self._redials.between(20, 400)
         keys = [self._by_name[name].keys for name in (dialler, acceptor) if name in self._by_name]
-        if len(keys) == 2 and keys[0] is keys[1]:
+        if len(keys) == 2 and keys[0] is keys[1]:  # a node and its copy
             delay_ms += MYSELF_MS
         self.timeline.after(delay_ms, partial(self._dial, dialler, acceptor))
 
