@@ -10,6 +10,7 @@ from datalattice.apps.binding import handle_text
 from datalattice.apps.dlfs import Drive
 from datalattice.apps.grid import Venue
 from datalattice.apps.kv import Database
+from datalattice.apps.queue import Queue
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreClosed, UsageError
 from datalattice.testing.bindings import MemoryBinding
@@ -39,6 +40,22 @@ def test_a_handle_prints_its_name_owner_and_size(binding: MemoryBinding) -> None
     assert repr(Drive.create()) == "<Drive: 0 entries>"
     venue = Venue.create(KEYS)
     assert repr(venue) == f"<Venue {venue.did}: 0 assets, 0 jobs>"
+
+
+def test_queues_print_their_offsets_and_an_empty_one_where_else_there_are_records() -> None:
+    binding = MemoryBinding(KEYS, StoppedClock(1_000), OTHER)
+    theirs = Queue.at(binding.root, OTHER.public_key, "log", binding=binding)
+    log = Queue.at(binding.root, KEYS.public_key, "log", binding=binding)
+    assert repr(log) == "<Queue 'log'[0] of own: empty>"
+    theirs.offer("x" * 500)
+    name = OTHER.public_key.hex()[:8]
+    assert repr(log) == f"<Queue 'log'[0] of own: empty; also kept here: {name}>"
+    assert len(repr(theirs)) < 250
+    log.offer_many(["a", "b", "c"])
+    log.truncate(1)
+    assert repr(log) == "<Queue 'log'[0] of own: 2 records, 1 to 2, last 'c'>"
+    assert repr(binding.topic("log")) == "<Topic 'log' of own: 1 partition>"
+    assert repr(binding.feed("log")) == "<Feed 'log': 2 owners>"
 
 
 def test_a_handle_prints_whatever_happened() -> None:

@@ -305,7 +305,7 @@ def test_positions_past_the_fourth_stay() -> None:
 
 
 def test_a_queue_prints_its_bounds() -> None:
-    assert repr(queue_of("a", "b")) == "Queue(start=0, end=2)"
+    assert repr(queue_of("a", "b")) == "<Queue: 2 records, 0 to 1, last 'b'>"
 
 
 def test_the_lattice_of_a_new_queue_is_the_queue_lattice() -> None:

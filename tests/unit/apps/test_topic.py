@@ -39,7 +39,8 @@ def test_topics_and_partitions_appear_with_the_first_write() -> None:
     assert mq.topics() == ["alpha", "events"]
     assert mq.topic("events").partitions() == [0, 2, "side"]
     assert mq.topic("events").partition(2).peek(0) == "x"
-    assert (repr(mq), repr(mq.topic("events"))) == ("Topics(topics=2)", "Topic(partitions=3)")
+    assert repr(mq) == "<Topics: 2>"
+    assert repr(mq.topic("events")) == "<Topic 'events': 3 partitions>"
 
 
 def test_a_keyed_record_goes_to_the_partition_of_its_key() -> None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from datalattice.apps.binding import Binding, Owner, owner_cell
+from datalattice.apps.binding import Binding, Owner, handle_text, owner_cell
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.following import Found, OnLoss, PartitionSet
 from datalattice.apps.queue.lattice import QUEUE_SECTION
 from datalattice.apps.queue.queue import checked_topic
 from datalattice.apps.queue.topic import Topic
 from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
-from datalattice.cells import Index, Map, Value
+from datalattice.cells import Index, Map, Value, render
 from datalattice.clock import Clock, SystemClock
 from datalattice.cursors import LatticeCursor
 
@@ -85,4 +85,8 @@ class Feed(Followable[T]):
         return PartitionSet(root, self._found, self._binding, on_loss, self._type)
 
     def __repr__(self) -> str:
-        return f"<Feed {self._name!r}: {len(self.owners())} owners>"
+        """Return the name and the number of owners; never raises."""
+        return handle_text("Feed", render(self._name), None, self._binding, self._summary)
+
+    def _summary(self) -> str:
+        return f"{len(self.owners()):,} owners"

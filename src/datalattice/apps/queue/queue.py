@@ -8,10 +8,11 @@ Source: CAD040; docs/queue.md "Owners", "State", "Appending", "Reading", "Follow
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from operator import index
 from typing import Final, Self, overload
 
-from datalattice.apps.binding import Binding, owner_cell
+from datalattice.apps.binding import Binding, handle_text, owner_cell
 from datalattice.apps.queue import state as states
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import (
@@ -37,11 +38,17 @@ from datalattice.apps.queue.lattice import (
 from datalattice.apps.queue.metadata import checked_meta_key
 from datalattice.apps.queue.state import QueueState, checked_offset, read_state
 from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
-from datalattice.cells import EMPTY_VECTOR, Value, Vector, html_table, to_cell
+from datalattice.cells import EMPTY_VECTOR, Index, Map, Value, Vector, html_table, render, to_cell
 from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.errors import UnsupportedOperation, UsageError
 from datalattice.lattice import VALUE
+
+SHOWN_VALUE_MAX: Final = 100
+"""Characters of the last value in the `repr` of a queue."""
+
+SHOWN_OWNERS_MAX: Final = 8
+"""Owners that the `repr` of an empty queue looks at."""
 
 HTML_RECORDS_MAX: Final = 10
 """Most records in a notebook's table of a queue."""
@@ -357,8 +364,36 @@ class Queue(Followable[T]):
         self._cursor.sync()
 
     def __repr__(self) -> str:
+        """Return the name, the owner, the offsets and the last value; never raises."""
+        topic, _, partition = self.id
+        name = "" if topic is None else f"{render(topic)}[{render(partition)}]"
+        owner = self._cursor.context.owner
+        return handle_text("Queue", name, owner, self._binding, self._summary)
+
+    def _summary(self) -> str:
         state = self.state()
-        return f"Queue(start={state.start}, end={state.end})"
+        count = state.end - state.start
+        if not count:
+            others = self._others()
+            return f"empty; also kept here: {', '.join(others)}" if others else "empty"
+        last = render(entry_value(state.entries[count - 1]))[:SHOWN_VALUE_MAX]
+        records = f"{count:,} records, {state.start:,} to" if count > 1 else "1 record,"
+        return f"{records} {state.end - 1:,}, last {last}"
+
+    def _others(self) -> list[str]:
+        """Return some other owners with records in this partition, for people who look for them."""
+        topic, _, partition = self.id
+        if self._binding is None or topic is None:
+            return []
+        root, own = self._binding.root, self._cursor.context.owner
+        section = root.get(QUEUE_SECTION)
+        owners = (key for key, _ in section.entries()) if isinstance(section, (Index, Map)) else ()
+        path = (VALUE, topic, PARTITIONS, partition)
+        return [
+            str(self._binding.owner(key))
+            for key in islice(owners, SHOWN_OWNERS_MAX)
+            if key != own and read_state(root.path(QUEUE_SECTION, key, *path).get()).end
+        ]
 
     def _repr_html_(self) -> str:
         """Return the notebook's table of the last records."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
-from datalattice.apps.binding import Binding, owner_cell
+from datalattice.apps.binding import Binding, handle_text, owner_cell
 from datalattice.apps.queue import state as states
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import NewRecords, listed, row_of
@@ -43,6 +43,7 @@ from datalattice.cells import (
     encode,
     html_table,
     references,
+    render,
     to_cell,
     to_text,
     value_hash,
@@ -360,7 +361,14 @@ class Topic(Followable[T]):
         self._cursor.sync()
 
     def __repr__(self) -> str:
-        return f"Topic(partitions={len(self.partitions())})"
+        """Return the name, the owner and the number of partitions; never raises."""
+        context = self._cursor.context
+        name = render(context.path[-1]) if context.path else ""
+        return handle_text("Topic", name, context.owner, self._binding, self._summary)
+
+    def _summary(self) -> str:
+        count = len(self.partitions())
+        return f"{count:,} {'partition' if count == 1 else 'partitions'}"
 
     def _repr_html_(self) -> str:
         """Return the notebook's table of the partitions."""
@@ -437,7 +445,9 @@ class Topics:
         self._cursor.sync()
 
     def __repr__(self) -> str:
-        return f"Topics(topics={len(self.topics())})"
+        """Return the owner and the number of topics; never raises."""
+        owner = self._cursor.context.owner
+        return handle_text("Topics", "", owner, self._binding, lambda: f"{len(self.topics()):,}")
 
 
 __all__ = ["META", "NUM_PARTITIONS", "Topic", "Topics", "partition_of"]
