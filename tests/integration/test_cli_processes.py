@@ -527,3 +527,33 @@ def test_a_copied_folder_and_a_damaged_index_just_work(home: Path, tmp_path: Pat
         if writes:
             assert lattice(copy, "queue", "offer", "t", "x").stdout == "t 0: offset 5000\n"
         assert len(records(copy, "t")) == 5_000 + writes
+
+
+def test_the_first_minutes_of_two_sites(start: Start, tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    assert lattice(here, "queue", "offer", "log", "hello").returncode == 0
+    assert lattice(here, "queue", "tail", "log").stdout == "hello\n"
+    assert lattice(here, "db", "set", "shop", "opened", "true", "--in", "json").returncode == 0
+    key = lattice(here, "key", "show").stdout.strip()
+    _, address = node(start, here)
+    node(start, there, "--peer", address)
+    follower = start(there, "queue", "tail", "log", "-f", "--count", "2")
+    assert pipe(follower.stdout).readline() == "hello\n"
+    assert lattice(there, "key", "name", "north", key[:4]).returncode == 0
+    assert lattice(there, "db", "get", "shop", "opened", "-o", "north").stdout == "true\n"
+    assert lattice(here, "queue", "offer", "log", "again").returncode == 0
+    out, _ = follower.communicate(timeout=PATIENCE_S)
+    assert (out, follower.returncode) == ("again\n", 0)
+    peers = json.loads(lattice(here, "node", "peers", "--json").stdout)
+    assert [one["source"] for one in peers] == ["inbound"]
+    assert lattice(there, "node", "stop").returncode == 0
+
+
+def test_a_follower_whose_reader_goes_away_ends_in_silence(home: Path, start: Start) -> None:
+    lattice(home, "queue", "offer", "t", "a")
+    follower = start(home, "queue", "tail", "t", "-f")
+    assert pipe(follower.stdout).readline() == "a\n"
+    pipe(follower.stdout).close()
+    lattice(home, "queue", "offer", "t", "b")
+    assert follower.wait(PATIENCE_S) == 141
+    assert pipe(follower.stderr).read() == ""
