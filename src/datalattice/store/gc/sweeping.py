@@ -144,49 +144,22 @@ def _chunks(head: SweepHead, segments: Iterable[SweptSegment]) -> Iterator[bytes
 
 def _pack_head(head: SweepHead) -> bytes:
     sequence, segment, offset, trailer = head.position
-    flags = (
-        (_HAS_ROOT if head.root is not None else 0)
-        | (_HAS_REMOVED if head.removed else 0)
-        | (_HAS_TRAILER if trailer is not None else 0)
-    )
+    flags = _HAS_ROOT * (head.root is not None) | _HAS_REMOVED * bool(head.removed)
+    flags |= _HAS_TRAILER * (trailer is not None)
+    position = (sequence, segment, offset, trailer or 0)
+    hashes = (head.root or _NO_HASH, head.removed or _NO_HASH, head.roots)
+    counts = (head.cells_live, head.cells_dead, head.bytes_dead, head.segments)
+    times = (head.time_ms, head.grace_ms)
     return _HEAD.pack(
-        _MAGIC,
-        SWEEP_VERSION,
-        flags,
-        head.store_id,
-        head.time_ms,
-        head.grace_ms,
-        sequence,
-        segment,
-        offset,
-        trailer or 0,
-        head.root or _NO_HASH,
-        head.removed or _NO_HASH,
-        head.roots,
-        head.cells_live,
-        head.cells_dead,
-        head.bytes_dead,
-        head.segments,
+        _MAGIC, SWEEP_VERSION, flags, head.store_id, *times, *position, *hashes, *counts
     )
 
 
 def _unpack_head(data: bytes) -> SweepHead:
-    (
-        _magic,
-        _version,
-        flags,
-        store_id,
-        time_ms,
-        grace_ms,
-        sequence,
-        segment,
-        offset,
-        trailer,
-        root,
-        removed,
-        roots,
-        *counts,
-    ) = _HEAD.unpack(data)
+    fields = _HEAD.unpack(data)
+    flags, store_id, time_ms, grace_ms = fields[2:6]
+    sequence, segment, offset, trailer = fields[6:10]
+    root, removed, roots = fields[10:13]
     return SweepHead(
         store_id,
         Position(sequence, segment, offset, trailer if flags & _HAS_TRAILER else None),
@@ -195,7 +168,7 @@ def _unpack_head(data: bytes) -> SweepHead:
         roots,
         time_ms,
         grace_ms,
-        *counts,
+        *fields[13:],
     )
 
 
