@@ -436,7 +436,7 @@ class StoreChecker:
         )
 
     def _held_by_gaps(self) -> set[int]:
-        """Return the numbers of the gaps that hold cells which the index still leads to."""
+        """Return the numbers of the gaps with cells that are still in the index."""
         found: set[int] = set()
         damaged = [(one.file, one.offset) for one in self._damaged.values()]
         whole = [locate(location)[:2] for location in self._endangered.values()]

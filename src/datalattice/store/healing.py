@@ -91,7 +91,7 @@ def heal_store(
         had = source.acquire(report.wanted) if source is not None and report.wanted else 0
         rescued += saved
         fetched += had
-        # No progress: what is left unneeded is removed, the rest is reported.
+        # No progress: unneeded cells are removed from the index, the others are reported.
         if not saved and not had:
             if not report.useless:
                 report = store.check(progress)

@@ -271,7 +271,7 @@ class StoreReader(Store):
         if not self._read_only and not self._has_released:
             return False
         # 72 bytes of the lock file instead of a look at the log: most refreshes end here.
-        if self._read_only and self._generation.is_as_seen():
+        if self._read_only and self._generation.is_unchanged():
             return False
         return self._look()
 
@@ -294,7 +294,7 @@ class StoreReader(Store):
                 if damage is not None:
                     break
             self._damage.update({(item.file, item.offset): item for item in damage or ()})
-            self._generation.see(found)
+            self._generation.remember(found)
             return self._state.position != before
 
     def _read_tail(self) -> list[Damage] | None:

@@ -147,5 +147,5 @@ def test_a_mark_has_a_fixed_length_and_an_earlier_holders_is_none() -> None:
 def test_a_generation_reader_without_a_file_knows_nothing(tmp_path: Path) -> None:
     generation = GenerationReader(RealDisk(), str(tmp_path / "none"))
     assert generation.read() == b""
-    generation.see(b"")
-    assert not generation.is_as_seen()
+    generation.remember(b"")
+    assert not generation.is_unchanged()

@@ -132,7 +132,7 @@ def pack_header(length: int, root: bytes) -> bytes:
 
 
 def flags_for(status: int, encoding_bytes: int, has_branches: bool, embedded_max: int) -> int:
-    """Return the flags of a new record: the status, and whether the cell stands in its parents."""
+    """Return the flags of a new record: the status, and whether parents embed the cell."""
     if encoding_bytes > embedded_max:
         return status | NOT_EMBEDDED
     return status | EMBEDDED if has_branches else status

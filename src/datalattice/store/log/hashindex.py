@@ -334,7 +334,7 @@ class HashIndex:
 
     @property
     def read_only(self) -> bool:
-        """Whether the tables belong to a writer elsewhere."""
+        """Whether the tables belong to another writer."""
         return self._engine.read_only
 
     @property

@@ -67,7 +67,7 @@ def wait_for_lock(disk: Disk, folder: str, attempt: Callable[[], T], wait_s: flo
 
 
 class GenerationReader:
-    """Says whether a store may have been written to since it was looked at."""
+    """Whether a store may have been written to since its log was last read."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -76,8 +76,8 @@ class GenerationReader:
         self._seen = b""  # b"": nothing is known, so one has to look
         self._until_s = 0.0
 
-    def is_as_seen(self) -> bool:
-        """Return whether nothing was written since what was given to `see` was read."""
+    def is_unchanged(self) -> bool:
+        """Return whether nothing was written since the bytes given to `remember` were read."""
         view = self._view
         # Unknown, or too old to rely on.
         if view is None or not self._seen or time.monotonic() >= self._until_s:
@@ -89,7 +89,7 @@ class GenerationReader:
             return False
 
     def read(self) -> bytes:
-        """Return what to `see` once the log has been looked at; b"": there is no generation."""
+        """Return what to `remember` once the log has been read; b"": there is no generation."""
         try:
             self._view = view = self._disk.view(self._path)
             found = view.read(MARK_BYTES, 0)
@@ -99,11 +99,11 @@ class GenerationReader:
             return b""
         return found if is_lock_mark(found) else b""
 
-    def see(self, found: bytes) -> None:
-        """Take note that the log was looked at after this was read."""
+    def remember(self, found: bytes) -> None:
+        """Remember that the log was read after `found` was."""
         self._seen = found
         self._until_s = time.monotonic() + RECHECK_S
 
     def forget(self) -> None:
-        """Have the next one look."""
+        """Let the next reader read the log."""
         self._seen = b""
