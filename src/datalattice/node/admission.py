@@ -1,9 +1,9 @@
 """Admission: which inbound connections a node keeps when more arrive than there is room for.
 
-Keys are free, so a limit for each key alone keeps nobody out; addresses, the rate of new strangers
-and a share of the room that is reserved for wanted keys do. A *wanted* key is one that the operator
-named, as a peer or in `allow`; all others are strangers. A connection is *useful* when a message on
-it changed the root, answered a request, or was a request for cells that was served.
+Keys are free, so a limit for each key alone stops no flood; limits on addresses and on the rate of
+new strangers do, and a share of the room is reserved for wanted keys. A *wanted* key is one that
+the operator named, as a peer or in `allow`; all others are strangers. A connection is *useful* when
+a message on it changed the root, answered a request, or was a request for cells that was served.
 
 Nothing here knows of sockets: a refused caller gets the reason, and connections that have to make
 room are ended through the callback they came with.

@@ -43,29 +43,29 @@ _COUNTERS_HELP: Final = {
     "addresses-refused": "Inbound connections refused because of how many one address has.",
     "work-slowed": "Times that a peer was read later because its merges cost more than its share.",
     "too-costly": "Slots and sections left out because they cost more work than their size allows.",
-    "unsound-cells": "Cells not stored because they do not fit together with those below them.",
+    "unsound-cells": "Cells not stored because they do not fit the cells below them.",
     "unsound-wanted": "Times that a wanted peer had sent too many of them; it stays connected.",
     "closed-unsound": "Peers cut because they sent too many of them.",
     "streams-refused": "Streams that peers opened for something that this node does not have.",
     "peers-slowed": "Times that a peer sent more than its share and was read later.",
-    "bad-asset": "Asset records left out because their metadata is not what their id says.",
-    "bad-content": "Contents left out because they are not what their hash says.",
-    "bad-job": "Job records left out because they are none.",
-    "bad-metadata": "Metadata left out because it is not what its id says.",
-    "bad-signature": "Entries left out because their signature is not good.",
+    "bad-asset": "Asset records left out because their metadata does not match their id.",
+    "bad-content": "Contents left out because they do not match their hash.",
+    "bad-job": "Records left out because they are not valid jobs.",
+    "bad-metadata": "Metadata left out because it does not match its id.",
+    "bad-signature": "Entries left out because their signature is not valid.",
     "dropped": "Values that never became complete.",
     "entry-dropped": "Entries left out because they are of the wrong kind.",
     "ignored": "Messages that had no effect.",
-    "malformed": "Payloads that were no message.",
+    "malformed": "Payloads that are not a message.",
     "not-owner": "Entries left out because their signer is not the owner.",
-    "pushes": "Messages that tell a peer a state or a difference.",
+    "pushes": "Messages that send a state or a difference to a peer.",
     "refused": "Answers and offers of peers that were illegal.",
     "timeout": "Requests that a peer did not answer in time.",
-    "unasked": "Results that nobody had asked for.",
+    "unasked": "Results without a request.",
     "undelivered": "Answers that lacked cells.",
     "unproved": "Peers that did not prove a key.",
-    "value-refused": "Values of peers that were not taken.",
-    "write-superseded": "Writes that gave way to later ones in merges.",
+    "value-refused": "Values of peers that were refused.",
+    "write-superseded": "Writes that lost to later ones in merges.",
 }
 
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9_]")
@@ -129,7 +129,7 @@ def _state(status: NodeStatus) -> Iterator[MetricFamily]:
     labels = (("version", VERSION), ("python", platform.python_version()))
     about = "The version that runs; the value is 1."
     yield MetricFamily(PREFIX + "build_info", "gauge", about, (("", labels, 1),))
-    yield _gauge("healthy", "1 when the node is well, 0 when degraded.", int(not status.reasons))
+    yield _gauge("healthy", "1 when the node is healthy, 0 when degraded.", int(not status.reasons))
     if status.reasons:
         reasons = [(key, 1) for key in sorted(status.reasons)]
         yield _by_label("degraded", "1 for each reason to be degraded.", "reason", reasons)

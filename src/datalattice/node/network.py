@@ -400,7 +400,7 @@ class Network:
     def _held(self, change: int) -> None:
         """Bound what all peers together make the node hold, by cutting the largest holder."""
         self.held_bytes += change
-        # The largest holder pays, whoever sent the last byte.
+        # The largest holder is cut, even if another peer sent the last byte.
         while change > 0 and self.held_bytes > HELD_BYTES_MAX:
             largest = max(self.connections.values(), key=lambda one: one.held_bytes)
             waiting = largest.held_bytes
