@@ -252,6 +252,7 @@ class Partner:
         # push rests on the state that the peer itself stated.
         if not any(key in hashes for key in self.pushed_keys):
             return False
+        # A stranger that asks for tops again and again gets one push a second.
         if now_ms < self.repush_ms and not is_wanted:
             return False
         self.repush_ms = now_ms + REPUSH_MS

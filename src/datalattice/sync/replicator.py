@@ -582,6 +582,7 @@ class Replicator:
         comparison = self._replica.compare(partner.peer, Why.DOUBT)
         if comparison is None or comparison.probe is None or not partner.may_push:
             return
+        # Once for each state of ours: the peer's next patches may be unreadable, too.
         if comparison.probe.key not in partner.pushed_keys:
             self._compare(partner, Why.DOUBT, now_ms)
 
@@ -720,6 +721,7 @@ class Replicator:
         ours = {one.peer.public_key for one in self._partners.values() if one.is_plain}
         for partner in self._partners.values():
             key, partner.claimed = partner.claimed, None
+            # What is proved, or answers on a connection of ours, needs no challenge.
             if key is None or partner.peer.dialled or partner.peer.public_key is not None:
                 continue
             if key in ours:

@@ -205,6 +205,7 @@ class Charges:
         return account
 
     def _new_account(self) -> _Account:
+        # The sender that was idle longest is forgotten, and its debt with it.
         while len(self._accounts) >= self.limits.senders_max:
             del self._accounts[next(iter(self._accounts))]
         return _Account(self._full, self._clock.now_ms())

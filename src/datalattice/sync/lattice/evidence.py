@@ -174,6 +174,7 @@ class Evidence:
         Cost: the slots that changed since the last call; a merge for each fork and record of its
               slot.
         """
+        # Nearly every commit: no fork was met and none is kept.
         if not forks and not self.records and not self._is_new:
             self._settled, self.unpaid = root, []
             return root  # no branch is kept, so no commit can make one obsolete
@@ -362,6 +363,7 @@ class Evidence:
         assert loser is not None
         # The order is total: what is above the cell that a branch lost to is above the branch.
         lost_to = value_hash(loser), self._apart.get(record.id)
+        # Only a branch at or below the former cell is below the greater one that replaced it.
         if change is not None and value_hash(change.before) not in lost_to:
             change = None
         kept, left = self._branches.joined(record.path, record.owner, slot, loser, change)
@@ -539,6 +541,7 @@ def _is_rise(
     inner = lattice.inner
     if lattice.whole or not inner.has_order() or not isinstance(before, Signed):
         return False
+    # A forged cell is no rise, whatever its value says.
     if owner != after.public_key or not after.verify():
         return False
     hashes = value_hash(after), value_hash(before)

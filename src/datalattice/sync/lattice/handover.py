@@ -126,6 +126,7 @@ class MetOwners:
         for _ in range(min(len(self._named), DIDS_MAX)):
             did = self._named[0]
             self._named.rotate(-1)
+            # The verifier may have learnt of another document since.
             if not self._signs(did):
                 self._ours.pop(did, None)
             elif len(self._ours) < DIDS_MAX:

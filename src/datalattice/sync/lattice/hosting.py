@@ -335,6 +335,7 @@ class Hosting:
             limit = self.limit_of(slot)
         if size <= limit.room:
             return True
+        # All at once: to find the oldest of many would cost more than it saves.
         if len(self._over) >= _OVER_MAX:
             self._over.clear()
         self._over[slot.key] = self._clock.now_ms()
@@ -457,6 +458,7 @@ class Hosting:
 
     def has_room(self) -> bool:
         """Return whether the disk has room for foreign data."""
+        # A memory store has no disk, and so no bound.
         free = self._store.free_bytes()
         return free is None or free >= self.policy.reserve_bytes
 
@@ -503,6 +505,7 @@ class Hosting:
             values = self._values_of(root, slot)
             if not values:
                 self.usage.drop(slot)
+            # A count of strangers' data only grows, and one with `since` has what values left out.
             elif slot.owner is None or count.since or count.root != value_hash(values[0]):
                 found += [(slot, value) for value in values]
         return found
@@ -660,6 +663,7 @@ def _without(value: Value, path: tuple[Value, ...], key: Value, lattice: Lattice
     if not isinstance(container, (Map, Index)) or key not in container:
         return value
     rest = container.remove(key)
+    # An empty container goes, too: a root without data has no sections.
     if path and not len(rest):
         return _without(value, path[:-1], path[-1], lattice)
     return assoc_in(value, path, rest, lattice)

@@ -181,6 +181,7 @@ class IncompleteCells:
             lengths |= self._home.lengths(at_hand)  # a peer may send what is stored already
             below: list[bytes] = []
             for hash in front:
+                # A stored cell is here with all below it, so nothing of it is awaited.
                 if hash in reached or hash in lengths:
                     continue
                 if hash in cells and not self._is_held(hash):
@@ -247,6 +248,7 @@ class IncompleteCells:
                 if short:
                     cell.names_short = not short.isdisjoint(cell.below)
                 self._settle(hash, cell, spoiled, progress)
+            # Joined only now: if the checks above must wait, nothing of this message may stay.
             self._spoiled |= spoiled
             self._finish(claim, made, progress)
         except MissingData:
@@ -418,6 +420,7 @@ class IncompleteCells:
         if hash not in self._bad:
             self._bad[hash] = reason
             progress.unsound.append((hash, reason, cell.sender))
+            # The oldest is dropped; it would only be fetched and found unsound once more.
             if len(self._bad) > self._bad_max:
                 del self._bad[next(iter(self._bad))]
 
@@ -440,10 +443,12 @@ class IncompleteCells:
         if bad:
             progress.holes[claim] = Holes(bad, tainted)
             # Tainted cells stay in memory while claims use them.
+            # Tainted cells are never stored, so one claim may have 4 MB of them in memory.
             if sum(map(len, tainted.values())) > self._tainted_max:
                 progress.refused[claim] = (
                     f"more than {self._tainted_max} bytes lie above unsound cells"
                 )
+        # A top without a cell of its own was not checked with the cells.
         elif made.top:
             try:
                 check_cell(made.top, self._facts)

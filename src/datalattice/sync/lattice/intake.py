@@ -232,6 +232,7 @@ class Intake:
             text = f"value at {brief(incoming.path)} not taken: nothing of it is replicated here"
             outcome.refuse(probe.key, text)
             return
+        # A newer value at the same location replaces the one that waits, so it is always taken.
         if claim not in self._waiting and self._claim_count(peer) >= CLAIMS_MAX:
             outcome.refuse(probe.key, f"{CLAIMS_MAX} values of this peer are incomplete already")
             return
@@ -418,7 +419,7 @@ class Intake:
             self._state.make_writable()
             try:
                 self._store.put_encodings(progress.stored)
-            except MissingData:  # a collection removed what they lean on; they are offered again
+            except MissingData:  # a collection removed cells below them; they are offered again
                 self._give_up(list(self._waiting), outcome)
                 return
         if progress.missing:
@@ -493,6 +494,7 @@ class Intake:
             return
         self._cuts.pop(claim, None)
         self._cuts[claim] = (waiting.key, self._hosting.epoch, taken)
+        # The oldest is dropped: that peer's next statement is looked at again.
         if len(self._cuts) > CUTS_MAX:
             del self._cuts[next(iter(self._cuts))]
 

@@ -84,6 +84,7 @@ class Views:
         paths = self._paths.get(peer)
         if paths is None:
             return self.announced
+        # Made anew for each announced value, not for each message.
         announced, view = self._views.get(peer, (None, None))
         if announced is not self.announced:
             view = select(self.announced, paths)

@@ -165,6 +165,7 @@ class Speller:
             # An entry takes no more than two embedded cells in the container above it.
             added = sum(len(cell) + _LENGTH_BYTES for cell in cells.values())
             added += 2 * EMBEDDED_BYTES_MAX
+            # A value of one entry may be larger than a bundle, up to the frame limit.
             if entries and size + added > bundle_max:
                 self._tell(path, _part(value, entries))
                 entries, size = [], 0
