@@ -10,12 +10,12 @@ from typing import Final
 
 from datalattice.apps.binding import Binding, Owner, handle_text, owner_cell
 from datalattice.apps.queue.consumer import Followable, Reach
-from datalattice.apps.queue.following import Found, OnLoss, PartitionSet
+from datalattice.apps.queue.following import Found, OnLoss, PartitionSet, changed_keys
 from datalattice.apps.queue.lattice import QUEUE_SECTION
 from datalattice.apps.queue.queue import checked_topic
 from datalattice.apps.queue.topic import Topic
 from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
-from datalattice.cells import Index, Map, Value, render
+from datalattice.cells import Value, render
 from datalattice.clock import Clock, SystemClock
 from datalattice.cursors import LatticeCursor
 
@@ -56,9 +56,11 @@ class Feed(Followable[T]):
     def owners(self) -> list[Owner]:
         """Return the owners whose copies of the topic are kept here."""
         section = self._root.get(QUEUE_SECTION)
-        held = [key for key, _ in section.entries()] if isinstance(section, Index | Map) else []
-        wanted = [key for key in held if self._owners is None or key in self._owners]
+        wanted = [key for key in changed_keys(None, section) if self._is_wanted(key)]
         return [self._named(key) for key in wanted if self[key].partitions()]
+
+    def _is_wanted(self, owner: Value) -> bool:
+        return self._owners is None or owner in self._owners
 
     def __getitem__(self, owner: object) -> Topic[T]:
         """Return the topic of one owner."""
@@ -76,13 +78,15 @@ class Feed(Followable[T]):
     def _named(self, key: Value) -> Owner:
         return Owner(key) if self._binding is None else self._binding.owner(key)
 
-    def _found(self) -> Found:
-        for owner in self.owners():
-            yield from self[owner].found()
+    def _changed(self, before: Value, now: Value) -> Found:
+        for owner in changed_keys(before, now):
+            if self._is_wanted(owner):
+                topic = self[owner]
+                yield from topic.changed(None, topic.cursor.get())
 
     def _partitions(self, on_loss: OnLoss) -> PartitionSet[T]:
         root = self._root.path(QUEUE_SECTION)
-        return PartitionSet(root, self._found, self._binding, on_loss, self._type)
+        return PartitionSet(root, self._changed, self._binding, on_loss, self._type)
 
     def __repr__(self) -> str:
         """Return the name and the number of owners; never raises."""

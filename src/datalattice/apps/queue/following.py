@@ -20,7 +20,7 @@ from datalattice.apps.binding import Binding, Owner
 from datalattice.apps.queue.entries import entry_headers, entry_key, entry_stamp_ms, entry_value
 from datalattice.apps.queue.state import QueueState, checked_offset, read_state
 from datalattice.apps.valuetypes import UNTYPED, T, ValueType
-from datalattice.cells import Map, Value, brief, same, value_hash
+from datalattice.cells import EMPTY_MAP, Map, Value, brief, same, value_hash
 from datalattice.cursors import LatticeCursor, Stream
 from datalattice.errors import DataLoss, UsageError
 from datalattice.lattice import RecordsSkipped
@@ -227,10 +227,21 @@ class PartitionReader(Generic[T]):
 
 
 Found = Iterable[tuple[PartitionId, LatticeCursor]]
+Find = Callable[[Value, Value], Found]
+"""Yields the partitions, with their cursors, that may differ between two values of the root."""
+
+
+def changed_keys(before: Value, now: Value) -> list[Value]:
+    """Return the keys of the Map `now` that are new, or have another value than in `before`."""
+    own = now if isinstance(now, Map) else EMPTY_MAP
+    other = before if isinstance(before, Map) else EMPTY_MAP
+    return [key for key, is_here, *_ in own.differences(other) if is_here]
 
 
 class PartitionSet(Generic[T]):
     """The readers of the partitions that `find` gives.
+
+    Looking costs what the partitions cost that changed since the last look.
 
     Shapes: first: gives the position at which a partition that is new is begun: its start.
     """
@@ -238,7 +249,7 @@ class PartitionSet(Generic[T]):
     def __init__(
         self,
         root: LatticeCursor,
-        find: Callable[[], Found],
+        find: Find,
         binding: Binding | None,
         on_loss: OnLoss,
         type: ValueType[T],
@@ -256,10 +267,15 @@ class PartitionSet(Generic[T]):
 
     def refresh(self) -> None:
         """Take up the partitions that are new."""
-        for id, cursor in self._find():
-            if id not in self.readers:
+        self._take_up(None, self.root.get())
+
+    def _take_up(self, before: Value, now: Value) -> None:
+        for id, cursor in self._find(before, now):
+            reader = self.readers.get(id)
+            if reader is None:
                 reader = self.readers[id] = PartitionReader(id, cursor, self._type)
                 reader.move(self.first(id, reader.state()))
+            reader.has_more = True
 
     def starts(self, start: Start, now_ms: int) -> dict[PartitionId, Bookmark]:
         """Return the position that `start` means in each partition that is there now.
@@ -287,10 +303,10 @@ class PartitionSet(Generic[T]):
         Raises: DataLoss: entries were truncated before they were read, or a log has forked.
         """
         value = self.root.get()
-        if value is self._seen and not any(r.has_more or r.ahead for r in self.readers.values()):
-            return []
-        self.refresh()
-        states = {r.id: r.state() for r in self.readers.values() if not r.ahead}
+        if value is not self._seen:
+            self._take_up(self._seen, value)
+        states = {r.id: r.state() for r in self.readers.values() if r.has_more and not r.ahead}
+        # A loss is found again by the next call, which compares with the same former value.
         self._check(states)
         for id, state in states.items():
             self.readers[id].read(state)

@@ -320,7 +320,9 @@ class Queue(Followable[T]):
 
     def _partitions(self, on_loss: OnLoss) -> PartitionSet[T]:
         found = [(self.id, self._cursor)]
-        return PartitionSet(self._cursor, lambda: found, self._binding, on_loss, self._type)
+        return PartitionSet(
+            self._cursor, lambda _before, _now: found, self._binding, on_loss, self._type
+        )
 
     # --- metadata and maintenance -----------------------------------------------------------
 

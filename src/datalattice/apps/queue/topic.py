@@ -18,6 +18,7 @@ from datalattice.apps.queue.following import (
     Found,
     OnLoss,
     PartitionSet,
+    changed_keys,
 )
 from datalattice.apps.queue.lattice import (
     META,
@@ -104,6 +105,11 @@ def checked_count(count: object) -> int:
     raise UsageError(
         f"the number of partitions is an integer from 1 to {PARTITIONS_MAX}, got {count!r}"
     )
+
+
+def _partitions_of(topic: Value) -> Map:
+    held = topic.get(PARTITIONS) if isinstance(topic, Index) else None
+    return held if isinstance(held, Map) else EMPTY_MAP
 
 
 def _count_of(topic: Value) -> int:
@@ -209,9 +215,8 @@ class Topic(Followable[T]):
 
     def partitions(self) -> list[Value]:
         """Return the ids of the partitions that have been written, integers first."""
-        topic = self._cursor.get()
-        held = topic.get(PARTITIONS) if isinstance(topic, Index) else None
-        return _in_order([key for key, _ in held.entries()]) if isinstance(held, Map) else []
+        held = _partitions_of(self._cursor.get())
+        return _in_order([key for key, _ in held.entries()])
 
     def get_meta(self, key: object) -> Value:
         """Return the metadata value of `key`, None if it is absent."""
@@ -305,8 +310,7 @@ class Topic(Followable[T]):
             if count and self._wanted_count(_count_of(topic)) and not _count_of(topic):
                 meta = put_metadata(read_topic_meta(topic), NUM_PARTITIONS, count, now_ms)
                 topic = write_topic_meta(topic, meta)
-            held = topic.get(PARTITIONS)
-            partitions = held if isinstance(held, Map) else EMPTY_MAP
+            partitions = _partitions_of(topic)
             for id, batch in batches.items():
                 made = states.append(partitions.get(id), batch, now_ms)
                 ends[id] = read_state(made).end
@@ -335,14 +339,14 @@ class Topic(Followable[T]):
         id = self.partition(None).id
         return id.topic, id.owner, None
 
-    def found(self) -> Found:
-        """Yield the partitions that have been written, with their cursors."""
-        for id in self.partitions():
+    def changed(self, before: Value, now: Value) -> Found:
+        """Yield the partitions that differ between two values of the topic, with their cursors."""
+        for id in _in_order(changed_keys(_partitions_of(before), _partitions_of(now))):
             queue = self.partition(id)
             yield queue.id, queue.cursor
 
     def _partitions(self, on_loss: OnLoss) -> PartitionSet[T]:
-        return PartitionSet(self._cursor, self.found, self._binding, on_loss, self._type)
+        return PartitionSet(self._cursor, self.changed, self._binding, on_loss, self._type)
 
     # --- fork and sync ---
 
