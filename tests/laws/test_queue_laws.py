@@ -282,8 +282,8 @@ test_a_queue_behaves_like_a_list = QueueAgainstList.TestCase
 class ConsumerAgainstModel(RuleBasedStateMachine):
     """A topic of two partitions, its consumer, and what must come again.
 
-    `left` holds, for each partition, the offsets that are not done, in order. Whatever happens,
-    delivery goes on with the first of them. `totals` are written in the batches that commit.
+    Whatever happens, delivery goes on with the first entry of each partition that is not done.
+    `totals` are written in the batches that commit.
     """
 
     def __init__(self) -> None:
@@ -377,9 +377,9 @@ class ConsumerAgainstModel(RuleBasedStateMachine):
     @rule(count=st.integers(0, 4))
     def loop(self, count: int) -> None:
         """Take some in a loop, which is left by `break`."""
+        if any(self._start(p) > self.done[p] for p in (0, 1)):
+            return  # the loop would raise DataLoss, as `take` does in other rules
         self.delivered = list(self.done)
-        if self._is_lost():
-            return
         for number, entry in enumerate(self.consumer):
             self._request()
             self._came([entry])

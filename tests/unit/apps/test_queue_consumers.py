@@ -399,7 +399,7 @@ def test_a_name_is_used_once_at_a_time() -> None:
     assert values_of(other) == values_of(first) == ["a"]
     first.close()
     robot(here).close()
-    assert here.held == {"consumer other"}
+    assert here.held == {f"consumer other of {KEYS.public_key.hex()}"}
 
 
 def test_a_consumer_needs_a_node_that_can_be_written() -> None:

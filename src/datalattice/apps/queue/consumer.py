@@ -107,7 +107,7 @@ class Consumer(Stream[QueueEntry[T]]):
         self._notes_start = False
         self._committed_s = time.monotonic()
         try:
-            release = self._binding.hold(f"consumer {self.name}")
+            release = self._binding.hold(f"consumer {self.name} of {self._binding.own.hex()}")
         except StoreLocked as error:
             raise ConsumerBusy(
                 f"the consumer {self.name!r} is in use by a program on this machine; close it "
