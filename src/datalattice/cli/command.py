@@ -169,10 +169,13 @@ def prepared(function: Callable[..., Any]) -> Callable[..., int]:
 
     def run(**given: Any) -> int:
         chosen = {name: given.pop(name) for name in names}
+        # First of all, so that the notices of the command obey --quiet and --json.
         use_form(chosen.pop("output_form"), json=chosen.pop("json"), quiet=chosen.pop("quiet"))
         del chosen["debug"]
+        # Closed behind the printing: records are read from the store while they are printed.
         with ExitStack() as resources:
             call = Call(resources, **chosen)
+            # For this command only: a program may run several in one process.
             resources.enter_context(offline(call.offline))
             if call.wait is not None:
                 resources.enter_context(waiting(duration_s(call.wait)))
@@ -247,6 +250,7 @@ class Call:
 
     def root(self) -> Value:
         """Return the root that is read: the present one, or that of `--as-of`."""
+        # "`--as-of REF` on every reading command"
         if self.as_of is None:
             return self.enter(reading(self.existing))
         store = self.store()
@@ -288,6 +292,7 @@ class Call:
             if wanted not in holders:
                 raise NoSuchPath(f"owner {wanted.hex()} has no {what} here")
             return wanted
+        # "Reading commands take own data, else the only owner's."
         own = self.own()
         if own in holders:
             assert own is not None
@@ -303,6 +308,7 @@ class Call:
 
     def chosen_owners(self, owners: list[bytes]) -> list[bytes]:
         """Return the owners that a list shows: all, or the one of `--owner`."""
+        # "`all` where several can be read": lists show all owners unless one is named.
         if self.owner in (None, "all"):
             return owners
         assert self.owner is not None
@@ -326,6 +332,8 @@ class Call:
     def writable(self) -> Folder:
         """Return the folder for a write; a key is made if it has none and no node runs in it."""
         folder = self.folder
+        # "(makes folder and key)": the first write needs no `key new`. A node that runs without a
+        # key cannot take one up: the error of the write says that it has to start again.
         if not folder.key_path.exists() and running(folder.path) is None:
             key_pair = KeyPair.generate()
             with contextlib.suppress(AlreadyExists):  # another first write was faster

@@ -214,6 +214,7 @@ def watch(
         give_up_s = None if seconds is None else time.monotonic() + seconds
         seen = 0
         while True:
+            # The reader shows the newest durable root, whoever wrote it.
             cursor.adopt(lambda _seen: store.root())
             for change in changes.poll():
                 yield change
@@ -270,7 +271,7 @@ def del_(
     """Delete keys; print how many there were."""
 
     def change(database: Database) -> int:
-        with database.batch() as batch:
+        with database.batch() as batch:  # one commit: all keys or none
             return sum([batch.delete(key) for key in names])
 
     gone = _edit(call, db, change)
@@ -399,6 +400,7 @@ def pop(call: Call, db: DbArgument, key: KeyArgument, left: LeftOption = False) 
     """Take the last element from a list and print it; exit code 1 when the list has none."""
 
     def change(database: Database) -> Result:
+        # Looked at and taken in one edit: no other writer takes the same element.
         if database.llen(key) == 0:
             raise NoSuchPath(f"the list {key!r} has no elements")
         value = database.lpop(key) if left else database.rpop(key)

@@ -132,6 +132,7 @@ def _owner_text(call: Call, owner: str) -> str:
     """Return an owner as the node takes it: a key in hex, or a DID as it is."""
     if owner.startswith("did:"):
         return owner
+    # A full key needs no store: an owner can be refused before any of its data is here.
     known = owners_in(call.root()) if len(owner) < KEY_DIGITS else []
     return call.owner_named(owner, known).hex()
 

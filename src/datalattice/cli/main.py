@@ -105,6 +105,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 DEFAULTS: Final[Mapping[tuple[str, ...], str]] = {
     ("hosting",): "show",
     ("node", "peers"): "list",
+    ("forks",): "list",
 }
 """What a group does without a command."""
 
@@ -203,6 +204,7 @@ def _processed(
     parameter: Any, kind: Any, convert: Callable[[Any, Any], Any], context: Any, value: Any
 ) -> Any:
     """Return the value of a parameter: `convert` is called where there is anything to convert."""
+    # A plain str, int or Path needs no conversion, and pydantic takes a third of the start.
     if kind is Path and type(value) is str:
         value = Path(value)
     if kind == list[str] and isinstance(value, (list, tuple)) and value:
@@ -264,6 +266,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
 
     So they may stand before it. A group without a command gets its default one.
     """
+    # "Options before or after the command": each keeps its value, up to the first other word.
     rest, early, path = list(arguments), [], []
     here: Any = built()
     while isinstance(here, TyperGroup):
@@ -314,12 +317,12 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
 
 _CODES: Final[Sequence[tuple[type[DataLatticeError], int]]] = (
     (NotADirectory, EXIT_WRONG_CALL),
-    (NoSuchPath, EXIT_FAILED),  # what is asked for is absent
+    (NoSuchPath, EXIT_FAILED),  # "1 failed, absent (`db get` of no key)"
     (UsageError, EXIT_WRONG_CALL),
     (IdentityCloned, EXIT_FAILED),  # it stays so until the operator gives one of them another key
-    (Unavailable, EXIT_NOT_NOW),
+    (Unavailable, EXIT_NOT_NOW),  # "75 not now, try again (`Unavailable`, `StoreLocked`)"
     (StoreLocked, EXIT_NOT_NOW),
-    (Unauthorized, EXIT_NOT_ALLOWED),
+    (Unauthorized, EXIT_NOT_ALLOWED),  # "77 not allowed"
     (DataLatticeError, EXIT_FAILED),
 )
 """The exit code of each kind of error; the first that fits counts."""

@@ -83,6 +83,7 @@ def print_json_list(documents: Iterable[Jsonable]) -> None:
 def json_text(document: Jsonable, indent: int | None = None) -> str:
     """Return JSON text that is valid UTF-8 and fits standard output, escaped where it must be."""
     text = json.dumps(document, ensure_ascii=False, indent=indent)
+    # Lone surrogates, and characters that the output's encoding lacks, are escaped as \uXXXX.
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8", "strict")
     except UnicodeEncodeError:
@@ -92,6 +93,7 @@ def json_text(document: Jsonable, indent: int | None = None) -> str:
 
 def visible(text: str) -> str:
     """Return text whose control characters are shown and not obeyed."""
+    # Values come from any owner: an escape sequence must not reach the terminal.
     return text.translate(_VISIBLE)
 
 
@@ -206,6 +208,7 @@ def show(result: object) -> int:
         return 0
     if not isinstance(result, Result):
         result = Result(result)
+    # "`json` is one document, `lines` one JSON document a line, with all fields"
     if _form.name == "json":
         print_json(result.document)
     elif _form.name == "lines":
@@ -228,6 +231,7 @@ def _show_records(records: Records) -> None:
     else:
         for item in records.items:
             print_lines([records.text(item)])
+            # Whoever waits for a line must not wait until a buffer is full.
             if records.is_live:
                 sys.stdout.flush()
 
@@ -246,6 +250,7 @@ def _show_text(result: Result) -> None:
     for part in parts:
         if isinstance(part, str):
             print_lines([part])
+        # "lists as a table on a terminal, tab-separated in a pipe"
         elif _form.name == "table" or (_form.name is None and sys.stdout.isatty()):
             results().print(table(part.columns, part.rows, part.title))
         else:

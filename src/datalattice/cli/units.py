@@ -47,6 +47,7 @@ def time_ms(text: str, now_ms: int) -> int:
     """
     from datalattice.store import parse_time
 
+    # "times as ISO or `2h ago`": without "ago" a duration counts back, too.
     return parse_time(text.removesuffix(" ago"), now_ms)
 
 

@@ -43,6 +43,7 @@ def export(
 
     store = call.store()
     (top,) = call.named(store, ref)
+    # The lease keeps a collection from taking cells that are still to be written.
     with store.lease(top, HOLD_SECONDS):
         hash, made = leaving(store, top, with_local=with_local)
         bar = call.bar(f"export {short(hash)}")
@@ -121,7 +122,7 @@ def _written(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         with unfinished.open("wb", buffering=io.DEFAULT_BUFFER_SIZE) as out:
             yield out
             out.flush()
-            os.fsync(out.fileno())
+            os.fsync(out.fileno())  # before it gets its name: a crash leaves no half archive
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -91,6 +91,7 @@ def value_result(
     if count is not None:
         document["count"] = count
     is_whole = full or count is None
+    # At once, part by part: the value may not fit into memory as text.
     if is_whole and is_json():
         print_document(document, value)
         return None

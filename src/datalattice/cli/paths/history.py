@@ -247,6 +247,7 @@ def checkout(
         raise UsageError(f"{target.path} has a key already; leave out --with-key")
     store = call.store()
     (hash,) = call.named(store, ref)
+    # The lease keeps a collection from taking cells that are still to be copied.
     with store.lease(hash, past.HOLD_SECONDS):
         bar = call.bar(f"checkout {past.short(hash)}")
         cells = _copy_root(store, hash, target.store_path, bar.to)

@@ -154,6 +154,7 @@ def create(
     """Make a topic of your own with a number of partitions, which stays as it is."""
 
     def change(found: Topic) -> None:
+        # A key's partition depends on the number: with another one its records would be apart.
         if found.partitions() or found.num_partitions not in (0, partitions):
             raise AlreadyExists(f"topic {topic} exists; its number of partitions does not change")
         found.set_num_partitions(partitions)
@@ -225,6 +226,7 @@ def _route(editor: Editor, topic: Value, key: Value, partition: str | None) -> V
     """Return the partition of the records: the named one, else the key's, else 0."""
     if partition is not None:
         return parse_key(partition)
+    # "Without a key: partition 0"; with one its hash, so that a key's records keep their order.
     if key is None:
         return 0
     cursor = RootLattice(root_lattice(), editor.root())
@@ -413,6 +415,7 @@ class _Tail:
             topic = Topics.at(cursor, owner).topic(name)
             ids = topic.partitions() if self._partition is None else [self._partition]
             parts += [self._part(owner, id, topic.partition(id)) for id in ids]
+        # Order holds within a partition; across them entries come by their writers' clocks.
         return list(heapq.merge(*parts, key=lambda one: entry_stamp_ms(one.entry) or 0))
 
     def _part(self, owner: bytes, id: Value, queue: Queue) -> list[_Record]:

@@ -68,6 +68,7 @@ def _lines() -> Iterator[str | None]:
             yield None
             continue
         data = os.read(source, READ_BYTES)
+        # Bytes are cut at line ends before they are decoded: a character may span two reads.
         *ended, rest = data.split(b"\n")
         for line in ended:
             yield decode(b"".join((*pieces, line)), sys.stdin.errors or "strict")[0]
