@@ -78,10 +78,10 @@ app = typer.Typer(
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "init": ("key", "init"),
     "key": ("key", "app"),
-    "node": ("node", "app"),
-    "queue": ("queue", "app"),
+    "node": ("node.commands", "app"),
+    "queue": ("queue.commands", "app"),
     "db": ("db", "app"),
-    "fs": ("fs", "app"),
+    "fs": ("fs.commands", "app"),
     "venue": ("venue", "app"),
     "get": ("paths.get", "get"),
     "put": ("paths.put", "put"),

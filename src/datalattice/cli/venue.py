@@ -20,7 +20,7 @@ from datalattice.apps.grid import (
 )
 from datalattice.cells import Index, Keyword, Map, Value
 from datalattice.cli.command import PAST, WRITES, Call, command
-from datalattice.cli.node import settings_of
+from datalattice.cli.node.commands import settings_of
 from datalattice.cli.render import Result, counted, listed
 from datalattice.cli.values import listed_json, value_json, value_text
 from datalattice.crypto import KeyPair

@@ -1,0 +1,340 @@
+"""Commands `lattice fs ...`: the files of drives, and their way from and to local folders.
+
+A path in a drive is DRIVE:PATH; what has no colon before its first slash is local.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from datalattice.apps.dlfs import Drive, Stat
+from datalattice.cli.command import WRITES, Call, command
+from datalattice.cli.fs.copying import (
+    copy_files,
+    drive_at,
+    drive_owner,
+    get_files,
+    open_drives,
+    put_files,
+)
+from datalattice.cli.fs.paths import DrivePath, goal_of, parse_drive_path, parse_path
+from datalattice.cli.render import Listing, Result, counted, is_json, listed, print_notice, visible
+from datalattice.cli.units import moment_text
+from datalattice.client import Folder
+from datalattice.client.drives import (
+    Direction,
+    DriveOf,
+    Drives,
+    Side,
+    Sync,
+    SyncResult,
+    copy_tree,
+    pieces_of,
+)
+from datalattice.errors import UsageError
+
+T = TypeVar("T")
+
+app = typer.Typer(help="The files of drives. A path is DRIVE:PATH; every write is on disk.")
+
+READS = ("dir", "owner")
+
+RecursiveOption = Annotated[
+    bool, typer.Option("--recursive", "-r", help="Directories with all that is in them.")
+]
+PathArgument = Annotated[str, typer.Argument(help="DRIVE:PATH.")]
+PathsArgument = Annotated[list[str], typer.Argument(help="DRIVE:PATH each.")]
+
+
+def _document(stat: Stat) -> dict[str, object]:
+    return {
+        "name": stat.name,
+        "path": stat.path,
+        "type": "directory" if stat.is_dir else "file",
+        "size": stat.size,
+        "modified_ms": stat.modified_ms,
+        "hash": stat.hash.hex(),
+    }
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+@command(app, "drives", READS)
+def drives(call: Call) -> Result:
+    """List drives: those of all owners that are here, or one owner's."""
+    with closing(Drives(call.existing)) as all_drives:
+        owners = call.chosen_owners(list(all_drives.owners()))
+    rows = []
+    for owner in owners:
+        with closing(Drives(call.existing, owner)) as theirs:
+            for name in theirs.names():
+                usage = theirs.drive(name).du("/")
+                row = {"owner": owner.hex(), "drive": name}
+                rows.append({**row, "files": usage.files, "bytes": usage.bytes})
+    return listed(rows, ("owner", "drive", "files", "bytes"), owner=call.short_owner)
+
+
+@command(app, "ls", READS)
+def ls(
+    call: Call,
+    path: PathArgument,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Size and time, too.")] = False,
+) -> Result:
+    """List a directory, or name a file."""
+    drive, at = drive_at(open_drives(call), parse_drive_path(path))
+    found = drive.entries(at) if drive.is_dir(at) else [drive.stat(at)]
+    documents = [_document(one) for one in found]
+    names = [visible(one.name) + ("/" if one.is_dir else "") for one in found]
+    if not long:
+        return Result(documents, names)
+    rows = [
+        ("" if one.is_dir else one.size, moment_text(one.modified_ms), name)
+        for one, name in zip(found, names, strict=True)
+    ]
+    return Result(documents, [Listing(("bytes", "modified", "name"), rows)])
+
+
+@command(app, "cat", READS)
+def cat(call: Call, paths: PathsArgument) -> None:
+    """Write the bytes of files to standard output."""
+    drives = open_drives(call)
+    for one in [parse_drive_path(path) for path in paths]:
+        drive, path = drive_at(drives, one)
+        for piece in pieces_of(drive.content(path)):
+            sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+@command(app, "tree", READS)
+def tree(call: Call, path: PathArgument) -> Result:
+    """Show a directory and everything below it."""
+    drive, at = drive_at(open_drives(call), parse_drive_path(path))
+    documents = []
+    if is_json():
+        documents = [
+            _document(one) for above, _, _ in drive.walk(at) for one in drive.entries(above)
+        ]
+    return Result(documents, [path, *_branches(drive, at, "")])
+
+
+def _branches(drive: Drive, path: str, indent: str) -> Iterator[str]:
+    entries = drive.entries(path)
+    for number, one in enumerate(entries, 1):
+        last = number == len(entries)
+        mark = "/" if one.is_dir else f"  {one.size}"
+        yield f"{indent}{'└─' if last else '├─'} {visible(one.name)}{mark}"
+        if one.is_dir:
+            yield from _branches(drive, one.path, indent + ("   " if last else "│  "))
+
+
+@command(app, "du", READS)
+def du(call: Call, path: PathArgument) -> Result:
+    """Count bytes, files and directories at and below a path."""
+    drive, at = drive_at(open_drives(call), parse_drive_path(path))
+    usage = drive.du(at)
+    words = ", ".join(
+        (
+            counted(usage.bytes, "byte"),
+            counted(usage.files, "file"),
+            counted(usage.directories, "directory", "directories"),
+        )
+    )
+    done = {"bytes": usage.bytes, "files": usage.files, "directories": usage.directories}
+    return Result(done, [words])
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def _edit(folder: Folder, change: Callable[[DriveOf], T]) -> T:
+    """Make one change of our own drives."""
+    with closing(Drives(folder)) as all_drives, all_drives.writing() as writer:
+        return writer.edit(change)
+
+
+def _drive(drive_of: DriveOf, path: DrivePath) -> Drive:
+    assert path.drive is not None
+    return drive_of(path.drive)
+
+
+@command(app, "mkdir", WRITES)
+def mkdir(
+    call: Call,
+    paths: Annotated[list[str], typer.Argument(help="DRIVE:PATH each; DRIVE: makes a drive.")],
+    parents: Annotated[
+        bool, typer.Option("--parents", "-p", help="Make what is missing above, too.")
+    ] = False,
+) -> Result:
+    """Make directories, or drives."""
+    targets = [parse_drive_path(one) for one in paths]
+
+    def change(drive_of: DriveOf) -> None:
+        for one in targets:
+            drive = _drive(drive_of, one)
+            if one.path == "/" or parents:
+                drive.ensure()
+                drive.makedirs(one.path)
+            else:
+                drive.mkdir(one.path)
+
+    _edit(call.writable(), change)
+    return Result({"made": [str(one) for one in targets]}, [])
+
+
+@command(app, "rm", WRITES)
+def rm(call: Call, paths: PathsArgument, recursive: RecursiveOption = False) -> Result:
+    """Delete files, and empty directories, or full ones with --recursive; all or nothing."""
+    targets = [parse_drive_path(one) for one in paths]
+
+    def change(drive_of: DriveOf) -> None:
+        for one in targets:
+            drive = _drive(drive_of, one)
+            if recursive:
+                drive.remove_tree(one.path)
+            else:
+                drive.delete(one.path)
+
+    _edit(call.existing, change)
+    return Result({"deleted": [str(one) for one in targets]}, [])
+
+
+@command(app, "mv", WRITES)
+def mv(
+    call: Call,
+    sources: PathsArgument,
+    target: Annotated[str, typer.Argument(help="DRIVE:PATH, a directory for several sources.")],
+) -> Result:
+    """Move files and directories; a file replaces a file. All or nothing."""
+    olds = [parse_drive_path(one) for one in sources]
+    goal = parse_drive_path(target)
+
+    def change(drive_of: DriveOf) -> list[str]:
+        drive = _drive(drive_of, goal)
+        moved = []
+        for one in olds:
+            to = goal_of(one, goal, drive.is_dir(goal.path), several=len(olds) > 1)
+            old = _drive(drive_of, one)
+            if one.drive == goal.drive:
+                drive.move(one.path, to.path)
+            else:
+                copy_tree(old, one.path, drive, to.path)
+                old.remove_tree(one.path)
+            moved.append(str(to))
+        return moved
+
+    return Result({"moved": _edit(call.existing, change)}, [])
+
+
+@command(app, "cp", ("dir", "owner", "wait", "offline"))
+def cp(
+    call: Call,
+    sources: Annotated[list[str], typer.Argument(help="Local paths, or DRIVE:PATH.")],
+    target: Annotated[str, typer.Argument(help="A local path, or DRIVE:PATH.")],
+    recursive: RecursiveOption = False,
+) -> Result:
+    """Copy files: from or to a drive, or from drive to drive. Files are replaced."""
+    paths, goal = [parse_path(one) for one in sources], parse_path(target)
+    local = [one.drive is None for one in paths]
+    if any(local) != all(local) or (goal.drive is None and any(local)):
+        raise UsageError("copy from local paths to a drive, or from drives; not local to local")
+    if goal.drive is None:
+        return get_files(call, paths, goal, recursive)
+    return (put_files if all(local) else copy_files)(call, paths, goal, recursive)
+
+
+@command(app, "put", WRITES)
+def put(
+    call: Call,
+    sources: Annotated[list[str], typer.Argument(help="Local paths.")],
+    target: PathArgument,
+    recursive: RecursiveOption = False,
+) -> Result:
+    """Copy local files into a drive of your own, as one change. A missing drive is made."""
+    paths = [DrivePath(None, one) for one in sources]
+    return put_files(call, paths, parse_drive_path(target), recursive)
+
+
+@command(app, "get", READS)
+def get(
+    call: Call,
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DRIVE:PATH... [LOCAL]",
+            help="What to copy, and where to: a local path, this folder if none is given.",
+        ),
+    ],
+    recursive: RecursiveOption = False,
+) -> Result:
+    """Copy files of a drive to local ones, each complete or not at all."""
+    goal = parse_path(paths[-1])
+    sources = [parse_drive_path(one) for one in paths[:-1]]
+    if goal.drive is not None or not sources:
+        sources.append(parse_drive_path(paths[-1]))
+        goal = DrivePath(None, ".")
+    return get_files(call, sources, goal, recursive)
+
+
+@command(app, "sync", ("dir", "owner", "wait", "offline"))
+def sync(
+    call: Call,
+    local: Annotated[Path, typer.Argument(help="A local folder.")],
+    path: Annotated[str, typer.Argument(help="DRIVE:PATH, a directory.")],
+    direction: Annotated[
+        Direction, typer.Option("--direction", help="Which side may change.")
+    ] = Direction.BOTH,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Delete on one side what was deleted on the other.")
+    ] = False,
+    prefer: Annotated[
+        Side, typer.Option("--prefer", help="Whose file counts where both changed.")
+    ] = Side.NONE,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Only report what would be done.")
+    ] = False,
+) -> Result:
+    """Make a local folder and a directory of a drive alike; only what changed is read.
+
+    A file that both sides changed is left alone and named, and the exit code is 1.
+    """
+    target = parse_drive_path(path)
+    assert target.drive is not None
+    owner = drive_owner(call)
+    folder = call.folder if direction is Direction.TO_LOCAL else call.writable()
+    with closing(Drives(folder, owner)) as all_drives:
+        outcome = Sync(
+            all_drives,
+            target.drive,
+            target.path,
+            local,
+            direction=direction,
+            delete=delete,
+            prefer=prefer,
+            dry_run=dry_run,
+            told=call.bar("bytes").advance,
+        ).run()
+    for text in outcome.passed_over:
+        print_notice(f"passed over {text}")
+    done = asdict(outcome)
+    del done["read_bytes"]
+    return Result(done, _report(outcome), 0 if outcome.is_complete else 1)
+
+
+def _report(outcome: SyncResult) -> Iterator[str]:
+    for words, paths in (
+        ("to drive  ", outcome.to_drive),
+        ("to local  ", outcome.to_local),
+        ("deleted in drive  ", outcome.deleted_in_drive),
+        ("deleted locally  ", outcome.deleted_locally),
+        ("CONFLICT  ", outcome.conflicts),
+        ("FAILED  ", outcome.failed),
+    ):
+        yield from (words + visible(path) for path in paths)

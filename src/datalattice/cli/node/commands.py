@@ -1,0 +1,456 @@
+"""Commands `lattice node ...`: run a node in a folder, ask how it is, take over what peers have."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from datalattice.cells import Map, Value
+from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.node import peers as peers_commands
+from datalattice.cli.node.peers import peers_listing, status_of
+from datalattice.cli.node.watch import watch_node
+from datalattice.cli.render import Listing, Result, pair_lines, print_notice, progress_bars, show
+from datalattice.cli.units import duration_s, moment_text, size_text
+from datalattice.cli.values import value_json
+from datalattice.client import (
+    Folder,
+    open_reader,
+    read_key,
+    read_keys_or_none,
+    take_turn,
+    write_key,
+)
+from datalattice.crypto import KeyPair
+from datalattice.errors import AlreadyExists, PeerUnavailable, StoreLocked, UsageError
+from datalattice.store import RealDisk
+
+if TYPE_CHECKING:
+    from datalattice.client import ControlClient, Running
+    from datalattice.client.settings import Settings
+    from datalattice.node import NodeServer
+
+app = typer.Typer(help="Run a node in a folder, ask how it is, take over what its peers have.")
+
+app.add_typer(peers_commands.app, name="peers")
+command(app, "watch", ANY)(watch_node)
+
+STANDARD_INPUT: Final = 0
+
+STATUS_FIRST: Final = ("running", "health", "address", "root_hash", "public_key", "connections")
+"""What a status begins with; the rest is in order of names."""
+
+LOCK_NAME: Final = "lock"
+"""The file of a store that its writer holds."""
+
+WRITER_WAIT_S: Final = 10.0
+"""How long a node that starts waits for a command that writes to its folder."""
+
+STOP_WAIT: Final = "30s"
+"""How long `node stop` waits for the node's end."""
+
+CONNECT_TIMEOUT_S: Final = 10.0
+CONNECT_POLL_S: Final = 0.02
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", help="File of settings. Default: node.toml in the node's folder."),
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        "--port", "-p", help="Port to listen at; 0: any free one. Default: 18888 or any free."
+    ),
+]
+BindOption = Annotated[
+    str | None, typer.Option("--bind", help="Local address to listen at. Default: 127.0.0.1.")
+]
+HttpPortOption = Annotated[
+    int | None,
+    typer.Option("--http-port", help="Serve /metrics and /health there; 0: any free port."),
+]
+LogLevelOption = Annotated[
+    str | None,
+    typer.Option("--log-level", help="debug, info, warning or error. Default: warning."),
+]
+LogFormatOption = Annotated[
+    str | None, typer.Option("--log-format", help="text or json. Default: text.")
+]
+UnfencedOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--accept-unfenced",
+        help="Write in a copied or restored folder though no peer says what was written since.",
+        show_default=False,
+    ),
+]
+AttachedOption = Annotated[
+    bool,
+    typer.Option(
+        "--attached",
+        help="End when standard input ends: for a program that must not leave its node behind.",
+    ),
+]
+PeerOption = Annotated[
+    list[str] | None,
+    typer.Option("--peer", help="A node to stay connected to, host:port. May be repeated."),
+]
+
+
+def settings_of(
+    folder: Folder, file: Path | None = None, given: Mapping[str, object] | None = None
+) -> Settings:
+    """Return the settings in effect for the node of a folder.
+
+    Raises: UsageError: one of them is wrong, or the named file is not there.
+    """
+    from datalattice.client.settings import load_settings
+
+    if file is not None and not file.is_file():
+        raise UsageError(f"there is no file {file}")
+    return load_settings(file or folder.settings_path, os.environ, given or {})
+
+
+@command(app, "start", ANY)
+def start(
+    call: Call,
+    port: PortOption = None,
+    bind: BindOption = None,
+    peer: PeerOption = None,
+    http_port: HttpPortOption = None,
+    log_level: LogLevelOption = None,
+    log_format: LogFormatOption = None,
+    config: ConfigOption = None,
+    accept_unfenced: UnfencedOption = None,
+    attached: AttachedOption = False,
+) -> None:
+    """Run a node in the foreground until Ctrl-C or SIGTERM.
+
+    What is not given comes from the environment (LATTICE_PORT and so on), then
+    from `node.toml` in the folder; `lattice node config` shows all settings.
+    Prints where it listens once it serves.
+    """
+    from datalattice.client import running
+    from datalattice.client.settings import NodeConfig
+    from datalattice.node import Daemon
+
+    folder = call.folder
+    other = running(folder.path)
+    if other is not None:
+        raise UsageError(
+            f"a node runs in {folder.path} already: process {other.pid} at {other.address}"
+        )
+    given = {
+        "port": port,
+        "bind": bind,
+        "peers": peer or None,
+        "http_port": http_port,
+        "log_level": log_level,
+        "log_format": log_format,
+        "accept_unfenced": accept_unfenced,
+    }
+
+    def load() -> NodeConfig:
+        return settings_of(folder, config, given).config
+
+    settings = load()
+    _wait_for_writer(folder)
+    keys = read_keys_or_none(folder)
+    opening = ExitStack()
+
+    def ready(running: Running, node: NodeServer) -> None:
+        opening.close()
+        if keys is None:
+            print_notice(
+                f"no key at {folder.identity_path}; the node follows others but writes nothing"
+            )
+        show(_ready(running, node))
+        sys.stdout.flush()  # the process that started this one waits for the line
+
+    # A terminal that is closed sends SIGHUP, too, and then the node is to end.
+    reload = None if sys.stdin.isatty() else load
+    daemon = Daemon(
+        folder.path,
+        settings,
+        identity=None if keys is None else keys.identity,
+        keys=() if keys is None else keys.in_order(),
+        ready=ready,
+        reload=reload,
+    )
+    if attached:
+        work = functools.partial(_end_with_input, daemon.stop)
+        threading.Thread(target=work, name="attached", daemon=True).start()
+    with opening:
+        bars = opening.enter_context(progress_bars(transient=True))
+        bars.add(f"open {folder.store_path}")
+        daemon.run()
+
+
+@command(app, "init", ANY)
+def init(
+    call: Call,
+    port: PortOption = None,
+    bind: BindOption = None,
+    peer: PeerOption = None,
+    http_port: HttpPortOption = None,
+) -> Result:
+    """Write `node.toml` with the given settings and all defaults, and make a key if there is none.
+
+    A file that exists is never replaced.
+    """
+    from datalattice.client.settings import settings_text
+
+    folder = call.folder
+    path = folder.settings_path
+    given = {"port": port, "bind": bind, "peers": peer or None, "http_port": http_port}
+    text = settings_text(given)
+    if path.exists():
+        raise AlreadyExists(f"{path} exists; edit it, or delete it first")
+    RealDisk().create_folder(str(folder.path))
+    if read_keys_or_none(folder) is None:
+        write_key(folder.identity_path, KeyPair.generate())
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    document = {
+        "settings": str(path),
+        "public_key": read_key(folder.identity_path).public_key.hex(),
+    }
+    return Result(document)
+
+
+@command(app, "stop", ANY)
+def stop(
+    call: Call,
+    wait: Annotated[str, typer.Option("--wait", help="How long to wait for its end.")] = STOP_WAIT,
+) -> Result:
+    """End the running node of the folder in order; its store is closed when this returns."""
+    folder, wait_s = call.folder, duration_s(wait)
+    client = call.node("there is nothing to stop")
+    found = status_of(client)
+    client.call("node.stop")
+    # A node holds the lock of its store to its end: who gets the lock knows that the node is gone.
+    take_turn(str(folder.store_path / LOCK_NAME), wait_s, "node that was told to end").release()
+    document = {"pid": found["pid"], "root_hash": found["root_hash"]}
+    return Result(document, [f"process {found['pid']} has ended"])
+
+
+def _wait_for_writer(folder: Folder) -> None:
+    """Wait for a command that is just writing to the store; whoever stays is named by the node."""
+    lock = folder.store_path / LOCK_NAME
+    if lock.exists():
+        with contextlib.suppress(StoreLocked):
+            take_turn(str(lock), WRITER_WAIT_S, "writer").release()
+
+
+def _ready(running: Running, node: NodeServer) -> Result:
+    """Return where a node listens, once it serves."""
+    for damage in node.damage:
+        print_notice(f"{damage}; what was there is missing")
+    document = {
+        "address": running.address,
+        "http": running.http,
+        "pid": running.pid,
+        "public_key": running.public_key,
+        "root_hash": node.root_hash.hex(),
+    }
+    lines = [f"listening at {running.address}" if running.address else "listening at no port"]
+    if running.http is not None:
+        lines.append(f"health and metrics at http://{running.http}")
+    return Result(document, lines)
+
+
+def _end_with_input(stop: Callable[[], bool]) -> None:
+    """End this process in order when its standard input ends."""
+    # One that was never open has ended, too.
+    with contextlib.suppress(OSError):
+        while os.read(STANDARD_INPUT, 1_024):
+            pass
+    if not stop():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@command(app, "config", ANY)
+def config(call: Call, config: ConfigOption = None) -> Result:
+    """Print the settings of the node, and where each comes from.
+
+    The command line of `node start` comes first, then the environment, then the file, then the
+    default. A variable is named LATTICE_ and the setting in capitals; lists have commas.
+    """
+    found = settings_of(call.folder, config).document()
+    rows = [(name, _setting_text(one["value"]), one["source"]) for name, one in found.items()]
+    return Result(found, [Listing(("setting", "value", "from"), rows)])
+
+
+def _setting_text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(one) for one in value) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)
+
+
+@command(app, "status", ANY)
+def status(
+    call: Call,
+    address: Annotated[
+        str | None,
+        typer.Argument(
+            help="A node's host:port. Default: the node of this folder.", show_default=False
+        ),
+    ] = None,
+) -> Result:
+    """Print how a node is: the one of this folder, or any one by its address."""
+    if address is not None:
+        from datalattice.client.network import probe
+
+        report = probe(address)
+        document: dict[str, object] = {
+            "address": report.address,
+            "root_hash": report.root_hash.hex(),
+            "round_trip_ms": round(report.round_trip_ms, 3),
+            "reply": value_json(report.reply),
+        }
+        return Result(document)
+    found = _status_of(call.existing)
+    return Result(found, _status_lines(dict(found)))
+
+
+def _status_lines(found: dict[str, Any]) -> Iterator[str | Listing]:
+    peers, guests, counters, damage, reasons, over_quota = (
+        found.pop(name, None)
+        for name in ("peers", "guests", "counters", "damage", "reasons", "over_quota")
+    )
+    found.pop("sections", None)
+    if reasons:
+        found["health"] = "degraded"  # the reasons follow, each with its key
+    yield from pair_lines({name: _shown(name, value) for name, value in found.items()})
+    yield from (f"damaged: {one}" for one in damage or ())
+    yield from (f"over quota: {one}" for one in over_quota or ())
+    yield from (f"degraded ({key}): {text}" for key, text in (reasons or {}).items())
+    yield from pair_lines({f"  {name}": count for name, count in sorted((counters or {}).items())})
+    if peers or guests:
+        yield peers_listing([*(peers or ()), *(guests or ())])
+
+
+def _shown(name: str, value: object) -> object:
+    """Return a value for people: a size, a time, or a number that is a name (of a process)."""
+    if type(value) is not int:
+        return "none" if value is None else value
+    if name == "started_ms":
+        return moment_text(value)
+    if name.endswith("_ms"):
+        return f"{value / 1_000:,.1f} s"
+    return size_text(value) if name.startswith("bytes") or name.endswith("bytes") else str(value)
+
+
+def _status_of(folder: Folder) -> dict[str, Any]:
+    from datalattice.client import connect
+
+    client = connect(folder.path)
+    if client is not None:
+        with client:
+            found = {"running": True, **status_of(client)}
+        names = [name for name in STATUS_FIRST if name in found]
+        return {name: found[name] for name in names + sorted(found.keys() - names)}
+    from datalattice.lattice import replicable
+
+    with open_reader(folder) as store:
+        root = replicable(store.root())
+        return {
+            "running": False,
+            "root_hash": _hash_text(root),
+            "damage": [str(one) for one in store.damage],
+        }
+
+
+def _hash_text(root: Value) -> str:
+    from datalattice.cells import value_hash
+
+    return value_hash(root).hex()
+
+
+@command(app, "pull", ANY)
+def pull(
+    call: Call,
+    address: Annotated[
+        str | None,
+        typer.Argument(help="A node's host:port. Default: every peer of the running node."),
+    ] = None,
+) -> Result:
+    """Take over all that a node has; on disk when this returns.
+
+    Works through the running node of the folder, or without one: then the folder's store is
+    brought up to date and closed again.
+    """
+    from datalattice.client import connect, parse_address
+
+    folder = call.folder
+    address = None if address is None else str(parse_address(address))
+    client = connect(folder.path)
+    bar = call.bar(f"pull {address or 'from all peers'}")
+    if client is not None:
+        with client:
+            root_hash = _pull_through(client, address)
+    else:
+        root_hash = _pull_alone(folder, address)
+    bar.to(1, 1)
+    return Result({"address": address, "root_hash": root_hash}, [f"root {root_hash}"])
+
+
+def _pull_through(client: ControlClient, address: str | None) -> str:
+    if address is not None:
+        known = client.call("node.status")
+        assert isinstance(known, Map)
+        listed = value_json(known.get("peers"))
+        assert isinstance(listed, list)
+        if not any(one["address"] == address for one in listed):
+            raise UsageError(
+                f"the running node has no peer {address}; "
+                f"add it with `lattice node peers add {address}`"
+            )
+    found = client.call("node.pull", address=address)
+    if not isinstance(found, bytes):
+        raise PeerUnavailable("the running node did not say what it pulled")
+    return found.hex()
+
+
+def _pull_alone(folder: Folder, address: str | None) -> str:
+    import asyncio
+
+    from datalattice.client.network import probe
+    from datalattice.node import open_node
+
+    if address is None:
+        raise UsageError("no node runs in this folder; name the node to pull from: host:port")
+    keys = read_keys_or_none(folder)
+    identity = None if keys is None else keys.identity
+    owners = () if keys is None else keys.in_order()
+
+    probe(address, key_pair=identity)  # fails at once when no node answers there
+
+    async def work() -> str:
+        node = open_node(
+            folder.store_path, identity=identity, keys=owners, port=-1, peers=[address]
+        )
+        async with node:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                while not any(peer.connected for peer in node.peers):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(CONNECT_POLL_S)
+            await node.pull(address)
+            return node.root_hash.hex()
+
+    RealDisk().create_folder(str(folder.path))
+    try:
+        return asyncio.run(work())
+    except TimeoutError as error:
+        raise PeerUnavailable(f"{address} answers but takes no connection") from error

@@ -1,0 +1,484 @@
+"""Commands `lattice queue ...`: append to topics, read them, follow them, cut them."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+
+import typer
+
+from datalattice.apps.queue import (
+    QUEUE_SECTION,
+    Queue,
+    QueueEntry,
+    Topic,
+    Topics,
+    entry_headers,
+    entry_key,
+    entry_stamp_ms,
+    entry_value,
+    partition_of,
+)
+from datalattice.cells import Index, Map, Value, from_json
+from datalattice.cli.command import READS, WRITES, Call, command
+from datalattice.cli.queue import consuming
+from datalattice.cli.queue.consuming import taken
+from datalattice.cli.queue.offering import BATCH, batches, offsets_text, values_of
+from datalattice.cli.render import Listing, Records, Result, Step, is_json, listed, progress_bars
+from datalattice.cli.units import duration_s, moment_text
+from datalattice.cli.values import (
+    InOption,
+    check_form,
+    listed_json,
+    parse_key,
+    value_json,
+    value_text,
+)
+from datalattice.client import Editor, open_reader
+from datalattice.cursors import RootLattice
+from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, UsageError
+from datalattice.lattice import root_lattice
+
+T = TypeVar("T")
+
+app = typer.Typer(help="Append to topics, read them, cut them. Every write is signed and on disk.")
+app.registered_commands += consuming.app.registered_commands
+
+LOOK_S: Final = 0.1
+"""How often `tail -f` looks whether the store has a new root."""
+
+TAIL_COUNT: Final = 10
+
+_LISTING: Final = "lattice queue list"
+
+TopicArgument = Annotated[str, typer.Argument(help="The topic's name.")]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option("--partition", "-p", help="The partition's id. Default: 0.", show_default=False),
+]
+LongOption = Annotated[bool, typer.Option("--long", "-l", help="Offset, time and key too.")]
+
+
+def queue_owners(root: Value) -> list[bytes]:
+    """Return the owners that have a section of queues, in order; owners are public keys here."""
+    section = root.get(QUEUE_SECTION) if isinstance(root, Index) else None
+    owners = [key for key, _ in section.entries()] if isinstance(section, Map) else []
+    return sorted(owner for owner in owners if isinstance(owner, bytes))
+
+
+def _holders(cursor: RootLattice, name: Value) -> list[bytes]:
+    owners = queue_owners(cursor.get())
+    return [owner for owner in owners if name in Topics.at(cursor, owner).topics()]
+
+
+def _topic(call: Call, topic: str) -> tuple[bytes, Topic]:
+    """Return the topic that is read, and whose it is."""
+    cursor, name = call.cursor(), parse_key(topic)
+    owner = call.holder(_holders(cursor, name), f"topic {topic!r}", _LISTING)
+    return owner, Topics.at(cursor, owner).topic(name)
+
+
+def _queue(call: Call, topic: str, partition: str | None) -> tuple[bytes, Value, Queue]:
+    """Return the partition that is read: owner, id and queue.
+
+    Raises: NoSuchPath: the topic has no such partition.
+    """
+    owner, found = _topic(call, topic)
+    id = 0 if partition is None else parse_key(partition)
+    return owner, id, found.partition(_checked_id(found, topic, id))
+
+
+def _checked_id(found: Topic, topic: str, id: Value) -> Value:
+    held = found.partitions()
+    if id not in held:
+        ids = ", ".join(value_text(one) for one in held) or "none"
+        raise NoSuchPath(f"topic {topic} has no partition {value_text(id)}; it has: {ids}")
+    return id
+
+
+def _change(call: Call, topic: str, change: Callable[[Topic], T]) -> T:
+    """Make one change of a topic of our own."""
+    name = parse_key(topic)
+    return call.edit(lambda cursor, keys: change(Topics.at(cursor, keys.public_key).topic(name)))
+
+
+class _Record(NamedTuple):
+    """A record as it is printed."""
+
+    topic: str
+    owner: bytes
+    partition: Value
+    offset: int
+    entry: Value
+
+    def document(self) -> dict[str, object]:
+        return {
+            "topic": self.topic,
+            "owner": self.owner.hex(),
+            "partition": value_json(self.partition),
+            "offset": self.offset,
+            "time_ms": entry_stamp_ms(self.entry),
+            "key": value_json(entry_key(self.entry)),
+            "value": value_json(entry_value(self.entry)),
+            "headers": value_json(entry_headers(self.entry)) or None,
+        }
+
+    def value(self) -> str:
+        return value_text(entry_value(self.entry))
+
+    def long(self) -> str:
+        key = entry_key(self.entry)
+        key_text = "" if key is None else value_text(key)
+        time = moment_text(entry_stamp_ms(self.entry))
+        return "\t".join((str(self.offset), time, key_text, self.value()))
+
+
+def _printed(records: Iterable[_Record], *, long: bool, is_live: bool = False) -> Records:
+    return Records(records, _Record.document, _Record.long if long else _Record.value, is_live)
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+@command(app, "create", WRITES)
+def create(
+    call: Call,
+    topic: TopicArgument,
+    partitions: Annotated[
+        int, typer.Option("--partitions", help="How many; the key of a record chooses one.")
+    ],
+) -> Result:
+    """Make a topic of your own with a number of partitions, which stays as it is."""
+
+    def change(found: Topic) -> None:
+        # A key's partition depends on the number: with another one its records would be apart.
+        if found.partitions() or found.num_partitions not in (0, partitions):
+            raise AlreadyExists(f"topic {topic} exists; its number of partitions does not change")
+        found.set_num_partitions(partitions)
+
+    _change(call, topic, change)
+    done = {"topic": topic, "partitions": partitions}
+    return Result(done, [f"{topic}: {partitions} partitions"])
+
+
+@command(app, "offer", WRITES)
+def offer(
+    call: Call,
+    topic: TopicArgument,
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(help="The values. Without any: one record for each line of standard input."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", "-k", help="The records' key; routes when the topic has partitions."),
+    ] = None,
+    headers: Annotated[
+        str | None, typer.Option("--headers", help="The records' headers: a JSON object.")
+    ] = None,
+    partition: PartitionOption = None,
+    form: InOption = "text",
+) -> Result:
+    """Append records to a topic of your own, sign them and put them on disk.
+
+    Lines of standard input are put on disk as they come: `tail -f log | lattice queue offer log`.
+    With `--in json` the value null is a tombstone: a compaction removes its key.
+    """
+    check_form(form)
+    name = parse_key(topic)
+    key_cell = None if key is None else parse_key(key)
+    header_cell = None if headers is None else _parse_headers(headers)
+    offsets: list[range] = []
+    with call.editing() as editor, progress_bars(transient=True) as bars:
+        id = _route(editor, name, key_cell, partition)
+        bar = bars.add(f"offer to {topic}", None if not values else len(values))
+        try:
+            for batch in batches(values_of(values, form)):
+                keys = None if key_cell is None else [key_cell] * len(batch)
+                all_headers = None if header_cell is None else [header_cell] * len(batch)
+                offsets.append(editor.offer_many(name, id, batch, keys, all_headers))
+                bar.advance(len(batch))
+        except DataLatticeError as error:
+            if offsets:
+                error.args = (f"{error}; on disk: {offsets_text(offsets)}",)
+            raise
+    if not offsets:
+        raise UsageError("no values: name some, or give one on each line of standard input")
+    first, count = offsets[0].start, sum(map(len, offsets))
+    done = {"topic": topic, "partition": value_json(id), "offset": first, "count": count}
+    return Result(done, [f"{topic} {value_text(id)}: {offsets_text(offsets)}"])
+
+
+def _parse_headers(text: str) -> Value:
+    try:
+        value = from_json(text)
+    except DataLatticeError as error:
+        raise UsageError(f"--headers is a JSON object: {error}") from error
+    if not isinstance(value, Map):
+        raise UsageError(f"--headers is a JSON object, got {text}")
+    return value
+
+
+def _route(editor: Editor, topic: Value, key: Value, partition: str | None) -> Value:
+    """Return the partition of the records: the named one, else the key's, else 0."""
+    if partition is not None:
+        return parse_key(partition)
+    # "Without a key: partition 0"; with one its hash, so that a key's records keep their order.
+    if key is None:
+        return 0
+    cursor = RootLattice(root_lattice(), editor.root())
+    count = Topics.at(cursor, editor.key_pair.public_key).topic(topic).num_partitions
+    return partition_of(key, count) if count > 0 else 0
+
+
+@command(app, "truncate", WRITES)
+def truncate(
+    call: Call,
+    topic: TopicArgument,
+    start: Annotated[int, typer.Argument(help="Records before this offset are removed.")],
+    partition: PartitionOption = None,
+) -> Result:
+    """Remove the oldest records of a topic of your own. Offsets never come back."""
+    if start < 0:
+        raise UsageError(f"START is the offset of the first record to keep, got {start}")
+    id = 0 if partition is None else parse_key(partition)
+    # A topic is made by the first write: a misspelled one must not be made by cutting it.
+    own, cursor, name = call.own(), call.cursor(), parse_key(topic)
+    if own is None or own not in _holders(cursor, name):
+        raise NoSuchPath(f"you have no topic {topic!r} here; `{_LISTING}` lists them")
+    _checked_id(Topics.at(cursor, own).topic(name), topic, id)
+    removed = _change(call, topic, lambda found: found.partition(id).truncate(start))
+    done = {"topic": topic, "partition": value_json(id), "start": start, "removed": removed}
+    return Result(done, [f"{topic} {value_text(id)}: {removed} removed"])
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+@command(app, "peek", READS)
+def peek(
+    call: Call,
+    topic: TopicArgument,
+    offset: Annotated[
+        int | None, typer.Argument(help="Which record. Default: the oldest.", show_default=False)
+    ] = None,
+    last: Annotated[bool, typer.Option("--last", help="The newest record.")] = False,
+    partition: PartitionOption = None,
+) -> Result:
+    """Print the value of one record. Exit code 1 when there is no such record."""
+    if last and offset is not None:
+        raise UsageError("give an offset or --last, not both")
+    owner, id, queue = _queue(call, topic, partition)
+    state = queue.state()
+    wanted = state.end - 1 if last else state.start if offset is None else offset
+    entry = queue.peek_entry(wanted)
+    if entry is None:
+        there = f"{state.start} to {state.end - 1}" if state.entries else "none"
+        raise NoSuchPath(f"there is no record at offset {wanted}; offsets here: {there}")
+    record = _Record(topic, owner, id, wanted, entry)
+    return Result(record.document(), [record.value()])
+
+
+@command(app, "range", READS)
+def range_(
+    call: Call,
+    topic: TopicArgument,
+    first: Annotated[int | None, typer.Argument(help="First offset.", show_default=False)] = None,
+    last: Annotated[
+        int | None, typer.Argument(help="Last offset, included.", show_default=False)
+    ] = None,
+    long: LongOption = False,
+    partition: PartitionOption = None,
+) -> Records:
+    """Print the values of records in order, one a line. Without offsets: all of them."""
+    owner, id, queue = _queue(call, topic, partition)
+    state = queue.state()
+    begin = state.start if first is None else max(first, state.start)
+    end = state.end if last is None else min(last + 1, state.end)
+    # Records that go to a terminal are their own sign of progress.
+    watched = progress_bars(quiet=sys.stdout.isatty(), transient=True)
+    bar = call.enter(watched).add(f"read {topic}", max(0, end - begin))
+    entries = queue.entries(begin, None if last is None else max(last + 1, 0))
+    records = (_Record(topic, owner, id, one.offset, one.cell) for one in entries)
+    return _printed(_watched(records, bar), long=long)
+
+
+def _watched(records: Iterable[_Record], bar: Step) -> Iterator[_Record]:
+    for count, record in enumerate(records, 1):
+        yield record
+        if count % BATCH == 0:
+            bar.advance(BATCH)
+
+
+@command(app, "tail", ("dir", "owner"))
+def tail(
+    call: Call,
+    topic: TopicArgument,
+    lines: Annotated[
+        int, typer.Option("-n", "--lines", min=0, help="The last records that are there.")
+    ] = TAIL_COUNT,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Wait for further records, until Ctrl-C.")
+    ] = False,
+    span: Annotated[
+        str | None, typer.Option("--for", help="End after so long: 90s, 2h.", show_default=False)
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", help="End after so many records.", min=1)
+    ] = None,
+    consumer: Annotated[
+        str | None,
+        typer.Option("--consumer", help="Go on where this consumer of the folder was left."),
+    ] = None,
+    long: LongOption = False,
+    partition: PartitionOption = None,
+) -> Records:
+    """Print the last records of a topic, of all its partitions by time; with -f also new ones.
+
+    With `--owner all` the records of all owners of the topic. `-f` waits for a topic that is not
+    there yet. A consumer begins with the oldest record, and remembers what was printed.
+    """
+    end_s = None if span is None else time.monotonic() + duration_s(span)
+    if consumer is not None:
+        entries = taken(call, topic, partition, consumer, follow=follow, end_s=end_s, count=count)
+        # A line is written out before its record counts as done.
+        is_live = follow or not is_json()
+        return _printed(map(_record_of, entries), long=long, is_live=is_live)
+    tailed = _Tail(call, topic, None if partition is None else parse_key(partition), lines)
+    records = tailed.records(follow=follow, end_s=end_s)
+    return _printed(records if count is None else _first(records, count), long=long, is_live=follow)
+
+
+def _record_of(entry: QueueEntry[Value]) -> _Record:
+    owner = entry.owner.key if entry.owner is not None else b""
+    assert isinstance(owner, bytes)
+    return _Record(value_text(entry.topic), owner, entry.partition, entry.offset, entry.cell)
+
+
+def _first(records: Iterator[_Record], count: int) -> Iterator[_Record]:
+    """Yield so many records and ask for no more: the next one may never come."""
+    for record in records:
+        yield record
+        count -= 1
+        if count == 0:
+            return
+
+
+class _Tail:
+    """Reads the partitions of a topic from their last records on, as the store's root moves."""
+
+    def __init__(self, call: Call, topic: str, partition: Value, lines: int) -> None:
+        self._call = call
+        self._topic = topic
+        self._partition = partition
+        self._lines = lines
+        self._store = call.enter(open_reader(call.existing))
+        self._next: dict[tuple[bytes, Value], int] = {}
+        self._is_begun = False
+
+    def records(self, *, follow: bool, end_s: float | None) -> Iterator[_Record]:
+        """Yield the last records that are there, then new ones until the time is over."""
+        name = parse_key(self._topic)
+        cursor = RootLattice(root_lattice(), self._store.root())
+        owners = self._owners(cursor, name, must_be=not follow)
+        found = self._new(cursor, name, owners)
+        self._is_begun = True
+        yield from found[max(0, len(found) - self._lines) :]
+        while follow:
+            left_s = LOOK_S if end_s is None else min(LOOK_S, end_s - time.monotonic())
+            if left_s <= 0:
+                return
+            time.sleep(left_s)
+            cursor = RootLattice(root_lattice(), self._store.root())
+            if not owners or self._call.owner == "all":
+                owners = self._owners(cursor, name, must_be=False)
+            yield from self._new(cursor, name, owners)
+
+    def _owners(self, cursor: RootLattice, name: Value, *, must_be: bool) -> list[bytes]:
+        holders = _holders(cursor, name)
+        if self._call.owner == "all" and (holders or not must_be):
+            return holders
+        try:
+            return [self._call.holder(holders, f"topic {self._topic!r}", _LISTING)]
+        except NoSuchPath:
+            if must_be:
+                raise
+            return []
+
+    def _new(self, cursor: RootLattice, name: Value, owners: list[bytes]) -> list[_Record]:
+        """Return the records that were not read yet, by time across partitions."""
+        parts = []
+        for owner in owners:
+            topic = Topics.at(cursor, owner).topic(name)
+            ids = topic.partitions() if self._partition is None else [self._partition]
+            parts += [self._part(owner, id, topic.partition(id)) for id in ids]
+        # Order holds within a partition; across them entries come by their writers' clocks.
+        return list(heapq.merge(*parts, key=lambda one: entry_stamp_ms(one.entry) or 0))
+
+    def _part(self, owner: bytes, id: Value, queue: Queue) -> list[_Record]:
+        state = queue.state()
+        # A partition that appears later is new as a whole.
+        first = state.start if self._is_begun else state.end - self._lines
+        begin = max(self._next.get((owner, id), first), state.start)
+        self._next[owner, id] = state.end
+        return [
+            _Record(self._topic, owner, id, one.offset, one.cell)
+            for one in queue.entries(begin, state.end)
+        ]
+
+
+@command(app, "info", READS)
+def info(call: Call, topic: TopicArgument) -> Result:
+    """Print a topic's owner, metadata and partitions."""
+    owner, found = _topic(call, topic)
+    partitions = [_partition_info(id, found.partition(id)) for id in found.partitions()]
+    meta = value_json(found.metadata())
+    document = {"topic": topic, "owner": owner.hex(), "meta": meta, "partitions": partitions}
+    columns = ("partition", "start", "end", "records", "first", "last")
+    rows = [
+        (
+            *(one[name] for name in columns[:4]),
+            moment_text(one["first_ms"]),
+            moment_text(one["last_ms"]),
+        )
+        for one in partitions
+    ]
+    lines = [f"topic  {topic}", f"owner  {owner.hex()}", f"meta   {meta}"]
+    return Result(document, [*lines, Listing(columns, rows)])
+
+
+def _partition_info(id: Value, queue: Queue) -> dict[str, Any]:
+    state = queue.state()
+    return {
+        "partition": value_json(id),
+        "start": state.start,
+        "end": state.end,
+        "records": len(state.entries),
+        "first_ms": entry_stamp_ms(queue.peek_first_entry()),
+        "last_ms": entry_stamp_ms(queue.peek_last_entry()),
+        "meta": value_json(state.meta.values),
+    }
+
+
+@command(app, "list", READS)
+def list_(call: Call) -> Result:
+    """List topics: those of all owners that are here, or one owner's."""
+    cursor = call.cursor()
+    rows: list[dict[str, Any]] = []
+    for owner in call.chosen_owners(queue_owners(cursor.get())):
+        mine = Topics.at(cursor, owner)
+        for name in mine.topics():
+            topic = mine.topic(name)
+            ids = topic.partitions()
+            rows.append(
+                {
+                    "owner": owner.hex(),
+                    "topic": listed_json(name),
+                    "partitions": len(ids),
+                    "records": sum(topic.partition(id).size() for id in ids),
+                }
+            )
+    return listed(rows, ("owner", "topic", "partitions", "records"), owner=call.short_owner)
