@@ -88,6 +88,7 @@ def export_cells(
                 progress(done)
     if block:
         emit(_block(block))
+    # A block of no cells marks the end; the digest that follows covers it.
     emit(_BLOCK.pack(0, 0))
     write(_END.pack(done, whole.digest()))
     if progress is not None:
@@ -159,6 +160,7 @@ def import_cells(
             raise BadFormat(f"byte {begin}: a block of {count} cells in {length} bytes")
         cells = _cells_of(stream.take(length, "a block"), count, begin)
         _check_complete(store, cells, begin, apart or {})
+        # Cells become staged, never announced, so a broken archive leaves only garbage.
         door.put(cells.items())
         done += count
         if progress is not None:
@@ -244,6 +246,7 @@ def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
     while stack:
         hash, is_done = stack.pop()
         location = store.location_of(hash)
+        # Announced already, with everything below it.
         if hash in batch or (location >= 0 and not location & STAGED):
             continue
         if not is_done:

@@ -192,6 +192,7 @@ class CellStore(StoreReader):
                 StoreFailed: a reader finds an index that a writer must make again first.
         Cost:   reads what was written since the index was last brought up to date.
         """
+        # `repair` writes a new root behind the lost packs.
         if read_only and repair:
             raise UsageError("repair writes: open the store without read_only")
         _check_sizes(segment_bytes, spare_bytes, pending_bytes)
@@ -759,6 +760,7 @@ class CellStore(StoreReader):
         self.sync()
         committer.check()
         self._collector.note()
+        # Preallocated space is given back: a closed store has no unused bytes at its end.
         committer.trim()
         try:
             self._index.flush(self._state.watermark())

@@ -82,12 +82,14 @@ class CheckedCells:
                 if apart is None:
                     raise BadFormat(f"the cell 0x{hash.hex()} is not sound: {error}") from error
                 self._keep_apart(hash, encoding)
+        # Bounds the memory of what is known about earlier cells.
         self._facts.trim()
 
     def _keep_apart(self, hash: bytes, encoding: bytes) -> None:
         assert self._apart is not None
         self._apart[hash] = encoding
         self._apart_bytes += len(encoding)
+        # A hostile archive must not fill the memory with unsound cells.
         if self._apart_bytes > APART_BYTES_MAX:
             raise BadFormat(f"more than {APART_BYTES_MAX} bytes lie above unsound cells")
 

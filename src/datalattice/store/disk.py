@@ -249,6 +249,7 @@ class RealDisk:
         if folder.is_dir():
             return
         self.create_folder(str(folder.parent))
+        # Parents first, each durable: a name is durable only if the folder above it is.
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
         self.sync_folder(str(folder.parent))
 
@@ -256,6 +257,7 @@ class RealDisk:
         """Open a file; `create` makes a new, empty one."""
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
+            # O_CLOEXEC below: programs that this process starts must not keep files open.
             flags |= os.O_CREAT | os.O_TRUNC
         return RealFile(os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 

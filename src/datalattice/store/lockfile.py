@@ -136,6 +136,7 @@ class FileLock:
                 self._open()
                 self._text = b""
                 self._take()
+            # Still our text: no other process took the lock since.
             if self._text and os.pread(self._fd, TEXT_BYTES + 1, 0) == self._text:
                 return True
             self._sign()

@@ -83,6 +83,7 @@ class MemoryStore(Store):
                 if hash not in public and hash not in self._encodings:
                     self._staged.add(hash)
                 self._encodings[hash] = encoding
+            # The same root again makes no new number.
             if root != self._root:
                 self._sequence += 1
             self._root = root

@@ -98,6 +98,7 @@ class StoreReader(Store):
         self._generation = GenerationReader(folder.disk, f"{folder}/{LOCK_FILE}")
         self._held: list[Callable[[], None]] = []  # what a retired store closes at its end
         self._last_use: object | None = None
+        # A store that had released its lock may lack packs of other writers until it refreshed.
         self._has_released = False  # whether a writer ever released its lock
         self.on_damage: Callable[[Damage], None] | None = None
         """Called on the reading thread when a cell turns out to be damaged."""
@@ -354,6 +355,7 @@ class StoreReader(Store):
             self._cache.clear()
             self._damage.clear()
         self._identity = identity
+        # A retired store is closed by the last reference: that has to close the new index.
         if self._held:
             self._held[0] = self._index.close
         old.close()

@@ -20,7 +20,7 @@ WAITING_MAX: Final = 8
 class WriteBuffer:
     """Calls `stage` for each part, in order, in another thread.
 
-        with Staging(store.put) as staging:
+        with WriteBuffer(store.put) as staging:
             value = blob_from(pieces, staging)
 
     At the end of the context every part was staged, or an error is raised.

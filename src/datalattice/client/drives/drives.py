@@ -70,7 +70,7 @@ class DriveWriter:
         """Return the content of a file, its parts stored as they come; no file has it yet."""
         made = content_of(chunks, self._stage)
         if self._stage is not None and isinstance(made, Blob):
-            # Staging stores parts of STAGED_BYTES and more; the rest of a blob is still in memory.
+            # Parts of STAGED_BYTES and more are staged; the rest of a blob is still in memory.
             self._kept.append(made)
             self._kept_bytes += min(len(made), STAGED_BYTES)
             if self._kept_bytes >= KEPT_BYTES_MAX:

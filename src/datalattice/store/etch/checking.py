@@ -146,6 +146,7 @@ class _Checker:
         self._advance(block_bytes(level))
         if offset + block_bytes(level) > self.file.length:
             self.report.add(offset, "an index block goes beyond the data")
+        # Two parts that overlap cannot both be what was written.
         elif not self.taken.take(offset, block_bytes(level)):
             self.report.add(offset, "an index block overlaps something else")
 
@@ -240,6 +241,7 @@ class _Checker:
 
     def _check_below(self, record: EtchRecord, long: bool) -> None:
         key, at = record.key, record.offset
+        # Only from PERSISTED on the cells below are guaranteed, and a memory size is kept.
         if record.status < PERSISTED:
             if record.memory_size:
                 self.report.add(at, "a memory size stands at a cell that is not persisted", key)

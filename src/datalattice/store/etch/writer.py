@@ -152,6 +152,7 @@ class EtchWriter(EtchFile):
             raise UsageError(f"a cell has 1 to {CELL_BYTES_MAX} bytes, got {len(encoding)}")
         branches = bool(branch_hashes(encoding))
         flags = flags_for(status, len(encoding), branches, EMBEDDED_BYTES_MAX)
+        # The reference keeps 0 for cells whose lower cells may be missing.
         size = memory_size if status >= PERSISTED else 0
         data = pack_record(key, flags, size, encoding)
         self._insert(key, lambda: self._append(data))
@@ -165,6 +166,7 @@ class EtchWriter(EtchFile):
         known = int.from_bytes(old[1:], "big")
         # A status is only raised: PERSISTED never becomes STORED again.
         highest = max(old[0] & STATUS_MASK, status)
+        # The other bits say whether the cell is embedded, which never changes.
         flags = old[0] & ~STATUS_MASK | highest
         size = memory_size if highest >= PERSISTED and known == 0 else known
         new = bytes((flags,)) + size.to_bytes(8, "big")

@@ -199,6 +199,7 @@ class StoreMarker(CellMarker):
     def catch_up(self) -> None:
         """Follow the packs published since the last call, until few are left."""
         for _ in range(CATCH_UP_ROUNDS):
+            # Few enough to follow the rest under the lock.
             if self.follow_packs() <= CATCH_UP_PACKS:
                 return
 
@@ -238,6 +239,7 @@ class StoreMarker(CellMarker):
         self.live[segment] = self.live.get(segment, 0) + ((location >> 1) & 0x3FFF) + CELL_BYTES
         if segment in self.watched:
             self.late.append(hash)
+        # Its packed marks are made again before the record is written.
         self.changed.add(segment)
 
     def _adopt(self, prior: PriorMark) -> None:

@@ -103,6 +103,7 @@ class Extent:
             size += segment.size_bytes
             parts_left = count - len(found)
             is_last = index == len(self.segments)
+            # A partition ends once it has its share of the bytes that are left.
             if is_last or (parts_left > 1 and size * parts_left >= left):
                 found.append(
                     StorePartition(len(found), run[0].number, run[-1].number, run[0].sequence)
@@ -355,6 +356,7 @@ class PartitionMarker(CellMarker):
 
     def follow_young(self, start: Position) -> Iterator[None]:
         """Follow the packs of the partition that are behind a position; a step for each of them."""
+        # Nothing in this partition is younger than the grace.
         if start.segment > self._partition.last or start.sequence >= self._extent.position.sequence:
             return
         reader = PartitionReader(self._store, self._extent, self._partition)
@@ -413,6 +415,7 @@ def mark_start(store: StoreReader, extent: Extent, roots: MarkRoots) -> MarkStar
             cells is damaged.
     """
     damage = record_damage(store)
+    # Without the record, cells that count as removed would be marked as live.
     if damage is not None:
         raise damaged(str(damage))
     kept = [*([] if extent.root is None else [extent.root]), *roots.kept()]

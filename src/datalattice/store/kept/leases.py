@@ -113,6 +113,7 @@ class Leases:
             name = SystemEntropy().bytes(_NAME_DIGITS // 2).hex()
             expires_ms = self._write(name, hash, seconds)
         with self._lock:
+            # Only the process that took a lease may renew or release it.
             self._mine.add(name)
         return Lease(self, name, hash, expires_ms)
 

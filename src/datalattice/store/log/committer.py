@@ -268,6 +268,7 @@ class Committer:
             # No sync is under way, so no thread uses the finished segments' files.
             self._writer.close_retired()
             self._syncing = True
+            # Everything written by now is covered by the sync that begins here.
             target = self._sequence
             file = self._writer.file()
         failure: OSError | None = None
@@ -335,6 +336,7 @@ class Committer:
             return
         waiting = self._waiting
         is_news = bool(waiting)
+        # In order of the log, so the index is always complete up to a position.
         while waiting and waiting[0].end.sequence <= self._durable:
             pack = waiting.popleft()
             self._state.apply(pack)

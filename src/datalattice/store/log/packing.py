@@ -164,6 +164,7 @@ def build_pack(
 
 def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackHeader | None:
     """Return the header at the front of `data`, or None when it is not one for this location."""
+    # Anything else at this offset is a torn write, damage, or preallocated zeros.
     if len(data) < PACK_HEADER_BYTES or data[:4] != PACK_MAGIC:
         return None
     head = data[: PACK_HEADER_BYTES - 4]
@@ -185,6 +186,7 @@ def trailer_of(rest: bytes) -> int:
 
 def body_is_whole(header: PackHeader, rest: bytes) -> bool:
     """Return whether `rest`, the bytes behind a header, are its body and trailer."""
+    # A pack that the end of the file cuts is not complete, whatever its checksum.
     if len(rest) != header.length - PACK_HEADER_BYTES or len(rest) < PACK_TRAILER_BYTES:
         return False
     body = memoryview(rest)[: len(rest) - PACK_TRAILER_BYTES]
@@ -205,6 +207,7 @@ def locations_of(
     for index in range(count):
         size: i64 = lengths[index]
         location: i64 = base | (position << 15) | (size << 1)
+        # The staged cells are the last ones of a pack.
         if index >= fresh:
             location |= 1
         out.append(location)

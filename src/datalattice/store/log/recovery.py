@@ -165,6 +165,7 @@ class LogReader:
                 rest = file.read(offset + PACK_HEADER_BYTES, header.length - PACK_HEADER_BYTES)
                 if body_is_whole(header, rest):
                     pack = _read_pack(header, rest)
+                    # A header states up to which pack the log was synced when it was written.
                     self.proven = max(self.proven, header.durable)
                     self.end = pack.end
                     yield pack
@@ -279,6 +280,7 @@ class Recovery:
         # The rest is unproven: kept up to the first gap, and cut from there on.
         for found in undecided:
             if isinstance(found, Gap):
+                # Nothing proves this pack: its commit was not acknowledged, nor any after it.
                 self.cut = found
                 return
             if self.unproven_from is None:
@@ -296,6 +298,7 @@ class Recovery:
     def _keep(self, found: Pack | Gap) -> Iterator[Pack]:
         if isinstance(found, Gap):
             path = segment_path(self._folder, found.segment)
+            # A proven pack is damaged: acknowledged data, so it is reported and never cut.
             damage = Damage(path, found.offset, found.reason)
             self.damage.append(damage)
             self.lost = damage

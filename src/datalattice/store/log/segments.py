@@ -94,6 +94,7 @@ class SegmentWriter:
         self._mine.append(segment)
         self.segment = segment
         self.offset = offset
+        # Zeros behind the last pack, left by a writer that died, are used on.
         self._size = self._file.size()
 
     def skip_to(self, segment: int) -> None:
@@ -165,6 +166,7 @@ class SegmentWriter:
         file = self._file
         assert file is not None, "make_room comes first"
         end = self.offset + len(pack)
+        # Small packs only: for a large one the longer sync of a growing file hardly counts.
         if end > self._size and len(pack) <= ROOM_PACK_BYTES_MAX:
             # One write with zeros up to the next multiple: the following packs do not extend it.
             self._size = -(-end // ROOM_BYTES) * ROOM_BYTES
