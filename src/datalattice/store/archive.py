@@ -140,7 +140,7 @@ def import_cells(
             StoreVersion: a newer version wrote it. StoreFull, StoreFailed: it cannot be stored.
     Cost:   memory for one block.
     """
-    stream = _Stream(read)
+    stream = _ArchiveStream(read)
     magic, version, _, top = _HEAD.unpack(stream.take(_HEAD.size, "the head"))
     if magic != _MAGIC:
         raise BadFormat(f"not an archive: it begins with {magic!r} where {_MAGIC!r} is expected")
@@ -264,7 +264,7 @@ def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
         store.heal((), list(batch))
 
 
-class _Stream:
+class _ArchiveStream:
     """Reads exact lengths from a stream, and hashes them."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:

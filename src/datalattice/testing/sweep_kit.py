@@ -7,8 +7,8 @@ import os
 from datalattice.clock import SystemClock
 from datalattice.store import CellStore, RealDisk
 from datalattice.store.gc import (
-    PartitionMarker,
-    PartitionReader,
+    StorePartitionMarker,
+    StorePartitionReader,
     SweepHead,
     SweptSegment,
     extent_of,
@@ -27,11 +27,11 @@ def make_sweep_list(
         extent = extent_of(store)
         (stretch,) = extent.partitions(1)
         beginning = mark_start(store, extent, store.roots_kept(grace_ms))
-        marker = PartitionMarker(store, extent, stretch)
+        marker = StorePartitionMarker(store, extent, stretch)
         for _ in marker.follow_young(beginning.start):
             pass
         marker.follow(beginning.roots)
-        reader = PartitionReader(store, extent, stretch)
+        reader = StorePartitionReader(store, extent, stretch)
         packs = [pack for pack in reader.packs() if not isinstance(pack, Gap)]
         locations = [place for pack in packs for _, place in reader.cells(pack)]
         dead = LocationSet()

@@ -13,7 +13,13 @@ from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.cells.options import ReadOptions
 from datalattice.store import CellStore
-from datalattice.store.gc import Extent, PartitionReader, StorePartition, check_extent, extent_of
+from datalattice.store.gc import (
+    Extent,
+    StorePartition,
+    StorePartitionReader,
+    check_extent,
+    extent_of,
+)
 from datalattice.store.log import Gap, locate
 
 PART_BYTES: Final = 64 * 1024 * 1024
@@ -64,7 +70,7 @@ def cells(
     store: CellStore, extent: Extent, stretch: StorePartition, *, verify: bool
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield (hash, encoding) of a stretch's cells."""
-    reader = PartitionReader(store, extent, stretch)
+    reader = StorePartitionReader(store, extent, stretch)
     try:
         for pack in reader.packs():
             if isinstance(pack, Gap):

@@ -33,8 +33,8 @@ from datalattice.store import CellStore
 from datalattice.store.gc import (
     LOCATION_SHIFT,
     Extent,
-    PartitionReader,
     StorePartition,
+    StorePartitionReader,
     check_extent,
     entry_count,
     extent_of,
@@ -334,7 +334,7 @@ class PacksTask:
     def _inspect(self, stretch: StorePartition) -> Iterator[Row]:
         work = self.work
         with opened(work.folder, work.extent) as store:
-            reader = PartitionReader(store, work.extent, stretch)
+            reader = StorePartitionReader(store, work.extent, stretch)
             inspector = Inspector(reader)
             packs = 0
             holes: list[tuple[int, int, str, int, str]] = []
@@ -396,7 +396,7 @@ class IndexTask:
 
         with opened(work.folder, work.extent) as store:
             everything = StorePartition(0, 1, 1, 1)  # the reader serves the index only
-            reader = PartitionReader(store, work.extent, everything)
+            reader = StorePartitionReader(store, work.extent, everything)
             inspector = Inspector(reader)
             entries = reader.entries(number * width, number * width + width - 1)
             yield from map(_row, inspector.inspect(wanted(entries)))

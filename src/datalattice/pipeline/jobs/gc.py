@@ -41,10 +41,10 @@ from datalattice.store.gc import (
     Extent,
     MarkFrontier,
     MarkStart,
-    PartitionMarker,
     PartitionPlan,
-    PartitionReader,
     StorePartition,
+    StorePartitionMarker,
+    StorePartitionReader,
     SweptSegment,
     check_extent,
     extent_of,
@@ -306,15 +306,15 @@ class _Marking:
         self._task = task
         self._held = held
         self._parts = PartitionPlan(task.folder, task.plan)
-        self._marker: PartitionMarker | None = None
+        self._marker: StorePartitionMarker | None = None
         self._has_many = False
         """Whether leads have been yielded to be shuffled."""
 
-    def _open(self) -> PartitionMarker:
+    def _open(self) -> StorePartitionMarker:
         if self._marker is None:
             task = self._task
             store = self._held.enter_context(opened(task.folder, task.extent))
-            self._marker = PartitionMarker(store, task.extent, task.plan[self.part.number])
+            self._marker = StorePartitionMarker(store, task.extent, task.plan[self.part.number])
             self._marker.marks = self.part.marks()
         return self._marker
 
@@ -389,7 +389,7 @@ class SortTask:
         dead = LocationSet()
         counts: dict[int, list[int]] = {number: [0, 0, 0] for number in live.segments()}
         with opened(self.folder, self.extent) as store:
-            reader = PartitionReader(store, self.extent, self.plan[part.number])
+            reader = StorePartitionReader(store, self.extent, self.plan[part.number])
             for pack in reader.packs():
                 if isinstance(pack, Gap):
                     continue  # entries of the index that lead there are on no list, so they stay

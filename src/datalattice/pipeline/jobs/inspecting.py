@@ -24,7 +24,7 @@ from datalattice.cells import (
 )
 from datalattice.errors import BadFormat, Corruption
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.store.gc import PartitionReader
+from datalattice.store.gc import StorePartitionReader
 from datalattice.store.log import locate
 
 INSPECTED_BYTES: Final = 4 * 1024 * 1024
@@ -67,7 +67,7 @@ class FoundFault(NamedTuple):
 class Inspector:
     """Checks the cells of one stretch; faults come in the order of the cells, batch by batch."""
 
-    def __init__(self, reader: PartitionReader) -> None:
+    def __init__(self, reader: StorePartitionReader) -> None:
         self._reader = reader
         self.cells = 0
         self.signed = 0

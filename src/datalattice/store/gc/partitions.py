@@ -2,8 +2,8 @@
 
 The planning process takes an *extent*: what the store holds at one moment. It is divided into
 partitions of consecutive segments. Each process opens the store and reads one of them with a
-`PartitionReader`. Everything written after that moment is ignored. A collection that removes cells
-meanwhile makes the extent invalid, which `check_extent` detects.
+`StorePartitionReader`. Everything written after that moment is ignored. A collection that removes
+cells meanwhile makes the extent invalid, which `check_extent` detects.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def missing_before(store: StoreReader, partition: StorePartition, sequence: int)
     return f"the packs {expected} to {partition.sequence - 1} are missing"
 
 
-class PartitionReader:
+class StorePartitionReader:
     """Reads one partition of a store."""
 
     def __init__(self, store: StoreReader, extent: Extent, partition: StorePartition) -> None:
@@ -335,7 +335,7 @@ def _with_span(gap: Gap, behind: int, follower: Pack | Gap | None) -> Gap:
     return gap._replace(span=(begin, end))
 
 
-class PartitionMarker(CellMarker):
+class StorePartitionMarker(CellMarker):
     """Marks the cells of one partition; references to other partitions become leads."""
 
     def __init__(self, store: StoreReader, extent: Extent, partition: StorePartition) -> None:
@@ -359,7 +359,7 @@ class PartitionMarker(CellMarker):
         # Nothing in this partition is younger than the grace.
         if start.segment > self._partition.last or start.sequence >= self._extent.position.sequence:
             return
-        reader = PartitionReader(self._store, self._extent, self._partition)
+        reader = StorePartitionReader(self._store, self._extent, self._partition)
         for found in reader.packs():
             if isinstance(found, Gap):
                 raise damaged(
@@ -457,7 +457,7 @@ def mark_frontier(store: StoreReader, extent: Extent, hashes: Iterable[bytes]) -
     Raises: StoreFailed: the store is damaged.
     Memory: bounded, whatever the size of the store.
     """
-    marker = PartitionMarker(store, extent, StorePartition(0, 0, SEGMENTS_MAX, 0))
+    marker = StorePartitionMarker(store, extent, StorePartition(0, 0, SEGMENTS_MAX, 0))
     met: set[bytes] = set()
     waiting: list[tuple[bytes, int]] = []
     marked: list[int] = []

@@ -87,8 +87,8 @@ class Gap(NamedTuple):
     sequence: int
     reason: str
     span: tuple[int, int] = (0, 0)
-    """Begin and end, as the upper bits of a location. Set by `PartitionReader`: to the end of the
-    segment where no good pack follows, from before it where segments are gone."""
+    """Begin and end, as the upper bits of a location. Set by `StorePartitionReader`: to the end of
+    the segment where no good pack follows, from before it where segments are gone."""
 
 
 class LogReader:
