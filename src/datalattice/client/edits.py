@@ -216,7 +216,8 @@ class EditTurn:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Excludes the threads of this process."""
         self._depth = 0
         self.waiting = 0
         """How many threads of this process wait for the turn."""
@@ -230,7 +231,7 @@ class EditTurn:
         wait_s = chosen_wait_s(LOCK_WAIT_S)
         self.waiting += 1
         try:
-            if not self._lock.acquire(timeout=wait_s):
+            if not self.lock.acquire(timeout=wait_s):
                 raise _no_turn(wait_s, EDIT, str(self._path))
         finally:
             self.waiting -= 1
@@ -244,7 +245,7 @@ class EditTurn:
                 if file is not None:
                     file.release()
         finally:
-            self._lock.release()
+            self.lock.release()
 
 
 class AnswerLost(OutcomeUnknown):

@@ -72,8 +72,7 @@ class OpenFolder:
 
     def _begin(self) -> None:
         """Begin, also anew in a forked child."""
-        self._lock = threading.RLock()
-        self._waiting = 0
+        self._lock = threading.RLock()  # for a moment: what is open, who watches
         self._clients: list[ControlClient] = []  # connections to a node that are not in use
         self._edit_turn = EditTurn(self.folder.edit_lock_path)
         self._copy_id: str | None = None
@@ -155,9 +154,10 @@ class OpenFolder:
                     with self.editor(keys, wait_s) as editor:
                         if lost is not None and _has_happened(lost, editor.root()):
                             result = cast(T, lost.result)
-                        else:
-                            result = editor.edit(change)
-                    break
+                            break
+                        lost = None
+                        result = editor.edit(change)
+                        break
                 except AnswerLost as error:
                     lost = error
                     self._end_of(lost, wait_s)
@@ -165,7 +165,6 @@ class OpenFolder:
                     # Nothing was asked for yet but to keep some cells: begin again.
                     if time.monotonic() >= give_up_s:
                         raise
-                    lost = None
         self._wakes.tell()
         return result
 
@@ -176,21 +175,19 @@ class OpenFolder:
         """
         self._leave_node()
         give_up_s = time.monotonic() + wait_s
-        while True:
+        while time.monotonic() < give_up_s:
             client = connect(self.folder.path)
-            with client or contextlib.nullcontext():
-                if client is not None and client.node != lost.node:
+            if client is None:
+                # The lock of the store is free only after its last write.
+                with contextlib.suppress(StoreLocked), self._turns.write(SLICE_S):
                     return
-            try:
-                if client is None:
-                    # Its lock is free only after its last write.
-                    with self._turns.write(SLICE_S):
-                        return
-            except StoreLocked as error:
-                if time.monotonic() >= give_up_s:
-                    raise OutcomeUnknown(str(lost)) from error
                 continue
-            raise OutcomeUnknown(str(lost)) from lost
+            with client, contextlib.suppress(PeerUnavailable, Timeout):
+                if client.node != lost.node:
+                    return
+                client.call("node.wait", root_hash="", timeout_ms=0)
+                break  # it answers, so it may write yet
+        raise OutcomeUnknown(str(lost)) from lost
 
     @contextmanager
     def turn(self, keys: OwnKeys, wait_s: float = LOCK_WAIT_S) -> Iterator[Editor]:
@@ -254,9 +251,11 @@ class OpenFolder:
     @contextmanager
     def _taken(self, wait_s: float) -> Iterator[None]:
         """Let one thread write at a time: each begins at the root that it finds."""
-        lock = self._lock
+        # One lock for both ways: a batch that began beside a node excludes those that write to
+        # the store once the node has ended.
+        lock = self._edit_turn.lock
         if not lock.acquire(blocking=False):
-            self._waiting += 1
+            self._edit_turn.waiting += 1
             try:
                 if not lock.acquire(timeout=wait_s):
                     raise StoreLocked(
@@ -264,7 +263,7 @@ class OpenFolder:
                         f"{self.folder.path}"
                     )
             finally:
-                self._waiting -= 1
+                self._edit_turn.waiting -= 1
         try:
             if self._is_closed:
                 raise StoreClosed(f"{self.folder.path} is closed; open it again")
@@ -274,7 +273,7 @@ class OpenFolder:
 
     def is_awaited(self) -> bool:
         """Return whether another writer waits for this thread to leave its turn."""
-        return self._waiting > 0 or self._edit_turn.waiting > 0 or self._turns.is_awaited()
+        return self._edit_turn.waiting > 0 or self._turns.is_awaited()
 
     def _open_store(self) -> CellStore:
         store = CellStore.open(self.folder.store_path, wait_s=SLICE_S)
@@ -400,10 +399,12 @@ def _has_happened(lost: AnswerLost, root: Value) -> bool:
 
     Raises: OutcomeUnknown: they hold something else since.
     """
-    slots = lost.slots or []
+    slots = lost.slots
+    if slots is None:
+        raise OutcomeUnknown(str(lost)) from lost
     found = [value_hash(get_in(root, slot.path)) for slot in slots]
     if all(hash == value_hash(slot.after) for hash, slot in zip(found, slots, strict=True)):
-        return bool(slots)
+        return True
     if all(hash == value_hash(slot.before) for hash, slot in zip(found, slots, strict=True)):
         return False
     raise OutcomeUnknown(str(lost)) from lost

@@ -478,7 +478,7 @@ def test_open_loads_nothing_of_the_server() -> None:
         "import sys, datalattice\n"
         "datalattice.open\n"
         "print([one for one in sys.modules if one.startswith(('datalattice.node', "
-        "'datalattice.pipeline', 'datalattice.cli', 'datalattice.sync', 'asyncio', 'pyarrow'))])\n"
+        "'datalattice.pipeline', 'datalattice.cli.', 'datalattice.sync', 'asyncio', 'pyarrow'))])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
