@@ -202,6 +202,7 @@ class Call:
     memory: str = ""
     package: Path | None = None
     _names: dict[str, bytes] | None = field(default=None, init=False)
+    _cursor: RootLattice | None = field(default=None, init=False)
 
     @property
     def folder(self) -> Folder:
@@ -262,7 +263,9 @@ class Call:
         from datalattice.cursors import RootLattice
         from datalattice.lattice import root_lattice
 
-        return RootLattice(root_lattice(), self.root())
+        if self._cursor is None:
+            self._cursor = RootLattice(root_lattice(), self.root())
+        return self._cursor
 
     # --- owners -----------------------------------------------------------------------------
 

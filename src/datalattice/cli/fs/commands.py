@@ -14,14 +14,14 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from datalattice.apps.dlfs import Drive, Stat
-from datalattice.cli.command import WRITES, Call, command
+from datalattice.apps.dlfs import Drive, Stat, drive_names
+from datalattice.cli.command import READS, WRITES, Call, command
 from datalattice.cli.fs.copying import (
     copy_files,
     drive_at,
     drive_owner,
+    drive_owners,
     get_files,
-    open_drives,
     put_files,
 )
 from datalattice.cli.fs.paths import DrivePath, goal_of, parse_drive_path, parse_path
@@ -43,8 +43,6 @@ from datalattice.errors import UsageError
 T = TypeVar("T")
 
 app = typer.Typer(help="The files of drives. A path is DRIVE:PATH; every write is on disk.")
-
-READS = ("dir", "owner")
 
 RecursiveOption = Annotated[
     bool, typer.Option("--recursive", "-r", help="Directories with all that is in them.")
@@ -70,15 +68,12 @@ def _document(stat: Stat) -> dict[str, object]:
 @command(app, "drives", READS)
 def drives(call: Call) -> Result:
     """List drives: those of all owners that are here, or one owner's."""
-    with closing(Drives(call.existing)) as all_drives:
-        owners = call.chosen_owners(list(all_drives.owners()))
-    rows = []
-    for owner in owners:
-        with closing(Drives(call.existing, owner)) as theirs:
-            for name in theirs.names():
-                usage = theirs.drive(name).du("/")
-                row = {"owner": owner.hex(), "drive": name}
-                rows.append({**row, "files": usage.files, "bytes": usage.bytes})
+    cursor, rows = call.cursor(), []
+    for owner in call.chosen_owners(drive_owners(call)):
+        for name in drive_names(cursor, owner):
+            usage = Drive.at(cursor, owner, name).du("/")
+            row = {"owner": owner.hex(), "drive": name}
+            rows.append({**row, "files": usage.files, "bytes": usage.bytes})
     return listed(rows, ("owner", "drive", "files", "bytes"), owner=call.short_owner)
 
 
@@ -89,7 +84,7 @@ def ls(
     long: Annotated[bool, typer.Option("--long", "-l", help="Size and time, too.")] = False,
 ) -> Result:
     """List a directory, or name a file."""
-    drive, at = drive_at(open_drives(call), parse_drive_path(path))
+    drive, at = drive_at(call, parse_drive_path(path))
     found = drive.entries(at) if drive.is_dir(at) else [drive.stat(at)]
     documents = [_document(one) for one in found]
     names = [visible(one.name) + ("/" if one.is_dir else "") for one in found]
@@ -105,9 +100,8 @@ def ls(
 @command(app, "cat", READS)
 def cat(call: Call, paths: PathsArgument) -> None:
     """Write the bytes of files to standard output."""
-    drives = open_drives(call)
     for one in [parse_drive_path(path) for path in paths]:
-        drive, path = drive_at(drives, one)
+        drive, path = drive_at(call, one)
         for piece in pieces_of(drive.content(path)):
             sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
@@ -116,7 +110,7 @@ def cat(call: Call, paths: PathsArgument) -> None:
 @command(app, "tree", READS)
 def tree(call: Call, path: PathArgument) -> Result:
     """Show a directory and everything below it."""
-    drive, at = drive_at(open_drives(call), parse_drive_path(path))
+    drive, at = drive_at(call, parse_drive_path(path))
     documents = []
     if is_json():
         documents = [
@@ -138,7 +132,7 @@ def _branches(drive: Drive, path: str, indent: str) -> Iterator[str]:
 @command(app, "du", READS)
 def du(call: Call, path: PathArgument) -> Result:
     """Count bytes, files and directories at and below a path."""
-    drive, at = drive_at(open_drives(call), parse_drive_path(path))
+    drive, at = drive_at(call, parse_drive_path(path))
     usage = drive.du(at)
     words = ", ".join(
         (

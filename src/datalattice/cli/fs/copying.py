@@ -10,34 +10,38 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from datalattice.apps.dlfs import Content, Drive, Stat
+from datalattice.apps.dlfs import FS_SECTION, Content, Drive, Stat, drive_names
+from datalattice.cells import Map
 from datalattice.cli.command import Call
 from datalattice.cli.fs.paths import DrivePath, goal_of
 from datalattice.cli.render import Result, Step, counted, print_notice
 from datalattice.client.drives import DriveOf, Drives, copy_tree, fetch, pieces, walk_local
 from datalattice.errors import IsADirectory, NoSuchPath
+from datalattice.lattice import get_in
 
 EXIT_SKIPPED = 1
 """Exit code where names were passed over."""
 
 
+def drive_owners(call: Call) -> list[bytes]:
+    """Return the owners that have drives in the root that is read; they are public keys here."""
+    section = get_in(call.cursor().get(), [FS_SECTION])
+    owners = [key for key, _ in section.entries()] if isinstance(section, Map) else []
+    return sorted(owner for owner in owners if isinstance(owner, bytes))
+
+
 def drive_owner(call: Call) -> bytes | None:
     """Return the owner that `--owner` names, None without it."""
-    if call.owner is None:
-        return None
-    with closing(Drives(call.existing)) as all_drives:
-        return call.owner_named(call.owner, all_drives.owners())
+    return None if call.owner is None else call.owner_named(call.owner, drive_owners(call))
 
 
-def open_drives(call: Call) -> Drives:
-    """Return the drives that are read: those of `--owner`, else our own or the only ones."""
-    return call.enter(closing(Drives(call.existing, drive_owner(call))))
-
-
-def drive_at(drives: Drives, target: DrivePath) -> tuple[Drive, str]:
-    """Return the drive of a path, and the path inside it."""
-    assert target.drive is not None
-    return drives.readable(target.drive), target.path
+def drive_at(call: Call, target: DrivePath) -> tuple[Drive, str]:
+    """Return the drive that is read, and the path inside it."""
+    cursor, name = call.cursor(), target.drive
+    assert name is not None
+    holders = [one for one in drive_owners(call) if name in drive_names(cursor, one)]
+    owner = call.holder(holders, f"drive {name!r}", "lattice fs drives")
+    return Drive.at(cursor, owner, name), target.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +151,10 @@ def get_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive: 
     files = size = 0
     went = []
     skipped: list[str] = []
-    drives = open_drives(call)
     is_directory = Path(goal.path).is_dir()
-    bar = call.bar("bytes", sum(_size(drives, one) for one in sources))
+    bar = call.bar("bytes", sum(_size(call, one) for one in sources))
     for one in sources:
-        drive, path = drive_at(drives, one)
+        drive, path = drive_at(call, one)
         if drive.stat(path).is_dir and not recursive:
             raise IsADirectory(f"{one} is a directory; copy it with --recursive")
         to = goal_of(one, goal, is_directory, several=len(sources) > 1)
@@ -166,8 +169,8 @@ def get_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive: 
     return Result(done, lines, EXIT_SKIPPED, [notice])
 
 
-def _size(drives: Drives, source: DrivePath) -> int:
-    drive, path = drive_at(drives, source)
+def _size(call: Call, source: DrivePath) -> int:
+    drive, path = drive_at(call, source)
     return drive.du(path).bytes
 
 
