@@ -1065,6 +1065,34 @@ MUTATIONS: Final = (
             "::test_both_of_two_live_nodes_are_told_what_the_other_has_signed_the_older_one_first",
         ),
     ),
+    # --- streams and consumers --------------------------------------------------------------------
+    Mutation(
+        "keep a position whose batch failed",
+        "apps/queue/consumer.py",
+        "        self._is_stale = True\n",
+        "        self._is_stale = False\n",
+        (UNIT + "apps/test_queue_consumers.py::test_a_batch_that_fails_puts_the_consumer_back",),
+    ),
+    Mutation(
+        "count an entry that was left as done",
+        "apps/queue/consumer.py",
+        "            self._consumer.rewind()\n",
+        "            self._consumer.finish()\n",
+        (
+            UNIT + "apps/test_queue_consumers.py"
+            "::test_a_block_of_taken_entries_is_done_when_it_ends_well",
+        ),
+    ),
+    Mutation(
+        "read on over a fork",
+        "apps/queue/following.py",
+        "            elif reader.has_forked(state):\n",
+        "            elif not reader.cursor:\n",
+        (
+            UNIT + "apps/test_queue_consumers.py"
+            "::test_a_log_that_forked_below_the_position_is_a_loss",
+        ),
+    ),
     # --- databases, drives, grids -----------------------------------------------------------------
     Mutation(
         "replica name from the owner key",
