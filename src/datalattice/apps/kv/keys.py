@@ -44,7 +44,7 @@ def checked_key(key: object, what: str) -> str:
 
 
 def checked_values(
-    values: Mapping[str, object], what: str, convert: Callable[[Any], Value]
+    values: Mapping[Any, object], what: str, convert: Callable[[Any], Value]
 ) -> dict[str, Value]:
     """Return values as cells by checked key; an error's path begins with the key.
 
