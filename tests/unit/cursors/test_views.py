@@ -46,7 +46,7 @@ def test_a_transformer_applies_its_function_on_every_read() -> None:
     assert view.get(1) == 2
     root.set(None)
     assert view.get() is None
-    assert str(view) == "nil"
+    assert str(view) == "None"
 
 
 def test_errors_of_the_function_come_through() -> None:
@@ -60,7 +60,7 @@ def test_errors_of_the_function_come_through() -> None:
 def test_a_chain_applies_the_first_function_first() -> None:
     root = RootLattice(SetLattice(), {1})
     view = chain(root, len_of, double, str_of)
-    assert view.get() == "[1 1]"
+    assert view.get() == "Vector([1, 1])"
     assert chain(root) is root
 
 

@@ -54,6 +54,7 @@ class Taken(list[QueueEntry[T]], Generic[T]):
         return self
 
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        # "They are done when the block ends well" (docs/design/front-door.md "Handles").
         if error is None:
             self._consumer.finish()
         else:
@@ -125,6 +126,8 @@ class Consumer(Stream[QueueEntry[T]]):
     # --- taking entries ---
 
     def __iter__(self) -> Self:
+        # "An entry that is left by `break` or an exception is not done: it comes again": a loop
+        # begins here, `next` alone does not.
         self.rewind()
         return self
 
@@ -353,6 +356,7 @@ class Consumer(Stream[QueueEntry[T]]):
             def store(root: LatticeCursor) -> None:
                 _database(root, self._binding).hset_many(self.name, values)
 
+            # Inside a batch this is part of it: "so results and position are one root".
             if values:
                 self._binding.edit(store)
             self._stored |= changed

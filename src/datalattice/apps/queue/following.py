@@ -157,6 +157,7 @@ def start_offset(state: QueueState, start: object, now_ms: int) -> int:
         return state.start + found
     if isinstance(start, int) and not isinstance(start, bool):
         checked_offset("start", start)
+        # An offset below the start stays as it is: what was truncated is a loss, never a jump.
         return start if start >= 0 else max(state.end + start, state.start)
     raise UsageError(
         f'a start is "start", "end", an offset, a datetime or a timedelta, got {start!r}'
@@ -315,6 +316,8 @@ class PartitionSet(Generic[T]):
 
     def _by_time(self) -> Iterator[QueueEntry[T]]:
         """Yield entries that were read ahead, until one reader has to read more."""
+        # "Across them entries come by time of what is there now, and nothing waits for a slow
+        # owner" (docs/design/front-door.md "Handles").
         filled = [reader for reader in self.readers.values() if reader.ahead]
         if len(filled) == 1:
             yield from filled[0].ahead
@@ -328,7 +331,7 @@ class PartitionSet(Generic[T]):
             if reader.ahead:
                 heapq.heapreplace(heads, (reader.ahead[0].time_ms, order, reader))
             elif reader.has_more:
-                return
+                return  # its next entry may be older than those of the others
             else:
                 heapq.heappop(heads)
 
