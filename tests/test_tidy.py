@@ -375,6 +375,18 @@ def test_every_document_is_linked() -> None:
     fail_with([f"{name_of(page)}: nothing links to it" for page in sorted(pages - linked)])
 
 
+def test_pages_begin_with_what_the_reader_can_do_after_them() -> None:
+    """Design notes apart: they are read for their reasons."""
+    opening = re.compile(r"# .+\n\nAfter this page you (can|know) [^.]+\.")
+    fail_with(
+        [
+            f"{name_of(page)}: begin with one sentence `After this page you can ...` (or `know`)"
+            for page in sorted((ROOT / "docs").rglob("*.md"))
+            if page.parent.name != "design" and not opening.match(page.read_text(encoding="utf-8"))
+        ]
+    )
+
+
 def test_no_references_to_texts_that_are_not_here() -> None:
     faults = []
     for path in text_files():
