@@ -136,7 +136,8 @@ def _file_of(path: Path) -> tuple[int, int] | None:
 
 
 _shared: dict[str, _Environment] = {}
-_shared_lock = threading.Lock()
+_shared_lock = threading.RLock()
+"""Reentrant: a finalizer that runs while this thread opens a folder may release another one."""
 
 
 def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
@@ -147,11 +148,13 @@ def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = os.path.realpath(path)
     with _shared_lock:
+        # Nothing that could run a finalizer stands between the look and the count of users.
+        file, pid = _file_of(path), os.getpid()
         found = _shared.get(name)
-        if found is not None and found.pid != os.getpid():
+        if found is not None and found.pid != pid:
             found.env.close()  # inherited through a fork, where LMDB must not be used
             found = None
-        if found is not None and found.file != _file_of(path):
+        if found is not None and found.file != file:
             found = None  # the folder was replaced; engines that have the old one open keep it
         if found is None:
             found = _shared[name] = _Environment(path, name, durable=durable, create=create)
