@@ -37,6 +37,7 @@ from datalattice.client.node import Node, Past, open
 from datalattice.client.openfolder import OpenFolder, edit, editing
 from datalattice.client.opening import (
     ask_first,
+    explaining_missing,
     node_or_store,
     offline,
     open_reader,
@@ -44,7 +45,6 @@ from datalattice.client.opening import (
     replica_of,
     root_named,
     waiting,
-    whole,
 )
 from datalattice.client.owners import (
     forget_name,
@@ -99,6 +99,7 @@ __all__ = [
     "differing",
     "edit",
     "editing",
+    "explaining_missing",
     "folder_id",
     "folder_of",
     "forget_name",
@@ -127,7 +128,6 @@ __all__ = [
     "system_reason",
     "take_turn",
     "waiting",
-    "whole",
     "with_slots",
     "write_key",
 ]

@@ -1,4 +1,4 @@
-"""Addresses: where a node is, as text and taken apart."""
+"""Addresses: how the address of a node is written and read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SYSTEM_ERROR: Final = re.compile(r"\[Errno (\d+)\]")
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """Where a node is, how to speak to it, and the key it has to prove, when that is known."""
+    """The host and port of a node, its transport, and the public key that it must prove."""
 
     scheme: str
     host: str
@@ -32,7 +32,7 @@ class PeerAddress:
     public_key: bytes | None = None
 
     def with_key(self, public_key: bytes | None) -> PeerAddress:
-        """Return the same place, with another key to prove there, or none."""
+        """Return this address with another expected key, or none."""
         return replace(self, public_key=public_key)
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class PeerAddress:
 
 
 def parse_address(text: str) -> PeerAddress:
-    """Return the address that a text stands for.
+    """Return the address that a text names.
 
     `host:port` and `tls://host:port` are encrypted and prove keys, `tcp://host:port` is plain. The
     key that is expected may stand before the host: `KEY@host:port`, in 64 hex digits. IPv6 hosts
@@ -72,9 +72,9 @@ def parse_address(text: str) -> PeerAddress:
 
 
 def parse_key(text: str) -> bytes:
-    """Return the public key that hex digits stand for.
+    """Return the public key that is written in hex digits.
 
-    Raises: UsageError: they stand for none.
+    Raises: UsageError: these are not 64 hex digits.
     """
     digits = text.removeprefix("0x")
     if len(digits) != 2 * PUBLIC_KEY_BYTES or not set(digits) <= set(string.hexdigits):

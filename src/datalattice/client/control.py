@@ -42,14 +42,14 @@ NO_KEY: Final = (
 
 CALL_TIMEOUT_S: Final = 60.0
 TELL_MS: Final = 500
-"""How often a long operation is asked how far it is; its end is told at once."""
+"""How often the progress of a long operation is asked for; its end is reported at once."""
 
 REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1_000_000
 """Cells of one request, with room for their lengths."""
 
 
 class Progress(Protocol):
-    """Is told how many parts of a long operation are done, and of how many if that is known."""
+    """Receives how many parts of a long operation are done, and of how many if that is known."""
 
     def __call__(self, done: int, total: int | None = None, /) -> None:
         """Take note of it."""
@@ -76,10 +76,10 @@ class ControlClient:
             raise PeerUnavailable(f"no node answers at {path}: {error.strerror}") from error
 
     def call(self, operation: str, **arguments: object) -> Value:
-        """Have the node do something; return its result, durable where it writes.
+        """Have the node perform an operation; return its result, durable if it writes.
 
-        Raises: the node's error, as the same class. PeerUnavailable: it went away. Timeout: it did
-                not answer; the operation may have happened, and the connection has ended.
+        Raises: the node's error, as the same class. PeerUnavailable: it ended. Timeout: it did
+                not answer; the operation may have happened, and the connection is closed.
         """
         self._last_id += 1
         request = Vector.of((KIND, self._last_id, operation, to_cell(arguments)))

@@ -1,13 +1,13 @@
-"""Edits: one change of a folder's data, durable and whole, from any process of its owner.
+"""Edits: one atomic, durable change of a folder's data, from any process of its owner.
 
     def add_one(cursor: RootLattice, keys: KeyPair) -> int:
         ...                                     # read and write below the cursor
     count = edit(Folder(path), add_one)         # on disk when it returns
 
-The change runs on a copy of the present root. What it made of it is then committed: to the store,
-or, while a node runs, by the node, which does so only if nobody has changed the same places since.
-If somebody has, the change runs again, on the root that came of it. So it may run several times,
-and must do nothing but write to its cursor and return something.
+The change runs on a copy of the present root. The result is committed to the store, or by the node
+that runs in the folder. The node commits it only if the slots that it changes still have the values
+it began with; otherwise the change runs again, on the newer root. So a change may run several
+times, and must do nothing but write to its cursor and return a result.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ Change = Callable[[RootLattice, KeyPair], T]
 """What an edit does: it reads and writes below a cursor on the root."""
 
 TRIES_MAX: Final = 50
-"""How often a change is made again because somebody else was faster."""
+"""Most runs of one change; each further run is due to another writer of the same slots."""
 
 RETRY_S: Final = 0.002
-"""Pause after the first such time; it doubles up to `RETRY_MAX_S`."""
+"""Pause before the second run; it doubles up to `RETRY_MAX_S`."""
 
 RETRY_MAX_S: Final = 0.1
 
@@ -72,7 +72,7 @@ TURN_POLL_S: Final = 0.001
 TURN_POLL_MAX_S: Final = 0.02
 
 BATCH_BYTES: Final = 4_000_000
-"""Cells that one request to a node brings; what is more goes ahead in requests of its own."""
+"""Most bytes of cells in one request to a node; further cells go ahead in requests of their own."""
 
 OFFER_RECORDS_MAX: Final = 10_000
 """Records that a node appends by one request; more, or more than `BATCH_BYTES`, are an edit."""
@@ -90,10 +90,10 @@ one, so that memory does not grow with their number."""
 _REF: Final = b"\x20"
 
 EDIT: Final = "edit to end"
-"""What those wait for who wait for the turn of edits."""
+"""What the turn of edits waits for, in the text of its error."""
 
 KEEP_S: Final = 2 * 60 * 60
-"""How long such a lease lasts, should nobody give it back."""
+"""How long such a lease lasts if the process dies."""
 
 
 class Editor:
@@ -202,7 +202,7 @@ class Editor:
         return nullcontext()
 
     def _commit(self, root: Value, slots: list[Slot]) -> bool:
-        """Make a root durable that differs in `slots`; return whether nobody was faster."""
+        """Make a root durable that differs in `slots`; False if another writer came first."""
         self._store.commit(root)
         return True
 
@@ -403,8 +403,8 @@ class NodeEditor(Editor):
 def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
     """Take the lock of those that write one after the other, waiting for it.
 
-    awaited: what another one is at, for the error.
-    Raises: StoreLocked: somebody else had it all the time. StoreFull, StoreFailed: the lock file
+    awaited: what the other holder does, for the text of the error.
+    Raises: StoreLocked: others held it all the time. StoreFull, StoreFailed: the lock file
             cannot be made.
     """
     give_up_s = time.monotonic() + wait_s

@@ -1,4 +1,4 @@
-"""Folder: where a node keeps what it has.
+"""Folder: the files of a node.
 
 DIR/identity.key    the private key that the node proves to peers, readable by its user only
 DIR/keys/*.key      the private keys of owners it writes for; the commands write under `owner.key`
@@ -92,7 +92,7 @@ class Folder:
 def folder_of(given: str | os.PathLike[str] | None = None) -> Folder:
     """Return the folder at a path; without one, that of the environment, else the default.
 
-    Raises: UsageError: there is something else at that place.
+    Raises: UsageError: the path, or one above it, is not a folder.
     """
     place = given if given is not None else os.environ.get(HOME_VARIABLE) or DEFAULT_FOLDER
     path = Path(place).expanduser()

@@ -19,9 +19,9 @@ def collect(
     plan: str | None = None,
     is_dry: bool = False,
 ) -> Collected:
-    """Give back the room of what nothing reaches; with a `plan`, of what that sweep list names.
+    """Free the space of unreachable cells; with a `plan`, of the cells in that sweep list.
 
-    grace_ms: what is younger stays. progress: told the cells that are done, and of how many.
+    grace_ms: younger cells stay. progress: called with the cells done and their total.
     Raises: as `SweepList`, `CellStore.collect` and `CellStore.sweep`.
     """
 

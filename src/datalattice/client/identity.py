@@ -22,7 +22,7 @@ from datalattice.client.folder import (
     read_keys_or_none,
     write_key,
 )
-from datalattice.client.opening import LOCK_WAIT_S, node_or_store, whole
+from datalattice.client.opening import LOCK_WAIT_S, explaining_missing, node_or_store
 from datalattice.crypto import Entropy, KeyPair, KeyRing
 from datalattice.errors import UsageError
 from datalattice.lattice import (
@@ -38,7 +38,7 @@ from datalattice.lattice import (
 from datalattice.store import CellStore, RealDisk
 
 FRESH_NAME: Final = "identity.new"
-"""The new key until it takes the place of the old one; one that is found was never used."""
+"""The file of the new key until it replaces the old one; a file that is found was never used."""
 
 
 def begin_folder(
@@ -103,7 +103,7 @@ def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:
     if not isinstance(found, CellStore):
         found.close()
         raise UsageError(f"a node runs in {folder.path}; stop it before it becomes another node")
-    with found as store, whole(folder):
+    with found as store, explaining_missing(folder):
         before = read_keys(folder)
         identity = KeyPair.generate(entropy)
         owner = folder.named_key_path(OWNER_NAME)

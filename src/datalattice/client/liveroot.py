@@ -170,7 +170,7 @@ class DelayedWrites:
         self._changed = threading.Condition()
         self._draft: Draft | None = None
         self._is_gathering = False  # the thread has the turn, and the draft takes writes
-        self._is_wanted = False  # somebody waits for the writes to be durable
+        self._is_wanted = False  # `sync` waits for the writes to be durable
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 

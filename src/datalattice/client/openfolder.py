@@ -28,8 +28,8 @@ from datalattice.client.opening import (
     LOCK_WAIT_S,
     check_writable,
     chosen_wait_s,
+    explaining_missing,
     open_reader,
-    whole,
 )
 from datalattice.client.runfile import connect
 from datalattice.cursors import Wake
@@ -116,7 +116,7 @@ class OpenFolder:
         store = self.store()
         if store is None:
             return None
-        with whole(self.folder):
+        with explaining_missing(self.folder):
             hash = store.root_hash()
             seen = self._seen
             if hash is None or seen[0] == hash:
@@ -148,7 +148,7 @@ class OpenFolder:
         """
         lost: AnswerLost | None = None
         give_up_s = time.monotonic() + wait_s
-        with whole(self.folder):
+        with explaining_missing(self.folder):
             while True:
                 try:
                     with self.editor(keys, wait_s) as editor:
@@ -368,7 +368,7 @@ def editing(folder: Folder) -> Iterator[Editor]:
     keys = _keys_to_edit_with(folder)
     with (
         closing(OpenFolder.at(folder)) as data,
-        whole(folder),
+        explaining_missing(folder),
         data.editor(keys, chosen_wait_s(LOCK_WAIT_S)) as editor,
     ):
         yield editor

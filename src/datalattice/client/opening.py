@@ -1,4 +1,4 @@
-"""Opening: a folder's store for reading, and whoever writes to it.
+"""Opening: a folder's store for reading, and its writer: the running node, or this process.
 
 A store has one writer, and while a node runs that is the node. Readers open it beside them.
 """
@@ -73,7 +73,7 @@ def chosen_wait_s(default: float) -> float:
 
 
 def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | CellStore:
-    """Return the running node, or else the store; wait for whoever else is writing.
+    """Return the running node, else the store; wait for another process that writes.
 
     fenced: the owners of the folder's keys will be written for, so the store has what the peers in
             the folder's settings have of them, as far as one can be reached.
@@ -101,7 +101,7 @@ def node_or_store(folder: Folder, *, fenced: bool = False) -> ControlClient | Ce
 def in_line(folder: Folder, attempt: Callable[[], T], wait_s: float) -> T:
     """Return what `attempt`, which opens the store of a folder for writing, returns.
 
-    It waits in line with whoever else writes there.
+    It waits in line with other processes that write there.
     Raises: StoreLocked: another process wrote all the time.
     """
     path = str(folder.store_path)
@@ -167,8 +167,8 @@ def _check_loss(store: CellStore) -> None:
 
 
 @contextmanager
-def whole(folder: Folder) -> Iterator[None]:
-    """Say what it means when cells are missing below the root of a store of ours."""
+def explaining_missing(folder: Folder) -> Iterator[None]:
+    """Raise `Corruption`, with the remedy, where cells are missing below the root of the store."""
     try:
         yield
     except MissingData as error:
@@ -179,7 +179,7 @@ def whole(folder: Folder) -> Iterator[None]:
 
 
 def open_reader(folder: Folder) -> CellStore:
-    """Return the folder's store, open for reading beside whoever writes.
+    """Return the folder's store, open for reading beside its writer.
 
     Where its index must be made again first, as after a copy of the folder, that is done. When
     acknowledged commits are gone, that is logged: what is read lacks them.
@@ -206,7 +206,7 @@ def _opened(folder: Folder) -> CellStore:
         try:
             CellStore.open(folder.store_path).close()
         except StoreLocked:
-            # Another process is at it already, or is just making the store.
+            # Another process repairs it already, or is making the store.
             if time.monotonic() >= give_up_s:
                 raise first from None
             time.sleep(LOCK_POLL_S)
@@ -219,7 +219,7 @@ def _opened(folder: Folder) -> CellStore:
 @contextmanager
 def reading(folder: Folder) -> Iterator[Value]:
     """Give the root value of the folder's store as it is now."""
-    with open_reader(folder) as store, whole(folder):
+    with open_reader(folder) as store, explaining_missing(folder):
         yield store.root()
 
 

@@ -38,7 +38,7 @@ def folder_id(folder: Path) -> str:
 def running(folder: str | os.PathLike[str]) -> Running | None:
     """Return the node that runs in a folder, None when none does.
 
-    A file left by a killed node does not count: somebody must answer.
+    A file left by a killed node does not count: the socket must answer.
     """
     found = _read(Path(folder) / RUNNING_NAME)
     if found is None:
@@ -68,7 +68,7 @@ def _read(path: Path) -> Running | None:
         found = Running(**json.loads(path.read_text("utf-8")))
         is_copy = found.folder not in ("", folder_id(path.parent))
     except (OSError, ValueError, TypeError):
-        # No file, or none of ours: then no node of ours is running.
+        # Without a file that reads as one of a node, no node runs.
         return None
     # In a copy of a folder the file names the node of the original: commands would write there.
     return None if is_copy else found

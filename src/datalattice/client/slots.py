@@ -1,9 +1,9 @@
-"""Slots: what an edit changed in a root, place by place, and the exchange of just that.
+"""Slots: the parts of a root that an edit changed, and how they are sent to a node.
 
-An edit is made on a copy of the root. What it changed are *slots*: the entries of owners, and what
-else lies as deep as the lattice has names for it. A node sets them all at once if each still has
-the value that the edit began with; otherwise nothing happens, and the edit is made again on the
-present root. Nothing is lost, and nothing is done twice.
+An edit is made on a copy of the root. A *slot* is a path with its value before and after: the entry
+of an owner, or the deepest path that the lattice names. A node sets all slots of an edit at once if
+each still has the value that the edit began with. Otherwise it sets none, and the edit is made
+again on the present root. So nothing is lost, and nothing is done twice.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from datalattice.lattice import (
 )
 
 SLOTS_MAX: Final = 1_000
-"""Slots of one edit."""
+"""Most slots of one edit."""
 
 SLOT_DEPTH_MAX: Final = 8
-"""Keys of a slot's path."""
+"""Most keys of a slot's path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place in a root, its value before and after an edit; nil: nothing is there."""
+    """A path in a root with its value before and after an edit; None where there is no value."""
 
     path: tuple[Value, ...]
     before: Value
     after: Value
 
     def to_cell(self) -> Vector:
-        """Return the slot as it travels: the value before is known by its hash."""
+        """Return the slot as it is sent: the value before is named by its hash."""
         return Vector.of((Vector.of(self.path), value_hash(self.before), self.after))
 
 
 class SlotMoved(Exception):
-    """A slot has another value than the edit began with."""
+    """A slot no longer has the value that the edit began with."""
 
 
 def changed_slots(lattice: Lattice, before: Value, after: Value) -> list[Slot]:
@@ -66,7 +66,7 @@ def changed_slots(lattice: Lattice, before: Value, after: Value) -> list[Slot]:
     slots: list[Slot] = []
     for slot in differing(lattice, before, after):
         if len(slots) == SLOTS_MAX:
-            raise UsageError(f"one edit changes at most {SLOTS_MAX} places; make several")
+            raise UsageError(f"one edit changes at most {SLOTS_MAX} slots; make several edits")
         slots.append(slot)
     return slots
 
@@ -114,7 +114,7 @@ def _are_containers(before: Value, after: Value) -> bool:
 def read_slots(cell: Value) -> list[tuple[tuple[Value, ...], Value, Value]]:
     """Return (path, hash of the value before, value after) of slots as they travel.
 
-    Raises: UsageError: they are none.
+    Raises: UsageError: the cell has another shape.
     """
     if not isinstance(cell, Vector) or not 0 < len(cell) <= SLOTS_MAX:
         raise UsageError(f"slots are a vector of 1 to {SLOTS_MAX}")

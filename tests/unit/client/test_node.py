@@ -556,3 +556,25 @@ def test_repr_and_the_notebook_table_say_what_is_there(node: Node, path: Path) -
     assert repr(node) == f"<Node {path}, own {node.owner}: 2 topics, 1 database>"
     for word in ("topic", "log", "database", "shop"):
         assert word in node._repr_html_()
+
+
+def test_reports_of_merges_come_as_events(node: Node) -> None:
+    here = node.database("shop")
+    fork = here.fork()
+    fork["tea"] = 3
+    here["tea"] = 4
+    fork.sync()
+    with node.events(wait=False) as events:
+        found = list(events)
+    assert [type(one).__name__ for one in found] == ["WriteSuperseded"]
+    with node.events(timeout=0.01) as events:
+        assert len(list(events)) == 1, "the last ones are kept"
+
+
+def test_what_was_read_stays_readable_until_nothing_refers_to_it(path: Path) -> None:
+    with datalattice.open(path) as node:
+        node.queue("log").offer({"long": ["x" * 500, "y" * 500]})
+        value: Any = node.queue("log")[0]
+    with CellStore.open(path / "store", wait_s=10) as store:  # it holds no lock any more
+        store.put(1)
+    assert value["long"][1] == "y" * 500
