@@ -314,8 +314,9 @@ class Connection:
         if self._ended:
             return
         held = self._streams.held_bytes + self._leaving_bytes
-        change, self.held_bytes = held - self.held_bytes, held
-        self._on_held(change)
+        if held != self.held_bytes:
+            change, self.held_bytes = held - self.held_bytes, held
+            self._on_held(change)
         if held > self._held_bytes_max:
             self.cut(f"{held} bytes of it wait here, {self._held_bytes_max} may", "memory")
 

@@ -459,8 +459,9 @@ class Lane:
             deadline_ms = self._replicator.deadline_ms
             if deadline_ms is not None and deadline_ms <= now_ms:
                 self._guard(_tick, now_ms)
-            self._hand_out()
-            self._deadline_ms = self._replicator.deadline_ms
+                self._hand_out()
+                deadline_ms = self._replicator.deadline_ms
+            self._deadline_ms = deadline_ms
         finally:
             self._holder = 0
 
@@ -517,6 +518,7 @@ class Lane:
         else:
             for one in waiting:
                 one.set_result(None)
+        self._hand_out()
 
     def _excuse(self, began_ms: int) -> int:
         """Extend the deadlines of peers by the time they were not read; return the time now."""
@@ -524,6 +526,7 @@ class Lane:
         busy_ms = now_ms - began_ms
         if busy_ms >= BUSY_MS_MIN:
             self._guard(lambda replicator, now_ms: replicator.tick(now_ms, busy_ms), now_ms)
+            self._hand_out()
         return now_ms
 
     def _hand_out(self, done: Done | None = None) -> None:
