@@ -181,6 +181,8 @@ class Hosting:
         self._lattice = lattice
         self._context = context
         self._areas = Areas.of(lattice)
+        self.section_names: Final = tuple(dict.fromkeys(map(section_name, self._areas.owned)))
+        """Names of the sections that have owners."""
         self._clock = clock
         # Branches of forks count for the owner, and are deleted before a value is refused.
         self.evidence = evidence
@@ -410,11 +412,6 @@ class Hosting:
     def is_signed_by(self, owner: Value, cell: Signed) -> bool:
         """Return whether an owner signed a cell."""
         return cell.verify() and self._context.verify_owner(owner, cell.public_key)
-
-    @property
-    def section_names(self) -> list[str]:
-        """Names of the sections that have owners."""
-        return list(dict.fromkeys(section_name(path) for path in self._areas.owned))
 
     def strangers_bytes(self) -> int:
         """Return the bytes of all owners that are neither own nor allowed."""
