@@ -23,6 +23,29 @@ FUNCTION_LINES_MAX = 70
 SOURCED = ("cells", "lattice", "apps", "wire")
 """Packages that decide bytes or behaviour others rely on: their public names say by which rule."""
 
+PROTOCOL_OBJECTS = {
+    "node/connection.py": ("Connection",),
+    "node/hosts.py": ("Host", "Hosts"),
+    "node/lanes.py": ("Lane", "LanePool"),
+    "node/network.py": ("Network",),
+    "node/peers.py": ("Peers",),
+    "sync/conversation.py": ("Conversation",),
+    "sync/lattice/charging.py": ("Charges",),
+    "sync/lattice/conversation.py": ("LatticeConversation",),
+    "sync/lattice/replica.py": ("LatticeReplica",),
+    "sync/partner.py": ("Partner",),
+    "sync/pulls.py": ("Pulls",),
+    "sync/replica.py": ("Comparison", "Replica"),
+    "sync/replicator.py": ("Replicator",),
+    "sync/wants.py": ("WantList",),
+    "wire/mux.py": ("Mux",),
+    "wire/streams.py": ("SingleStream",),
+}
+"""What a message passes on its way between a link and the storage."""
+
+PROTOCOL_METHODS_MAX = 10
+"""Public methods of a protocol object; properties are not counted."""
+
 ENTRY_MODULES = frozenset({"cli/__main__.py", "testing/sim/__main__.py", "__main__.py"})
 """Modules that Python itself runs, so that none of ours imports them."""
 
@@ -110,6 +133,19 @@ def exported_names(package_file: Path) -> set[str]:
     }
 
 
+def public_methods(node: ast.ClassDef) -> list[Function]:
+    """Return the public methods of a class, without properties and their setters."""
+    return [
+        inner
+        for inner in node.body
+        if isinstance(inner, Function)
+        and not inner.name.startswith("_")
+        and not any(
+            ast.unparse(mark).endswith(("property", ".setter")) for mark in inner.decorator_list
+        )
+    ]
+
+
 def public_callables(tree: ast.Module, exported: set[str]) -> Iterator[tuple[str, Definition, str]]:
     """Yield exported functions, classes and methods, each with all docstrings that speak for it.
 
@@ -124,13 +160,7 @@ def public_callables(tree: ast.Module, exported: set[str]) -> Iterator[tuple[str
         if isinstance(node, Function):
             yield node.name, node, words
             continue
-        methods = [
-            inner
-            for inner in node.body
-            if isinstance(inner, Function)
-            and not inner.name.startswith("_")
-            and not any(ast.unparse(mark) == "property" for mark in inner.decorator_list)
-        ]
+        methods = public_methods(node)
         if methods:
             yield (
                 node.name,
@@ -373,6 +403,20 @@ def test_every_document_is_linked() -> None:
         for target in LINK.findall(path.read_text(encoding="utf-8"))
     }
     fail_with([f"{name_of(page)}: nothing links to it" for page in sorted(pages - linked)])
+
+
+def test_protocol_objects_have_few_methods() -> None:
+    """An interface that can be kept in mind (docs/design/conversation.md)."""
+    faults = []
+    for name, classes in PROTOCOL_OBJECTS.items():
+        found = {
+            node.name: node for node in parse(PACKAGE / name).body if isinstance(node, ast.ClassDef)
+        }
+        for each in classes:
+            count = len(public_methods(found[each]))
+            if count > PROTOCOL_METHODS_MAX:
+                faults.append(f"{name}: {each} has {count} methods, {PROTOCOL_METHODS_MAX} at most")
+    fail_with(faults)
 
 
 def test_pages_begin_with_what_the_reader_can_do_after_them() -> None:

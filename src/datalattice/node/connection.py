@@ -71,7 +71,7 @@ class Handler(Protocol):
         """Handle a frame, and call `Connection.handled` when that is done."""
 
     def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
-        """Accept a stream that the peer opened, or `reset_stream` it."""
+        """Accept a stream that the peer opened, or `end_stream` it at once."""
 
     def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
         """Note that a stream receives nothing more; after a reset it sends nothing, either."""
@@ -243,15 +243,13 @@ class Connection:
         self._account()
         return number
 
-    def end_stream(self, stream: int) -> None:
-        """End our side of a stream, after what is queued."""
-        self._streams.end(stream)
-        self._stir_writer()
-
-    def reset_stream(self, stream: int) -> None:
-        """End a stream at once in both directions, and drop its frames."""
-        self._streams.reset(stream)
-        self._progress.pop(stream, None)
+    def end_stream(self, stream: int, *, at_once: bool = False) -> None:
+        """End our side of a stream after what is queued; `at_once`: both, and drop its frames."""
+        if at_once:
+            self._streams.reset(stream)
+            self._progress.pop(stream, None)
+        else:
+            self._streams.end(stream)
         self._stir_writer()
         self._account()
 
@@ -264,10 +262,6 @@ class Connection:
         if self._streams.has_output:  # credit to return
             self._stir_writer()
         self._account()
-
-    def unsent_bytes(self, stream: int = MAIN_STREAM) -> int:
-        """Return the bytes of frames of a stream that wait to be written."""
-        return self._streams.unsent_bytes(stream)
 
     def _stir_writer(self) -> None:
         self._drained.clear()

@@ -27,7 +27,7 @@ from datalattice.errors import Backpressure, StoreClosed, UsageError
 from datalattice.node.connection import Connection
 from datalattice.node.lanes import Action, Done, Lane, LanePool
 from datalattice.node.observe import Observer
-from datalattice.sync import Effects, Note, Peer, Regard, Replica, Replicator, Sender
+from datalattice.sync import Absorbed, Effects, Note, Peer, Regard, Replica, Replicator, Sender
 from datalattice.wire import (
     LATTICE,
     MAIN_STREAM,
@@ -254,9 +254,8 @@ class Hosts:
     def __iter__(self) -> Iterator[Host[Replica]]:
         return iter(list(self._table.values()))
 
-    def find(self, protocol: str, store_id: bytes) -> Host[Replica] | None:
-        """Return the host of a replica, None if there is none."""
-        return self._table.get((protocol, store_id))
+    def _is_here(self, host: Host[Replica]) -> bool:
+        return self._table.get((host.protocol, host.store_id)) is host
 
     @property
     def lattice(self) -> Host[Replica]:
@@ -311,17 +310,15 @@ class Hosts:
             for host in self:
                 self._offer(host, talk)
 
-    def introduce(self, who: PeerIdentity) -> None:
-        """Tell the replicas on a connection that the peer has proved who it is."""
-        talk = self._talks[who.connection]
-        talk.who = who
+    def proved(self, id: str, public_key: bytes, *, is_wanted: bool) -> None:
+        """Tell the replicas on a connection that its peer is one that the operator named."""
+        talk = self._talks[id]
+        who = talk.who = replace(
+            talk.who, public_key=public_key, sender=public_key, is_wanted=is_wanted, is_known=True
+        )
         for stream, host in talk.hosts.items():
             fresh = replace(who, connection=_partner(who.connection, stream))
             self._submit(host, talk, partial(_introduce, host.ledger, fresh))
-
-    def identity(self, id: str) -> PeerIdentity:
-        """Return who is at the other end of a connection."""
-        return self._talks[id].who
 
     @property
     def known(self) -> set[str]:
@@ -376,16 +373,18 @@ class Hosts:
     def opened(self, connection: Connection, stream: int, protocol: str, store_id: bytes) -> None:
         """Accept a stream that the peer opened, if its replica is here and admits the peer."""
         talk = self._talks[connection.id]
-        host = self.find(protocol, store_id)
+        host = self._table.get((protocol, store_id))
         if host is None or host is self.lattice:
             # Security: through a lane, like a refusal by a replica. Answering at once would tell
             # the peer which stores are here.
-            self._submit(self.lattice, talk, _nothing, lambda: connection.reset_stream(stream))
+            self._submit(
+                self.lattice, talk, _nothing, lambda: connection.end_stream(stream, at_once=True)
+            )
             self._observer.count("streams-refused")
             return
         if host in talk.streams:  # both opened one at once: the dialler's stays
             if talk.who.dialled:
-                connection.reset_stream(stream)
+                connection.end_stream(stream, at_once=True)
                 return
             self._hang_up(host, talk)
         self._begin(host, talk, stream, opened=False)
@@ -431,8 +430,8 @@ class Hosts:
 
     def _offer_again(self, host: Host[Replica]) -> None:
         self._offering.discard(host)
-        if self.find(host.protocol, host.store_id) is host:
-            host.lane.submit(Replicator.readmit)
+        if self._is_here(host):
+            host.lane.submit(_readmit)
             for talk in self._talks.values():
                 if host not in talk.refused:
                     self._offer(host, talk)
@@ -456,7 +455,7 @@ class Hosts:
     def _open(self, host: Host[Replica], talk: PeerStreams) -> None:
         connection = talk.connection
         # All of it may have changed while the lane decided.
-        is_here = self.find(host.protocol, host.store_id) is host
+        is_here = self._is_here(host)
         if not is_here or self._talks.get(connection.id) is not talk or host in talk.streams:
             return
         try:
@@ -497,7 +496,7 @@ class Hosts:
         stream = talk.streams.pop(host, None)
         if stream is not None:
             del talk.hosts[stream]
-            talk.connection.reset_stream(stream)
+            talk.connection.end_stream(stream, at_once=True)
             self._forget(host, talk, stream)
 
     def _forget(self, host: Host[Replica], talk: PeerStreams, stream: int) -> None:
@@ -521,6 +520,10 @@ def _introduce(
     ledger: PeerLedger, who: PeerIdentity, _replicator: Replicator, _now_ms: int
 ) -> None:
     ledger.introduce(who)
+
+
+def _readmit(replicator: Replicator, now_ms: int) -> None:
+    replicator.settle(Absorbed(readmits=True), "", now_ms)
 
 
 def _nothing(_replicator: Replicator, _now_ms: int) -> None:

@@ -12,7 +12,6 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any, Final
 
 from datalattice.client import parse_key
@@ -141,8 +140,10 @@ class Network:
             )
             await self._mdns.start(bind, self.port)
         if discover in ("p2p", "all"):
-            near, keys = is_near(bind), self.peers.keys
-            work = follow_directory(look, changed, self._learn, keys, self.own_key, near=near)
+            near = is_near(bind)
+            work = follow_directory(
+                look, changed, self._learn, lambda: self.peers.keys, self.own_key, near=near
+            )
             self._following = asyncio.ensure_future(self._guard(work))
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
@@ -186,7 +187,7 @@ class Network:
     @property
     def guests(self) -> list[tuple[PeerInfo, Connection]]:
         """The inbound connections of other than wanted peers, and who they are."""
-        wanted = set(self.peers.keys())
+        wanted = set(self.peers.keys)
         found = []
         for id, guest in self._guests.items():
             key = guest.public_key
@@ -288,20 +289,22 @@ class Network:
             self.peers.identified(id, public_key)
             self._proved(id, public_key)
         for id, refusal in effects.taken:
-            self.peers.taken(id, refusal)
+            for info in self.peers.at(id):
+                info.taken(refusal, self.clock.now_ms())
         # A breach is what no honest peer does: the key is refused, on all of its connections.
         for id in effects.breaches:
             if id in self._guests:
                 self._admission.ban(self._guests[id])
                 self._cut_others(self._guests[id])
         for id, reason in effects.suspects:
-            self.peers.suspected(id, reason)
+            for info in self.peers.at(id):
+                info.suspicion, info.suspected_ms = reason, self.clock.now_ms()
             self.observer.note(Note("unsound-wanted", id, reason))
 
     def _is_named(self, public_key: bytes) -> bool:
         """Return whether the operator named a key, as a peer or in `allow`."""
         # A discovered peer does not count: anybody can publish any key.
-        return public_key in self._allowed or self.peers.is_added(public_key)
+        return public_key in self._allowed or public_key in self.peers.added_keys
 
     def _proved(self, id: str, public_key: bytes) -> None:
         """Note the proved key of a connection; a named peer goes before strangers from now on."""
@@ -312,13 +315,8 @@ class Network:
         if not self._is_named(public_key):
             return
         self.connections[id].frames_max = WANTED_FRAMES_MAX
-        known = self._hosts.identity(id)
-        is_wanted = self.peers.is_added(public_key)
-        self._hosts.introduce(
-            replace(
-                known, public_key=public_key, sender=public_key, is_wanted=is_wanted, is_known=True
-            )
-        )
+        is_wanted = public_key in self.peers.added_keys
+        self._hosts.proved(id, public_key, is_wanted=is_wanted)
 
     def name_of(self, id: str) -> str:
         """Return the lasting name of the peer on a connection: its key, else its address."""
@@ -374,7 +372,7 @@ class Network:
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
         key, pinned = link.public_key, None if dialled is None else dialled.public_key
-        is_wanted = is_added or (key is not None and self.peers.is_added(key))
+        is_wanted = is_added or key in self.peers.added_keys
         is_known = is_wanted or (key is not None and self._is_named(key))
         # Strangers get one frame at a time into the lane, so that their answers stay bounded.
         if is_known:

@@ -88,6 +88,14 @@ class PeerInfo:
         """Its address, or its key in hex while no address is known."""
         return self.address or (self.public_key or b"").hex()
 
+    def taken(self, refusal: str | None, now_ms: int) -> None:
+        """Note that its last value was taken in full, or why not."""
+        self.refusal = refusal
+        if refusal is None:
+            self.refused_since_ms = None
+        elif self.refused_since_ms is None:
+            self.refused_since_ms = now_ms
+
 
 @dataclass(eq=False, slots=True)
 class WantedPeer:
@@ -172,14 +180,16 @@ class Peers:
         """The wanted peers, in the order they were added."""
         return [peer.info for peer in self._peers]
 
+    @property
     def keys(self) -> list[bytes]:
-        """Return the known keys of the wanted peers."""
+        """The known keys of the wanted peers."""
         return [info.public_key for info in self.infos if info.public_key is not None]
 
-    def is_added(self, public_key: bytes) -> bool:
-        """Return whether the peer with this key was added, not only discovered."""
-        peer = self._with_key(public_key)
-        return peer is not None and peer.info.source == ADDED
+    @property
+    def added_keys(self) -> list[bytes]:
+        """The known keys of the peers that the operator added, without the discovered ones."""
+        known = (info for info in self.infos if info.source == ADDED)
+        return [info.public_key for info in known if info.public_key is not None]
 
     # --- wanting ------------------------------------------------------------------------------
 
@@ -318,22 +328,8 @@ class Peers:
         else:
             self._close(id, reason)
 
-    def taken(self, id: str, refusal: str | None) -> None:
-        """Note that a value of a peer was taken in full, or why not."""
-        for info in self._at(id):
-            info.refusal = refusal
-            if refusal is None:
-                info.refused_since_ms = None
-            elif info.refused_since_ms is None:
-                info.refused_since_ms = self._clock.now_ms()
-
-    def suspected(self, id: str, reason: str) -> None:
-        """Note that a peer sent what no honest peer sends."""
-        for info in self._at(id):
-            info.suspicion, info.suspected_ms = reason, self._clock.now_ms()
-
-    def _at(self, id: str) -> list[PeerInfo]:
-        """Return the wanted peers with a connection."""
+    def at(self, id: str) -> list[PeerInfo]:
+        """Return the wanted peers at the other end of a connection."""
         theirs = [key for key, ids in self._inbound.items() if id in ids]
         return [p.info for p in self._peers if p.connection_id == id or p.info.public_key in theirs]
 

@@ -300,8 +300,7 @@ class NodeServer:
         hosting = self._replica.hosting
         assert hosting is not None
         # Quotas do not bind peers that the operator added; a discovered one is a stranger.
-        is_added, found = self._network.peers.is_added, self._network.peers.keys
-        hosting.wanted = lambda: [key for key in found() if is_added(key)]
+        hosting.wanted = lambda: self._network.peers.added_keys
         return host
 
     async def close(self) -> None:

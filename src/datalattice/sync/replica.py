@@ -125,6 +125,7 @@ class Absorbed:
     breaches: (connection, reason) of peers that sent what no honest peer sends.
     unread:   the offer is a patch of a state that is not here, so it could not be read.
     lacking:  parts that values of other peers need, by the connection that stated them.
+    readmits: whom the replica admits may have changed, so each partner is asked about again.
     """
 
     missing: list[bytes] = field(default_factory=list)
@@ -142,6 +143,7 @@ class Absorbed:
     breaches: list[tuple[str, str]] = field(default_factory=list)
     unread: bool = False
     lacking: dict[str, list[bytes]] = field(default_factory=dict)
+    readmits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

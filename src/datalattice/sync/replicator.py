@@ -167,7 +167,9 @@ class Replicator:
             able = [one for one in (id, source, *self._partners) if one in self._partners]
             if able:
                 self._wants.add(hashes, able[0])
-        if absorbed.lacking:
+        if absorbed.readmits:
+            self._readmit(now_ms)
+        if absorbed.lacking or absorbed.readmits:
             self._fetch(now_ms)
 
     def pull(self, id: str, pull: Pull | None, now_ms: int) -> None:
@@ -196,24 +198,6 @@ class Replicator:
             self._fetch(now_ms)
         else:
             self._effects.unhealed.extend(wanted)
-
-    def readmit(self, now_ms: int) -> None:
-        """Ask the replica again whom it admits; to be called when that may have changed.
-
-        A peer that is newly admitted is compared. With one that is no longer admitted everything
-        open ends, and other peers are asked for what it was to deliver.
-        """
-        for partner in list(self._partners.values()):
-            was_admitted, partner.admitted = partner.admitted, self._admits(partner)
-            if partner.admitted == was_admitted:
-                continue
-            partner.is_refused = not partner.admitted
-            self._touched.add(partner.id)
-            if partner.admitted:
-                self._welcome(partner, now_ms)
-            else:
-                self._expel(partner, now_ms)
-        self._fetch(now_ms)
 
     def written(self, id: str, count: int, now_ms: int) -> None:
         """Note that `count` frames to a peer have left."""
@@ -267,7 +251,7 @@ class Replicator:
         """When `tick` has something to do; None: not before the next input."""
         if self._touched:
             self._update_due()
-        due_ms, wake_ms = self._due.first_ms, self._wants.next_wake_ms()
+        due_ms, wake_ms = self._due.first_ms, self._wants.next_wake_ms
         if due_ms is None or wake_ms is None:
             return wake_ms if due_ms is None else due_ms
         return min(due_ms, wake_ms)
@@ -325,9 +309,7 @@ class Replicator:
             case talk.Delivered(want, parts):
                 self._delivered(partner, want, Offer(None, parts), now_ms)
             case talk.Failed(want):
-                self._wants.timed_out(partner.id)
-                for hash in want.hashes:
-                    self._wants.failed(hash, partner.id, now_ms)
+                self._wants.failed(want.hashes, partner.id, now_ms, is_silent=True)
             case talk.Round(exchange, message):
                 self._round(partner, exchange, message, now_ms)
             case talk.Ended(exchange, error):
@@ -359,6 +341,19 @@ class Replicator:
         """Return whether anything of a peer counts, and anything may be sent to it."""
         return self._replica.regard(partner.peer) is not Regard.REFUSED
 
+    def _readmit(self, now_ms: int) -> None:
+        """Ask the replica again whom it admits: compare newly admitted peers, expel others."""
+        for partner in list(self._partners.values()):
+            was_admitted, partner.admitted = partner.admitted, self._admits(partner)
+            if partner.admitted == was_admitted:
+                continue
+            partner.is_refused = not partner.admitted
+            self._touched.add(partner.id)
+            if partner.admitted:
+                self._welcome(partner, now_ms)
+            else:
+                self._expel(partner, now_ms)
+
     def _refuse(self, partner: Partner, event: talk.Event, now_ms: int) -> None:
         """Answer a peer that is not admitted, in the words for something unknown."""
         self._effects.note("not-admitted", partner.id, f"{type(event).__name__.lower()} by it")
@@ -366,8 +361,7 @@ class Replicator:
             self._say(partner, talk.Deny(event.exchange), now_ms)
             self._hear(partner, now_ms)
         elif isinstance(event, talk.Delivered):
-            for hash in event.request.hashes:
-                self._wants.failed(hash, partner.id, now_ms)
+            self._wants.failed(event.request.hashes, partner.id, now_ms)
 
     def _welcome(self, partner: Partner, now_ms: int) -> None:
         """Begin with a peer that was not admitted before."""
@@ -484,9 +478,7 @@ class Replicator:
         if absorbed.unread:
             self._correct(partner, now_ms)
         # A cell that heals this store is asked for on although no value waits for it any more.
-        for hash in absorbed.unwanted:
-            if hash not in self._repairs:
-                self._wants.found(hash)
+        self._wants.found(hash for hash in absorbed.unwanted if hash not in self._repairs)
         self._wants.add(absorbed.missing, partner.id)
         # What is wanted costs memory here before a byte of it has come (docs/node.md, Limits).
         if self._wants.count(partner.id) > WANTS_MAX:
@@ -666,17 +658,14 @@ class Replicator:
 
     def _delivered(self, partner: Partner, want: Want, offer: Offer, now_ms: int) -> None:
         here = {part.hash for part in offer.parts}
+        if here:
+            self._wants.found((part.hash for part in offer.parts), partner.id)
         # Parts of the request that did not come: the peer lacks them, the next one is asked.
-        for hash in want.hashes:
-            if hash in here:
-                self._wants.found(hash)
-            else:
-                self._wants.failed(hash, partner.id, now_ms)
+        self._wants.failed((one for one in want.hashes if one not in here), partner.id, now_ms)
         if len(here) < len(want.hashes):
             lacking = len(want.hashes) - len(here)
             self._effects.note("undelivered", partner.id, f"{lacking} of {len(want.hashes)} cells")
         if here:
-            self._wants.delivered(partner.id)
             self._repair([part for part in offer.parts if part.hash in self._repairs])
             self._absorb(partner, offer, now_ms, asked=True)
         self._drop_lost(partner.peer, now_ms)

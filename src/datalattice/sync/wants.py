@@ -139,25 +139,29 @@ class WantList:
             taken.append(hash)
         return taken
 
-    def delivered(self, peer: str) -> None:
-        """Note that `peer` delivered: while it is asked, no other peer is."""
-        self._prompt.add(peer)
+    def found(self, hashes: Iterable[bytes], peer: str | None = None) -> None:
+        """Note that parts have arrived, on a request to `peer` or by any other way."""
+        # While a peer that delivers is asked for a part, no other peer is.
+        if peer is not None:
+            self._prompt.add(peer)
+        for hash in hashes:
+            if hash in self._wants:
+                self._remove(hash)
 
-    def timed_out(self, peer: str) -> None:
-        """Note that `peer` did not answer: until it delivers, others are asked at the same time."""
-        self._prompt.discard(peer)
+    def failed(
+        self, hashes: Iterable[bytes], peer: str, now_ms: int, *, is_silent: bool = False
+    ) -> None:
+        """Note that `peer` did not deliver: ask the next peer, rest, or give up.
 
-    def found(self, hash: bytes) -> None:
-        """Note that a part has arrived, from any peer."""
-        if hash in self._wants:
-            self._remove(hash)
-
-    def failed(self, hash: bytes, peer: str, now_ms: int) -> None:
-        """Note that `peer` did not deliver: ask the next peer, rest, or give up."""
-        want = self._wants.get(hash)
-        if want is not None and want.in_flight == peer:
-            self._end_flight(hash, want)
-            self._pass_on(hash, now_ms)
+        is_silent: it did not answer, so until it delivers others are asked at the same time.
+        """
+        if is_silent:
+            self._prompt.discard(peer)
+        for hash in hashes:
+            want = self._wants.get(hash)
+            if want is not None and want.in_flight == peer:
+                self._end_flight(hash, want)
+                self._pass_on(hash, now_ms)
 
     def wake(self, now_ms: int) -> None:
         """Resume parts whose rest is over; move those that waited too long to another line."""
@@ -172,8 +176,9 @@ class WantList:
             else:
                 self._pass_on(hash, now_ms)
 
+    @property
     def next_wake_ms(self) -> int | None:
-        """Return when `wake` has something to do, if ever."""
+        """When `wake` has something to do, None: not before the next input."""
         return self._alarms[0][0] if self._alarms else None
 
     def take_lost(self) -> tuple[bytes, ...]:

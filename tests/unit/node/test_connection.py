@@ -185,11 +185,11 @@ def test_a_stream_that_is_reset_is_over_for_both() -> None:
             stream = one.open_stream(LATTICE, b"")
             one.send(bytes(900_000), stream)
             await there.until(lambda: there.opened_streams)
-            other.reset_stream(stream)
+            other.end_stream(stream, at_once=True)
             await here.until(lambda: here.ended_streams)
             assert here.ended_streams == {stream: True}
             one.send(b"dropped", stream)
-            assert one.unsent_bytes(stream) == 0
+            assert one._streams.unsent_bytes(stream) == 0
             one.send(b"on")
             await there.until(lambda: MAIN_STREAM in there.frames)
             assert (there.frames, there.ended_streams) == ({MAIN_STREAM: [b"on"]}, {})
@@ -348,7 +348,10 @@ def test_a_connection_with_one_stream_opens_no_other() -> None:
             for act, text in (
                 (lambda: connection.open_stream(LATTICE, b""), "one stream"),
                 (lambda: connection.end_stream(MAIN_STREAM), "ends with its connection"),
-                (lambda: connection.reset_stream(MAIN_STREAM), "ends with its connection"),
+                (
+                    lambda: connection.end_stream(MAIN_STREAM, at_once=True),
+                    "ends with its connection",
+                ),
             ):
                 with pytest.raises(UsageError, match=text):
                     act()

@@ -212,7 +212,8 @@ def test_a_wanted_peer_of_which_nothing_is_taken_degrades_until_something_is() -
                 assert text.startswith(f"nothing of {other.address} was taken in full for 300 s: ")
                 assert "not a value of this lattice: Map" in text
                 (connection,) = node.connections
-                node._network.peers.taken(connection.id, None)
+                (info,) = node._network.peers.at(connection.id)
+                info.taken(None, 0)
                 assert node.observer.health == "ok"
                 assert node.peers[0].refused_since_ms is None
 

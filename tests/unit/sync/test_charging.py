@@ -104,7 +104,7 @@ def test_messages_that_say_next_to_nothing_use_up_a_share() -> None:
     for _ in range(count):
         charges.hear("s")
     assert charges.wait_ms("s") == 0
-    assert charges.spent("s") == BURST - rest
+    assert charges._account("s").spent == BURST - rest
     for _ in range(100):
         charges.hear("s")
     wait_ms = charges.wait_ms("s")
@@ -121,14 +121,14 @@ def test_of_each_message_and_commit_the_sender_is_charged(*, wanted: bool) -> No
     replica.charges.introduce("s", "s", is_wanted=wanted, is_known=False)
     node.open("s", 0, outbound=False)
     message = 0 if wanted else CHARGE_LIMITS.message
-    before = replica.charges.spent("s")
+    before = replica.charges._account("s").spent
     for number in range(3):
         node.receive("s", encode_ping(number), number)
-    assert replica.charges.spent("s") - before == 3 * message
+    assert replica.charges._account("s").spent - before == 3 * message
     content = Index.of([(value_hash("a"), "a")])
     for times in (1, 2):  # what is here already is not committed again
         node.receive("s", encode_announcement([Keyword("data")], content, []), times)
-        spent = replica.charges.spent("s") - before
+        spent = replica.charges._account("s").spent - before
         assert CHARGE_LIMITS.commit <= spent - (3 + times) * message < 2 * CHARGE_LIMITS.commit
 
 
@@ -240,10 +240,10 @@ def test_what_was_planted_earns_nothing_for_a_message_of_few_bytes() -> None:
     absorbed = replica.absorb(offer, Peer("stranger"))
     assert kinds(absorbed) == {"too-costly": 1}
     limit = WORK_LIMITS.start + 1_000 + 2 * WORK_LIMITS.grant
-    assert replica.charges.spent("stranger") < limit
+    assert replica.charges._account("stranger").spent < limit
     # The same again costs a look-up, whoever states it with no more.
     assert kinds(replica.absorb(offer, Peer("another"))) == {"too-costly": 1}
-    assert replica.charges.spent("another") < 500
+    assert replica.charges._account("another").spent < 500
     # A wanted peer is taken at its word, and so is whoever brings the bytes.
     assert replica.absorb(offer, Peer("friend")).changed
 
@@ -254,5 +254,5 @@ def test_who_brings_the_bytes_of_a_large_merge_is_heard() -> None:
     absorbed = replica.absorb(stated(slots((OWNER, database(COUNT, "b")))), Peer("two"))
     assert absorbed.changed
     assert "too-costly" not in kinds(absorbed)
-    assert replica.charges.spent("two") > WORK_LIMITS.start
+    assert replica.charges._account("two").spent > WORK_LIMITS.start
     assert replica.charges.wait_ms("two") == 0

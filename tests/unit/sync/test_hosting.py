@@ -784,9 +784,9 @@ def test_a_small_statement_costs_the_same_among_many_owners_and_few() -> None:
     costs = []
     for replica in (crowded(crowd(3_000, 20)), crowded(crowd(3_000))):
         assert stated(replica, crowd(1, 1)).changed
-        before = replica.charges.spent("s")
+        before = replica.charges._account("s").spent
         steps = steps_of(lambda: stated(replica, crowd(2, 1)))  # noqa: B023
-        costs.append((steps, replica.charges.spent("s") - before))
+        costs.append((steps, replica.charges._account("s").spent - before))
     (few_steps, few_ticks), (many_steps, many_ticks) = costs
     assert many_steps < 3 * few_steps
     assert 0 < few_ticks <= many_ticks < 3 * few_ticks
@@ -795,13 +795,13 @@ def test_a_small_statement_costs_the_same_among_many_owners_and_few() -> None:
 def test_to_state_what_is_here_as_content_is_paid_for_and_ends() -> None:
     replica, planted = crowded(crowd(3_000)), crowd(1_000)
     stated(replica, planted)
-    assert replica.charges.spent("s") > CHARGE_LIMITS.credit
+    assert replica.charges._account("s").spent > CHARGE_LIMITS.credit
     stated(replica, planted)
-    before = replica.charges.spent("s")
+    before = replica.charges._account("s").spent
     outcome = stated(replica, planted)
     assert not outcome.changed
     assert [remark.kind for remark in outcome.reports] == ["value-refused"]
-    assert replica.charges.spent("s") - before <= 2 * len(encode(planted))
+    assert replica.charges._account("s").spent - before <= 2 * len(encode(planted))
 
 
 def test_a_root_of_countless_sections_is_refused() -> None:

@@ -661,10 +661,10 @@ def test_an_answer_to_a_peer_that_is_refused_meanwhile_does_not_go_on() -> None:
     source.refused.add("p")
     node.written("p", ANSWERED_MAX, 0)
     assert messages(node) == []
-    node.readmit(0)
+    node.settle(Absorbed(readmits=True), "", 0)
     assert messages(node) == [["answer", 7, None]]
     source.refused.clear()
-    node.readmit(0)
+    node.settle(Absorbed(readmits=True), "", 0)
     node.written("p", 1_000, 0)
     assert not any(one[0] == "more" for one in messages(node))
 
@@ -732,7 +732,7 @@ def test_the_deadline_is_that_of_whoever_is_due_first(monkeypatch: pytest.Monkey
         nonlocal asked
         asked += 1
         times = [partner.due_ms for partner in node._partners.values()]
-        times.append(node._wants.next_wake_ms())
+        times.append(node._wants.next_wake_ms)
         expected = min((ms for ms in times if ms is not None), default=None)
         assert noted(node) == expected
         return expected
@@ -793,9 +793,9 @@ def test_a_peer_that_is_admitted_later_is_compared_and_told_at_once() -> None:
     node.publish(0)
     assert said(node) == []
     replica.refused.clear()
-    node.readmit(1)
+    node.settle(Absorbed(readmits=True), "", 1)
     assert said(node) == ["round", "offer"]
-    node.readmit(2)  # nothing has changed
+    node.settle(Absorbed(readmits=True), "", 2)  # nothing has changed
     assert said(node) == []
 
 
@@ -805,7 +805,7 @@ def test_what_is_open_with_a_peer_ends_when_it_is_no_longer_admitted() -> None:
     node.pull("p", Pull("token"), 0)
     node.take_effects()
     replica.refused.add("p")
-    node.readmit(1)
+    node.settle(Absorbed(readmits=True), "", 1)
     effects = node.take_effects()
     sent = [(peer, json.loads(payload)) for peer, payload in effects.sends]
     assert [body[0] for peer, body in sent if peer == "p"] == ["deny"]

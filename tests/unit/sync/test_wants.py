@@ -30,7 +30,7 @@ def test_the_newest_want_is_asked_first_and_batches_are_bounded() -> None:
 def test_what_is_found_is_not_asked_for() -> None:
     wants = WantList()
     wants.add([A, B], "s")
-    wants.found(B)
+    wants.found([B])
     assert B not in wants
     assert wants.take("s", 10) == [A]
 
@@ -50,7 +50,7 @@ def test_what_is_asked_of_a_peer_that_never_delivered_is_asked_of_the_next_that_
     assert wants.take("mute", 1) == [A]
     wants.add([A], "s")
     assert wants.take("s", 1) == [A]
-    wants.failed(A, "mute", 0)  # it is in flight at another one by now
+    wants.failed([A], "mute", 0)  # it is in flight at another one by now
     assert wants.take("mute", 1) == []
     wants.add([A], "mute")
     assert wants.take("mute", 1) == []
@@ -58,12 +58,12 @@ def test_what_is_asked_of_a_peer_that_never_delivered_is_asked_of_the_next_that_
 
 def test_what_is_asked_of_a_peer_that_delivers_is_asked_of_it_alone_until_it_is_late() -> None:
     wants = WantList()
-    wants.delivered("s")
+    wants.found([], "s")
     wants.add([A], "s")
     assert wants.take("s", 1) == [A]
     wants.add([A], "t")
     assert wants.take("t", 1) == []
-    wants.timed_out("s")
+    wants.failed([], "s", 0, is_silent=True)
     wants.add([A], "t")
     assert wants.take("t", 1) == [A]
 
@@ -72,16 +72,16 @@ def test_who_states_it_is_asked_although_it_did_not_have_it_before() -> None:
     wants = WantList()
     for helper in ("honest", "mute", "last"):
         wants.add_helper(helper)
-    wants.delivered("honest")
+    wants.found([], "honest")
     wants.add([A], "forger")  # who knew the hash before the owner wrote it
     assert wants.take("forger", 1) == [A]
-    wants.failed(A, "forger", 0)
+    wants.failed([A], "forger", 0)
     assert wants.take("honest", 1) == [A]
-    wants.failed(A, "honest", 0)
+    wants.failed([A], "honest", 0)
     assert wants.take("mute", 1) == [A]
     wants.add([A], "honest")
     assert wants.take("honest", 1) == [A]
-    wants.failed(A, "honest", 0)  # what it states again and again it is asked for once
+    wants.failed([A], "honest", 0)  # what it states again and again it is asked for once
     wants.add([A], "honest")
     assert wants.take("honest", 1) == []
 
@@ -91,7 +91,7 @@ def test_who_is_just_asked_is_not_asked_again_for_stating_it() -> None:
     wants.add_helper("h")
     wants.add([A], "s")
     assert wants.take("s", 1) == [A]
-    wants.failed(A, "s", 0)
+    wants.failed([A], "s", 0)
     assert wants.take("h", 1) == [A]
     wants.add([A], "h")
     assert wants.take("h", 1) == []
@@ -101,12 +101,12 @@ def test_who_states_it_is_asked_before_those_who_never_did() -> None:
     wants = WantList()
     for helper in ("h1", "h2", "late"):
         wants.add_helper(helper)
-    wants.delivered("s")
+    wants.found([], "s")
     wants.add([A], "s")
     assert wants.take("s", 1) == [A]
     wants.add([A], "late")  # it is asked of `s` alone, which delivers as a rule
     assert wants.take("late", 1) == []
-    wants.failed(A, "s", 0)
+    wants.failed([A], "s", 0)
     assert wants.take("h1", 1) == []
     assert wants.take("late", 1) == [A]
 
@@ -117,12 +117,12 @@ def test_failure_passes_on_to_helpers_in_order() -> None:
         wants.add_helper(helper)
     wants.add([A], "s")
     assert wants.take("s", 1) == [A]
-    wants.failed(A, "h1", 0)  # not asked of it: no effect
+    wants.failed([A], "h1", 0)  # not asked of it: no effect
     assert wants.take("h1", 1) == []
-    wants.failed(A, "s", 0)
+    wants.failed([A], "s", 0)
     assert wants.take("h2", 1) == []
     assert wants.take("h1", 1) == [A]
-    wants.failed(A, "h1", 0)
+    wants.failed([A], "h1", 0)
     assert wants.take("h2", 1) == [A]
 
 
@@ -132,15 +132,15 @@ def test_rounds_end_with_a_rest_and_the_third_is_the_last() -> None:
     now_ms = 0
     for rest_ms in (100, 200):
         assert wants.take("s", 1) == [A]
-        wants.failed(A, "s", now_ms)
+        wants.failed([A], "s", now_ms)
         assert wants.take("s", 1) == []
-        assert wants.next_wake_ms() == now_ms + rest_ms
+        assert wants.next_wake_ms == now_ms + rest_ms
         wants.wake(now_ms + rest_ms - 1)
         assert wants.take("s", 1) == []
         now_ms += rest_ms
         wants.wake(now_ms)
     assert wants.take("s", 1) == [A]
-    wants.failed(A, "s", now_ms)
+    wants.failed([A], "s", now_ms)
     assert wants.take_lost() == (A,)
     assert wants.take_lost() == ()
     assert len(wants) == 0
@@ -166,7 +166,7 @@ def test_another_source_may_serve_what_rests() -> None:
     wants = WantList()
     wants.add([A], "s")
     wants.take("s", 1)
-    wants.failed(A, "s", 0)
+    wants.failed([A], "s", 0)
     wants.add([A], "t")
     assert wants.take("t", 1) == [A]
 
@@ -177,13 +177,13 @@ def test_a_want_leaves_the_line_of_a_peer_that_takes_only_its_own() -> None:
         wants.add_helper(peer)
     wants.add([A], "honest")
     assert wants.take("honest", 1) == [A]
-    wants.failed(A, "honest", 0)  # the answer was lost: now it is in the line of the mute peer
+    wants.failed([A], "honest", 0)  # the answer was lost: now it is in the line of the mute peer
     wants.wake(LINE_MS - 1)
     assert wants.take("honest", 1) == []
-    assert wants.next_wake_ms() == LINE_MS
+    assert wants.next_wake_ms == LINE_MS
     wants.wake(LINE_MS)
     assert wants.take("honest", 1) == [A]
-    wants.found(A)
+    wants.found([A])
     assert wants.take("mute", 1) == []
 
 
@@ -205,7 +205,7 @@ def test_lines_are_changed_among_all_that_were_not_asked_before_anybody_is_asked
         wants.add_helper(peer)
     wants.add([A], "first")
     wants.take("first", 1)
-    wants.failed(A, "first", 0)
+    wants.failed([A], "first", 0)
     wants.wake(LINE_MS)
     assert wants.take("first", 1) == []
     wants.wake(2 * LINE_MS)
@@ -218,10 +218,10 @@ def test_wants_are_counted_by_who_made_them() -> None:
     wants.add([A, B], "p")
     wants.add([B, C], "q")
     assert (wants.count("p"), wants.count("q"), wants.count("r")) == (2, 1, 0)
-    wants.found(A)
-    wants.found(A)
+    wants.found([A])
+    wants.found([A])
     assert wants.count("p") == 1
-    wants.found(B)
+    wants.found([B])
     assert (wants.count("p"), wants.count("q")) == (0, 1)
 
 

@@ -167,10 +167,6 @@ class Charges:
         self._grow(account)
         return math.ceil(max(0.0, -account.ticks) * 1_000 / self.limits.per_s)
 
-    def spent(self, peer: str) -> int:
-        """Return the ticks that the sender of a connection has caused."""
-        return self._account(peer).spent
-
     def _is_in_standing(self, account: _Account) -> bool:
         since_ms = account.exceeded_ms
         if since_ms is None:

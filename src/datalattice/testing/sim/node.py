@@ -23,6 +23,7 @@ from datalattice.node import Observer
 from datalattice.store import Store
 from datalattice.sync import (
     UNSOUND_CELLS,
+    Absorbed,
     Effects,
     LatticeReplica,
     Note,
@@ -222,7 +223,8 @@ class SimHost(ABC):
     def readmit(self) -> None:
         """Apply a changed list of admitted peers to the open connections."""
         now_ms = self.node.steady_ms()
-        self.do("looks at its members", partial(self.replicator.readmit, now_ms))
+        readmit = partial(self.replicator.settle, Absorbed(readmits=True), "", now_ms)
+        self.do("looks at its members", readmit)
 
     # --- an end of the network ----------------------------------------------------------------
 
