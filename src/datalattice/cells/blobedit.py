@@ -41,6 +41,7 @@ def blob_length(value: Value) -> int:
 
 
 def _check_length(length: int) -> None:
+    # A length is a count, and "counts go to 2^63 - 1" (docs/cells.md "Counts").
     if length > BLOB_BYTES_MAX:
         raise UsageError(f"a blob has at most {BLOB_BYTES_MAX} bytes, got {length}")
 
@@ -75,6 +76,8 @@ class BlobBuilder:
             level = _level_of(span)
             kids = node._open()
             size: int = node._length
+            # A full node is one finished part of the level above, so its children need not be
+            # loaded.
             if size == FAN_OUT * span:
                 self._at(level + 1).append(node)
                 return
@@ -131,6 +134,8 @@ class BlobBuilder:
         while rest >= CHUNK_BYTES:
             level = 0
             size = CHUNK_BYTES
+            # The largest subtree that begins at a multiple of its size and fits: sixteen zeros of
+            # one level are one of the next, the same cell each time.
             while (self._length // size) % FAN_OUT == 0 and size * FAN_OUT <= rest:
                 level += 1
                 size *= FAN_OUT
@@ -172,6 +177,7 @@ class BlobBuilder:
             size *= FAN_OUT
             made = _parent(kids, size)
             self._levels[level] = []
+            # Smaller parts are few: at most 15 of each level below 1 MiB stay in memory.
             if self._stage is not None and size >= STAGED_BYTES:
                 self._stage(made)
             level += 1
@@ -262,6 +268,8 @@ def _spliced(node: Value, length: int, position: int, data: bytes) -> Value:
             made = _spliced(kid, size, low, part)
             if made is kid:
                 continue
+        # "Bytes that are there already give the very object back" (docs/cells.md "Building and
+        # editing blobs").
         if same_kid(made, kids[slot]):
             continue
         if fresh is None:
@@ -325,6 +333,7 @@ def blob_ranges(blob: Value) -> Iterator[tuple[int, int]]:
         kids = node._open()
         for slot in range(len(kids) - 1, -1, -1):
             at = slot * span
+            # The hash of the reference proves that it is a run of zeros, without loading it.
             if length - at >= span and kid_hash(kids[slot]) == zeros[span]:
                 continue
             kid = deref(kids[slot])

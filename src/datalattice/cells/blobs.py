@@ -53,6 +53,7 @@ class Chunked(Cell):
     def _build(self, depth: int) -> bytes:
         out = BytesWriter()
         out.append(u8(self._tag()))
+        # [30 or 31][VLQ of the length in bytes][refs of the chunks].
         put_vlq(out, self._length)
         kids = self._open()
         for i in range(len(kids)):
@@ -63,6 +64,8 @@ class Chunked(Cell):
         data = self._encoding
         assert data is not None
         at: i64 = read_vlq(data, 1, len(data))[1]
+        # "Every child but the last holds exactly S chunks" (docs/cells.md "Blob and String"), so
+        # the length alone gives the number of children.
         kids: i64 = (self._length - 1) // chunk_span(self._length) + 1
         return read_kids(data, at, kids, self._loader)[0]
 
@@ -164,6 +167,7 @@ class Text(Chunked):
         return bytes(self).decode("utf-8", "surrogateescape")
 
     def __eq__(self, other: object) -> bool:
+        # A character has one to four bytes, so most unequal strings are told apart without loading.
         if isinstance(other, str):  # a character has one to four bytes
             return len(other) <= self._length <= 4 * len(other) and str(self) == other
         return isinstance(other, Cell) and same(self, other)
@@ -190,8 +194,10 @@ def make_text(text: str) -> Value:
     """
     need(text, str, "a text is made of a str")
     raw = text_bytes(text)
+    # "Up to 4,096 bytes stand in one cell" (docs/cells.md "Blob and String").
     if len(raw) <= CHUNK_BYTES:
         return text
+    # "A String has at most 2^31 - 1 bytes" (docs/cells.md "Blob and String").
     if len(raw) > STRING_BYTES_MAX:
         raise UsageError(f"a string has at most {STRING_BYTES_MAX} bytes, got {len(raw)}")
     return _tree(Text(), raw)
@@ -200,6 +206,7 @@ def make_text(text: str) -> Value:
 def _tree(made: Chunked, data: bytes) -> Cell:
     span: i64 = chunk_span(len(data))
     made._length = len(data)
+    # "The children are Blobs, also below a String, so a chunk may end inside a character".
     made._kids = [make_blob(data[at : at + span]) for at in range(0, len(data), span)]
     return made
 

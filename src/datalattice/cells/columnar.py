@@ -43,6 +43,8 @@ def _visit(
     count: i64 = node._count
     tail: i64 = count if count <= 16 else count & 15
     base: i64 = count - tail
+    # "The last `count mod 16` elements stand first, and then the Vector of all before them"
+    # (docs/cells.md "Vector and List").
     if tail:
         if start < base:
             node._open()  # also reads the prefix
@@ -85,6 +87,7 @@ def _read_leaf(
     for _ in range(stop - start):
         if data[at] == TAG_VECTOR:
             count, inside = read_vlq(data, at + 1, len(data))
+            # Such a row is one leaf, so its fields stand in this encoding, one after the other.
             if width <= count <= 16:
                 at = _read_row(data, inside, count, loader, fields, out)
                 continue

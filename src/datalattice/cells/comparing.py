@@ -65,6 +65,7 @@ def _below(change: PathChange) -> Iterator[PathChange] | None:
         return _elements(path, a, b)
     if isinstance(a, Signed) and isinstance(b, Signed):
         return _signed(path, a, b)
+    # The digit gives the fields their meaning, so fields of two digits are not compared.
     if isinstance(a, Record) and isinstance(b, Record) and a.digit == b.digit:
         return _positions(path, a.fields, b.fields)
     return None
@@ -92,6 +93,7 @@ def _signed(path: tuple[Value, ...], a: Signed, b: Signed) -> Iterator[PathChang
         yield (*path, SIGNED_KEY), a.public_key, b.public_key
     if not same(a.value, b.value):
         yield (*path, SIGNED_VALUE), a.value, b.value
+    # Another value needs another signature, so only a signature that differs alone is news.
     elif a.signature != b.signature:
         yield (*path, SIGNED_SIGNATURE), a.signature, b.signature
 
@@ -126,6 +128,7 @@ def _arriving(
     own: Map | Index, other: Map | Index, work: Work | None
 ) -> Iterator[tuple[Value, object, object]]:
     if isinstance(other, Map):
+        # Own of another type has no entry in common, and counts as empty.
         for key, held, kid in arriving(own if isinstance(own, Map) else Map(), other, work):
             yield deref(key), held, kid
         return

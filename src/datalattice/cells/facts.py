@@ -130,6 +130,7 @@ class KnownFacts(Facts):
         """Return the fact of a sound cell."""
         kind: i64 = data[0]
         is_counted = _TEXT <= kind <= _BLOB or 0x80 <= kind <= _INDEX
+        # Tags 80 to 84 and d0 to df (records) have a count, and the strings and blobs 30 and 31.
         if not is_counted and (kind & 0xF0) != 0xD0:
             return Fact(kind, -1, None, None, -1)
         count, at = read_vlq(data, 1, len(data))
@@ -142,8 +143,10 @@ class KnownFacts(Facts):
             low = self._edge(data, False)
             high = self._edge(data, True)
             if kind != _INDEX:
+                # [82 or 83][n][shift][mask 2 bytes][refs]; a leaf has no shift.
                 fork = data[at] if count > MAP_LEAF_MAX else -1
             elif count > 1:
+                # [84][n][00, or 80 and an entry][depth][mask 2 bytes][refs].
                 fork = data[at + 1 if data[at] != 0x80 else _after(data, at + 1, 2)]
         return Fact(kind, count, low, high, fork)
 
@@ -161,6 +164,7 @@ class KnownFacts(Facts):
             count, at = read_vlq(data, pos + 1, len(data))
             if _TEXT <= kind <= _BLOB:
                 if count <= CHUNK_BYTES:
+                    # "Only the first 32 bytes count" (docs/cells.md "Index").
                     return data[at : at + min(count, INDEX_KEY_BYTES)]
                 pos = at
             elif _MAP <= kind < _INDEX and 0 < count <= MAP_LEAF_MAX:
@@ -171,6 +175,7 @@ class KnownFacts(Facts):
                 pos = _child_at(data, at, is_last)
             elif kind == _INDEX and count:
                 has_entry = count == 1 or data[at] == 0x80
+                # A single entry has no mark byte before it.
                 at = at if count == 1 else at + 1
                 if count == 1 or (has_entry and not is_last):
                     key = name_at(data, at)
@@ -194,6 +199,7 @@ def name_at(data: bytes, pos: i64) -> bytes | None:
         return data[pos + 2 : pos + 2 + min(length, INDEX_KEY_BYTES)]
     if (tag & 0xF0) == 0xE0:
         number: int = read_vlq(data, pos + 1, len(data))[0]
+        # "Extension values (as 8 bytes big-endian)" (docs/cells.md "Index").
         return number.to_bytes(8, "big")
     return None
 

@@ -121,6 +121,7 @@ def _chunked(value: Chunked) -> Iterator[Piece]:
     """Yield a long string or blob in parts, so that it is never in memory as a whole."""
     length = value.byte_length()
     parts = range(0, length, PIECE_BYTES)
+    # A JSON string is Unicode: other bytes are written as hex under `$utf8`.
     if isinstance(value, Text) and _is_utf8(value):
         decoder = codecs.getincrementaldecoder("utf-8")()
         yield '"'
@@ -165,11 +166,13 @@ def marked_leaf(value: Value) -> str:
     if isinstance(value, bool):  # separate: compiled code would treat "bool or int" as an int
         return "true" if value else "false"
     if isinstance(value, int):
+        # Beyond 2^53 - 1 many JSON readers round, so the digits are written as a string.
         text = integer_text(value)
         return text if -SAFE_INTEGER_MAX <= value <= SAFE_INTEGER_MAX else f'{{"$int":"{text}"}}'
     if isinstance(value, float):
         if math.isfinite(value):
             return double_text(value)
+        # RFC 8259 has no such numbers.
         name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         return f'{{"$double":"{name}"}}'
     if isinstance(value, bytes):
@@ -181,6 +184,7 @@ def marked_leaf(value: Value) -> str:
         return f'{{"$char":{quote_json(chr(value.code))}}}'
     if isinstance(value, Address):
         return f'{{"$address":"{value.number}"}}'
+    # The kinds that are left are scalars of one embedded cell: flags, extension values, other NaNs.
     return f'{{"$cell":"{encode(value).hex()}"}}'
 
 
@@ -189,12 +193,14 @@ def _key_name(key: Value) -> str:
     if isinstance(key, (str, Text)):
         text = key if isinstance(key, str) else str(key)
         if _is_whole(text):
+            # A name of its own that starts with `$` would read back as a mark.
             return "$string:" + text if text.startswith("$") else text
     elif isinstance(key, (Keyword, Symbol)):
         if _is_whole(key.name):
             return ("$keyword:" if isinstance(key, Keyword) else "$symbol:") + key.name
     elif isinstance(key, (bytes, Blob)):
         return "$blob:" + bytes(key).hex()
+    # A bool is an int in Python and another key here: `$json:true`.
     elif isinstance(key, int) and not isinstance(key, bool):
         return "$int:" + integer_text(key)
     elif isinstance(key, Address):
@@ -243,6 +249,7 @@ def key_of(name: str, parse: Callable[[str], Value]) -> Value:
         return parse(rest)
     if colon and kind == "$string":
         return make_text(rest)
+    # Marks of containers are no key names; such keys are written as `$json:`.
     if colon and kind in _SCALARS:
         return _made(kind, rest)
     raise BadFormat(
@@ -317,6 +324,7 @@ def _double(value: Value) -> Value:
 def _cell(value: Value) -> Value:
     data = _hex_of(value)
     made = decode(data)
+    # The text has this one cell only, so a reference could never be loaded.
     if branch_hashes(data):
         raise UsageError("a cell without references is needed")
     return made
@@ -376,6 +384,7 @@ def _syntax(value: Value) -> Value:
 def _signed(value: Value) -> Value:
     fields = _map_of(value)
     names = ("public-key", "signature", "value")
+    # Exactly these members, so that every text of a mark has one meaning.
     if len(fields) != len(names) or any(name not in fields for name in names):
         raise UsageError(f"the members {', '.join(names)} are needed")
     return Signed(_hex_of(fields["public-key"]), _hex_of(fields["signature"]), fields["value"])

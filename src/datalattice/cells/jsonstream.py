@@ -94,6 +94,7 @@ def write_json(
     count = room = 0
     for piece in flat_pieces(value, pieces, TEXT_DEPTH_MAX):
         waiting.append(piece)
+        # A short piece costs memory beside its characters.
         room += len(piece) + 8
         if room >= READ_CHARS:
             count += _flush(waiting, file)
@@ -232,6 +233,7 @@ class _Text:
                 value, end = _decoder.raw_decode(self._buffer, self._at)
             except json.JSONDecodeError as error:
                 problem = error.msg
+                # The error may only be that the buffer ends inside an escape, a word or a string.
                 cut = "Unterminated" in problem or error.pos + _CUT_CHARS > len(self._buffer)
             else:
                 cut = end + 3 > len(self._buffer)  # a number may continue, as in 1e+5
@@ -240,9 +242,12 @@ class _Text:
                     raise self.broken(problem)
                 self._at = end
                 return whole_json(value) if isinstance(value, str) else value
+            # A foreign text could otherwise make us hold a string of any length.
             if len(self._buffer) - self._at > TOKEN_CHARS_MAX:
                 raise LimitExceeded(f"a JSON string has at most {TOKEN_CHARS_MAX} characters here")
             self._more(count)
+            # Doubling: a long string is scanned again each time, so the total stays proportional to
+            # it.
             count *= 2
 
 
@@ -276,6 +281,7 @@ class _Level:
         made = self.made
         if isinstance(made, Map):
             if self.entries:
+                # "The last of equal keys stays" (docs/cells.md "JSON mapping"), as in both calls.
                 self.made = made.put_many(self.entries) if len(made) else Map.of(self.entries)
                 self.entries = []
         elif self.items:
@@ -364,6 +370,7 @@ class _Reader:
             raise self._text.broken(str(error)) from error
 
     def _open(self, is_object: bool) -> None:
+        # "Nesting of JSON data read: 500 levels" (docs/cells.md "Limits").
         if len(self._levels) >= self._depth_max:
             raise BadFormat(f"JSON is read down to {self._depth_max} levels")
         self._levels.append(_Level(is_object))
@@ -382,6 +389,8 @@ class _Reader:
             return
         if is_mark(name):
             if level.count:
+                # "An object whose only member has a name that starts with `$` is a mark"
+                # (docs/json.md "Marks").
                 raise text.broken(f"the mark {name} stands alone in its object")
             level.mark = name
             return

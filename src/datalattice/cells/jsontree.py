@@ -57,6 +57,7 @@ class Trees:
         Raises: ValueError: not JSON, a bad mark, or deeper than `depth_max`. RecursionError:
                 nested too deeply for the stack.
         """
+        # The decoder recurses in C: under a larger limit deep nesting could end the process.
         if sys.getrecursionlimit() > STACK_MAX:
             raise ValueError("the depth of the stack is not watched")
         tree, end = self._decoder.raw_decode(text, at)
@@ -94,6 +95,8 @@ class Trees:
         return map_of_names(entries, self._names)
 
     def _marked(self, entries: list[tuple[str, Value]], parse_key: Callable[[str], Value]) -> Value:
+        # "An object whose only member has a name that starts with `$` is a mark" (docs/json.md
+        # "Marks").
         if len(entries) == 1 and is_mark(entries[0][0]):
             return marked_value(*entries[0])
         keyed: list[tuple[Value, Value]] = []
@@ -106,6 +109,7 @@ class Trees:
 
 def is_deeper(depth_max: int, text: str, start: int, stop: int) -> bool:
     """Return whether arrays and objects in a part of a text are nested deeper than allowed."""
+    # Fewer brackets than levels, strings included: the usual case, decided by two fast counts.
     if text.count("[", start, stop) + text.count("{", start, stop) <= depth_max:
         return False
     depth = 0
@@ -133,6 +137,7 @@ def from_json(text: str | bytes) -> Value:
             raise BadFormat(f"JSON text is UTF-8: {error}") from error
     elif not isinstance(text, str):
         raise TypeMismatch(f"JSON text is a str or bytes, got {type(text).__name__}")
+    # Before decoding: the decoder would use one stack frame for each level.
     if is_deeper(TEXT_DEPTH_MAX, text, 0, len(text)):
         raise BadFormat(f"JSON is read down to {TEXT_DEPTH_MAX} levels")
     try:

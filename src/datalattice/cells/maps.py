@@ -76,6 +76,8 @@ class Map(Trie):
     def put(self, key: object, value: object) -> Map:
         """Return this map with an entry added or replaced; itself if nothing changes."""
         key = admit(key)
+        # "Keys of Maps and elements of Sets are compared and ordered by it" (docs/cells.md
+        # "Hashes"): the SHA3-256 of the encoding.
         made = put(self, _sha3(encode(key)).digest(), key, admit(value), 0)
         assert isinstance(made, Map)
         return made
@@ -168,6 +170,7 @@ class Set(Trie):
     def add(self, item: object) -> Set:
         """Return this set with `item`; itself if it is already there."""
         item = admit(item)
+        # "A Set has keys and no values" (docs/cells.md "Map and Set").
         made = put(self, value_hash(item), item, None, 0)
         assert isinstance(made, Set)
         return made
@@ -240,6 +243,8 @@ def _map_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> 
         for pair in pairs_of(entries):
             key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
             held = admit(key)
+            # "True, 1 and 1.0 differ" (docs/cells.md "Python values"), since the hash of the
+            # encoding identifies a key and not Python's `==`.
             rows.add(_sha3(encode(held)).digest(), held, admit(value))
     except TypeMismatch as error:
         raise error.below(key) from None
@@ -253,6 +258,7 @@ def map_of_names(entries: list[tuple[str, Value]], known: dict[str, bytes]) -> M
 
     known: a cache of each name's hash and encoding, filled here.
     """
+    # "Up to 15 entries are one leaf in the order of the key hashes" (docs/cells.md "Map and Set").
     if not 0 < len(entries) <= MAP_LEAF_MAX:
         return _map_of(entries)
     rows: dict[bytes, tuple[object, object]] = {}
@@ -260,9 +266,12 @@ def map_of_names(entries: list[tuple[str, Value]], known: dict[str, bytes]) -> M
         row = known.get(name)
         if row is None:
             encoding = encode(name)
+            # A longer name stands in the leaf as a reference, so its encoding cannot be copied
+            # there.
             if len(encoding) > EMBEDDED_BYTES_MAX:
                 return _map_of(entries)
             row = _sha3(encoding).digest() + encoding
+            # Names come from foreign JSON: without a bound they could fill the memory.
             if len(known) < NAMES_KNOWN_MAX:
                 known[name] = row
         rows[row] = (name, value)

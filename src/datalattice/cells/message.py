@@ -121,6 +121,7 @@ def decode_parts(
     """
     need(data, _BYTES, "a message is bytes")
     total: i64 = len(data)
+    # Before any byte is looked at, so a long message costs nothing.
     if total > limit:
         raise LimitExceeded(f"a message has at most {limit} bytes, got {total}")
     raw: bytes = data if isinstance(data, bytes) else bytes(data)
@@ -128,11 +129,15 @@ def decode_parts(
     at: i64 = scan(raw, 0, total, 0, True, None)
     if at > CELL_BYTES_MAX:
         raise BadFormat(f"a cell has at most {CELL_BYTES_MAX} bytes, got {at}")
+    # Refused: "in a message ... anything after nil" (docs/cells.md "Decoding").
     if at == 1 and raw[0] == 0 and total > 1:
         raise BadFormat("bytes after a nil message")
     value = read_value(raw, 0, at, parts)
+    # [top cell]([VLQ of the length][cell])*, in any order.
     while at < total:
         length, start = read_vlq(raw, at, total)
+        # Refused: "in a message a cell of at most 140 bytes, one that does not have its stated
+        # length".
         if length <= EMBEDDED_BYTES_MAX:
             raise BadFormat(
                 f"bad message at byte {at}: a cell of {length} bytes belongs inside its parent"
@@ -171,6 +176,7 @@ def encode_message(
         seen.add(digest)
         found = kid.resolve() if isinstance(kid, Ref) else kid
         encoding = encode(found)
+        # A cell has at most 16,383 bytes, so its length takes two bytes; three is an upper bound.
         size += len(encoding) + 3
         if size > limit:
             raise LimitExceeded(f"a message has at most {limit} bytes; this value needs more")

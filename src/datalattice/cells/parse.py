@@ -24,15 +24,19 @@ wrappers: Final[list[Wrapper | None]] = [None] * 256
 def read_value(data: bytes, pos: i64, end: i64, loader: Loader | None) -> Value:
     """Return the value with the canonical encoding `data[pos:end]`."""
     tag: i64 = data[pos]
+    # Tags in the order of how often they occur; `scan` has refused all that are not canonical.
     if tag <= 0x19:
         if tag <= 0x10:
             return None if tag == 0 else 0
+        # "`10` to `18`: 0 to 8 bytes of two's complement"; `19`: a count first (docs/cells.md
+        # "Encoding table").
         start: i64 = pos + 1 if tag < 0x19 else read_vlq(data, pos + 1, end)[1]
         return int.from_bytes(data[start:end], "big", signed=True)
     if tag == 0x30 or tag == 0x31:
         length, at = read_vlq(data, pos + 1, end)
         if length <= CHUNK_BYTES:
             raw = data[at:end]
+            # Bytes that are not UTF-8 are kept, and written again unchanged.
             return raw if tag == 0x31 else raw.decode("utf-8", "surrogateescape")
     wrapper = wrappers[tag]
     if wrapper is not None:
@@ -59,6 +63,7 @@ def read_kids(data: bytes, pos: i64, count: i64, loader: Loader | None) -> tuple
     kids: list[object] = []
     at: i64 = pos
     for _ in range(count):
+        # "`20` and its hash, 33 bytes": a branch, which is loaded when it is looked at.
         if data[at] == 0x20:
             kids.append(Ref(data[at + 1 : at + 33], loader))
             at += 33

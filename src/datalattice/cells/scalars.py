@@ -37,6 +37,8 @@ def encode_vlq(count: int) -> bytes:
     while count:
         out.append((count & 0x7F) | 0x80)
         count >>= 7
+    # "The most significant digit first, with the high bit set on every byte but the last"
+    # (docs/cells.md "Counts").
     out.reverse()
     return bytes(out)
 
@@ -101,6 +103,8 @@ def _name_encoding(tag: int, kind: str, name: object) -> bytes:
         msg = f"a {kind} name is a string, got {type(name).__name__}"
         raise TypeMismatch(msg)
     try:
+        # "Bytes that are not come back as surrogate escapes and are written again unchanged"
+        # (docs/cells.md "Python values").
         raw = name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         msg = f"a {kind} name is UTF-8 text: {error}"
@@ -108,6 +112,7 @@ def _name_encoding(tag: int, kind: str, name: object) -> bytes:
     if not 1 <= len(raw) <= NAME_BYTES_MAX:
         msg = f"a {kind} name has 1 to {NAME_BYTES_MAX} bytes, got {len(raw)}"
         raise UsageError(msg)
+    # [32 or 33][length, one plain byte][name]: "one plain byte of length (1 to 128)", not a VLQ.
     return bytes((tag, len(raw))) + raw
 
 
@@ -182,6 +187,7 @@ class Char(Scalar):
         if not 0 <= code <= CODE_POINT_MAX:
             msg = f"a character has a code point 0 to {CODE_POINT_MAX}, got {code}"
             raise UsageError(msg)
+        # "1 to 4 bytes of code point, as few as possible": the tag 3c to 3f says how many.
         raw = code.to_bytes(max(1, (code.bit_length() + 7) // 8), "big")
         super().__init__(bytes((TAG_CHAR + len(raw) - 1,)) + raw)
 
@@ -213,6 +219,7 @@ class Extension(Scalar):
         if isinstance(number, bool) or not 0 <= number <= COUNT_MAX:
             msg = f"an extension number is 0 to {COUNT_MAX}, got {number}"
             raise UsageError(msg)
+        # [e0 + digit][VLQ of the number].
         super().__init__(bytes((TAG_EXTENSION + digit,)) + encode_vlq(number))
 
     @property
@@ -230,6 +237,8 @@ class Extension(Scalar):
 
     def key_bytes(self) -> bytes | None:
         """Return the number as 8 big-endian bytes."""
+        # "As 8 bytes big-endian" (docs/cells.md "Index"): the order of the bytes is that of the
+        # numbers.
         return self.number.to_bytes(8, "big")
 
     def __reduce__(self) -> tuple[type[Extension], tuple[int, int]]:
@@ -264,6 +273,7 @@ class Flag(Scalar):
 
     def __init__(self, number: int) -> None:
         need(number, int, "a flag is an int")
+        # b0 and b1 are False and True.
         if not 2 <= number <= 15:
             msg = f"a flag is 2 to 15 (0 and 1 are False and True), got {number}"
             raise UsageError(msg)
@@ -288,6 +298,7 @@ class NanBits(Scalar):
 
     def __init__(self, bits: int) -> None:
         need(bits, int, "the bits of a NaN are an int")
+        # IEEE 754: a NaN has all 11 bits of the exponent set, and a fraction other than 0.
         exponent = (bits >> 52) & 0x7FF
         if bits >> 64 or exponent != 0x7FF or not bits & ((1 << 52) - 1) or bits == NAN_BITS:
             msg = f"not a special NaN pattern: {bits:#x}"

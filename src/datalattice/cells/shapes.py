@@ -57,6 +57,7 @@ def cell_as_kid(encoding: bytes, cells: CellList) -> bytes:
         return encoding
     digest = _sha3(encoding).digest()
     cells.append((digest, encoding))
+    # A branch: "its parent holds `20` and its hash, 33 bytes" (docs/cells.md "Embedding").
     return _REF + digest
 
 
@@ -105,6 +106,7 @@ class IntegerColumn(Column):
         if number:
             length = 1
             rest: i64 = number
+            # Shortest two's complement; 0 has no bytes (docs/cells.md "Encoding table").
             while rest < -128 or rest > 127:
                 rest >>= 8
                 length += 1
@@ -129,6 +131,7 @@ class DoubleColumn(Column):
             return
         bits: i64 = read_i64_le(self._data, row * _NUMBER)
         if bits & _EXPONENT == _EXPONENT and bits & _FRACTION:
+            # "Every NaN that a program makes is `7ff8000000000000`".
             out.write(_NAN)  # the one canonical NaN
             return
         out.append(u8(0x1D))
@@ -176,12 +179,15 @@ class StringColumn(Column):
         begin: i64 = i64(read_i32_le(self._ends, row * _OFFSET)) - self._base
         end: i64 = i64(read_i32_le(self._ends, row * _OFFSET + _OFFSET)) - self._base
         size: i64 = end - begin
+        # "Up to 4,096 bytes stand in one cell"; longer ones are a tree (docs/cells.md "Blob and
+        # String").
         if size > CHUNK_BYTES:
             raw = self._data[begin:end]
             whole = make_text(raw.decode()) if self._is_text else make_blob(raw)
             out.write(as_kid(whole, cells))
             return
         tag: i64 = _TAG_TEXT if self._is_text else _TAG_BLOB
+        # The tag and a VLQ of at most two bytes stand before the bytes.
         if size + 3 <= EMBEDDED_BYTES_MAX:
             out.append(u8(tag))
             put_vlq(out, size)
@@ -253,6 +259,8 @@ def shape_of(names: Sequence[str]) -> Shape | None:
 
     None if a name is too long to be embedded, or has cells below it.
     """
+    # Names stand in every row's cell, so they must be embedded: "at most 140 bytes" (docs/cells.md
+    # "Embedding").
     if any(len(name.encode()) + 3 > EMBEDDED_BYTES_MAX for name in names):
         return None
     return Shape(_part(Map.of({name: place for place, name in enumerate(names)})))
@@ -297,6 +305,8 @@ def _sparse(part: _Part, columns: list[Column], row: i64, cells: CellList) -> by
             count += 1
     out = BytesWriter()
     out.append(u8(TAG_MAP))
+    # A leaf has at most 15 entries, so its count is one byte. The order of the remaining keys does
+    # not change.
     out.append(u8(count))
     for i in range(len(part.keys)):
         column = columns[part.columns[i]]

@@ -56,6 +56,8 @@ class Record(Cell):
         return self._body
 
     def _build(self, depth: int) -> bytes:
+        # "`d0` to `df`: as the Vector of its fields" (docs/cells.md "Encoding table"), with its own
+        # tag instead of 80.
         return bytes((TAG_RECORD + self._digit,)) + self._body._encode(depth)[1:]
 
     def _parse(self) -> list[object]:
@@ -123,6 +125,7 @@ class Coded(Cell):
 
     def _build(self, depth: int) -> bytes:
         out = BytesWriter()
+        # [c0 + digit][ref of the code][ref of the value].
         out.append(u8(TAG_CODED + self._digit))
         kids = self._open()
         put_kid(out, kids, 0, depth)
@@ -154,6 +157,7 @@ class Syntax(Cell):
         super().__init__()
         if meta is not None and not isinstance(meta, Map):
             raise TypeMismatch(f"syntax metadata is a Map or None, got {type(meta).__name__}")
+        # One encoding for each value: an empty Map is written as `00`, like no metadata.
         self._meta = meta if meta is not None and len(meta) else None
         self._kids = [admit(value)]
 
@@ -194,6 +198,7 @@ def closed_syntax(data: bytes, loader: Loader | None) -> Syntax:
     """Return the syntax value with this encoding (tag 88)."""
     made = Syntax(None)
     at: i64 = skip_kid(data, 1)
+    # [88][ref of the value][00, or the metadata Map in full].
     if data[at] != 0:
         wrapper = wrappers[0x82]
         assert wrapper is not None
@@ -238,6 +243,7 @@ class Signed(Cell):
         need(key_pair, KeyPair, "a value is signed by a KeyPair")
         made = Signed(key_pair.public_key, bytes(SIGNATURE_BYTES), value)
         made._signature = key_pair.sign(made.message())
+        # The encoding and the hash computed for `message` have the zeros in place of the signature.
         made._encoding = None
         made._hash = None
         made._verdict = 1
@@ -260,16 +266,21 @@ class Signed(Cell):
 
     def message(self) -> bytes:
         """Return the signed bytes: the value as this cell holds it, in full or by hash."""
+        # "Over the value as it stands in the Signed cell: its encoding if that is embedded,
+        # otherwise the 33 bytes of the reference" (docs/cells.md "Signed").
         return self.encoding[1 + len(self._key) + SIGNATURE_BYTES :]
 
     def verify(self) -> bool:
         """Return whether the signature is valid for this value and public key."""
+        # "Decoding checks nothing; `verify()` does, once for each cell": Ed25519 is far slower than
+        # SHA3.
         if not self._verdict:
             self._verdict = 1 if verify(self._key, self._signature, self.message()) else -1
         return self._verdict > 0
 
     def _build(self, depth: int) -> bytes:
         out = BytesWriter()
+        # [90][key 32][signature 64][ref], or [91][signature 64][ref] without a key.
         out.append(u8(TAG_SIGNED if self._key else TAG_SIGNED_BARE))
         out.write(self._key)
         out.write(self._signature)

@@ -148,12 +148,16 @@ class Trie(Cell):
 
     def _width(self) -> i64:
         """Return the number of kids of a leaf entry: key and value, or key alone."""
+        # "A Set has keys and no values".
         return 2 if self._tag == TAG_MAP else 1
 
     def _build(self, depth: int) -> bytes:
         out = BytesWriter()
         out.append(u8(self._tag))
         put_vlq(out, self._count)
+        # "The number of leading hex digits that all key hashes share (1 byte), a mask of the digits
+        # that follow (2 bytes, bit d for digit d), and a child for each" (docs/cells.md "Map and
+        # Set").
         if self._count > MAP_LEAF_MAX:
             out.append(u8(self._shift))
             out.append(u8(self._mask >> 8))
@@ -194,6 +198,9 @@ class Trie(Cell):
                 kids = self._kids
                 found = [kid_hash(kids[i]) for i in range(0, len(kids), width)]
             for i in range(1, len(found)):
+                # "Keys of a Map or Set leaf that are not in strictly increasing order of their
+                # hashes" are refused (docs/cells.md "Decoding"); referenced keys are hashed only
+                # here.
                 if found[i - 1] >= found[i]:
                     raise broken("the keys of a map or set are not in order")
             hashes = b"".join(found)
@@ -280,6 +287,8 @@ class Trie(Cell):
                 continue
             if node._count:
                 first = node._first_key()
+                # "Reading such a value never hangs: it raises `BadFormat`" (docs/cells.md
+                # "Decoding").
                 if first <= last:
                     raise broken("the keys of a map or set are not in order")
                 last = first
@@ -301,7 +310,9 @@ def trie_of(kid: object, tag: i64, above: i64, shift: i64) -> Trie:
         not isinstance(node, Trie)
         or node._tag != tag
         or node._count == 0
+        # A canonical node has two children or more, so each child has fewer entries.
         or (above and node._count >= above)
+        # "A key under the wrong digit": digits before the parent's are shared by all keys below.
         or (node._count > MAP_LEAF_MAX and node._shift <= shift)
     ):
         raise broken("a map or set node has a wrong type, size or digit")
@@ -323,6 +334,7 @@ def new_leaf(like: Trie, hashes: bytes, kids: list[object]) -> Trie:
     out.append(u8(like._tag))
     out.append(u8(count))
     for kid in kids:
+        # A leaf with a kid that is a cell stays open: its encoding depends on what is embedded.
         if not put_plain(out, kid):
             made = like._fresh()
             made._count = count
@@ -397,6 +409,7 @@ def build(like: Trie, entries: Rows) -> Trie:
 
 def _spread(like: Trie, entries: Rows, rows: list[bytes], shift: i64) -> Trie:
     """Return the trie of `rows`, later ones winning; their hashes agree before `shift`."""
+    # More rows than a leaf takes may be left after 64 digits: they all have the same key.
     if len(rows) <= MAP_LEAF_MAX or shift == 2 * HASH_BYTES:
         return _sorted_leaf(like, entries, rows)
     buckets: list[list[bytes] | None] = [None] * 16
@@ -502,6 +515,7 @@ def assemble(like: Trie, count: i64, shift: i64, slots: list[object]) -> Trie:
             kids.append(slots[digit])
     if not kids:
         return like._fresh()
+    # A node needs two digits that occur; with one, the child is the canonical shape.
     if len(kids) == 1:
         return trie_of(kids[0], like._tag, 0, shift)
     if count > MAP_LEAF_MAX:
@@ -530,6 +544,7 @@ def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Tr
     shift: i64 = node._shift
     if shift > known:
         fork: i64 = common_digits(digest, node._any(), known)
+        # The new key leaves before this node's digit: a node of two children goes above it.
         if fork < shift:
             fresh = new_leaf(node, digest, _entry(node, key, value))
             own: i64 = digit_at(node._any(), fork)
@@ -669,6 +684,8 @@ def remove(node: Trie, digest: bytes) -> Trie:
         mask &= ~(1 << digit)
         if len(fresh) == 1:
             return trie_of(fresh[0], tag, 0, node._shift)
+    # "The shape depends on the keys alone" (docs/cells.md "Map and Set"): with 15 entries a node
+    # becomes a leaf again, as if the removed key had never been there.
     if count > MAP_LEAF_MAX:
         return new_node(node, count, node._shift, mask, fresh, None)
     return _gather(node, fresh)

@@ -108,8 +108,11 @@ class Reference:
         while True:
             old = self.value
             new = change(old)
+            # No swap, so no listener wakes: nothing was written.
             if new is KEEP:
                 return old, old
+            # "It runs without a lock, and runs again if another thread was faster": the lock is
+            # held for the swap alone, however slow a change is.
             if self.swap(old, new):
                 return old, new
 
@@ -256,6 +259,8 @@ class Cursor(ABC):
         def change(current: Value) -> Value:
             nonlocal result
             given = self._seed(current)
+            # A missing value is passed as the zero of its lattice, so a function need not handle
+            # None.
             result = to_cell(function(given))
             # "One that returns the object it was given changes nothing, not even the identity of
             # the value" (docs/cursors.md "Operations").
@@ -272,6 +277,8 @@ class Cursor(ABC):
         Returns whether it was replaced. Merging values needs a lattice cursor.
         Raises: UnsupportedOperation: `value` is not a detached cursor.
         """
+        # "A detached cursor replaces instead of merging": its initial value shows what it was made
+        # from.
         if isinstance(value, Root):
             return self.compare_and_set(value.initial_value, value.get())
         raise UnsupportedOperation(f"a {type(self).__name__} without a lattice cannot merge values")
@@ -366,6 +373,8 @@ class PathCursor(Cursor):
             if after is KEEP:
                 after = before
                 return KEEP
+            # The lattice says which container to create for a missing step; without one it is an
+            # error.
             return assoc_in(whole, self._keys, after, self._lattice)
 
         self._base._apply(rebuild, is_judged=is_judged)
@@ -381,6 +390,7 @@ class PathCursor(Cursor):
 
 def path_step(key: object) -> str:
     """Return the short text of one key of a path: an owner's public key by its first digits."""
+    # A public key has as many bytes as a hash; eight digits are enough to recognise an owner.
     if isinstance(key, bytes) and len(key) == HASH_BYTES:
         return key.hex()[:8]
     return key.text() if isinstance(key, (Keyword, Symbol)) else render(key)

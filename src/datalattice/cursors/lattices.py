@@ -204,8 +204,10 @@ class RootLattice(LatticeCursor):
         if self._on_sync is None:
             return current
         synced = to_cell(self._on_sync(current))
+        # By identity: a write made meanwhile, even of an equal value, is another object.
         if synced is current or self._reference.swap(current, synced):
             return synced
+        # Replacing the value would lose the write that was made while the callback ran.
         return self.merge(synced)
 
     def _watched(self) -> Reference:
@@ -257,6 +259,7 @@ class ForkedLattice(LatticeCursor):
                 return self._joined(local, theirs)
 
             synced = self._parent._apply(join)[1]
+            # There was a write here meanwhile: it stays, merged with what the parent has now.
             if not self._reference.swap(local, synced) and self._lattice is not None:
                 self._reference.apply(lambda current: self._joined(current, synced))
             self._fork_point = synced
@@ -312,6 +315,7 @@ class Descended(LatticeCursor):
         if self._lattice is not None or isinstance(value, Root):
             return super().merge(value)
         parent = self._parent
+        # No lattice knows this value, so it is merged as part of the last one that a lattice knows.
         parent.merge(assoc_in(parent.get(), self._keys, to_cell(value), parent.lattice))
         return self._read()
 
@@ -386,6 +390,7 @@ class SignedCursor(LatticeCursor):
                 return KEEP
             return self._sealed(cell, before, after)
 
+        # Before anything is signed, since a gate may refuse the write.
         self._pass_gate()
         # A key of the owner signs, so the levels below need not check the slot.
         is_judged = self._strict and self._context.owner is not None
@@ -407,6 +412,8 @@ class SignedCursor(LatticeCursor):
             raise TypeMismatch(f"the value is not Signed: {type(cell).__name__}")
         context = self._context
         signer, owner = cell.public_key, context.owner
+        # "Read and write only values signed by a key of this owner": cheaper than the signature, so
+        # first.
         if self._strict and owner is not None and not context.verify_owner(owner, signer):
             raise BadSignature(
                 f"the value at {brief(context.path)} is signed by 0x{signer.hex()}, "
@@ -434,6 +441,7 @@ class SignedCursor(LatticeCursor):
                 f"{lattice!r} takes another type"
             )
         if (
+            # An equal value keeps its cell: a new signature would be a new root to replicate.
             isinstance(cell, Signed)
             and cell.public_key == key_pair.public_key
             and same(before, after)

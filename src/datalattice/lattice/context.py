@@ -377,6 +377,8 @@ class MergeContext:
         if is_public_key(owner):
             return owner == signer
         verifier = self.verifier
+        # Security: to accept without a verifier is lenient, to sign without one would be a false
+        # claim.
         return False if verifier is None else verifier(owner, signer)
 
     def holds(self, public_key: bytes) -> bool:
@@ -394,9 +396,11 @@ class MergeContext:
         identity = self.key_pair
         if is_public_key(owner):
             if identity is not None and identity.public_key == owner:
+                # A key signs for itself, whatever a verifier says.
                 return identity
             assert isinstance(owner, bytes)
             return self.keys.get(owner)
+        # The identity may sign for an owner by delegation, "like a key of the ring".
         pairs = self.keys if identity is None else KeyRing(*self.keys, identity)
         # "Of several keys that may sign for an owner, the one with the least public key signs"
         # (docs/design/forks.md "Keys"); a ring is in this order.

@@ -39,6 +39,7 @@ class _Joining:
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
         """Return the merged value of an entry on which two indexes differ, or ABSENT."""
+        # What the judge does not admit is not taken; own stays as it is.
         kept = own if own_present else ABSENT
         if not other_present or not self._judge.admits(key, other):
             return kept
@@ -49,6 +50,8 @@ class _Joining:
         """Return the entry whose key has the greater hash, of two keys in one position."""
         if not self._judge.admits(key, other):
             return held, own
+        # "Of two Index keys with equal bytes the greater hash stays" (docs/design/decisions.md "Law
+        # domain"). Own is checked too: a bad entry must not win over a good one.
         if value_hash(held) > value_hash(key) and self._judge.admits(held, own):
             return held, own
         merged = self._judge.join(key, None, other)

@@ -104,6 +104,7 @@ class JSONLattice(Lattice):
 
     def _element(self, value: Value, depth: int) -> Element:
         rank = self._rank(value)
+        # Deeper containers compare by hash, since a walk without bound could cost any time.
         if rank > LEAF and depth >= DEPTH_MAX:
             return malformed(value)
         tail = bytes([rank])
@@ -121,6 +122,7 @@ class JSONLattice(Lattice):
         if value is None:
             return NIL
         if isinstance(value, Map):
+            # "The order is nil, the type's zero, leaf, Index, Map" (docs/design/decisions.md "D3").
             return MAP if len(value) else ZERO
         return INDEX if isinstance(value, Index) else LEAF
 
@@ -197,6 +199,7 @@ class _Level:
     ) -> Value:
         """Merge one entry; a pair of containers is postponed until this level is done."""
         if not other_present or other is None:
+            # A null of other is the least value, so own's stays.
             return own if own_present or other_present else ABSENT
         if own is None:
             return other
@@ -222,6 +225,7 @@ class _Level:
         if isinstance(result, Map):
             self.result = result.put(key, value)
         elif isinstance(result, Index):
+            # Keys of equal bytes are one entry: the stored one stays, whatever its kind.
             stored = result.key_cell(key)
             self.result = result.put(key if stored is None else stored, value)
 

@@ -123,6 +123,7 @@ class KeyedLattice(Lattice):
                     f"{self._keys[raw].text()} and {key.text()} are the same key: an Index "
                     f"compares only the first {INDEX_KEY_BYTES} bytes"
                 )
+            # "Names are bytes": `:data` and `"data"` address the same child.
             self._children[raw] = lattice
             self._keys[raw] = key
         self._order: Final = NamedOrder(self)
@@ -203,11 +204,15 @@ def _join_fixed(
     for key, child in children:
         theirs = other.get(key, ABSENT)
         mine = base.get(key, ABSENT)
+        # Only configured names are read: "unknown keys of other are ignored", so a peer cannot fill
+        # a root with sections that no lattice checks.
         if theirs is ABSENT or mine is theirs:
             continue
         merged = _join_named(child, context, key, mine, theirs)
         if merged is ABSENT:
+            # A merge may leave nothing of an entry: then neither name nor empty value stays.
             result = result.remove(key) if mine is not ABSENT else result
+        # Written under the configured key, so that equal content has equal hashes.
         elif merged is not mine:
             result = result.put(key, merged)
     return result

@@ -77,6 +77,7 @@ class SetLattice(Lattice):
             return None
         if not isinstance(value, Set):
             return malformed(value)
+        # A superset has more elements, so the size orders all states of one set's history.
         return element(UNTIMED, number_tail(len(value)))
 
     def check_foreign(self, value: Value) -> bool:
@@ -103,11 +104,13 @@ class MaxLattice(Lattice):
         if other is None:
             return own
         mine, theirs = as_integer(own), as_integer(other)
+        # Own came from here and is not an integer: any accepted integer is better.
         if mine is None:
             return other if self.accepts(other, context) else own
         if theirs is None:
             context.report(EntryDropped(context.path))
             return own
+        # Equal integers are the same value, so own stays and nothing changes.
         return other if theirs > mine else own
 
     def zero(self) -> Value:
@@ -230,6 +233,8 @@ class LWPLattice(Lattice):
             return own
         if own is not None:
             mine, theirs = self._timestamp(own), self._timestamp(other)
+            # "The newer side wins undecided conflicts"; on equal times the value hash decides, as
+            # without a preference.
             if mine != theirs:
                 context = context.preferring(OWN if mine > theirs else OTHER)
         return self._inner.merge(own, other, context)
@@ -292,6 +297,7 @@ class CompareLattice(Lattice):
         if own is None:
             return other
         order = self._cmp(own, other)
+        # The function may be a preorder: without the hash, two replicas could keep one value each.
         if order == 0:
             return _tie(own, other, context)
         return own if order > 0 else other
@@ -324,6 +330,8 @@ class FunctionLattice(Lattice):
         if own is None:
             return other
         function = self._function
+        # A commutative function does not care; the order is for those that keep the first of two
+        # equals.
         merged = function(other, own) if context.prefer == OTHER else function(own, other)
         if merged is own or same(merged, own):
             return own
