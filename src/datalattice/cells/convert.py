@@ -117,6 +117,7 @@ def _convert(value: object) -> Value:
         while True:
             top = opened[-1]
             for item in top.items:
+                # A container inside is opened next; the rest of this one waits.
                 if _is_container(item):
                     # "Down to 500 levels" (docs/cells.md "Python values"); this also ends a list
                     # that contains itself.
@@ -141,6 +142,7 @@ def _convert(value: object) -> Value:
 
 def _plain(value: object) -> Value:
     """Return the plain value of a subclass instance (an IntEnum) or of a numpy scalar."""
+    # A subclass such as IntEnum is stored as "the plain value" (docs/cells.md "Python values").
     if isinstance(value, int):
         return admit(int(value))
     if isinstance(value, str):
@@ -172,6 +174,7 @@ def refusal(value: object) -> str:
         advice = _ADVICE.get(name)
         if advice is None:
             continue
+        # A named type (`of=`) converts the others by itself.
         if name not in _NAMED_TYPES:
             return f"{reason}store {advice}"
         if isinstance(value, datetime) and value.utcoffset() is None:
@@ -261,6 +264,8 @@ def _unsigned(value: Value) -> Value:
 def _python_leaf(value: Value) -> object:
     if isinstance(value, Set):
         items = [_plain_key(item) for item in value]
+        # "Leaves a container as a cell when a dict or set could not tell its keys apart"
+        # (docs/cells.md "Python values").
         return set(items) if len(set(items)) == len(items) else value
     return _plain_key(value)
 

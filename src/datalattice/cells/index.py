@@ -66,6 +66,7 @@ def key_bytes(key: Value) -> bytes:
         raw = key.key_bytes()
         if raw is not None:
             return raw[:INDEX_KEY_BYTES]
+    # A longer blob or string, of which the first chunk is loaded.
     elif isinstance(key, Chunked):
         return key.read(0, INDEX_KEY_BYTES)
     raise TypeMismatch(
@@ -123,6 +124,8 @@ class Index(Cell):
         put_vlq(out, self._count)
         kids = self._open()
         start: i64 = 0
+        # [84][n][00, or 80 and the entry whose key ends here][depth][mask 2 bytes][refs]; one entry
+        # is [84][1][key][value].
         if self._count > 1:
             out.append(u8(0x80 if self._has_entry else 0))
             if self._has_entry:
@@ -645,9 +648,11 @@ def _remove(node: Index, raw: bytes) -> Index:
     kids = node._open()
     if node._count == 1:
         return EMPTY_INDEX if node._key() == raw else node
+    # The key ends at or before this node's digit, so only its own entry can have it.
     if 2 * len(raw) <= node._depth:
         if not node._has_entry or node._key() != raw:
             return node
+        # An entry and one child: without the entry the child is the canonical node.
         if len(kids) == 3:
             return index_node(kids[2], node._count, node._depth)
         return _node(node._count - 1, False, node._depth, node._mask, kids[2:], None)
@@ -666,8 +671,10 @@ def _remove(node: Index, raw: bytes) -> Index:
     else:
         fresh.pop(slot)
         mask &= ~(1 << digit)
+        # "One entry is written as its key and value" (docs/cells.md "Index").
         if node._has_entry and len(fresh) == 2:
             return _entry(node._key(), fresh[0], fresh[1])
+        # A node has two parts or more; with one child the child takes its position.
         if not node._has_entry and len(fresh) == 1:
             return index_node(fresh[0], 0, node._depth)
     return _node(node._count - 1, node._has_entry, node._depth, mask, fresh, None)
@@ -680,6 +687,8 @@ def _index_of(entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -
         for pair in pairs_of(entries):
             key, value = pair if type(pair) is tuple and len(pair) == 2 else pair_of(pair)
             held = admit(key)
+            # "Keys with equal bytes are one entry, whatever their kind; `put` replaces the key too"
+            # (docs/cells.md "Index").
             found[key_bytes(held)] = (held, admit(value))
     except TypeMismatch as error:
         raise error.below(key) from None
@@ -703,6 +712,8 @@ def _build_range(
     depth: i64 = common_key_digits(first, keys[high - 1], start)
     kids: list[object] = []
     at: i64 = low
+    # Sorted, so a key that is a prefix of the others comes first: "a prefix first" (docs/cells.md
+    # "Index").
     has_entry = 2 * len(first) == depth
     if has_entry:
         kids = [key, value]
@@ -859,6 +870,7 @@ def _reach(node: Index) -> int:
 
 def _below(node: Index, reach: int, low: int, digit: int) -> object:
     """Return the child under `digit` at position `low`, or the node itself if it forks later."""
+    # A node that forks later than `low` is the only child there, under the digit of its keys.
     if reach > low:
         return node if digit_at(node._any(), low) == digit else None
     if node._count == 1 or not node._mask & (1 << digit):

@@ -48,6 +48,7 @@ class IndexPart:
             return [] if other is None else [IndexPart(None, one) for one in _split_one(other)]
         if other is None:
             return [IndexPart(one, None) for one in _split_one(own)]
+        # Equal hashes, so nothing below differs and nothing is loaded.
         if surely_same(own, other):
             return []
         return self._split_two(own, other)
@@ -75,6 +76,7 @@ class IndexPart:
             right = _below(other, other_end, low, digit)
             if left is None and right is None:
                 continue
+            # Equal subtrees are left out, so workers share only what differs.
             if left is not None and right is not None and surely_same(left, right):
                 continue
             found.append(
@@ -135,6 +137,7 @@ class IndexPart:
                     )
                 elif own is not None and not _same_entry(own, node):
                     before = own._open()
+                    # Of an Index with exact keys these are two names in one position.
                     if apart and not same_kid(before[0], kids[0]):
                         yield deref(before[0]), True, deref(before[1]), False, None
                         yield deref(kids[0]), False, None, True, value

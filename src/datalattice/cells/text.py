@@ -74,6 +74,7 @@ def parse_integer(digits: str) -> int:
 
     Raises: BadFormat: more digits than the largest integer has.
     """
+    # Python takes quadratic time for long integers, and refuses them by default.
     if len(digits) <= SHORT_DIGITS:
         return int(digits)
     sign = -1 if digits.startswith("-") else 1
@@ -87,6 +88,7 @@ def parse_integer(digits: str) -> int:
         part = plain[at : at + 4000]
         value = value * 10 ** len(part) + int(part)
     value *= sign
+    # Two's complement needs one bit more, for the sign.
     if (value if value >= 0 else ~value).bit_length() >= 8 * INTEGER_BYTES_MAX:
         raise BadFormat(f"an integer has at most {INTEGER_BYTES_MAX} bytes")
     return value
@@ -176,6 +178,7 @@ def encodable(text: str) -> str:
 
     Otherwise encoding would fail much later, at the terminal or file it is written to.
     """
+    # Most texts are: this test reads a flag of the string.
     if text.isascii():
         return text
     try:

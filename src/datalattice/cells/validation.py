@@ -41,6 +41,8 @@ def validate(value: Value) -> list[bytes]:
             continue
         encoding = encode(cell)
         scan_top(encoding)
+        # "A short child given by reference" is a fault (docs/cells.md "Decoding"): its parent must
+        # embed it.
         if isinstance(kid, Ref) and len(encoding) <= EMBEDDED_BYTES_MAX:
             found.short.add(hash)
         stack.append((hash, None, encoding))

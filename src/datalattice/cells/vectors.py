@@ -96,6 +96,9 @@ class Vector(Cell):
         # (docs/cells.md "Vector and List").
         if tail:
             return tail
+        # "If it is a multiple, the children are Vectors of B elements each (the last may be
+        # shorter), B being the largest power of 16 below the count" (docs/cells.md "Vector and
+        # List").
         block: i64 = block_size(count)
         return (count - 1) // block + 1
 
@@ -467,6 +470,7 @@ class Vector(Cell):
                 break  # only this vector has the rest
             if work is not None:
                 work.spend(work.limits.joined)
+            # `join` is a lattice: what it returns is checked like any value.
             result = admit(join(i, mine, theirs))
             made = made.set(i, result) if i < made._count else made.append(result)
             theirs_too = theirs_too and same(result, theirs)
@@ -488,6 +492,7 @@ def _full_leaf(items: list[object], start: i64) -> Vector:
     """
     first = items[start]
     # A closed leaf copies its strings; long ones would be in memory twice.
+    # The first element stands for all: logs have records of one kind.
     if isinstance(first, (bytes, str)) and len(first) > PACKED_STRING_MAX:
         return _vector(16, items[start : start + 16], None)
     out = BytesWriter()
@@ -508,6 +513,7 @@ def _packed_leaf(rows: list[bytes]) -> Vector:
     made = Vector()
     made._count = 16
     made._kids = None
+    # [80][10, the count of 16][the elements]: a full leaf.
     made._encoding = b"\x80\x10" + b"".join(rows)
     return made
 
@@ -539,6 +545,7 @@ def _push(body: Vector, kid: object, leaf: object) -> Vector:
     `kid` is `body` as a kid.
     """
     count: i64 = body._count
+    # Two full leaves are the smallest tree: B is 16 for 17 to 256 elements.
     if count == 16:
         return _vector(32, [kid, leaf], None)
     block: i64 = block_size(count)
@@ -586,6 +593,7 @@ def _leaves(
     for kid in node._open():
         size: i64 = min(block, count - at)
         if at + size > start:
+            # A leaf is shared by its reference, without loading it.
             if size == 16:
                 if work is not None:
                     work.spend(work.limits.compared)

@@ -48,6 +48,7 @@ class Changes:
         try:
             self._seen = cursor.get()
         except BaseException:
+            # The cursor could not be read: without this the subscription would stay for ever.
             self._end()
             raise
 
@@ -64,6 +65,7 @@ class Changes:
         if after is before:
             return None
         self._seen = after
+        # A write elsewhere below the root wakes, too: only another value counts.
         return None if same(before, after) else Change(before, after)
 
     def wait(
@@ -80,6 +82,7 @@ class Changes:
         while not self._closed:
             change = self.poll()
             if change is not None:
+                # What does not count is skipped; the time limit goes on.
                 if counts(change):
                     return change
                 continue

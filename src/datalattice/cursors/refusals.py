@@ -77,6 +77,7 @@ def refusals(
     Cost:   the difference, down to the slots; a merge for each differing slot of another owner.
     Raises: MissingData: a differing cell is missing.
     """
+    # The usual case: most values are below no owner, and cost nothing here.
     if before is after or not is_guarded(lattice):
         return
     context = context.reporting(discard)
@@ -99,6 +100,7 @@ def _put_back(value: Value, path: tuple[Value, ...], refused: Refusal) -> Value:
     key = path[0]
     below = value.get(key, ABSENT)
     if len(path) == 1:
+        # Another write has replaced the refused part meanwhile: it stays.
         if not _is_same(below, refused.after):
             return value
         if refused.before is ABSENT:
@@ -188,6 +190,7 @@ class _Judge:
         if after is ABSENT:
             return None  # content has no owner, and another holder can bring it back
         hash = value_hash(after)
+        # A content store files every value under its hash (docs/lattices.md "Content stores").
         if isinstance(key, bytes) and key == hash:
             return None
         return UsageError(
@@ -201,6 +204,7 @@ class _Judge:
         """Return why a value may not be written into an owner's slot, or None."""
         context, owner = self._context, self._context.owner
         is_own = owner is None or context.signer(owner) is not None
+        # "A node with a key of the owner may sign any value for a slot", and remove it.
         if _is_nothing(after):
             if is_own or _is_nothing(before):
                 return None
@@ -230,6 +234,7 @@ class _Judge:
                 f"a signed {_kind(after.value)} is not accepted at {self._at(path)}: "
                 f"{inner!r} takes another type"
             )
+        # An own signature of this node: it may replace the value without containing it.
         if is_claimed or (is_own and (owner is None or context.holds(signer))):
             return None
         place = context.at((*context.path, *path), owner)

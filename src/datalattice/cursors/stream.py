@@ -103,6 +103,7 @@ class Stream(ABC, Generic[T]):
     def close(self) -> None:
         """End the stream; a waiting thread or task leaves its loop. Closing twice is allowed."""
         self._end()
+        # Waiters wake and find the stream closed.
         self._bell.ring()
 
     def _refill(self) -> bool:
@@ -123,6 +124,7 @@ class Stream(ABC, Generic[T]):
     def __next__(self) -> T:
         begun_s = time.monotonic()
         while not self.closed:
+            # Cleared before looking: a change after this sets it again, so none is missed.
             self._bell.flag.clear()
             if self._is_flush_due(idle=False):
                 self._flush()
@@ -145,12 +147,14 @@ class Stream(ABC, Generic[T]):
         loop, rung, begun_s = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
 
         def wake() -> None:
+            # A writer must not fail because the program that waited has ended its loop.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(rung.set)
 
         self.on_wake(wake)
         try:
             while not self.closed:
+                # Cleared before looking, as in `__next__`.
                 rung.clear()
                 if self._is_flush_due(idle=False):
                     await asyncio.to_thread(self._flush)

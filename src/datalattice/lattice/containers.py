@@ -178,12 +178,15 @@ class ExactIndexLattice(IndexLattice):
             return own
         assert isinstance(other, Index)
         merging = exact_merge(EntryMerge(self._element, context).join, context)
+        # An own value of the wrong type is replaced by a right one.
         base = own if isinstance(own, Index) else EMPTY_INDEX
         made = base.merge_with(other, merging.join, rival=merging.rival, work=context.work)
         return made if isinstance(own, Index) else as_operand(made, other, other)
 
     def canonical_key(self, key: Value) -> Value:
         """Return the key under which a name is stored."""
+        # "A name of up to 32 bytes is its own key. A longer one has a key made of it"
+        # (docs/cells.md "Exact keys").
         return key_of(key) if isinstance(key, str) else key
 
 
@@ -255,6 +258,7 @@ class TupleLattice(Lattice):
         base = own if isinstance(own, Vector) else self.zero()
         assert isinstance(base, Vector)
         values = list(base)
+        # Own may be shorter: it is not checked, and its missing positions count as None.
         values.extend([None] * (len(self._children) - len(values)))
         changed = False
         for position, child in enumerate(self._children):
@@ -299,6 +303,7 @@ class TupleLattice(Lattice):
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Vector with as many elements as there are children."""
+        # A tuple of another length has other meanings at its positions.
         return isinstance(value, Vector) and len(value) == len(self._children)
 
     def child(self, key: Value) -> Lattice | None:

@@ -86,6 +86,7 @@ class DataLattice(Lattice):
         """
         if own is other and own is not None:
             return own
+        # "A nil own is treated as the zero" (docs/design/decisions.md "D4").
         base = own if isinstance(own, Index) else EMPTY_INDEX
         if other is None or not self.accepts(other, context):
             return base
@@ -97,6 +98,7 @@ class DataLattice(Lattice):
         for value in filing.strays:
             if work is not None:
                 work.spend(work.limits.hashed + len(encode(value)) // work.limits.hashed_bytes)
+            # Never the key that the peer gave: a wrong key could hide or replace another value.
             digest = value_hash(value)
             # "Own's key stays, and a value under any other key is filed under its hash"
             # (docs/design/foreign-data.md "Merges").
@@ -134,6 +136,7 @@ class _Filing:
         """Return own's value; other's is added later, under its recomputed hash."""
         if not other_present or other is None or _is_spoiled(self._context, key, other):
             return own if own_present else ABSENT
+        # Filed after the walk, since the recomputed key stands elsewhere in the tree.
         self.strays.append(other)
         return own if own_present else ABSENT
 
@@ -183,6 +186,7 @@ class _GreaterHash:
         self, key: Value, own: Value, other: Value, own_present: bool, other_present: bool
     ) -> Value:
         """Return the value with the greater hash, of those present."""
+        # A null says nothing about content, so own's value stays.
         if not other_present or (other is None and own_present):
             return own
         if _is_spoiled(self._context, key, other):

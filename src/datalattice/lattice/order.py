@@ -86,6 +86,7 @@ def element(time: int, tail: bytes = b"") -> Element:
 
 def malformed(value: Value) -> Element:
     """Return the element of a value of the wrong type, which lowers the rank of its owner."""
+    # First field 0: "the side that has the greatest differing bad element is the lesser one".
     return 0, 0, _END, value_hash(value)
 
 
@@ -93,6 +94,8 @@ def number_tail(number: int) -> bytes:
     """Return bytes that sort like integers of any size."""
     size = (abs(number).bit_length() + 7) // 8
     if number >= 0:
+        # [sign][length 8 bytes][digits]: byte order is number order, since more bytes are a greater
+        # number.
         return b"\x01" + size.to_bytes(8, "big") + number.to_bytes(size, "big")
     # A negative number with more digits is less, so length and digits are complemented.
     positive = size.to_bytes(8, "big") + (-number).to_bytes(size, "big")
@@ -135,6 +138,7 @@ def contrast_all(own: list[Element], other: list[Element]) -> Latest:
     mine: Element | None = None
     theirs: Element | None = None
     for one in own:
+        # "The greatest element that the other lacks" decides (docs/design/forks.md "The order").
         if one not in other:
             mine = later(mine, one)
     for one in other:

@@ -136,6 +136,7 @@ class SignedLattice(Lattice):
 
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is a Signed cell whose signature verifies."""
+        # Security: an unsigned value, or a signature that does not verify, never enters a slot.
         return isinstance(value, Signed) and value.verify()
 
     def child(self, key: Value) -> Lattice | None:
@@ -242,6 +243,7 @@ class _SlotMerge:
             return True
         if same(one, two) and same(one, other.value):
             return False
+        # "The greater hash stays", so that all nodes choose alike.
         return value_hash(own) > value_hash(other)
 
     def _is_partly_bad(self, own: Signed, other: Signed) -> bool:
@@ -265,6 +267,7 @@ class _SlotMerge:
         """Return the merge signed by a key of the owner; `high` without a key, or if it is less."""
         context = self._context
         key = self._lattice.signer(context)
+        # Without a key of the owner nothing may be signed: the greater value stays as it is.
         if key is None:
             return high
         cell = Signed.sign(key, value)
@@ -276,6 +279,7 @@ class _SlotMerge:
         for report in self._reports:
             if own_greater:
                 self._context.report(report)
+            # The merge had the greater side as own, which was the caller's other.
             elif isinstance(report, (QueueForked, WriteSuperseded)):
                 self._context.report(report.swapped())
             else:
@@ -288,6 +292,7 @@ class _SlotMerge:
         context = self._context
         owner = high.public_key if context.owner is None else context.owner
         path = context.path
+        # No key here signed the merge, so the lesser value is kept as evidence.
         if kept is high and not contained:
             return [OwnerForked(owner, path, high, low)]
         found: list[OwnerForked] = []
@@ -349,6 +354,7 @@ class OwnerLattice(Lattice):
         """
         if not isinstance(key, str):
             return key
+        # A key in hex addresses the slot of its bytes, which is where owners write.
         digits = key.removeprefix("0x")
         return bytes.fromhex(digits) if _is_hex(digits) else key
 
@@ -404,6 +410,7 @@ class _DIDJudge(Judge):
         """Return whether the value is signed by a key of the DID."""
         context = self._context
         if isinstance(value, Signed) and is_bare_did(key):
+            # Security: the signer is checked before the value is loaded or merged.
             if context.verify_owner(key, value.public_key):
                 return True
             kind = NOT_OWNER
@@ -435,6 +442,7 @@ class _OwnerMerge:
             return own if own_present or other_present else ABSENT
         above = self._context
         context = above.at((*above.path, key), key)
+        # Security: the signer is checked before the value is loaded or merged.
         if not isinstance(other, Signed) or not above.verify_owner(key, other.public_key):
             kind = NOT_OWNER if isinstance(other, Signed) else ENTRY_DROPPED
             context.report(EntryDropped(context.path, kind))

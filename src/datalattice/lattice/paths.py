@@ -55,6 +55,7 @@ def step(container: Value, key: Value) -> Value:
     if isinstance(container, Map):
         return container.get(key)
     if isinstance(container, (Vector, List)):
+        # A negative position is no step: paths are the same in every language.
         position = as_integer(key)
         if position is None or not 0 <= position < len(container):
             return None
@@ -85,6 +86,7 @@ def select(value: Value, paths: Sequence[Sequence[Value]]) -> Value:
         if part is None:
             continue
         if isinstance(value, Index):
+            # Under the stored key cell, so that the part has the hash that it has in the root.
             stored = value.key_cell(key)
             kept = (kept if isinstance(kept, Index) else EMPTY_INDEX).put(stored, part)
         else:
@@ -131,12 +133,15 @@ def assoc_in(
     current = value
     for depth, given in enumerate(keys):
         if current is None:
+            # "Creates missing containers as the lattice defines them": a Map or an Index, never a
+            # guess.
             current = _create(lattice, keys, depth)
         if not isinstance(current, (Map, Index, Vector, List, Set)):
             raise TypeMismatch(
                 f"cannot write through a {type(current).__name__} at depth {depth} of "
                 f"{_show(keys)}: a {KINDS} is required"
             )
+        # "`"data"` and `:data` write the same cell" (docs/design/decisions.md "D10").
         key = given if lattice is None else lattice.canonical_key(given)
         containers.append(current)
         places.append(key)

@@ -98,6 +98,7 @@ def root_contains(root: Value, other: Value) -> bool:
     `other` that is not an Index of sections counts as empty.
     Cost:   a merge of the difference.
     """
+    # An empty or malformed root has no sections, and nothing to lose.
     if not isinstance(other, Index):
         return True
     if not isinstance(root, Index):
@@ -138,6 +139,7 @@ def local_value(root: Value, owner: bytes, key: Keyword | None = None) -> Value:
     slot = local_slot(root, owner)
     if slot is None:
         return None
+    # Security: `:local` steers this node, so only its own signature counts.
     if not isinstance(slot, Signed) or slot.public_key != owner or not slot.verify():
         raise BadSignature(
             f"the value in the :local slot of 0x{owner.hex()} is not signed by this owner"

@@ -330,8 +330,7 @@ class FunctionLattice(Lattice):
         if own is None:
             return other
         function = self._function
-        # A commutative function does not care; the order is for those that keep the first of two
-        # equals.
+        # The order matters to a function that keeps the first of two values it takes for equal.
         merged = function(other, own) if context.prefer == OTHER else function(own, other)
         if merged is own or same(merged, own):
             return own
