@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +43,74 @@ def test_examples_in_documents_run_twice_in_one_folder(example: str, tmp_path: P
             check=False,
         )
         assert ran.returncode == 0, f"{attempt} run: {ran.stderr}"
+
+
+SHELL_PAGES = [
+    page
+    for page in [
+        ROOT / "README.md",
+        *sorted((ROOT / "docs" / "start").glob("*.md")),
+        *sorted((ROOT / "docs" / "guides").glob("*.md")),
+    ]
+    if "```sh\n" in page.read_text(encoding="utf-8")
+]
+PORT = "18888"
+"""At which nodes listen on the pages; a test takes a free one."""
+
+
+def script_of(page: Path, folder: Path) -> str:
+    """Return the `sh` and `python` blocks of a page in order, as one script.
+
+    Where the page waits some seconds for a node, the script waits until its peer has equal data.
+    """
+    blocks = re.findall(
+        r"^```(sh|python)\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    lines = ["set -e", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
+    for number, (language, text) in enumerate(blocks):
+        if language == "python":
+            (folder / f"block{number}.py").write_text(text, encoding="utf-8")
+            text = f"{shlex.quote(sys.executable)} -W error block{number}.py"
+        lines.append(text)
+    return re.sub(
+        r"(node start -d (\w+).*\n)sleep .*",
+        r"\1until test -e \2/running.json; do sleep 0.1; done\n"
+        r"until lattice node peers -d \2 | grep -q equal; do sleep 0.2; done",
+        "\n".join(lines),
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("page", SHELL_PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_run_in_order_twice_in_one_folder(page: Path, tmp_path: Path) -> None:
+    lattice = tmp_path / "bin" / "lattice"
+    lattice.parent.mkdir()
+    lattice.write_text(
+        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m datalattice.cli "$@"\n', encoding="utf-8"
+    )
+    lattice.chmod(0o755)
+    environment = {
+        **{name: text for name, text in os.environ.items() if name != "DATALATTICE_HOME"},
+        "HOME": str(tmp_path),
+        "PATH": f"{lattice.parent}:{os.environ['PATH']}",
+    }
+    for attempt in ("first", "second"):
+        ran = subprocess.run(
+            ["bash", "-c", script_of(page, tmp_path).replace(PORT, str(free_port()))],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=55,
+            check=False,
+        )
+        assert ran.returncode == 0, f"{attempt} run: {ran.stdout}{ran.stderr}"
 
 
 def test_the_tutorial_shows_the_example_as_it_is() -> None:
