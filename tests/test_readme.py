@@ -68,10 +68,11 @@ def script_of(page: Path, folder: Path) -> str:
     )
     lines = ["set -e", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
     for number, (language, text) in enumerate(blocks):
-        if language == "python":
+        if language == "sh":
+            lines.append(text)
+        else:
             (folder / f"block{number}.py").write_text(text, encoding="utf-8")
-            text = f"{shlex.quote(sys.executable)} -W error block{number}.py"
-        lines.append(text)
+            lines.append(f"{shlex.quote(sys.executable)} -W error block{number}.py")
     return re.sub(
         r"(node start -d (\w+).*\n)sleep .*",
         r"\1until test -e \2/running.json; do sleep 0.1; done\n"
