@@ -80,12 +80,11 @@ from datalattice.cells.shapes import (
     cell_as_kid,
     shape_of,
 )
-from datalattice.cells.sound import check_cell, learn_cell, learn_cells
+from datalattice.cells.sound import check_cell, learn_cell, learn_cells, validate
 from datalattice.cells.tagged import Coded, Record, Signed, Syntax
 from datalattice.cells.text import brief, to_json, to_text
 from datalattice.cells.textreader import from_text
 from datalattice.cells.triejoin import ABSENT, Join
-from datalattice.cells.validation import validate
 from datalattice.cells.vectors import (
     EMPTY_LIST,
     EMPTY_VECTOR,

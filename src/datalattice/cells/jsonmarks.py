@@ -251,7 +251,7 @@ def key_of(name: str, parse: Callable[[str], Value]) -> Value:
         return make_text(rest)
     # Marks of containers are no key names; such keys are written as `$json:`.
     if colon and kind in _SCALARS:
-        return _made(kind, rest)
+        return marked_value(kind, rest)
     raise BadFormat(
         f"unknown mark {name[:40]!r}; a key that begins with $ is written as "
         f"{('$string:' + name)[:48]!r}"
@@ -268,10 +268,6 @@ def marked_value(mark: str, value: Value) -> Value:
 
     Raises: BadFormat: the mark holds a value of another type than it requires.
     """
-    return _made(mark, value)
-
-
-def _made(mark: str, value: Value) -> Value:
     maker = _SCALARS.get(mark) or _TREES[mark]
     try:
         return maker(value)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from datalattice.cells.cell import Value
@@ -25,7 +25,6 @@ from datalattice.cells.jsonmarks import (
 from datalattice.cells.jsontree import Trees
 from datalattice.cells.maps import EMPTY_MAP, Map
 from datalattice.cells.text import (
-    Piece,
     encodable,
     json_pieces,
     parse_integer,
@@ -89,7 +88,7 @@ def write_json(
             before stays written.
     Cost:   memory by the depth of the value, not its size.
     """
-    pieces = marked_pieces if marked else _plain_pieces
+    pieces = marked_pieces if marked else json_pieces
     waiting: list[str] = []
     count = room = 0
     for piece in flat_pieces(value, pieces, TEXT_DEPTH_MAX):
@@ -112,10 +111,6 @@ def _flush(waiting: list[str], file: TextSink) -> int:
     waiting.clear()
     file.write(text)
     return len(text)
-
-
-def _plain_pieces(value: Value) -> Iterator[Piece]:
-    return json_pieces(value, json5=False)
 
 
 def read_json(

@@ -10,7 +10,9 @@ keys of the child do.
 Elements of vector leaves, map values, index values and signed values are not structural: any type
 is sound there, and lattices decide which types they accept.
 
-Source: docs/design/foreign-data.md "Structure".
+`validate` checks all cells of a value so, children first.
+
+Source: docs/design/foreign-data.md "Structure"; docs/cells.md "Decoding".
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from datalattice.cells.cell import broken
+from datalattice.cells.cell import Ref, Value, broken, encode, value_hash
 from datalattice.cells.facts import Fact, Facts, KnownFacts, name_at
+from datalattice.cells.message import branch_kids
 from datalattice.cells.scan import (
     block_size,
     branch_hashes,
@@ -29,11 +32,12 @@ from datalattice.cells.scan import (
     is_leaf_vector,
     key_hash_at,
     read_vlq,
+    scan_top,
     skip,
 )
 from datalattice.cells.trie import digit_at
 from datalattice.errors import BadFormat, MissingData
-from datalattice.limits import CHUNK_BYTES, INDEX_KEY_BYTES, MAP_LEAF_MAX
+from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES, MAP_LEAF_MAX
 
 NOTHING_SHORT: Final[frozenset[bytes]] = frozenset()
 
@@ -55,7 +59,7 @@ def check_cell(encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHIN
             found without them.
     Cost:   a fact for each structural child, a hash for each map key.
     """
-    fact, absent = examine(encoding, facts, short)
+    fact, absent = _examine(encoding, facts, short)
     # Last: faults that are visible without the missing children were raised before.
     if absent:
         raise MissingData(absent)
@@ -98,7 +102,7 @@ def _is_plain_leaf(data: bytes) -> bool:
     return kind == _VECTOR and is_leaf_vector(data)
 
 
-def examine(
+def _examine(
     encoding: bytes, facts: Facts, short: AbstractSet[bytes] = NOTHING_SHORT
 ) -> tuple[Fact, list[bytes]]:
     """Return (fact, missing hashes) like `check_cell`; without them the fact is incomplete."""
@@ -397,3 +401,61 @@ class _Range:
             and digit_at(first, self._position - 1) != digit_at(last, self._position - 1)
         ):
             raise broken(f"the keys of {what} node share fewer digits than it says")
+
+
+# --- all cells of a value ---------------------------------------------------------------------
+
+
+def validate(value: Value) -> list[bytes]:
+    """Check that `value` and all below it is canonical; return the hashes of missing branches.
+
+    Faults that are visible are raised even if branches are missing.
+    Raises: BadFormat: a part has a wrong type, length, order or position.
+    """
+    found = _Found()
+    # Kids to visit, and encodings of cells whose kids are done. Chains can be millions long.
+    stack: list[tuple[bytes, object, bytes]] = [(value_hash(value), value, b"")]
+    entered: set[bytes] = set()
+    while stack:
+        hash, kid, encoding = stack.pop()
+        if encoding:
+            found.check(hash, encoding)
+            continue
+        if hash in entered:
+            continue
+        entered.add(hash)
+        try:
+            cell = kid.resolve() if isinstance(kid, Ref) else kid
+        except MissingData as error:
+            found.absent.update(dict.fromkeys(error.hashes))
+            continue
+        encoding = encode(cell)
+        scan_top(encoding)
+        # "A short child given by reference" is a fault (docs/cells.md "Decoding"): its parent must
+        # embed it.
+        if isinstance(kid, Ref) and len(encoding) <= EMBEDDED_BYTES_MAX:
+            found.short.add(hash)
+        stack.append((hash, None, encoding))
+        stack.extend((below, child, b"") for below, child in branch_kids(cell))
+    return list(found.absent)
+
+
+class _Found(Facts):
+    """The facts of the cells of one value, checked so far."""
+
+    def __init__(self) -> None:
+        self.absent: Final[dict[bytes, None]] = {}
+        self.short: Final[set[bytes]] = set()
+        self._facts: Final[dict[bytes, Fact]] = {}
+
+    def check(self, hash: bytes, encoding: bytes) -> None:
+        """Check a cell after all cells below it."""
+        fact, _absent = _examine(encoding, self, self.short)
+        self._facts[hash] = fact
+
+    def of(self, hash: bytes) -> Fact:
+        """Return the fact of a checked cell."""
+        fact = self._facts.get(hash)
+        if fact is None:
+            raise MissingData([hash])
+        return fact

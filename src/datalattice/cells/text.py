@@ -273,18 +273,14 @@ def to_json(value: Value, *, json5: bool = False) -> str:
     Raises: UsageError: nested more than 500 levels. LimitExceeded: more than 100,000,000
             characters. MissingData: a cell is missing. TypeMismatch: as `to_cell`.
     """
-    return _written(admit(value), _write_json5 if json5 else _write_json)
-
-
-def _write_json(value: Value) -> Iterator[Piece]:
-    return json_pieces(value, json5=False)
+    return _written(admit(value), _write_json5 if json5 else json_pieces)
 
 
 def _write_json5(value: Value) -> Iterator[Piece]:
     return json_pieces(value, json5=True)
 
 
-def json_pieces(value: Value, *, json5: bool) -> Iterator[Piece]:
+def json_pieces(value: Value, *, json5: bool = False) -> Iterator[Piece]:
     """Yield the JSON text of one value in pieces; containers inside it are yielded as `Inner`."""
     if isinstance(value, (Vector, List, Set)):
         gap = "["

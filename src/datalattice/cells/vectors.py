@@ -323,7 +323,8 @@ class Vector(Cell):
             at = min(16 - tail, total)
             whole = self._extend([read_value(row, 0, len(row), None) for row in rows[:at]])
         while total - at >= 16:
-            leaf = _packed_leaf(rows[at : at + 16])
+            # [80][10, the count of 16][the elements]: a full leaf.
+            leaf = closed_vector(b"\x80\x10" + b"".join(rows[at : at + 16]), None)
             whole = _push(whole, whole, leaf) if whole._count else leaf
             at += 16
         if at < total:
@@ -501,21 +502,7 @@ def _full_leaf(items: list[object], start: i64) -> Vector:
     for i in range(start, start + 16):
         if not put_plain(out, items[i]):
             return _vector(16, items[start : start + 16], None)
-    made = Vector()
-    made._count = 16
-    made._kids = None
-    made._encoding = out.getvalue()
-    return made
-
-
-def _packed_leaf(rows: list[bytes]) -> Vector:
-    """Return the closed leaf of 16 elements with these encodings."""
-    made = Vector()
-    made._count = 16
-    made._kids = None
-    # [80][10, the count of 16][the elements]: a full leaf.
-    made._encoding = b"\x80\x10" + b"".join(rows)
-    return made
+    return closed_vector(out.getvalue(), None)
 
 
 def closed_vector(data: bytes, loader: Loader | None) -> Vector:

@@ -163,7 +163,30 @@ class LatticeCursor(Cursor):
             self._gate(self._context)
 
 
-class RootLattice(LatticeCursor):
+class _Holder(LatticeCursor):
+    """A lattice cursor that holds its value itself."""
+
+    __slots__ = ("_initial", "_reference")
+
+    _initial: Value
+    _reference: Reference
+
+    @property
+    def initial_value(self) -> Value:
+        """The value that this cursor began with."""
+        return self._initial
+
+    def _watched(self) -> Reference:
+        return self._reference
+
+    def _read(self) -> Value:
+        return self._reference.value
+
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
+        return self._reference.apply(change if is_judged else self._accepted(change))
+
+
+class RootLattice(_Holder):
     """The top of a tree of lattice cursors.
 
     strict: below an owner, read and write only values signed by a key of this owner.
@@ -172,7 +195,7 @@ class RootLattice(LatticeCursor):
     gate:   called before a write or a fork below an owner: see `Gate`.
     """
 
-    __slots__ = ("_initial", "_on_sync", "_reference")
+    __slots__ = ("_on_sync",)
 
     def __init__(
         self,
@@ -185,14 +208,9 @@ class RootLattice(LatticeCursor):
         gate: Gate | None = None,
     ) -> None:
         super().__init__(lattice, context, strict=strict, gate=gate)
-        self._initial: Final = to_cell(value)
-        self._reference: Final = Reference(self._initial)
+        self._initial = to_cell(value)
+        self._reference = Reference(self._initial)
         self._on_sync: Final = on_sync
-
-    @property
-    def initial_value(self) -> Value:
-        """The value given at construction."""
-        return self._initial
 
     def sync(self) -> Value:
         """Pass the value to the sync callback, adopt the value that it returns, and return it.
@@ -210,33 +228,19 @@ class RootLattice(LatticeCursor):
         # Replacing the value would lose the write that was made while the callback ran.
         return self.merge(synced)
 
-    def _watched(self) -> Reference:
-        return self._reference
 
-    def _read(self) -> Value:
-        return self._reference.value
-
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
-        return self._reference.apply(change if is_judged else self._accepted(change))
-
-
-class ForkedLattice(LatticeCursor):
+class ForkedLattice(_Holder):
     """A working copy of the value of `parent`."""
 
-    __slots__ = ("_fork_point", "_initial", "_parent", "_reference", "_syncing")
+    __slots__ = ("_fork_point", "_parent", "_syncing")
 
     def __init__(self, parent: LatticeCursor) -> None:
         super().__init__(parent.lattice, parent.context, strict=parent._strict, gate=parent._gate)
         self._parent: Final = parent
-        self._initial: Final = parent.get()
+        self._initial = parent.get()
         self._fork_point: Value = self._initial
-        self._reference: Final = Reference(self._initial)
+        self._reference = Reference(self._initial)
         self._syncing: Final = threading.Lock()
-
-    @property
-    def initial_value(self) -> Value:
-        """The value at the time of the fork."""
-        return self._initial
 
     def sync(self) -> Value:
         """Merge the edits made here with the parent's value, on both sides; return the result.
@@ -267,15 +271,6 @@ class ForkedLattice(LatticeCursor):
 
     def _joined(self, own: Value, other: Value) -> Value:
         return own if self._lattice is None else self._lattice.merge(own, other, self._context)
-
-    def _watched(self) -> Reference:
-        return self._reference
-
-    def _read(self) -> Value:
-        return self._reference.value
-
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
-        return self._reference.apply(change if is_judged else self._accepted(change))
 
 
 class Descended(LatticeCursor):

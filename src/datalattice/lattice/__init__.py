@@ -70,7 +70,6 @@ from datalattice.lattice.identity import (
     did_of,
     is_bare_did,
     public_key_of,
-    resolving_verifier,
     verify_did,
 )
 from datalattice.lattice.isolation import isolated
@@ -234,7 +233,6 @@ __all__ = [
     "public_key_of",
     "register_section",
     "replicable",
-    "resolving_verifier",
     "root_contains",
     "root_lattice",
     "select",

@@ -151,8 +151,3 @@ class ResolvingVerifier:
 
     def __repr__(self) -> str:
         return f"ResolvingVerifier({self._resolver!r})"
-
-
-def resolving_verifier(resolver: Resolver) -> ResolvingVerifier:
-    """Return a verifier for owners that are DIDs of any method."""
-    return ResolvingVerifier(resolver)

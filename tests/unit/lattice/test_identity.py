@@ -11,11 +11,11 @@ from datalattice.lattice import (
     MergeContext,
     MergeNotice,
     OwnerLattice,
+    ResolvingVerifier,
     SetLattice,
     did_of,
     is_bare_did,
     public_key_of,
-    resolving_verifier,
     verify_did,
 )
 from datalattice.lattice.identity import DID_CHARACTERS_MAX, KEYS_MAX
@@ -85,7 +85,7 @@ def test_a_resolver_says_whose_keys_speak_for_a_did() -> None:
         asked.append(did)
         return [PUBLIC, KEY.public_key] if did == "did:web:example.com" else []
 
-    verifier = resolving_verifier(resolver)
+    verifier = ResolvingVerifier(resolver)
     assert verifier("did:web:example.com", KEY.public_key)
     assert not verifier("did:web:example.com", bytes(32))
     assert not verifier("did:web:example.org", KEY.public_key)
@@ -98,7 +98,7 @@ def test_a_name_that_carries_its_key_is_not_resolved() -> None:
     def resolver(did: str) -> list[bytes]:
         raise AssertionError(did)
 
-    verifier = resolving_verifier(resolver)
+    verifier = ResolvingVerifier(resolver)
     assert verifier(did_of(KEY.public_key), KEY.public_key)
     assert not verifier("did:key:zBad", KEY.public_key)
     for owner in (None, 7, b"x", "example.com", Map.of({})):
@@ -110,9 +110,9 @@ def test_a_resolver_that_fails_authorises_nobody_and_is_counted() -> None:
     def resolver(did: str) -> list[bytes]:
         raise TimeoutError(f"no answer about {did}")
 
-    verifier = resolving_verifier(resolver)
+    verifier = ResolvingVerifier(resolver)
     assert not verifier("did:web:example.com", KEY.public_key)
-    assert not resolving_verifier(lambda _: None)("did:web:x", PUBLIC)  # type: ignore[arg-type,return-value]
+    assert not ResolvingVerifier(lambda _: None)("did:web:x", PUBLIC)  # type: ignore[arg-type,return-value]
     assert (verifier.failures, verifier.last_failure) == (
         1,
         "did:web:example.com: TimeoutError: no answer about did:web:example.com",
@@ -120,21 +120,21 @@ def test_a_resolver_that_fails_authorises_nobody_and_is_counted() -> None:
 
 
 def test_only_so_long_names_and_so_many_keys_are_looked_at() -> None:
-    verifier = resolving_verifier(lambda _: [KEY.public_key])
+    verifier = ResolvingVerifier(lambda _: [KEY.public_key])
     name = "did:web:" + "x" * (DID_CHARACTERS_MAX - 8)
     assert len(name) == DID_CHARACTERS_MAX
     assert verifier(name[:-1], KEY.public_key)
     assert verifier(name, KEY.public_key)
     assert not verifier(name + "x", KEY.public_key)
     for before, found in ((KEYS_MAX - 2, True), (KEYS_MAX - 1, True), (KEYS_MAX, False)):
-        many = resolving_verifier(lambda _, n=before: [PUBLIC] * n + [KEY.public_key])  # type: ignore[misc]
+        many = ResolvingVerifier(lambda _, n=before: [PUBLIC] * n + [KEY.public_key])  # type: ignore[misc]
         assert many("did:web:x", KEY.public_key) is found
 
 
 def test_owners_by_resolved_name_may_sign_and_others_are_reported() -> None:
     reports: list[MergeNotice] = []
     lattice = OwnerLattice(SetLattice())
-    verifier = resolving_verifier(lambda did: [KEY.public_key] if did == "did:web:a" else [])
+    verifier = ResolvingVerifier(lambda did: [KEY.public_key] if did == "did:web:a" else [])
     context = MergeContext(verifier=verifier, report=reports.append)
     signed = Signed.sign(KEY, Set.of([1]))
     merged = lattice.merge(
