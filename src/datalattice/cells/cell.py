@@ -194,6 +194,8 @@ class Cell:
         """The value hash: SHA3-256 of the encoding, 32 bytes."""
         found = self._hash
         if found is None:
+            # "The value hash is SHA3-256 (FIPS 202) of the encoding, 32 bytes" (docs/cells.md
+            # "Hashes").
             found = _sha3(self._encode(0)).digest()
             self._hash = found
         return found
@@ -205,6 +207,7 @@ class Cell:
         return not _equals(self, other)
 
     def __hash__(self) -> int:
+        # Equal cells have equal hashes, also across processes.
         return int.from_bytes(self.hash[:8], "big", signed=True)
 
     def __reduce__(self) -> tuple[Callable[[bytes], Value], tuple[bytes]]:
@@ -244,6 +247,7 @@ def admit(value: object) -> Value:
     kind = type(value)
     if kind is int:
         number: int = value  # type: ignore[assignment]
+        # Almost all integers are small, and need no look at their length.
         if -0x2000000000000000 <= number < 0x2000000000000000:
             return value
         return check_integer(number)

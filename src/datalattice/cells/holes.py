@@ -32,6 +32,7 @@ class Hole(Cell):
         self._kids = []
 
     def _build(self, depth: int) -> bytes:
+        # Nothing that contains a hole can be encoded, so none is ever stored or sent.
         raise BadFormat(self._reason)
 
 
@@ -55,6 +56,7 @@ class Holes:
         """Return whether a value, or a kid known by hash, is or contains an unsound cell."""
         if not self.bad:
             return False
+        # By its hash alone: a hole is not loaded to be recognised.
         if isinstance(value, Ref):
             return self._is_named(value.hash)
         if isinstance(value, Hole):

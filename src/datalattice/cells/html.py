@@ -78,10 +78,12 @@ class _Page:
         """Return the HTML of a value."""
         try:
             if not isinstance(value, _CONTAINERS):
+                # Security: foreign text is escaped, so that it cannot run in a notebook.
                 return f"<code>{html.escape(leaf_text(value))}</code>"
             title, columns, total = _head(value)
             if depth == 0:
                 return self.table(title, columns, _rows(value), total, depth)
+            # Only its title: nothing below it is loaded.
             if depth >= HTML_DEPTH_MAX or self.left <= 0 or total == 0:
                 return html.escape(title)
             inner = self.table(title, columns, _rows(value), total, depth)

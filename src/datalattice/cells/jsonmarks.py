@@ -126,6 +126,7 @@ def _chunked(value: Chunked) -> Iterator[Piece]:
         decoder = codecs.getincrementaldecoder("utf-8")()
         yield '"'
         for start in parts:
+            # Incremental: a piece may end inside a character.
             text = decoder.decode(value.read(start, start + PIECE_BYTES))
             yield quote_json(text)[1:-1]
         yield '"'
@@ -283,6 +284,7 @@ def _text_of(value: Value) -> str:
 
 def _hex_of(value: Value) -> bytes:
     text = _text_of(value)
+    # `bytes.fromhex` would take blanks too, and a value would have several texts.
     if not _HEX.fullmatch(text):
         raise UsageError("an even number of hex digits is needed")
     return bytes.fromhex(text)

@@ -67,6 +67,7 @@ class _Rendering:
         """
         if not isinstance(kid, Ref):
             return self.value(kid, depth)
+        # Only loading costs: what is in memory is shown freely.
         if not kid.present:
             self.work.spend(1)
         try:
@@ -82,6 +83,7 @@ class _Rendering:
         if not isinstance(value, Cell):
             return _leaf(value)
         if isinstance(value, _CONTAINERS):
+            # Folded: nothing below it is loaded.
             if depth >= RENDERED_DEPTH_MAX:
                 return f"<{type(value).__name__} of {len(value):,}>"
             return self.container(value, depth)
@@ -162,6 +164,7 @@ class _Rendering:
             row: list[object] = []
             first = 0
             for at in range(min(total, RENDERED_ITEMS_MAX + 1)):
+                # A List is the Vector of its elements in reverse.
                 place = total - 1 - at if isinstance(value, List) else at
                 if not first <= place < first + len(row):
                     self.work.spend(levels)

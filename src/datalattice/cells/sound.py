@@ -155,12 +155,16 @@ class _Check:
             return self._index(pos)
         at: i64 = pos
         if (tag & 0xF0) == 0xC0:
+            # [c0 + digit][ref][ref] (docs/cells.md "Encoding table").
             at = self.kids(pos + 1, 2)
         elif tag == 0x90:
+            # [90][key 32][signature 64][ref].
             at = self.kids(pos + 97, 1)
         elif tag == 0x91:
+            # [91][signature 64][ref].
             at = self.kids(pos + 65, 1)
         elif tag == 0x88:
+            # [88][ref of the value][00, or the metadata Map].
             at = self.kids(self.kids(pos + 1, 1), 1)
         else:
             at = skip(self.data, pos)
@@ -225,6 +229,8 @@ class _Check:
         # A leaf: its elements are not structural, so any type may be among them.
         if count <= 16:
             at = self.kids(at, count)
+        # "The last `count mod 16` elements stand first, and then the Vector of all before them"
+        # (docs/cells.md "Vector and List").
         elif count & 15:
             at = self.kids(at, count & 15)
             at = self._vector_part(at, count - (count & 15))
@@ -239,6 +245,7 @@ class _Check:
 
     def _vector_part(self, pos: i64, count: i64) -> i64:
         at: i64 = self._part(pos)
+        # The count of the parent alone decides the count of each child.
         if self.kind >= 0 and (self.kind != _VECTOR or self.count != count):
             raise broken(f"a vector child is not a vector of {count} elements")
         return at
@@ -279,6 +286,7 @@ class _Check:
             if not mask & (1 << digit):
                 continue
             at = self._part(at)
+            # A child forks later than its parent, so no path has more than 64 nodes.
             if self.kind >= 0 and (self.kind != tag or self.count < 1 or 0 <= self.fork <= shift):
                 raise broken("a map or set node has a wrong type, size or digit")
             range_.add(digit, self.count, self.low, self.high, "a map")
@@ -312,6 +320,7 @@ class _Check:
         at += 3
         range_ = _Range(depth)
         if has_entry:
+            # "`80` and the entry whose key ends here" (docs/cells.md "Index").
             if own is not None and 2 * len(own) != depth:
                 raise broken("the entry of an index node does not end at its depth")
             range_.begin(own)
@@ -367,6 +376,7 @@ class _Range:
             self._total += count
         if low is not None:
             self._check_key(low, digit, what)
+            # Children stand in the order of their digits, and so do the keys below them.
             if self._last is not None and low <= self._last:
                 raise broken(f"the keys of {what} are not in order")
             self._last = low

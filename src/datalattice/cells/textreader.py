@@ -175,6 +175,7 @@ class _Reader:
         found = _CHAR.match(self._text, self._at)
         name = "" if found is None else found.group(1)
         code = ord(name) if len(name) == 1 else _CODES.get(name)
+        # A name of several letters must be one of `newline`, `return`, `space` and `tab`.
         if found is None or code is None:
             raise self._broken(f"there is no character \\{name}")
         self._at = found.end()
@@ -195,6 +196,7 @@ def _value_of(word: str) -> Value:
         return Keyword(word[1:])
     if _ADDRESS.fullmatch(word):
         return Address(int(word[1:]))
+    # A symbol cannot begin so: it would read as a number or a tag.
     if word[0] == "#" or word[0].isdigit():
         raise BadFormat(f"{word[:40]!r} is not a value")
     return Symbol(word)

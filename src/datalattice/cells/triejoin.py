@@ -86,6 +86,7 @@ def arriving(
     stack: list[tuple[object, object, bytes]] = [(own, other, b"")]
     while stack:
         a_kid, b_kid, path = stack.pop()
+        # What only own has is no arrival.
         if b_kid is None or surely_same(a_kid, b_kid):
             continue
         a = own if a_kid is own else _node_at(a_kid, own._tag, len(path))
@@ -132,6 +133,7 @@ def _pair_children(
     """Push the pairs of subtrees of two nodes that can hold the same keys."""
     known: i64 = len(path)
     low: i64 = min(a._shift, b._shift)
+    # Both nodes share more digits than the path, and these differ.
     if low > known and common_digits(a._any(), b._any(), known) < low:
         stack.append((a, None, path))  # no key in common
         stack.append((None, b, path))
@@ -449,6 +451,7 @@ class Joiner:
     def _into_leaf(self, a: Trie, b: Trie, path: bytes) -> Trie:
         before = self._changes
         made = self.accept(b, a, path)
+        # Nothing changed, so own itself is the result, which callers test by identity.
         if self._changes == before:
             return a
         return self._add_own(a, b, made)
@@ -466,6 +469,7 @@ class Joiner:
             mine: object = None
             if leaf is not None:
                 mine = leaf._value(at) if self._width == 2 else None
+                # Equal entries are not passed to the join: a merge is idempotent.
                 if self._width == 1 or same_kid(mine, theirs):
                     continue
             result = self._decide(kids[i * self._width], mine, theirs, leaf is not None)

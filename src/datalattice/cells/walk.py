@@ -46,6 +46,7 @@ def novelty(value: Value, home: Loader | None = None) -> list[EncodedCell]:
             # What `home` loads is stored, and so is everything below it.
             if home is not None and kid.loader is home:
                 continue
+            # "Children come before parents, each cell once": a cell may be shared by many.
             if kid.hash in seen:
                 continue
             known = kid.hash
@@ -110,6 +111,7 @@ def missing(value: Value, limit: int | None = None) -> list[bytes]:
                 stack.append(kid.resolve() if isinstance(kid, Ref) else kid)
             except MissingData:
                 absent.append(digest)
+                # A foreign value may lack millions of cells.
                 if limit is not None and len(absent) >= limit:
                     return absent
     return absent

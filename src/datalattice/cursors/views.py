@@ -34,6 +34,7 @@ class View(Cursor):
         return self._source._watched()
 
     def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
+        # A derived value cannot say which source value would give it.
         raise self._refusal()
 
     def _refusal(self) -> ReadOnly:
@@ -96,6 +97,7 @@ class TimeCache(View):
         if cached is not None and self._valid(cached, now_ms):
             return cached[1]
         value = self._source.get()
+        # One tuple, so that readers in other threads see time and value together.
         self._cached = (now_ms, value)
         return value
 

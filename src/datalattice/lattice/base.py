@@ -126,6 +126,7 @@ class Lattice:
         """Return whether a foreign value passes `check_foreign`; report it otherwise."""
         if self.check_foreign(other):
             return True
+        # Reports never change a result: the merge goes on without this entry.
         context.report(EntryDropped(context.path))
         return False
 
@@ -195,6 +196,7 @@ def same_elements(lattice: Lattice, own: Value, other: Value, walk: Walk) -> boo
     """Return whether two values have the same elements, perhaps in different encodings."""
     if same(own, other):
         return True
+    # Without an order only equal hashes prove it.
     return lattice.has_order() and lattice.latest(own, other, walk) == NOTHING
 
 

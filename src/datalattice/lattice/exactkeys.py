@@ -57,6 +57,8 @@ _SURELY_SHORT: Final = INDEX_KEY_BYTES // 4
 
 def _made_of(name: bytes) -> bytes:
     hash = sha3_256(name)[:_HASH_BYTES]
+    # [8 bytes of the name][ff][23 bytes of SHA3-256][the name from its ninth byte] (docs/cells.md
+    # "Exact keys").
     return name[:HEAD_BYTES] + _MARK + hash + name[HEAD_BYTES:]
 
 
@@ -68,6 +70,7 @@ def key_of(name: str) -> str:
 
     Raises: UsageError: a lone surrogate that does not stand for a byte.
     """
+    # A character has at most four bytes, so these have at most 32 without being encoded.
     if len(name) < _SURELY_SHORT or (len(name) <= INDEX_KEY_BYTES and name.isascii()):
         return name
     raw = text_bytes(name)
@@ -96,6 +99,7 @@ def _is_marked(raw: bytes) -> bool:
 def _unmade(raw: bytes) -> bytes | None:
     """Return the name in a marked key, None if the key is not derived from it."""
     name = raw[:HEAD_BYTES] + raw[INDEX_KEY_BYTES:]
+    # One key for each name: a made key of a name that needs none would be a second one.
     needs_one = len(name) > INDEX_KEY_BYTES or _is_marked(name)
     return name if needs_one and _made_of(name) == raw else None
 
@@ -202,9 +206,11 @@ class ExactKeys:
             if found is None or (self._texts and not _fills(name)):
                 return found
             return found if self._stands_for(index, name) else None
+        # Another key stands in this position, a blob for example.
         if found is not None and not same(index.key_cell(key), key):
             found = None
         plain = index.get(name)
+        # "Earlier versions wrote longer names as they are" (docs/cells.md "Exact keys").
         if plain is None or not self._stands_for(index, name):
             return found
         return plain if found is None else self._join(found, plain)
@@ -280,6 +286,7 @@ class ExactKeys:
             plain = index.get(name)
             if plain is not None and self._stands_for(index, name):
                 value = self._join(value, plain)
+        # It is listed where its made key comes.
         elif made in index:
             return None
         return name, value
@@ -315,6 +322,7 @@ class ExactMerge:
         if is_one_key(held, key):
             kept = held if value_hash(held) > value_hash(key) else key
             return kept, self._join(kept, own, other, True, True)
+        # The loser is reported: its data is not in the merged value.
         if outranks(held, key):
             self._lost(key, False)
             return held, own

@@ -73,6 +73,7 @@ def public_key_of(did: Value) -> bytes | None:
     if number.bit_length() > 8 * size:
         return None
     raw = number.to_bytes(size, "big")
+    # [ed 01][key 32]: any other multicodec is another kind of key.
     return raw[len(CODE) :] if raw.startswith(CODE) else None
 
 
@@ -103,6 +104,7 @@ class DIDVerifier:
 
     def __call__(self, owner: Value, signer: bytes) -> bool:
         """Return whether `signer` may write for the bare DID `owner`."""
+        # A DID with a path or query would be a second name of one owner.
         if not is_bare_did(owner) or not isinstance(owner, str):
             return False
         if owner.startswith(KEY_PREFIX):
@@ -143,6 +145,7 @@ class ResolvingVerifier:
         if len(owner) > DID_CHARACTERS_MAX:
             return False
         try:
+            # A foreign document may list any number of keys.
             return signer in islice(self._resolver(owner), KEYS_MAX)
         except Exception as error:  # noqa: BLE001 - a resolver's error, of any type, is a refusal
             self.failures += 1
