@@ -285,10 +285,15 @@ def end_session(spark: SparkSession) -> None:
 
     On a Spark Connect server only this session ends, unless PySpark started the server itself.
     """
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
-    spark.stop()
+    try:
+        spark.stop()
+    except (ConnectionError, Py4JError):
+        # The JVM has been killed: nothing is left to stop, but PySpark still takes it for running.
+        _forget_session()
     # PySpark sets this for a Connect session; left set, every later session would use Connect.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     if gateway is None:
@@ -305,6 +310,19 @@ def end_session(spark: SparkSession) -> None:
         process.kill()
         process.wait()
     remove_scratch()
+
+
+def _forget_session() -> None:
+    """Make PySpark forget its session, as `stop` does when the JVM answers."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession, SQLContext
+
+    context = SparkContext._active_spark_context
+    if context is not None:
+        context._jsc = None  # asked again, it would fail again
+        context.stop()
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    SQLContext._instantiatedContext = None
 
 
 def _spark_type() -> type[SparkSession]:

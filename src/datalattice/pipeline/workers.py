@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+import traceback
+from types import ModuleType, SimpleNamespace
 
 _settled: set[int] = set()
 """Process ids that were settled; after a fork the id differs from the inherited one."""
@@ -22,3 +25,32 @@ def settle() -> None:
     _settled.add(os.getpid())
     gc.collect()  # freeze() would keep present garbage for good
     gc.freeze()
+
+
+def quiet_when_unheard(daemon: ModuleType) -> None:
+    """Make Spark's daemon module print no traceback when a worker's connection was closed.
+
+    Spark closes it when it needs no more rows (`show()`, LIMIT) and when its driver has gone. The
+    worker then ends with BrokenPipeError and status 1, as before; every other error is printed.
+    """
+
+    def print_exc() -> None:
+        if not isinstance(sys.exception(), BrokenPipeError):
+            traceback.print_exc()
+
+    # The daemon looks this name up in its own module; the standard module stays as it is.
+    vars(daemon)["traceback"] = SimpleNamespace(
+        print_exc=print_exc, format_exc=traceback.format_exc
+    )
+
+
+def quiet_own_daemon() -> None:
+    """Do that in a worker that Spark's own daemon forked; nothing in any other process.
+
+    Spark 4 forks the workers that plan queries from `pyspark.daemon` whatever
+    `spark.python.daemon.module` says, and sessions of a user fork all workers from it.
+    """
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name == "pyspark.daemon":
+        quiet_when_unheard(main)

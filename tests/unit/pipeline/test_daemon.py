@@ -1,31 +1,43 @@
-"""Daemon: a worker that nobody listens to any more ends in silence, every other one as it does."""
+"""Daemon: a worker that nothing reads from ends in silence, every other one as it does."""
 
 from __future__ import annotations
 
-import socket
+import importlib.util
+import sys
+import traceback
+from types import ModuleType
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from datalattice.pipeline.daemon import quiet
+from datalattice.pipeline.workers import quiet_own_daemon, quiet_when_unheard
 
 
-def test_only_a_broken_pipe_is_passed_over() -> None:
-    calls: list[bool] = []
+def said(daemon: ModuleType, failure: BaseException, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what a daemon prints about a worker that fails."""
+    try:
+        raise failure
+    except type(failure):
+        vars(daemon)["traceback"].print_exc()
+    return capsys.readouterr().err
 
-    def worker(failure: BaseException | None) -> int:
-        def run(_sock: socket.socket, authenticated: bool) -> int:
-            calls.append(authenticated)
-            if failure is not None:
-                raise failure
-            return 0
 
-        with socket.socket() as sock:
-            return quiet(run)(sock, True)
+def test_only_a_broken_pipe_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    daemon = ModuleType("daemon")
+    quiet_when_unheard(daemon)
+    assert said(daemon, BrokenPipeError(), capsys) == ""
+    for failure in (ConnectionResetError("gone"), ValueError("gone")):
+        assert said(daemon, failure, capsys).endswith(f"{type(failure).__name__}: gone\n")
 
-    assert worker(None) == 0
-    assert worker(BrokenPipeError()) == 1
-    with pytest.raises(ConnectionResetError):
-        worker(ConnectionResetError())
-    assert calls == [True] * 3
+
+@pytest.mark.parametrize(("name", "changed"), [("pyspark.daemon", True), ("pyspark.util", False)])
+def test_only_the_daemon_of_spark_itself_is_changed(
+    name: str, changed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = ModuleType("__main__")
+    main.__spec__ = importlib.util.find_spec(name)
+    vars(main)["traceback"] = traceback
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    quiet_own_daemon()
+    assert (vars(main)["traceback"] is not traceback) is changed
