@@ -1,7 +1,7 @@
 """Command: the one decorator that makes a function a command, and the call that it receives.
 
     @command(app, "get", READS)
-    def get(call: Call, db: DbArgument, key: KeyArgument) -> Result: ...
+    def get(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult: ...
 
 The decorator adds the options that commands share, opens what the command asks `call` for, prints
 what it returns, and closes everything.
@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from datalattice.cli.render import Result, Step, print_notice, progress_bars, show, use_form
+from datalattice.cli.render import (
+    CommandResult,
+    ProgressBar,
+    print_notice,
+    progress_bars,
+    show,
+    use_form,
+)
 from datalattice.cli.units import duration_s, reference
 from datalattice.client import (
     DEFAULT_FOLDER,
@@ -228,7 +235,7 @@ class Call:
         """Open something until the command has ended."""
         return self.resources.enter_context(resource)
 
-    def bar(self, label: str, total: int | None = None) -> Step:
+    def bar(self, label: str, total: int | None = None) -> ProgressBar:
         """Show a progress bar until the command has ended; on a terminal only."""
         return self.enter(progress_bars(transient=True)).add(label, total)
 
@@ -441,7 +448,7 @@ __all__ = [
     "SHORT_KEY",
     "WRITES",
     "Call",
-    "Result",
+    "CommandResult",
     "command",
     "explaining_gaps",
     "prepared",

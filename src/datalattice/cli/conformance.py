@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from datalattice.cli.command import Call, command
-from datalattice.cli.render import Result, is_json, print_lines
+from datalattice.cli.render import CommandResult, is_json, print_lines
 
 if TYPE_CHECKING:
     from datalattice.conformance import Failure, FileReport
@@ -25,7 +25,7 @@ PathsArgument = Annotated[
 
 
 @command(None, "conformance")
-def conformance(call: Call, paths: PathsArgument) -> Result:
+def conformance(call: Call, paths: PathsArgument) -> CommandResult:
     """Run golden vector files: a check of this installation, or of a port of the format.
 
     Prints a line for each file, then the totals; failing vectors are listed on standard error.
@@ -49,7 +49,7 @@ def conformance(call: Call, paths: PathsArgument) -> Result:
     }
     line = ", ".join(f"{count} {name}" for name, count in totals.items())
     document = {"files": [_document(report) for report in reports], **totals}
-    return Result(document, [line], EXIT_FAILED if totals["failed"] else 0)
+    return CommandResult(document, [line], EXIT_FAILED if totals["failed"] else 0)
 
 
 def _print_report(report: FileReport) -> None:

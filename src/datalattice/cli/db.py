@@ -13,7 +13,7 @@ import typer
 from datalattice.apps.kv import GC_AGE, KV_SECTION, Database, KeyChange
 from datalattice.cells import Index, Map, Signed, Value
 from datalattice.cli.command import READS, WRITES, Call, command
-from datalattice.cli.render import Listing, Records, Result, listed
+from datalattice.cli.render import CommandResult, Listing, Records, listed
 from datalattice.cli.units import duration_s
 from datalattice.cli.values import InOption, parse_value, value_json, value_text
 from datalattice.client import open_reader
@@ -69,17 +69,17 @@ def _edit(call: Call, name: str, change: Callable[[Database], T]) -> T:
     return call.edit(lambda cursor, keys: change(Database.at(cursor, keys.public_key, name)))
 
 
-def _said(key: str, name: str, result: object) -> Result:
+def _said(key: str, name: str, result: object) -> CommandResult:
     """Return what a write returned."""
     text = str(result).lower() if isinstance(result, bool) else str(result)
-    return Result({"key": key, name: result}, [text])
+    return CommandResult({"key": key, name: result}, [text])
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
 @command(app, "list", READS)
-def list_(call: Call) -> Result:
+def list_(call: Call) -> CommandResult:
     """List databases: those of all owners that are here, or one owner's."""
     cursor = call.cursor()
     held = databases_of(cursor.get())
@@ -98,7 +98,7 @@ def keys(
     db: DbArgument,
     prefix: PrefixArgument = "",
     long: Annotated[bool, typer.Option("--long", "-l", help="Type and time to live too.")] = False,
-) -> Result:
+) -> CommandResult:
     """List the keys of a database, in order."""
     database = _read(call, db)
     rows: list[dict[str, Any]] = [
@@ -106,7 +106,7 @@ def keys(
         for key, entry in database.scan(prefix)
     ]
     if not long:
-        return Result(rows, [row["key"] for row in rows])
+        return CommandResult(rows, [row["key"] for row in rows])
     return listed(rows, ("key", "type", "ttl_ms"))
 
 
@@ -115,7 +115,7 @@ def _left(left: timedelta | None) -> int | None:
 
 
 @command(app, "get", READS)
-def get(call: Call, db: DbArgument, key: KeyArgument) -> Result:
+def get(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
     """Print what a key holds: a value, fields, members, members with scores, elements, a total.
 
     Exit code 1 when there is no such key.
@@ -126,7 +126,7 @@ def get(call: Call, db: DbArgument, key: KeyArgument) -> Result:
         raise NoSuchPath(f"database {db} has no key {key!r}; `lattice db keys {db}` lists them")
     document, text = _held(database, key, kind)
     ttl_ms = _left(database.ttl(key))
-    return Result({"key": key, "type": kind, "value": document, "ttl_ms": ttl_ms}, text)
+    return CommandResult({"key": key, "type": kind, "value": document, "ttl_ms": ttl_ms}, text)
 
 
 def _held(database: Database, key: str, kind: str) -> tuple[object, list[str | Listing]]:
@@ -160,14 +160,14 @@ def _score_json(score: float) -> object:
 
 
 @command(app, "type", READS)
-def type_(call: Call, db: DbArgument, key: KeyArgument) -> Result:
+def type_(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
     """Print the type of a key: value, hash, set, zset, list, counter, or none."""
     kind = _read(call, db).type(key)
-    return Result({"key": key, "type": kind}, [kind or "none"])
+    return CommandResult({"key": key, "type": kind}, [kind or "none"])
 
 
 @command(app, "ttl", READS)
-def ttl(call: Call, db: DbArgument, key: KeyArgument) -> Result:
+def ttl(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
     """Print the milliseconds until a key expires: -1 never, -2 there is no key."""
     database = _read(call, db)
     left = _left(database.ttl(key))
@@ -181,13 +181,13 @@ def hget(
     db: DbArgument,
     key: KeyArgument,
     field: Annotated[str, typer.Argument(help="The field.")],
-) -> Result:
+) -> CommandResult:
     """Print one field of a hash. Exit code 1 when there is no such field."""
     value = _read(call, db).hget(key, field)
     if value is None:
         raise NoSuchPath(f"key {key!r} has no field {field!r}")
     document = {"key": key, "field": field, "value": value_json(value)}
-    return Result(document, [value_text(value)])
+    return CommandResult(document, [value_text(value)])
 
 
 @command(app, "watch", ("dir", "owner"))
@@ -254,12 +254,12 @@ def set_(
         typer.Option("--ttl", help="How long until the key expires: 90s, 2h.", show_default=False),
     ] = None,
     form: InOption = "text",
-) -> Result:
+) -> CommandResult:
     """Set a value; it replaces anything under the key. The database is made if there is none."""
     cell = parse_value(value, form)
     ttl_s = None if ttl is None else duration_s(ttl)
     _edit(call, db, lambda database: database.set(key, cell, ttl_s))
-    return Result({"key": key, "value": value_json(cell)}, [])
+    return CommandResult({"key": key, "value": value_json(cell)}, [])
 
 
 @command(app, "del", WRITES)
@@ -267,7 +267,7 @@ def del_(
     call: Call,
     db: DbArgument,
     names: Annotated[list[str], typer.Argument(metavar="KEYS", help="The keys.")],
-) -> Result:
+) -> CommandResult:
     """Delete keys; print how many there were."""
 
     def change(database: Database) -> int:
@@ -275,7 +275,7 @@ def del_(
             return sum([batch.delete(key) for key in names])
 
     gone = _edit(call, db, change)
-    return Result({"deleted": gone}, [str(gone)])
+    return CommandResult({"deleted": gone}, [str(gone)])
 
 
 @command(app, "expire", WRITES)
@@ -284,14 +284,14 @@ def expire(
     db: DbArgument,
     key: KeyArgument,
     span: Annotated[str, typer.Argument(metavar="IN", help="How long until then: 90s, 2h, 1d.")],
-) -> Result:
+) -> CommandResult:
     """Let a key expire; print whether there is one."""
     ttl_s = duration_s(span)
     return _said(key, "done", _edit(call, db, lambda database: database.expire(key, ttl_s)))
 
 
 @command(app, "persist", WRITES)
-def persist(call: Call, db: DbArgument, key: KeyArgument) -> Result:
+def persist(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
     """Take the expiry from a key; print whether there was one."""
     return _said(key, "done", _edit(call, db, lambda database: database.persist(key)))
 
@@ -303,7 +303,7 @@ def hset(
     key: KeyArgument,
     pairs: Annotated[list[str], typer.Argument(metavar="FIELD VALUE ...", help="Fields, values.")],
     form: InOption = "text",
-) -> Result:
+) -> CommandResult:
     """Set fields of a hash; print how many are new."""
     if len(pairs) % 2:
         raise UsageError("hset takes a value after each field")
@@ -319,7 +319,7 @@ def hdel(
     db: DbArgument,
     key: KeyArgument,
     fields: Annotated[list[str], typer.Argument(help="The fields.")],
-) -> Result:
+) -> CommandResult:
     """Remove fields of a hash; print how many there were."""
     return _said(key, "removed", _edit(call, db, lambda database: database.hdel(key, *fields)))
 
@@ -331,7 +331,7 @@ def sadd(
     key: KeyArgument,
     members: MembersArgument,
     form: InOption = "text",
-) -> Result:
+) -> CommandResult:
     """Add members to a set; print how many are new."""
     cells = [parse_value(one, form) for one in members]
     return _said(key, "new", _edit(call, db, lambda database: database.sadd(key, *cells)))
@@ -344,7 +344,7 @@ def srem(
     key: KeyArgument,
     members: MembersArgument,
     form: InOption = "text",
-) -> Result:
+) -> CommandResult:
     """Remove members from a set; print how many there were."""
     cells = [parse_value(one, form) for one in members]
     return _said(key, "removed", _edit(call, db, lambda database: database.srem(key, *cells)))
@@ -358,7 +358,7 @@ def zadd(
     score: Annotated[float, typer.Argument(help="The score.")],
     member: Annotated[str, typer.Argument(help="The member.")],
     form: InOption = "text",
-) -> Result:
+) -> CommandResult:
     """Add a member to a sorted set, or give it another score; print 1 when it is new."""
     cell = parse_value(member, form)
     return _said(key, "new", _edit(call, db, lambda database: database.zadd(key, score, cell)))
@@ -371,7 +371,7 @@ def zrem(
     key: KeyArgument,
     members: MembersArgument,
     form: InOption = "text",
-) -> Result:
+) -> CommandResult:
     """Remove members from a sorted set; print how many there were."""
     cells = [parse_value(one, form) for one in members]
     return _said(key, "removed", _edit(call, db, lambda database: database.zrem(key, *cells)))
@@ -385,7 +385,7 @@ def push(
     values: Annotated[list[str], typer.Argument(help="The values.")],
     left: LeftOption = False,
     form: InOption = "text",
-) -> Result:
+) -> CommandResult:
     """Append values to a list; print its length. With --left they are put before it, one by one."""
     cells = [parse_value(one, form) for one in values]
 
@@ -396,15 +396,15 @@ def push(
 
 
 @command(app, "pop", WRITES)
-def pop(call: Call, db: DbArgument, key: KeyArgument, left: LeftOption = False) -> Result:
+def pop(call: Call, db: DbArgument, key: KeyArgument, left: LeftOption = False) -> CommandResult:
     """Take the last element from a list and print it; exit code 1 when the list has none."""
 
-    def change(database: Database) -> Result:
+    def change(database: Database) -> CommandResult:
         # Looked at and taken in one edit: no other writer takes the same element.
         if database.llen(key) == 0:
             raise NoSuchPath(f"the list {key!r} has no elements")
         value = database.lpop(key) if left else database.rpop(key)
-        return Result({"key": key, "value": value_json(value)}, [value_text(value)])
+        return CommandResult({"key": key, "value": value_json(value)}, [value_text(value)])
 
     return _edit(call, db, change)
 
@@ -415,7 +415,7 @@ def incr(
     db: DbArgument,
     key: KeyArgument,
     amount: Annotated[int, typer.Argument(help="How much; below 0 counts down.")] = 1,
-) -> Result:
+) -> CommandResult:
     """Count; print the total of all replicas."""
     return _said(key, "total", _edit(call, db, lambda database: database.incr(key, amount)))
 
@@ -427,8 +427,8 @@ def gc(
     min_age: Annotated[
         str, typer.Option("--min-age", help="Only what is at least so old: 90s, 2h, 1d.")
     ] = f"{GC_AGE // timedelta(hours=1)}h",
-) -> Result:
+) -> CommandResult:
     """Forget tombstones and expired keys; print how many. Only when all replicas have synced."""
     age_s = duration_s(min_age)
     gone = _edit(call, db, lambda database: database.gc(age_s))
-    return Result({"database": db, "forgotten": gone}, [str(gone)])
+    return CommandResult({"database": db, "forgotten": gone}, [str(gone)])

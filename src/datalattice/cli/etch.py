@@ -28,8 +28,8 @@ from datalattice.cli.disk.archive import imported
 from datalattice.cli.paths.get import count_of, kind_of
 from datalattice.cli.paths.past import WithLocalOption, leaving
 from datalattice.cli.render import (
+    CommandResult,
     Records,
-    Result,
     pair_lines,
     print_notice,
 )
@@ -89,10 +89,10 @@ def _open(path: Path) -> EtchStore:
 
 
 @command(app, "info")
-def info(call: Call, file: FileArgument, output: OutputOption = None) -> Result:
+def info(call: Call, file: FileArgument, output: OutputOption = None) -> CommandResult:
     """Print what the file is: version, data length, and its root."""
     call.enter(_redirected(output))
-    return Result(_info(call.enter(_open(file))))
+    return CommandResult(_info(call.enter(_open(file))))
 
 
 def _info(store: EtchStore) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def write(
         Path | None, typer.Option("--from", help="A file of JSON (marks as in `lattice put`).")
     ] = None,
     root: Annotated[bool, typer.Option("--root", help="Make it the root.")] = False,
-) -> Result:
+) -> CommandResult:
     """Store a value and all below it, and print its hash. The file is made when needed."""
     if (text is None) == (source is None):
         raise UsageError("give the value with --text, or a file of JSON with --from")
@@ -202,7 +202,7 @@ def write(
             with source.open("rb") as stream:
                 value = read_json(stream, stage=store.put)
         hash = store.commit(value).root_hash if root else store.persist(value)
-    return Result({"hash": hash.hex()}, [hash.hex()])
+    return CommandResult({"hash": hash.hex()}, [hash.hex()])
 
 
 @command(app, "validate")
@@ -213,7 +213,7 @@ def validate(
         int, typer.Option("--max", "-m", min=1, help="Faults printed at most.")
     ] = FAULTS_SHOWN,
     output: OutputOption = None,
-) -> Result:
+) -> CommandResult:
     """Check every byte of the data; exit code 1 when something is wrong."""
     report = check_etch(file, progress=call.bar(f"check {file}").to)
     document: dict[str, Any] = {
@@ -239,16 +239,16 @@ def validate(
     lines += pair_lines({**shown, **{f"cells {k}": v for k, v in report.statuses.items()}})
     lines.append("clean" if report.is_clean else "damaged")
     call.enter(_redirected(output))
-    return Result(document, lines, 0 if report.is_clean else EXIT_FAILED)
+    return CommandResult(document, lines, 0 if report.is_clean else EXIT_FAILED)
 
 
 @command(app, "clear")
-def clear(call: Call, file: FileArgument) -> Result:
+def clear(call: Call, file: FileArgument) -> CommandResult:
     """Set the root to nil. Nothing is given back until `lattice etch gc`."""
     _need_file(file)
     with EtchStore.open(file) as store:
         store.commit(None)
-    return Result({"root": None}, ["the root is nil"])
+    return CommandResult({"root": None}, ["the root is nil"])
 
 
 def _need_file(file: Path) -> None:
@@ -263,12 +263,14 @@ def gc(
     pin: Annotated[
         list[str] | None, typer.Option("--pin", help="A cell to keep beside the root, by hash.")
     ] = None,
-) -> Result:
+) -> CommandResult:
     """Copy what the root and the pins reach to a new file, which replaces the old one."""
     pins = [_hash(text) for text in pin or []]
     before, after = collect_etch(file, pins, progress=call.bar(f"collect {file}").to)
     document = {"before": before, "after": after, "freed": before - after}
-    return Result(document, pair_lines({name: size_text(one) for name, one in document.items()}))
+    return CommandResult(
+        document, pair_lines({name: size_text(one) for name, one in document.items()})
+    )
 
 
 @command(app, "import", ANY)
@@ -280,7 +282,7 @@ def import_(
         str | None,
         typer.Option("--pin", help="Keep the root under this name; do not merge it."),
     ] = None,
-) -> Result:
+) -> CommandResult:
     """Take the root of an Etch file, and all below it, into the node's folder.
 
     It is merged into the root like the state of a peer. Exit code 1 when parts are left out:
@@ -292,7 +294,7 @@ def import_(
             raise UsageError(f"{file}: no root was ever set")
         if cells is not None:
             cells.write_bytes(encode_message(etch.root()))
-            return Result({"hash": hash.hex(), "cells": str(cells)})
+            return CommandResult({"hash": hash.hex(), "cells": str(cells)})
         return imported(_into_folder(etch, pin, call.folder, call.bar(f"import {file}").to))
 
 
@@ -330,14 +332,14 @@ def export(
         str, typer.Option("--ref", help="Which root: HEAD, HEAD~2, a pin, a hash, or a time.")
     ] = "HEAD",
     with_local: WithLocalOption = False,
-) -> Result:
+) -> CommandResult:
     """Write the root of the node's folder, and all below it, to a new Etch file."""
     if file.exists():
         raise UsageError(f"{file} is there already; name a new file")
     if cells is not None:
         value = decode_message(cells.read_bytes(), limit=sys.maxsize)
         with EtchStore.open(file) as etch:
-            return Result({"hash": etch.commit(value).root_hash.hex()})
+            return CommandResult({"hash": etch.commit(value).root_hash.hex()})
     store = call.store()
     (top,) = call.named(store, ref)
     hash, made = leaving(store, top, with_local=with_local)
@@ -361,4 +363,4 @@ def export(
         file.unlink(missing_ok=True)
         print_notice(f"{file} was not written")
         raise
-    return Result({"hash": hash.hex(), "new_cells": new, "bytes": file.stat().st_size})
+    return CommandResult({"hash": hash.hex(), "new_cells": new, "bytes": file.stat().st_size})

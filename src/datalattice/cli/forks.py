@@ -22,9 +22,9 @@ from datalattice.cells import ABSENT, Signed, Value, changes, value_hash
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.paths.past import path_text
 from datalattice.cli.render import (
+    CommandResult,
     Listing,
     Records,
-    Result,
     counted,
     is_json,
     json_text,
@@ -121,18 +121,18 @@ def _forks(call: Call) -> _Forks:
 
 
 @command(app, "list", ANY)
-def list_forks(call: Call) -> Result:
+def list_forks(call: Call) -> CommandResult:
     """List the branches that are kept here as evidence, the oldest first."""
     forks = _forks(call)
     rows = [_document(forks, one) for one in forks.records]
     if not rows:
-        return Result(rows, [], notices=["no forks are open here"])
+        return CommandResult(rows, [], notices=["no forks are open here"])
     columns = ("id", "owner", "slot", "kind", "since", "not here", "next")
-    return Result(rows, [Listing(columns, map(_list_row, rows))])
+    return CommandResult(rows, [Listing(columns, map(_list_row, rows))])
 
 
 @command(app, "show", ANY)
-def show_fork(call: Call, id: IdArgument) -> Result:
+def show_fork(call: Call, id: IdArgument) -> CommandResult:
     """Compare a kept branch with the value in its slot, and name the ways to resolve it."""
     forks = _forks(call)
     record = forks.find(id)
@@ -141,7 +141,7 @@ def show_fork(call: Call, id: IdArgument) -> Result:
         {"text": path_text(difference[0]), **_difference(difference)}
         for difference in _first_differences(forks, record)
     ]
-    return Result(document, _fork_lines(document))
+    return CommandResult(document, _fork_lines(document))
 
 
 @command(app, "resolve", ("dir", "offline"))
@@ -159,7 +159,7 @@ def resolve(
     drop: Annotated[
         bool, typer.Option("--drop", help="Forget the branch here; it does not come back.")
     ] = False,
-) -> Result | Records:
+) -> CommandResult | Records:
     """Put the records of a lost branch back, print them, or let the branch go.
 
     Works through the running node, or without one. To append takes a key of the owner.
@@ -182,13 +182,13 @@ def resolve(
         lambda replica: resolve_fork(replica, full, action, SystemClock()),
         fenced=append,
     )
-    return Result(document, _resolved_lines(document))
+    return CommandResult(document, _resolved_lines(document))
 
 
 @command(app, "export", ANY)
 def export_proof(
     call: Call, id: IdArgument, file: Annotated[Path, typer.Argument(help="The new file.")]
-) -> Result:
+) -> CommandResult:
     """Write a proof that the owner signed both: for anyone, without a store or a network."""
     if file.exists():
         raise UsageError(f"{file} is there already; name a new file")
@@ -199,14 +199,14 @@ def export_proof(
         raise UsageError("this branch was too large to be kept: its signature alone proves no fork")
     data = write_proof(record.path, record.owner, slot, record.loser, store.get_encodings)
     file.write_bytes(data)
-    return Result({"id": record.id.hex(), "file": str(file), "bytes": len(data)})
+    return CommandResult({"id": record.id.hex(), "file": str(file), "bytes": len(data)})
 
 
 @command(app, "verify")
 def verify(
     call: Call,
     file: Annotated[Path, typer.Argument(help="A proof that `lattice forks export` wrote.")],
-) -> Result:
+) -> CommandResult:
     """Check a proof by itself: FORK (exit code 0), CHAIN (1), which proves nothing, INVALID (2).
 
     Exit code 3: there is no such file, or it cannot be read.
@@ -225,7 +225,7 @@ def verify(
         "path": [value_json(key) for key in found.path],
         "cells": [hash.hex() for hash in found.hashes],
     }
-    return Result(document, _verdict_lines(document), _VERDICT_CODES[found.kind])
+    return CommandResult(document, _verdict_lines(document), _VERDICT_CODES[found.kind])
 
 
 def _verdict_lines(document: dict[str, Any]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import typer
 
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.disk.garbage import collected
-from datalattice.cli.render import Listing, Result, pair_lines
+from datalattice.cli.render import CommandResult, Listing, pair_lines
 from datalattice.cli.units import size_text
 from datalattice.client import owners_in
 
@@ -44,7 +44,7 @@ ReasonOption = Annotated[str, typer.Option("--reason", help="Why; it is kept.")]
 
 
 @command(app, "show", ANY)
-def hosting(call: Call) -> Result:
+def hosting(call: Call) -> CommandResult:
     """Show the policy, what was decided about owners, and what they use.
 
     The policy is the table `[hosting]` of node.toml; decisions are kept with the store and take
@@ -53,17 +53,17 @@ def hosting(call: Call) -> Result:
     from datalattice.node import hosting_document
 
     document = call.on_replica("hosting.show", {}, hosting_document)
-    return Result(document, _hosting_lines(document))
+    return CommandResult(document, _hosting_lines(document))
 
 
 @command(app, "allow", ANY)
-def allow(call: Call, owner: OwnerArgument) -> Result:
+def allow(call: Call, owner: OwnerArgument) -> CommandResult:
     """Take the data of an owner without limits."""
     return _decide(call, "allow", owner)
 
 
 @command(app, "refuse", ANY)
-def refuse(call: Call, owner: OwnerArgument, reason: ReasonOption = "") -> Result:
+def refuse(call: Call, owner: OwnerArgument, reason: ReasonOption = "") -> CommandResult:
     """Take nothing more of an owner; what is here leaves the root with `lattice forget`."""
     return _decide(call, "refuse", owner, reason=reason)
 
@@ -78,7 +78,7 @@ def limit(
             help='Bytes, or a size such as "64 MB"; "default": as for others.', metavar="SIZE"
         ),
     ],
-) -> Result:
+) -> CommandResult:
     """Let an owner have so much room here, over all sections."""
     from datalattice.client.settings import parse_size
 
@@ -87,7 +87,7 @@ def limit(
 
 
 @command(None, "host", ANY)
-def host(call: Call, owner: OwnerArgument) -> Result:
+def host(call: Call, owner: OwnerArgument) -> CommandResult:
     """Take the data of an owner again that was forgotten or refused; peers bring it back."""
     return _decide(call, "host", owner)
 
@@ -106,7 +106,7 @@ def forget(
         bool, typer.Option("--now", help="Collect garbage at once; else the next collection frees.")
     ] = False,
     reason: ReasonOption = "",
-) -> Result:
+) -> CommandResult:
     """Remove the data of an owner from this node, and take no more of it.
 
     Peers keep theirs. `lattice host OWNER` ends it, and the data comes back. Pins, leases and
@@ -125,7 +125,7 @@ def forget(
     document = call.on_replica("owner.forget", arguments, alone)
     if now:
         document["collected"] = collected(call)
-    return Result(document, pair_lines(_forgotten(document)))
+    return CommandResult(document, pair_lines(_forgotten(document)))
 
 
 def _owner_text(call: Call, owner: str) -> str:
@@ -137,7 +137,7 @@ def _owner_text(call: Call, owner: str) -> str:
     return call.owner_named(owner, known).hex()
 
 
-def _decide(call: Call, rule: str, owner: str, **more: Any) -> Result:
+def _decide(call: Call, rule: str, owner: str, **more: Any) -> CommandResult:
     from datalattice.node import decide, hosting_document
 
     owner = _owner_text(call, owner)
@@ -147,7 +147,7 @@ def _decide(call: Call, rule: str, owner: str, **more: Any) -> Result:
         return hosting_document(replica)
 
     document = call.on_replica("hosting.decide", {"rule": rule, "owner": owner, **more}, alone)
-    return Result(document, map(_decision_text, document["decisions"]))
+    return CommandResult(document, map(_decision_text, document["decisions"]))
 
 
 def _hosting_lines(document: dict[str, Any]) -> Iterator[str | Listing]:

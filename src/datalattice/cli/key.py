@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from datalattice.cli.command import ANY, Call, command
-from datalattice.cli.render import Result, listed
+from datalattice.cli.render import CommandResult, listed
 from datalattice.client import (
     Folder,
     OwnKeys,
@@ -56,7 +56,7 @@ def _describe(path: Path, name: str, key_pair: KeyPair) -> dict[str, object]:
 
 
 @command(app, "new", ANY)
-def new(call: Call, name: NameArgument = None) -> Result:
+def new(call: Call, name: NameArgument = None) -> CommandResult:
     """Make a key pair. A key that is there already is never replaced.
 
     Without a name it proves the node and owns its data; one with a name joins the keys of owners
@@ -66,25 +66,25 @@ def new(call: Call, name: NameArgument = None) -> Result:
     key_pair = KeyPair.generate()
     write_key(path, key_pair)
     made = _describe(path, name or "", key_pair)
-    return Result(made, [f"public key  {made['public_key']}", f"file        {path}"])
+    return CommandResult(made, [f"public key  {made['public_key']}", f"file        {path}"])
 
 
 @command(app, "show", ANY)
-def show_key(call: Call, name: NameArgument = None) -> Result:
+def show_key(call: Call, name: NameArgument = None) -> CommandResult:
     """Print a public key. The private part is never printed."""
     path = call.folder.key_path if name is None else _key_file(call.folder, name)
     return _public(path, name or "")
 
 
 @command(app, "list", ANY)
-def list_keys(call: Call) -> Result:
+def list_keys(call: Call) -> CommandResult:
     """List the identity of the node and the keys of the owners it writes for."""
     folder = call.folder
     paths = {"": folder.identity_path} if folder.identity_path.exists() else {}
     paths.update((path.stem, path) for path in folder.named_key_paths())
     found = [_describe(path, name, read_key(path)) for name, path in paths.items()]
     if not found:
-        return Result([], [f"no keys in {folder.path}; make one with `lattice key new`"])
+        return CommandResult([], [f"no keys in {folder.path}; make one with `lattice key new`"])
     columns = ("name", "public_key", "file")
     return listed(found, columns, name=lambda name: name or "(identity)")
 
@@ -98,22 +98,22 @@ def name_key(
         typer.Argument(help="The owner: a key in hex, 4 or more of its first digits, or a DID."),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the name.")] = False,
-) -> Result:
+) -> CommandResult:
     """Give an owner a local name, which `--owner` and lists use. Peers never see it."""
     if remove == (key is not None):
         raise UsageError("give the owner's key, or --remove")
     if key is None:
         if not forget_name(call.folder, name):
             raise UsageError(f"there is no name {name!r}; `lattice key names` lists them")
-        return Result({"removed": name}, [f"removed {name}"])
+        return CommandResult({"removed": name}, [f"removed {name}"])
     known = owners_in(call.root()) if call.folder.store_path.is_dir() else []
     owner = call.owner_named(key, known)
     name_owner(call.folder, name, owner)
-    return Result({"name": name, "public_key": owner.hex()}, [f"{name}  {owner.hex()}"])
+    return CommandResult({"name": name, "public_key": owner.hex()}, [f"{name}  {owner.hex()}"])
 
 
 @command(app, "names", ANY)
-def names(call: Call) -> Result:
+def names(call: Call) -> CommandResult:
     """List the local names of owners."""
     found = sorted(read_names(call.folder).items())
     rows = [{"name": name, "public_key": key.hex()} for name, key in found]
@@ -121,13 +121,13 @@ def names(call: Call) -> Result:
 
 
 @command(identity_app, "show", ANY)
-def show_identity(call: Call) -> Result:
+def show_identity(call: Call) -> CommandResult:
     """Print the public key that this node proves to others: what they list in `allow`."""
     return _public(call.folder.identity_path, "")
 
 
 @command(identity_app, "new", ANY)
-def new_identity(call: Call) -> Result:
+def new_identity(call: Call) -> CommandResult:
     """Make this folder another node, which writes for the same owners as before.
 
     For a copy of a folder whose original goes on running. What is the node's own is signed anew;
@@ -147,7 +147,7 @@ def init(
             show_default=False,
         ),
     ] = None,
-) -> Result:
+) -> CommandResult:
     """Make the keys of a new folder.
 
     Without an owner's key one key does both: it proves the node, and owns its data.
@@ -156,12 +156,12 @@ def init(
     return _both(begin_folder(folder_of(directory), owner))
 
 
-def _public(path: Path, name: str) -> Result:
+def _public(path: Path, name: str) -> CommandResult:
     found = _describe(path, name, read_key(path))
-    return Result(found, [str(found["public_key"])])
+    return CommandResult(found, [str(found["public_key"])])
 
 
-def _both(keys: OwnKeys) -> Result:
-    return Result(
+def _both(keys: OwnKeys) -> CommandResult:
+    return CommandResult(
         {"identity": keys.identity.public_key.hex(), "owner": keys.owner.public_key.hex()}
     )

@@ -8,7 +8,7 @@ import typer
 
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.paths.past import HASH_DIGITS_SHOWN
-from datalattice.cli.render import Result, listed
+from datalattice.cli.render import CommandResult, listed
 from datalattice.cli.units import duration_ms, time_ms
 from datalattice.errors import UsageError
 from datalattice.store import time_text
@@ -32,7 +32,7 @@ def add(
     move: Annotated[
         bool, typer.Option("--move", help="Take the name from the root that has it.")
     ] = False,
-) -> Result:
+) -> CommandResult:
     """Keep a root under a name: garbage collection spares it and all below it.
 
     Works beside a running node.
@@ -40,7 +40,7 @@ def add(
     store = call.store()
     (hash,) = call.named(store, ref)
     ends_ms = None if expires is None else _expiry(expires, store.clock.now_ms())
-    return Result(_document(store.pins.pin(hash, name, by, label, ends_ms, move=move)))
+    return CommandResult(_document(store.pins.pin(hash, name, by, label, ends_ms, move=move)))
 
 
 def _expiry(text: str, now_ms: int) -> int:
@@ -58,20 +58,20 @@ def remove(
     all: Annotated[
         bool, typer.Option("--all", help="Remove every pin, also where the file is damaged.")
     ] = False,
-) -> Result:
+) -> CommandResult:
     """Remove a pin; what only it kept may be collected from then on."""
     if (name is None) != all:
         raise UsageError("name one pin, or give --all")
     store = call.store()
     if name is None:
         store.pins.clear()
-        return Result({"removed": "all"}, ["all pins removed"])
+        return CommandResult({"removed": "all"}, ["all pins removed"])
     document = _document(store.pins.unpin(name))
-    return Result(document, [f"removed  {name}", f"hash     {document['hash']}"])
+    return CommandResult(document, [f"removed  {name}", f"hash     {document['hash']}"])
 
 
 @command(app, "list", ANY)
-def list_(call: Call) -> Result:
+def list_(call: Call) -> CommandResult:
     """List the pins, by name."""
     columns = ("name", "hash", "owner", "label", "created", "expires")
     rows = [_document(one) for one in call.store().pins.all()]

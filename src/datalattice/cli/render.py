@@ -1,8 +1,8 @@
 """Render: what commands print. Results go to standard output, everything else to standard error.
 
-A command returns its result: a `Result`, or `Records` that are printed as they are read. `show`
-prints it in the form that was asked for: `text` (a list is a table on a terminal, tab-separated
-in a pipe), `table`, `json` (one document), or `lines` (one JSON document a line).
+A command returns a `CommandResult`, or `Records` that are printed as they are read. `show` prints
+it in the form that was asked for: `text` (a list is a table on a terminal, tab-separated in a
+pipe), `table`, `json` (one document), or `lines` (one JSON document a line).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Jsonable = object
 """What `json.dumps` takes."""
 
 
-class Step(Protocol):
-    """A running bar: `advance` moves it, `total` sets or corrects its end."""
+class ProgressBar(Protocol):
+    """A progress bar: `advance` moves it, `total` sets or corrects its end."""
 
     def advance(self, count: int = 1) -> None:
         """Move the bar by `count`."""
@@ -144,7 +144,7 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CommandResult:
     """What a command did.
 
     document: what JSON has.
@@ -160,7 +160,7 @@ class Result:
 
 def listed(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], **shown: Callable[[Any], object]
-) -> Result:
+) -> CommandResult:
     """Return rows with all their fields for JSON, and the named columns for people.
 
     shown: for a column, what people see of its value.
@@ -169,7 +169,7 @@ def listed(
     def cells(row: Mapping[str, Any]) -> list[object]:
         return [shown[name](row[name]) if name in shown else row[name] for name in columns]
 
-    return Result(list(rows), [Listing(columns, map(cells, rows))])
+    return CommandResult(list(rows), [Listing(columns, map(cells, rows))])
 
 
 @dataclass(slots=True)
@@ -206,8 +206,8 @@ def show(result: object) -> int:
     if isinstance(result, Records):
         _show_records(result)
         return 0
-    if not isinstance(result, Result):
-        result = Result(result)
+    if not isinstance(result, CommandResult):
+        result = CommandResult(result)
     # "`json` is one document, `lines` one JSON document a line, with all fields"
     if _form.name == "json":
         print_json(result.document)
@@ -236,7 +236,7 @@ def _show_records(records: Records) -> None:
                 sys.stdout.flush()
 
 
-def _show_text(result: Result) -> None:
+def _show_text(result: CommandResult) -> None:
     parts: Iterable[str | Listing]
     document = result.document
     if result.text is not None:
@@ -324,7 +324,7 @@ class Bars:
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
 
-    def add(self, label: str, total: int | None = None) -> Step:
+    def add(self, label: str, total: int | None = None) -> ProgressBar:
         """Add a bar; without a total it only shows that something goes on."""
         return _Silent() if self._progress is None else _Bar(self._progress, label, total)
 

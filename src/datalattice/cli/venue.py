@@ -21,7 +21,7 @@ from datalattice.apps.grid import (
 from datalattice.cells import Index, Keyword, Map, Value
 from datalattice.cli.command import PAST, WRITES, Call, command
 from datalattice.cli.node.commands import settings_of
-from datalattice.cli.render import Result, counted, listed
+from datalattice.cli.render import CommandResult, counted, listed
 from datalattice.cli.values import listed_json, value_json, value_text
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -56,7 +56,7 @@ def register(
         Path | None,
         typer.Option("--content", "-c", help="File with the content that it declares."),
     ] = None,
-) -> Result:
+) -> CommandResult:
     """Register an asset: its metadata is kept exactly as written. Prints the id."""
     text = _read(file, "the metadata")
     metadata = read_metadata(text)
@@ -72,7 +72,7 @@ def register(
         return asset
 
     asset = call.edit(change).hex()
-    return Result({"asset": asset}, [asset])
+    return CommandResult({"asset": asset}, [asset])
 
 
 @command(app, "upload", WRITES)
@@ -80,7 +80,7 @@ def upload(
     call: Call,
     asset: AssetArgument,
     file: Annotated[str, typer.Argument(help="File with the content; - for standard input.")],
-) -> Result:
+) -> CommandResult:
     """Store the content of an asset, if it is what the metadata declares. Prints its hash."""
     data = _read(file, "the content")
 
@@ -89,7 +89,7 @@ def upload(
         return venue.put_content(_asset_of(venue, asset), data)
 
     digest = call.edit(change).hex()
-    return Result({"sha256": digest}, [digest])
+    return CommandResult({"sha256": digest}, [digest])
 
 
 @command(app, "download", PAST)
@@ -119,7 +119,7 @@ def assets(
     call: Call,
     did: VenueOption = None,
     all_venues: Annotated[bool, typer.Option("--all", "-a", help="Those of all venues.")] = False,
-) -> Result:
+) -> CommandResult:
     """List assets: id, name, and whether the content is here."""
     venue = _venue(call, did)
     dids = list(venue.view()) if all_venues else [venue.did]
@@ -134,7 +134,7 @@ def jobs(
     status: Annotated[
         str | None, typer.Option("--status", "-s", help="Only those in this state.")
     ] = None,
-) -> Result:
+) -> CommandResult:
     """List jobs in the order of their ids, which is that of their times."""
     venue = _venue(call, did)
     ids = venue.jobs(venue.did, status=status.upper() if status else None)
@@ -150,7 +150,7 @@ def show_one(
         typer.Argument(help="An asset or job id, or the beginning of one. Default: all venues."),
     ] = None,
     did: VenueOption = None,
-) -> Result:
+) -> CommandResult:
     """Show the venues of the grid; or the metadata of an asset, or the record of a job."""
     venue = _venue(call, did)
     if name is None:
@@ -167,16 +167,16 @@ def show_one(
     asset = _begins(name, venue.assets(venue.did)) or _begins(name, _known(venue))
     if asset is not None:
         text = venue.asset(asset) or ""
-        return Result(value_json(read_metadata(text)), [text])
+        return CommandResult(value_json(read_metadata(text)), [text])
     job = _begins(name, venue.jobs(venue.did))
     if job is None:
         raise NoSuchPath(f"there is no asset, and no job of {venue.did}, with the id {name}")
     record = venue.job(job)
-    return Result(value_json(record), [value_text(record)])
+    return CommandResult(value_json(record), [value_text(record)])
 
 
 @command(app, "verify", PAST)
-def verify(call: Call) -> Result:
+def verify(call: Call) -> CommandResult:
     """Read the grid and check every signature and hash. Exit code 1 when one is not good.
 
     Documents of did:web venues are fetched if the node's setting did_web wants that; else these
@@ -195,8 +195,8 @@ def verify(call: Call) -> Result:
     lines = [f"{one['reason']}  {' '.join(map(str, one['path']))}" for one in found]
     document = {"venues": venues, "bad": found}
     if not found:
-        return Result(document, [f"{counted(venues, 'venue')}, all good"])
-    return Result(document, lines, EXIT_FAILED)
+        return CommandResult(document, [f"{counted(venues, 'venue')}, all good"])
+    return CommandResult(document, lines, EXIT_FAILED)
 
 
 def _venue(call: Call, did: str | None = None, keys: KnownKeys | None = None) -> Venue:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Self
 
-from datalattice.apps.kv.operations import Operations, R, Step
+from datalattice.apps.kv.operations import Operations, R, TableEdit
 from datalattice.apps.kv.typed import TypedOperations
 from datalattice.apps.valuetypes import T
 from datalattice.cells import Index, same
@@ -30,14 +30,14 @@ class Batch(TypedOperations[T]):
         self._database: Final = database
         self._base: Final = database.store()
         self._staged = self._base
-        self._steps: list[Step[Any]] = []
+        self._steps: list[TableEdit[Any]] = []
         self._done = False
 
     def store(self) -> Index:
         """Return the store as this batch sees it: the snapshot at its start plus its own writes."""
         return self._staged
 
-    def _apply(self, step: Step[R]) -> R:
+    def _apply(self, step: TableEdit[R]) -> R:
         if self._done:
             raise UsageError("the batch is over: begin another one")
         self._staged, result = step(self._staged)

@@ -15,7 +15,7 @@ from datalattice.apps.kv.entries import VALUE as VALUE_FIELD
 from datalattice.apps.kv.entries import Entry
 from datalattice.apps.kv.keys import checked_text
 from datalattice.apps.kv.lattice import KV_SECTION, KVStoreLattice
-from datalattice.apps.kv.operations import R, Step
+from datalattice.apps.kv.operations import R, TableEdit
 from datalattice.apps.kv.showing import shown_value
 from datalattice.apps.kv.typed import TypedOperations
 from datalattice.apps.kv.watching import Watch
@@ -165,7 +165,7 @@ class Database(TypedOperations[T]):
             self._held = (version, store)
         return store
 
-    def _apply(self, step: Step[R]) -> R:
+    def _apply(self, step: TableEdit[R]) -> R:
         results: list[R] = []
 
         def update(value: Value) -> Value:

@@ -40,7 +40,7 @@ from datalattice.lattice import is_short
 
 R = TypeVar("R")
 
-Step = Callable[[Index], tuple[Index, R]]
+TableEdit = Callable[[Index], tuple[Index, R]]
 """Returns the next store and a result; pure, because it may run again."""
 
 Write = Callable[[Value, int], tuple[Value, R]]
@@ -74,7 +74,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
         """Return an immutable snapshot of the store."""
 
     @abstractmethod
-    def _apply(self, step: Step[R]) -> R:
+    def _apply(self, step: TableEdit[R]) -> R:
         """Replace the store by the result of `step`; return the step's other result."""
 
     @property

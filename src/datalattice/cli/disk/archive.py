@@ -16,7 +16,7 @@ import typer
 
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.paths.past import HOLD_SECONDS, WithLocalOption, leaving, short
-from datalattice.cli.render import Result, counted, pair_lines
+from datalattice.cli.render import CommandResult, counted, pair_lines
 from datalattice.cli.units import size_text
 from datalattice.client import Progress
 from datalattice.client.replicas import import_into, taking
@@ -37,7 +37,7 @@ def export(
     file: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")],
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     with_local: WithLocalOption = False,
-) -> Result | None:
+) -> CommandResult | None:
     """Write a root with all below it to one file, with checksums; works beside a running node."""
     from datalattice.store import export_cells
 
@@ -53,7 +53,7 @@ def export(
         return None
     size = file.stat().st_size
     document = {"file": str(file), "root": hash.hex(), "cells": cells, "bytes": size}
-    return Result(document, pair_lines({**document, "bytes": size_text(size)}))
+    return CommandResult(document, pair_lines({**document, "bytes": size_text(size)}))
 
 
 @command(app, "import", ANY)
@@ -66,7 +66,7 @@ def import_(
     merge: Annotated[
         bool, typer.Option("--merge", help="Merge it into the data here, as from a peer.")
     ] = False,
-) -> Result:
+) -> CommandResult:
     """Read an exported file: verify every cell, then pin the root or merge it.
 
     Nothing is visible until all of it is here. What is merged passes the same gate as what a peer
@@ -89,7 +89,7 @@ def import_(
         return imported(call.finish("store.import", arguments, alone, f"import {source}"))
 
 
-def imported(document: dict[str, Any]) -> Result:
+def imported(document: dict[str, Any]) -> CommandResult:
     """Return what `import_into` did; the exit code is 1 when it left something out."""
     shown = {name: one for name, one in document.items() if one not in (None, "")}
     del shown["reports"]
@@ -105,7 +105,7 @@ def imported(document: dict[str, Any]) -> Result:
         )
     if document["dropped"]:
         notices.append(f"not taken: {counted(document['dropped'], 'part')}; the rest is merged")
-    return Result(document, lines, EXIT_INCOMPLETE if document["dropped"] else 0, notices)
+    return CommandResult(document, lines, EXIT_INCOMPLETE if document["dropped"] else 0, notices)
 
 
 @contextmanager

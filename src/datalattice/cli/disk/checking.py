@@ -10,7 +10,7 @@ import typer
 
 from datalattice.cells import Index, Map, Value, encode, references, to_text, value_hash
 from datalattice.cli.command import ANY, Call, command
-from datalattice.cli.render import Result, pair_lines, print_notice
+from datalattice.cli.render import CommandResult, pair_lines, print_notice
 from datalattice.cli.units import size_text
 from datalattice.client import Folder, Progress, ask_first, open_reader, read_keys_or_none, running
 from datalattice.cursors import without_malformed
@@ -26,7 +26,7 @@ LINES_MAX: Final = 20
 
 
 @command(app, "check", ANY)
-def check(call: Call) -> Result:
+def check(call: Call) -> CommandResult:
     """Verify every byte of the store: checksums, encodings, hashes, index, and that all is here.
 
     Works beside a running node. Exit code 1 when anything is damaged, missing or lost.
@@ -49,7 +49,7 @@ def check(call: Call) -> Result:
     elif document["lost"]:
         advice = f"{document['lost']}; to go on without it: lattice disk heal --accept-loss"
     lines = _report_lines(document, verdict="lost" if document["lost"] else "clean")
-    return Result(document, lines, *((EXIT_FAILED, [advice]) if advice else ()))
+    return CommandResult(document, lines, *((EXIT_FAILED, [advice]) if advice else ()))
 
 
 _MALFORMED: Final = "the store holds malformed data, accepted by an earlier version"
@@ -82,7 +82,7 @@ def heal(
             help="Go on without acknowledged commits that are gone and could not be had.",
         ),
     ] = False,
-) -> Result:
+) -> CommandResult:
     """Repair the store: from its own intact bytes, another store, and nodes that have the cells.
 
     Works through the running node, which asks its peers first, or without one. Exit code 1 when
@@ -101,12 +101,12 @@ def heal(
     document = call.finish("store.heal", sources, alone, f"heal {folder.store_path}")
     lines = list(_healing_lines(document))
     if document["clean"]:
-        return Result(document, lines)
+        return CommandResult(document, lines)
     advice = (
         "cells are still missing; name a node (--from HOST:PORT) or a store (--from-store DIR) "
         "that has them"
     )
-    return Result(document, lines, EXIT_FAILED, [advice])
+    return CommandResult(document, lines, EXIT_FAILED, [advice])
 
 
 @command(app, "repair", ANY)
@@ -115,7 +115,7 @@ def repair(
     apply: Annotated[
         bool, typer.Option("--apply", help="Commit the root that is shown; without it nothing is.")
     ] = False,
-) -> Result:
+) -> CommandResult:
     """Leave the malformed parts out of the root, each with its reason; the others stay as they are.
 
     The root as it was is pinned as before-repair-TIME, so nothing of it is collected before you
@@ -138,11 +138,11 @@ def repair(
     document = {"left_out": parts, "applied": bool(pin), "pin": pin}
     lines = _some("left out", [f"{one['part']}: {one['reason']}" for one in parts])
     if not parts:
-        return Result(document, ["nothing malformed below the root"])
+        return CommandResult(document, ["nothing malformed below the root"])
     if pin:
-        return Result(document, [*lines, f"the root as it was is pinned: {pin}"])
+        return CommandResult(document, [*lines, f"the root as it was is pinned: {pin}"])
     advice = "nothing was changed; `lattice disk repair --apply` commits this"
-    return Result(document, lines, EXIT_FAILED, [advice])
+    return CommandResult(document, lines, EXIT_FAILED, [advice])
 
 
 def _commit_repair(store: CellStore, root: Value) -> str:

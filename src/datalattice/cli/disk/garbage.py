@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from datalattice.cli.command import ANY, Call, command
-from datalattice.cli.render import Result, pair_lines
+from datalattice.cli.render import CommandResult, pair_lines
 from datalattice.cli.units import duration_ms, size_text, time_ms
 from datalattice.client import Progress, collect, connect, open_reader
 from datalattice.clock import SystemClock
@@ -33,7 +33,7 @@ def stats(
         bool, typer.Option("--live", help="Also count what is alive: reads all of that.")
     ] = False,
     grace: GraceOption = GRACE,
-) -> Result:
+) -> CommandResult:
     """Report how much the store holds, and what keeps it. Works beside a running node.
 
     With --live also how much a collection with that grace would find alive and dead.
@@ -55,11 +55,11 @@ def stats(
             "bytes_dead": found.bytes_dead,
             "bytes_removable": found.bytes_before - found.bytes_after,
         }
-    return Result(document, _stats_lines(document))
+    return CommandResult(document, _stats_lines(document))
 
 
 @command(app, "gc", ANY)
-def gc(call: Call, grace: GraceOption = GRACE, dry_run: DryRunOption = False) -> Result:
+def gc(call: Call, grace: GraceOption = GRACE, dry_run: DryRunOption = False) -> CommandResult:
     """Give back the room of what nothing reaches: no root, pin, lease, or remembered root.
 
     Works through the running node, which goes on meanwhile, or without one.
@@ -74,7 +74,7 @@ def sweep(
         Path, typer.Argument(metavar="LIST", help="A list that `lattice spark gc` wrote.")
     ],
     dry_run: DryRunOption = False,
-) -> Result:
+) -> CommandResult:
     """Give back the room of what a sweep list says nothing reaches, as `disk gc` does.
 
     What is needed again since stays. A list of another store, or made before another collection,
@@ -89,7 +89,7 @@ def forget(
     before: Annotated[
         str, typer.Argument(help="A time: ISO 8601 in UTC, or how long ago: 7d, 1h.")
     ],
-) -> Result:
+) -> CommandResult:
     """Forget the roots that were replaced before a time, so that their room can be collected.
 
     Pins and the present root stay. Works through the running node, or without one.
@@ -104,7 +104,7 @@ def forget(
         with client:
             found = client.call("store.forget", before_ms=before_ms)
             count = found if type(found) is int else 0
-    return Result({"forgotten": count, "before": time_text(before_ms)})
+    return CommandResult({"forgotten": count, "before": time_text(before_ms)})
 
 
 def collected(
@@ -137,7 +137,7 @@ def _stats_lines(document: dict[str, Any]) -> list[str]:
     return pair_lines(pairs)
 
 
-def _told(document: dict[str, Any]) -> Result:
+def _told(document: dict[str, Any]) -> CommandResult:
     name = "would be dropped" if document["is_dry"] else "segments dropped"
     pairs = {
         "cells live": document["cells_live"],
@@ -152,4 +152,4 @@ def _told(document: dict[str, Any]) -> Result:
         "leases ended": document["leases_ended"],
         "seconds": round(document["seconds"], 3),
     }
-    return Result(document, pair_lines(pairs))
+    return CommandResult(document, pair_lines(pairs))

@@ -25,7 +25,15 @@ from datalattice.cli.fs.copying import (
     put_files,
 )
 from datalattice.cli.fs.paths import DrivePath, goal_of, parse_drive_path, parse_path
-from datalattice.cli.render import Listing, Result, counted, is_json, listed, print_notice, visible
+from datalattice.cli.render import (
+    CommandResult,
+    Listing,
+    counted,
+    is_json,
+    listed,
+    print_notice,
+    visible,
+)
 from datalattice.cli.units import moment_text
 from datalattice.client import Folder
 from datalattice.client.drives import (
@@ -66,7 +74,7 @@ def _document(stat: Stat) -> dict[str, object]:
 
 
 @command(app, "drives", READS)
-def drives(call: Call) -> Result:
+def drives(call: Call) -> CommandResult:
     """List drives: those of all owners that are here, or one owner's."""
     cursor, rows = call.cursor(), []
     for owner in call.chosen_owners(drive_owners(call)):
@@ -82,19 +90,19 @@ def ls(
     call: Call,
     path: PathArgument,
     long: Annotated[bool, typer.Option("--long", "-l", help="Size and time, too.")] = False,
-) -> Result:
+) -> CommandResult:
     """List a directory, or name a file."""
     drive, at = drive_at(call, parse_drive_path(path))
     found = drive.entries(at) if drive.is_dir(at) else [drive.stat(at)]
     documents = [_document(one) for one in found]
     names = [visible(one.name) + ("/" if one.is_dir else "") for one in found]
     if not long:
-        return Result(documents, names)
+        return CommandResult(documents, names)
     rows = [
         ("" if one.is_dir else one.size, moment_text(one.modified_ms), name)
         for one, name in zip(found, names, strict=True)
     ]
-    return Result(documents, [Listing(("bytes", "modified", "name"), rows)])
+    return CommandResult(documents, [Listing(("bytes", "modified", "name"), rows)])
 
 
 @command(app, "cat", READS)
@@ -108,7 +116,7 @@ def cat(call: Call, paths: PathsArgument) -> None:
 
 
 @command(app, "tree", READS)
-def tree(call: Call, path: PathArgument) -> Result:
+def tree(call: Call, path: PathArgument) -> CommandResult:
     """Show a directory and everything below it."""
     drive, at = drive_at(call, parse_drive_path(path))
     documents = []
@@ -116,7 +124,7 @@ def tree(call: Call, path: PathArgument) -> Result:
         documents = [
             _document(one) for above, _, _ in drive.walk(at) for one in drive.entries(above)
         ]
-    return Result(documents, [path, *_branches(drive, at, "")])
+    return CommandResult(documents, [path, *_branches(drive, at, "")])
 
 
 def _branches(drive: Drive, path: str, indent: str) -> Iterator[str]:
@@ -130,7 +138,7 @@ def _branches(drive: Drive, path: str, indent: str) -> Iterator[str]:
 
 
 @command(app, "du", READS)
-def du(call: Call, path: PathArgument) -> Result:
+def du(call: Call, path: PathArgument) -> CommandResult:
     """Count bytes, files and directories at and below a path."""
     drive, at = drive_at(call, parse_drive_path(path))
     usage = drive.du(at)
@@ -142,7 +150,7 @@ def du(call: Call, path: PathArgument) -> Result:
         )
     )
     done = {"bytes": usage.bytes, "files": usage.files, "directories": usage.directories}
-    return Result(done, [words])
+    return CommandResult(done, [words])
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -166,7 +174,7 @@ def mkdir(
     parents: Annotated[
         bool, typer.Option("--parents", "-p", help="Make what is missing above, too.")
     ] = False,
-) -> Result:
+) -> CommandResult:
     """Make directories, or drives."""
     targets = [parse_drive_path(one) for one in paths]
 
@@ -180,11 +188,11 @@ def mkdir(
                 drive.mkdir(one.path)
 
     _edit(call.writable(), change)
-    return Result({"made": [str(one) for one in targets]}, [])
+    return CommandResult({"made": [str(one) for one in targets]}, [])
 
 
 @command(app, "rm", WRITES)
-def rm(call: Call, paths: PathsArgument, recursive: RecursiveOption = False) -> Result:
+def rm(call: Call, paths: PathsArgument, recursive: RecursiveOption = False) -> CommandResult:
     """Delete files, and empty directories, or full ones with --recursive; all or nothing."""
     targets = [parse_drive_path(one) for one in paths]
 
@@ -197,7 +205,7 @@ def rm(call: Call, paths: PathsArgument, recursive: RecursiveOption = False) -> 
                 drive.delete(one.path)
 
     _edit(call.existing, change)
-    return Result({"deleted": [str(one) for one in targets]}, [])
+    return CommandResult({"deleted": [str(one) for one in targets]}, [])
 
 
 @command(app, "mv", WRITES)
@@ -205,7 +213,7 @@ def mv(
     call: Call,
     sources: PathsArgument,
     target: Annotated[str, typer.Argument(help="DRIVE:PATH, a directory for several sources.")],
-) -> Result:
+) -> CommandResult:
     """Move files and directories; a file replaces a file. All or nothing."""
     olds = [parse_drive_path(one) for one in sources]
     goal = parse_drive_path(target)
@@ -224,7 +232,7 @@ def mv(
             moved.append(str(to))
         return moved
 
-    return Result({"moved": _edit(call.existing, change)}, [])
+    return CommandResult({"moved": _edit(call.existing, change)}, [])
 
 
 @command(app, "cp", ("dir", "owner", "wait", "offline"))
@@ -233,7 +241,7 @@ def cp(
     sources: Annotated[list[str], typer.Argument(help="Local paths, or DRIVE:PATH.")],
     target: Annotated[str, typer.Argument(help="A local path, or DRIVE:PATH.")],
     recursive: RecursiveOption = False,
-) -> Result:
+) -> CommandResult:
     """Copy files: from or to a drive, or from drive to drive. Files are replaced."""
     paths, goal = [parse_path(one) for one in sources], parse_path(target)
     local = [one.drive is None for one in paths]
@@ -250,7 +258,7 @@ def put(
     sources: Annotated[list[str], typer.Argument(help="Local paths.")],
     target: PathArgument,
     recursive: RecursiveOption = False,
-) -> Result:
+) -> CommandResult:
     """Copy local files into a drive of your own, as one change. A missing drive is made."""
     paths = [DrivePath(None, one) for one in sources]
     return put_files(call, paths, parse_drive_path(target), recursive)
@@ -267,7 +275,7 @@ def get(
         ),
     ],
     recursive: RecursiveOption = False,
-) -> Result:
+) -> CommandResult:
     """Copy files of a drive to local ones, each complete or not at all."""
     goal = parse_path(paths[-1])
     sources = [parse_drive_path(one) for one in paths[:-1]]
@@ -294,7 +302,7 @@ def sync(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Only report what would be done.")
     ] = False,
-) -> Result:
+) -> CommandResult:
     """Make a local folder and a directory of a drive alike; only what changed is read.
 
     A file that both sides changed is left alone and named, and the exit code is 1.
@@ -319,7 +327,7 @@ def sync(
         print_notice(f"passed over {text}")
     done = asdict(outcome)
     del done["read_bytes"]
-    return Result(done, _report(outcome), 0 if outcome.is_complete else 1)
+    return CommandResult(done, _report(outcome), 0 if outcome.is_complete else 1)
 
 
 def _report(outcome: SyncResult) -> Iterator[str]:

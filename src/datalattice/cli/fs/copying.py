@@ -14,7 +14,7 @@ from datalattice.apps.dlfs import FS_SECTION, Content, Drive, Stat, drive_names
 from datalattice.cells import Map
 from datalattice.cli.command import Call
 from datalattice.cli.fs.paths import DrivePath, goal_of
-from datalattice.cli.render import Result, Step, counted, print_notice
+from datalattice.cli.render import CommandResult, ProgressBar, counted, print_notice
 from datalattice.client.drives import DriveOf, Drives, copy_tree, fetch, pieces, walk_local
 from datalattice.errors import IsADirectory, NoSuchPath
 from datalattice.lattice import get_in
@@ -69,7 +69,9 @@ def _uploads(sources: list[DrivePath], recursive: bool) -> Iterator[_Upload]:
             yield _Upload(item.path, item.names, source, item.is_dir, item.size)
 
 
-def put_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool) -> Result:
+def put_files(
+    call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool
+) -> CommandResult:
     """Copy local files to a drive, as one change."""
     uploads = list(_uploads(sources, recursive))
     total = sum(one.size for one in uploads)
@@ -86,7 +88,7 @@ def put_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive: 
         placed = writer.edit(write)
     files = sum(not one.is_dir for one in uploads)
     done = {"files": files, "bytes": total, "to": placed}
-    return Result(done, [f"{_counts(files, total)} to {', '.join(placed)}"])
+    return CommandResult(done, [f"{_counts(files, total)} to {', '.join(placed)}"])
 
 
 def _counts(files: int, size: int) -> str:
@@ -119,7 +121,9 @@ def _written(
     return [str(one) for one in goals.values()]
 
 
-def copy_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool) -> Result:
+def copy_files(
+    call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool
+) -> CommandResult:
     """Copy files from drive to drive, as one change."""
     owner = drive_owner(call)
 
@@ -143,10 +147,12 @@ def copy_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive:
 
     with closing(Drives(call.existing)) as all_drives, all_drives.writing() as writer:
         copied = writer.edit(change)
-    return Result({"to": copied}, [f"copied to {', '.join(copied)}"])
+    return CommandResult({"to": copied}, [f"copied to {', '.join(copied)}"])
 
 
-def get_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool) -> Result:
+def get_files(
+    call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool
+) -> CommandResult:
     """Copy files of a drive to local ones."""
     files = size = 0
     went = []
@@ -164,9 +170,9 @@ def get_files(call: Call, sources: list[DrivePath], goal: DrivePath, recursive: 
     done = {"files": files, "bytes": size, "to": went, "skipped": skipped}
     lines = [f"{_counts(files, size)} to {', '.join(went)}"]
     if not skipped:
-        return Result(done, lines)
+        return CommandResult(done, lines)
     notice = f"{counted(len(skipped), 'name')} passed over: no local file can have them"
-    return Result(done, lines, EXIT_SKIPPED, [notice])
+    return CommandResult(done, lines, EXIT_SKIPPED, [notice])
 
 
 def _size(call: Call, source: DrivePath) -> int:
@@ -177,7 +183,7 @@ def _size(call: Call, source: DrivePath) -> int:
 class _Download:
     """Writes a file or a tree of a drive to local ones, and passes over names that cannot be."""
 
-    def __init__(self, drive: Drive, bar: Step, skipped: list[str]) -> None:
+    def __init__(self, drive: Drive, bar: ProgressBar, skipped: list[str]) -> None:
         self._drive = drive
         self._bar = bar
         self._skipped = skipped

@@ -20,7 +20,14 @@ from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.node import peers as peers_commands
 from datalattice.cli.node.peers import peers_listing, status_of
 from datalattice.cli.node.watch import watch_node
-from datalattice.cli.render import Listing, Result, pair_lines, print_notice, progress_bars, show
+from datalattice.cli.render import (
+    CommandResult,
+    Listing,
+    pair_lines,
+    print_notice,
+    progress_bars,
+    show,
+)
 from datalattice.cli.units import duration_s, moment_text, size_text
 from datalattice.cli.values import value_json
 from datalattice.client import (
@@ -203,7 +210,7 @@ def init(
     bind: BindOption = None,
     peer: PeerOption = None,
     http_port: HttpPortOption = None,
-) -> Result:
+) -> CommandResult:
     """Write `node.toml` with the given settings and all defaults, and make a key if there is none.
 
     A file that exists is never replaced.
@@ -225,14 +232,14 @@ def init(
         "settings": str(path),
         "public_key": read_key(folder.identity_path).public_key.hex(),
     }
-    return Result(document)
+    return CommandResult(document)
 
 
 @command(app, "stop", ANY)
 def stop(
     call: Call,
     wait: Annotated[str, typer.Option("--wait", help="How long to wait for its end.")] = STOP_WAIT,
-) -> Result:
+) -> CommandResult:
     """End the running node of the folder in order; its store is closed when this returns."""
     folder, wait_s = call.folder, duration_s(wait)
     client = call.node("there is nothing to stop")
@@ -241,7 +248,7 @@ def stop(
     # A node holds the lock of its store to its end: who gets the lock knows that the node is gone.
     take_turn(str(folder.store_path / LOCK_NAME), wait_s, "node that was told to end").release()
     document = {"pid": found["pid"], "root_hash": found["root_hash"]}
-    return Result(document, [f"process {found['pid']} has ended"])
+    return CommandResult(document, [f"process {found['pid']} has ended"])
 
 
 def _wait_for_writer(folder: Folder) -> None:
@@ -252,7 +259,7 @@ def _wait_for_writer(folder: Folder) -> None:
             take_turn(str(lock), WRITER_WAIT_S, "writer").release()
 
 
-def _ready(running: Running, node: NodeServer) -> Result:
+def _ready(running: Running, node: NodeServer) -> CommandResult:
     """Return where a node listens, once it serves."""
     for damage in node.damage:
         print_notice(f"{damage}; what was there is missing")
@@ -266,7 +273,7 @@ def _ready(running: Running, node: NodeServer) -> Result:
     lines = [f"listening at {running.address}" if running.address else "listening at no port"]
     if running.http is not None:
         lines.append(f"health and metrics at http://{running.http}")
-    return Result(document, lines)
+    return CommandResult(document, lines)
 
 
 def _end_with_input(stop: Callable[[], bool]) -> None:
@@ -280,7 +287,7 @@ def _end_with_input(stop: Callable[[], bool]) -> None:
 
 
 @command(app, "config", ANY)
-def config(call: Call, config: ConfigOption = None) -> Result:
+def config(call: Call, config: ConfigOption = None) -> CommandResult:
     """Print the settings of the node, and where each comes from.
 
     The command line of `node start` comes first, then the environment, then the file, then the
@@ -288,7 +295,7 @@ def config(call: Call, config: ConfigOption = None) -> Result:
     """
     found = settings_of(call.folder, config).document()
     rows = [(name, _setting_text(one["value"]), one["source"]) for name, one in found.items()]
-    return Result(found, [Listing(("setting", "value", "from"), rows)])
+    return CommandResult(found, [Listing(("setting", "value", "from"), rows)])
 
 
 def _setting_text(value: object) -> str:
@@ -308,7 +315,7 @@ def status(
             help="A node's host:port. Default: the node of this folder.", show_default=False
         ),
     ] = None,
-) -> Result:
+) -> CommandResult:
     """Print how a node is: the one of this folder, or any one by its address."""
     if address is not None:
         from datalattice.client.network import probe
@@ -320,9 +327,9 @@ def status(
             "round_trip_ms": round(report.round_trip_ms, 3),
             "reply": value_json(report.reply),
         }
-        return Result(document)
+        return CommandResult(document)
     found = _status_of(call.existing)
-    return Result(found, _status_lines(dict(found)))
+    return CommandResult(found, _status_lines(dict(found)))
 
 
 def _status_lines(found: dict[str, Any]) -> Iterator[str | Listing]:
@@ -386,7 +393,7 @@ def pull(
         str | None,
         typer.Argument(help="A node's host:port. Default: every peer of the running node."),
     ] = None,
-) -> Result:
+) -> CommandResult:
     """Take over all that a node has; on disk when this returns.
 
     Works through the running node of the folder, or without one: then the folder's store is
@@ -404,7 +411,7 @@ def pull(
     else:
         root_hash = _pull_alone(folder, address)
     bar.to(1, 1)
-    return Result({"address": address, "root_hash": root_hash}, [f"root {root_hash}"])
+    return CommandResult({"address": address, "root_hash": root_hash}, [f"root {root_hash}"])
 
 
 def _pull_through(client: ControlClient, address: str | None) -> str:

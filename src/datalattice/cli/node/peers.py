@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from datalattice.cli.command import ANY, NODE_START, Call, command
-from datalattice.cli.render import Listing, Result
+from datalattice.cli.render import CommandResult, Listing
 from datalattice.cli.units import size_text
 from datalattice.cli.values import value_json
 
@@ -32,7 +32,7 @@ PeerArgument = Annotated[
 
 
 @command(app, "list", ANY)
-def list_(call: Call) -> Result:
+def list_(call: Call) -> CommandResult:
     """List the peers, then who connected by itself: address, key, failures, bytes and state.
 
     A peer is equal when the root it stated last is the one here, or the part of it that is
@@ -41,22 +41,22 @@ def list_(call: Call) -> Result:
     status = status_of(call.node(NODE_START))
     found = [*status["peers"], *status["guests"]]
     if not found:
-        return Result([], ["no peers; add one with `lattice node peers add`"])
-    return Result(found, [peers_listing(found)])
+        return CommandResult([], ["no peers; add one with `lattice node peers add`"])
+    return CommandResult(found, [peers_listing(found)])
 
 
 @command(app, "add", ANY)
-def add(call: Call, peer: PeerArgument) -> Result:
+def add(call: Call, peer: PeerArgument) -> CommandResult:
     """Have the running node stay connected to a peer, until it ends or the peer is removed."""
     call.node(_KEEP).call("node.add_peer", address=peer)
-    return Result({"added": peer}, [f"added {peer}"])
+    return CommandResult({"added": peer}, [f"added {peer}"])
 
 
 @command(app, "remove", ANY)
-def remove(call: Call, peer: PeerArgument) -> Result:
+def remove(call: Call, peer: PeerArgument) -> CommandResult:
     """Have the running node close its connection to a peer, and not connect to it again."""
     call.node(NODE_START).call("node.remove_peer", address=peer)
-    return Result({"removed": peer}, [f"removed {peer}"])
+    return CommandResult({"removed": peer}, [f"removed {peer}"])
 
 
 def status_of(client: ControlClient) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from datalattice.cli.paths.documents import (
     print_document,
     write_document,
 )
-from datalattice.cli.render import Result, is_json, pair_lines
+from datalattice.cli.render import CommandResult, is_json, pair_lines
 from datalattice.cli.values import parse_key, value_json
 from datalattice.client import Folder, read_key
 from datalattice.errors import NoSuchPath
@@ -59,7 +59,7 @@ def get(
     full: FullOption = False,
     layout: LayoutOption = None,
     output: OutputOption = None,
-) -> Result | None:
+) -> CommandResult | None:
     """Print the value at a path: its kind, hash and first entries, or all of it with --full.
 
     With --layout or --output the value alone is written, and all of it. Exit code 1 when nothing
@@ -75,7 +75,7 @@ def get(
 
 def value_result(
     root: Value, keys: Sequence[Value], *, full: bool, about: Mapping[str, object] | None = None
-) -> Result | None:
+) -> CommandResult | None:
     """Return what is printed of the value at a canonical path; `about` comes before it.
 
     With JSON a whole value, which may be of any size, is printed at once.
@@ -97,10 +97,10 @@ def value_result(
         return None
     head = pair_lines({name: one for name, one in (about or {}).items() if one not in (None, "")})
     if is_whole:
-        return Result(document, [*head, to_text(value)])
+        return CommandResult(document, [*head, to_text(value)])
     shown = list(islice(_entries(value), SHOWN_MAX))
     document["entries"] = [{"key": key, "value": text} for key, text in shown]
-    return Result(document, [*head, *_lines(document)])
+    return CommandResult(document, [*head, *_lines(document)])
 
 
 def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:

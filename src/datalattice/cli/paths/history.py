@@ -14,7 +14,7 @@ from datalattice.cells import ABSENT, Signed, Value, changes, same, value_hash
 from datalattice.cli.command import ANY, Call, command, explaining_gaps
 from datalattice.cli.paths import past
 from datalattice.cli.paths.get import FullOption, brief_text, kind_of, path_keys, value_result, walk
-from datalattice.cli.render import Listing, Result
+from datalattice.cli.render import CommandResult, Listing
 from datalattice.cli.units import time_ms
 from datalattice.cli.values import listed_json
 from datalattice.client import begin_folder, folder_of, read_key
@@ -54,7 +54,7 @@ def history(
     since: Annotated[
         str | None, typer.Option("--since", help="Only roots from this time on: ISO, or 2h ago.")
     ] = None,
-) -> Result:
+) -> CommandResult:
     """List the roots that the history remembers, newest first: what changed, and who signed it."""
     store = call.store()
     entries = past.moments(store)
@@ -69,7 +69,7 @@ def history(
     rows = [_root_row(store, entries, at, names) for at in shown]
     older = len(wanted) - len(shown)
     notices = [f"{older} older roots are remembered; -n 0 lists all"] if older else []
-    return Result(rows, map(_root_line, rows), notices=notices)
+    return CommandResult(rows, map(_root_line, rows), notices=notices)
 
 
 def _root_row(
@@ -139,7 +139,7 @@ def _slot_text(slot: dict[str, Any]) -> str:
 @command(None, "show", ANY)
 def show_root(
     call: Call, ref: RefArgument, path: PathArgument = None, full: FullOption = False
-) -> Result | None:
+) -> CommandResult | None:
     """Print a former root, or the value at a path of it, as `lattice get` does."""
     store = call.store()
     (hash,) = call.named(store, ref)
@@ -155,7 +155,7 @@ def diff(
     after: RefArgument = "HEAD",
     path: PathArgument = None,
     count: CountOption = DIFF_COUNT,
-) -> Result:
+) -> CommandResult:
     """Print what differs between two roots, path by path, below a path if one is given."""
     keys = path_keys(path, call.existing)
     store = call.store()
@@ -176,7 +176,7 @@ def diff(
         "complete": is_complete,
     }
     notices = [] if is_complete else [f"there are more than these {count} changes; -n 0 prints all"]
-    return Result(document, map(_change_line, rows), notices=notices)
+    return CommandResult(document, map(_change_line, rows), notices=notices)
 
 
 def _at(root: Value, keys: Sequence[Value]) -> object:
@@ -234,7 +234,7 @@ def checkout(
             help="Copy the owner's key, to write as the same owner; the node is another.",
         ),
     ] = False,
-) -> Result:
+) -> CommandResult:
     """Make a folder of its own from a root: a fork that can be written to and merged back.
 
     `lattice disk import FOLDER --merge` brings it back, or `lattice node pull` from a node on it.
@@ -253,7 +253,7 @@ def checkout(
         cells = _copy_root(store, hash, target.store_path, bar.to)
     if key_pair is not None:
         begin_folder(target, key_pair)
-    return Result({"folder": str(target.path), "root": hash.hex(), "cells": cells})
+    return CommandResult({"folder": str(target.path), "root": hash.hex(), "cells": cells})
 
 
 def _copy_root(store: CellStore, hash: bytes, path: Path, progress: Any) -> int:
@@ -274,7 +274,7 @@ def _copy_root(store: CellStore, hash: bytes, path: Path, progress: Any) -> int:
 
 
 @command(None, "audit", ANY)
-def audit(call: Call, path: PathArgument = None, count: CountOption = AUDIT_COUNT) -> Result:
+def audit(call: Call, path: PathArgument = None, count: CountOption = AUDIT_COUNT) -> CommandResult:
     """Show who signed what, and when it changed as far as the history remembers.
 
     Below a path only what changed there counts. Exit code 1 when a signature of the present root is
@@ -299,7 +299,7 @@ def audit(call: Call, path: PathArgument = None, count: CountOption = AUDIT_COUN
     if is_bad:
         notices.append("a signature of the present root is not valid")
     text: list[str | Listing] = [_slots_listing(slots), *map(_audit_line, shown)]
-    return Result({"slots": slots, "changes": rows}, text, int(is_bad), notices)
+    return CommandResult({"slots": slots, "changes": rows}, text, int(is_bad), notices)
 
 
 def _audit_rows(

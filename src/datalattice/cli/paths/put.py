@@ -13,7 +13,7 @@ from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value, to_text, value
 from datalattice.cli.command import WRITES, Call, command
 from datalattice.cli.paths.documents import LAYOUTS, checked_layout, read_document
 from datalattice.cli.paths.get import OWN, canonical
-from datalattice.cli.render import Result, pair_lines
+from datalattice.cli.render import CommandResult, pair_lines
 from datalattice.cli.values import parse_key, value_json
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
@@ -61,7 +61,7 @@ def put(
             "documents one after another, as one vector), text (the printed form) or cells.",
         ),
     ] = "json",
-) -> Result:
+) -> CommandResult:
     """Write a value at a path of your own data: JSON by default, of any size.
 
     Under `data` the value is stored under its own hash. In a database it becomes the value of a
@@ -82,7 +82,7 @@ def put(
         "hash": value_hash(new).hex(),
     }
     text = {"path": " ".join(to_text(key) for key in where), "hash": document["hash"]}
-    return Result(document, pair_lines(text))
+    return CommandResult(document, pair_lines(text))
 
 
 def _given(text: str, layout: str) -> Value:

@@ -27,7 +27,15 @@ from datalattice.cli.command import READS, WRITES, Call, command
 from datalattice.cli.queue import consuming
 from datalattice.cli.queue.consuming import taken
 from datalattice.cli.queue.offering import BATCH, batches, offsets_text, values_of
-from datalattice.cli.render import Listing, Records, Result, Step, is_json, listed, progress_bars
+from datalattice.cli.render import (
+    CommandResult,
+    Listing,
+    ProgressBar,
+    Records,
+    is_json,
+    listed,
+    progress_bars,
+)
 from datalattice.cli.units import duration_s, moment_text
 from datalattice.cli.values import (
     InOption,
@@ -150,7 +158,7 @@ def create(
     partitions: Annotated[
         int, typer.Option("--partitions", help="How many; the key of a record chooses one.")
     ],
-) -> Result:
+) -> CommandResult:
     """Make a topic of your own with a number of partitions, which stays as it is."""
 
     def change(found: Topic) -> None:
@@ -161,7 +169,7 @@ def create(
 
     _change(call, topic, change)
     done = {"topic": topic, "partitions": partitions}
-    return Result(done, [f"{topic}: {partitions} partitions"])
+    return CommandResult(done, [f"{topic}: {partitions} partitions"])
 
 
 @command(app, "offer", WRITES)
@@ -181,7 +189,7 @@ def offer(
     ] = None,
     partition: PartitionOption = None,
     form: InOption = "text",
-) -> Result:
+) -> CommandResult:
     """Append records to a topic of your own, sign them and put them on disk.
 
     Lines of standard input are put on disk as they come: `tail -f log | lattice queue offer log`.
@@ -209,7 +217,7 @@ def offer(
         raise UsageError("no values: name some, or give one on each line of standard input")
     first, count = offsets[0].start, sum(map(len, offsets))
     done = {"topic": topic, "partition": value_json(id), "offset": first, "count": count}
-    return Result(done, [f"{topic} {value_text(id)}: {offsets_text(offsets)}"])
+    return CommandResult(done, [f"{topic} {value_text(id)}: {offsets_text(offsets)}"])
 
 
 def _parse_headers(text: str) -> Value:
@@ -240,7 +248,7 @@ def truncate(
     topic: TopicArgument,
     start: Annotated[int, typer.Argument(help="Records before this offset are removed.")],
     partition: PartitionOption = None,
-) -> Result:
+) -> CommandResult:
     """Remove the oldest records of a topic of your own. Offsets never come back."""
     if start < 0:
         raise UsageError(f"START is the offset of the first record to keep, got {start}")
@@ -252,7 +260,7 @@ def truncate(
     _checked_id(Topics.at(cursor, own).topic(name), topic, id)
     removed = _change(call, topic, lambda found: found.partition(id).truncate(start))
     done = {"topic": topic, "partition": value_json(id), "start": start, "removed": removed}
-    return Result(done, [f"{topic} {value_text(id)}: {removed} removed"])
+    return CommandResult(done, [f"{topic} {value_text(id)}: {removed} removed"])
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -267,7 +275,7 @@ def peek(
     ] = None,
     last: Annotated[bool, typer.Option("--last", help="The newest record.")] = False,
     partition: PartitionOption = None,
-) -> Result:
+) -> CommandResult:
     """Print the value of one record. Exit code 1 when there is no such record."""
     if last and offset is not None:
         raise UsageError("give an offset or --last, not both")
@@ -279,7 +287,7 @@ def peek(
         there = f"{state.start} to {state.end - 1}" if state.entries else "none"
         raise NoSuchPath(f"there is no record at offset {wanted}; offsets here: {there}")
     record = _Record(topic, owner, id, wanted, entry)
-    return Result(record.document(), [record.value()])
+    return CommandResult(record.document(), [record.value()])
 
 
 @command(app, "range", READS)
@@ -306,7 +314,7 @@ def range_(
     return _printed(_watched(records, bar), long=long)
 
 
-def _watched(records: Iterable[_Record], bar: Step) -> Iterator[_Record]:
+def _watched(records: Iterable[_Record], bar: ProgressBar) -> Iterator[_Record]:
     for count, record in enumerate(records, 1):
         yield record
         if count % BATCH == 0:
@@ -431,7 +439,7 @@ class _Tail:
 
 
 @command(app, "info", READS)
-def info(call: Call, topic: TopicArgument) -> Result:
+def info(call: Call, topic: TopicArgument) -> CommandResult:
     """Print a topic's owner, metadata and partitions."""
     owner, found = _topic(call, topic)
     partitions = [_partition_info(id, found.partition(id)) for id in found.partitions()]
@@ -447,7 +455,7 @@ def info(call: Call, topic: TopicArgument) -> Result:
         for one in partitions
     ]
     lines = [f"topic  {topic}", f"owner  {owner.hex()}", f"meta   {meta}"]
-    return Result(document, [*lines, Listing(columns, rows)])
+    return CommandResult(document, [*lines, Listing(columns, rows)])
 
 
 def _partition_info(id: Value, queue: Queue) -> dict[str, Any]:
@@ -464,7 +472,7 @@ def _partition_info(id: Value, queue: Queue) -> dict[str, Any]:
 
 
 @command(app, "list", READS)
-def list_(call: Call) -> Result:
+def list_(call: Call) -> CommandResult:
     """List topics: those of all owners that are here, or one owner's."""
     cursor = call.cursor()
     rows: list[dict[str, Any]] = []

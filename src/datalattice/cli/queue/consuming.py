@@ -16,7 +16,7 @@ from datalattice.apps.kv import Database
 from datalattice.apps.queue import CONSUMERS, Consumer, QueueEntry
 from datalattice.cells import Value, Vector, from_text
 from datalattice.cli.command import PAST, WRITES, Call, command
-from datalattice.cli.render import Result, listed
+from datalattice.cli.render import CommandResult, listed
 from datalattice.cli.units import time_ms
 from datalattice.cli.values import parse_key, value_text
 from datalattice.clock import SystemClock
@@ -81,7 +81,7 @@ def _topic_of(field: str) -> Value:
 
 
 @command(app, "consumers", PAST)
-def consumers(call: Call) -> Result:
+def consumers(call: Call) -> CommandResult:
     """List the consumers of this folder, and where each goes on."""
     columns = ("consumer", "topic", "owner", "partition", "next")
     rows = []
@@ -100,7 +100,7 @@ def seek(
     to: Annotated[
         str, typer.Argument(help="start, end, an offset, or a time: ISO 8601, or 2h ago.")
     ],
-) -> Result:
+) -> CommandResult:
     """Have a consumer go on at another position, in all partitions that it has read."""
     found = {
         (_topic_of(field), owner)
@@ -124,7 +124,9 @@ def seek(
                 }
                 for id, at in consumer.committed.items()
             ]
-    return Result(moved, [f"{one['topic']} {one['partition']}: {one['next']}" for one in moved])
+    return CommandResult(
+        moved, [f"{one['topic']} {one['partition']}: {one['next']}" for one in moved]
+    )
 
 
 def _start_of(text: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from datalattice.cli.command import SPARK, Call, command
-from datalattice.cli.render import Result
+from datalattice.cli.render import CommandResult
 from datalattice.cli.spark.session import (
     report_of,
     spark_job,
@@ -56,7 +56,7 @@ def load(
         bool, typer.Option("--drop-nulls", help="Leave out what a row does not have.")
     ] = False,
     write_id: WriteIdOption = None,
-) -> Result:
+) -> CommandResult:
     """Write the rows of CSV, JSON lines or Parquet to a topic or database, each row as a map.
 
     All rows or none. Works beside a running node.
@@ -106,7 +106,7 @@ def compact(
         str, typer.Option("--keyless", help="What becomes of records without key: drop, keep.")
     ] = "drop",
     write_id: WriteIdOption = None,
-) -> Result:
+) -> CommandResult:
     """Write the latest record of each key of a topic to a new topic or a database.
 
     A record whose value is nil deletes its key. Works beside a running node.
@@ -146,7 +146,7 @@ def export(
     mode: Annotated[
         str, typer.Option("--mode", help="If it is there already: error, append, overwrite.")
     ] = "error",
-) -> Result:
+) -> CommandResult:
     """Write what a format reads to files of Parquet or a table of Delta Lake.
 
     Reads the folder (--dir), unless --option store=... or node=... names another place.

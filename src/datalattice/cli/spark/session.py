@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from datalattice.cli.command import Call
-from datalattice.cli.render import Bars, Result, Step, pair_lines, progress_bars
+from datalattice.cli.render import Bars, CommandResult, ProgressBar, pair_lines, progress_bars
 from datalattice.cli.units import size_text
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class SparkJob:
     spark: SparkSession
     bars: Bars
     began: float
-    steps: dict[str, Step] = field(default_factory=dict)
+    steps: dict[str, ProgressBar] = field(default_factory=dict)
 
     def progress(self, step: str, done: int, total: int | None) -> None:
         """Show how far a step is; what jobs take as `progress`."""
@@ -70,9 +70,9 @@ def report_lines(document: Mapping[str, object]) -> list[str]:
     )
 
 
-def report_of(document: Mapping[str, object], code: int = 0, *notices: str) -> Result:
+def report_of(document: Mapping[str, object], code: int = 0, *notices: str) -> CommandResult:
     """Return a job's report as a result."""
-    return Result(dict(document), report_lines(document), code, notices)
+    return CommandResult(dict(document), report_lines(document), code, notices)
 
 
 def _shown(name: str, value: object) -> object:

@@ -11,7 +11,7 @@ from datalattice.cli.command import SPARK, Call, command
 from datalattice.cli.disk.archive import EXIT_INCOMPLETE
 from datalattice.cli.disk.garbage import GRACE, GraceOption
 from datalattice.cli.paths.past import KEY_DIGITS_SHOWN
-from datalattice.cli.render import Listing, Result, is_json
+from datalattice.cli.render import CommandResult, Listing, is_json
 from datalattice.cli.spark.session import report_lines, report_of, spark_job
 from datalattice.cli.units import duration_ms
 from datalattice.client import read_key
@@ -82,7 +82,7 @@ def merge(
     fan_in: Annotated[
         int | None, typer.Option("--fan-in", min=2, max=64, help="Inputs that one task merges.")
     ] = None,
-) -> Result:
+) -> CommandResult:
     """Merge replicas in their order, as one process would, by many tasks.
 
     The result goes into a node's folder (through the node, if it runs), a new store, or a new file.
@@ -131,7 +131,7 @@ def diff(
     count: Annotated[
         int, typer.Option("--count", "-n", min=0, help="Most rows that are listed.")
     ] = DIFF_COUNT,
-) -> Result:
+) -> CommandResult:
     """Tell which keys differ between two roots, whose they are, and who signed them."""
     from datalattice.pipeline import jobs
 
@@ -147,7 +147,7 @@ def diff(
         document = {"changes": total, "sums": sums, "rows": rows, "seconds": job.seconds}
     more = total - len(rows)
     notices = [f"{more} more; -n lists more of them"] if more > 0 else []
-    return Result(document, [*map(_diff_line, rows), _sums_listing(sums)], notices=notices)
+    return CommandResult(document, [*map(_diff_line, rows), _sums_listing(sums)], notices=notices)
 
 
 def _sums(frame: DataFrame) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def audit(
         typer.Option("--to", help="Write all faults to this new folder, as Parquet."),
     ] = None,
     parts: PartsOption = None,
-) -> Result:
+) -> CommandResult:
     """Check everything in a store: packs, hashes, canonical form, references, signatures.
 
     Works beside a running node. Exit code 1 when there is a fault.
@@ -198,9 +198,9 @@ def audit(
         document = {**report.as_json(), "seconds": job.seconds}
     lines = _audit_lines(dict(document))
     if document["clean"]:
-        return Result(document, lines)
+        return CommandResult(document, lines)
     advice = "the store has faults; `lattice disk heal` repairs it from peers"
-    return Result(document, lines, EXIT_FAILED, [advice])
+    return CommandResult(document, lines, EXIT_FAILED, [advice])
 
 
 def _audit_lines(document: dict[str, object]) -> list[str]:
@@ -227,7 +227,7 @@ def gc(
     store: StoreArgument = None,
     grace: GraceOption = GRACE,
     parts: PartsOption = None,
-) -> Result:
+) -> CommandResult:
     """Mark what a store needs, and write the list of what may go; removes nothing.
 
     `lattice disk sweep LIST` applies it. Works beside a running node.
