@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from datalattice.pipeline import daemon as own_daemon
+from datalattice.pipeline.session import session_settings
 from datalattice.pipeline.workers import quiet_own_daemon, quiet_when_unheard
 
 
@@ -41,3 +43,8 @@ def test_only_the_daemon_of_spark_itself_is_changed(
     monkeypatch.setitem(sys.modules, "__main__", main)
     quiet_own_daemon()
     assert (vars(main)["traceback"] is not traceback) is changed
+
+
+def test_a_local_session_uses_the_daemon_of_this_package() -> None:
+    settings = session_settings("app", cores=1, memory="1g")
+    assert settings["spark.python.daemon.module"] == own_daemon.__name__
