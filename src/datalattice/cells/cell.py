@@ -303,6 +303,7 @@ def put_vlq(out: BytesWriter, count: i64) -> None:
         out.append(u8(count))
         return
     shift: i64 = 7
+    # "In as few bytes as it needs" (docs/cells.md "Counts"): up to nine of seven bits.
     while shift < 56 and (count >> shift) >= 0x80:
         shift += 7
     while shift > 0:
@@ -348,6 +349,7 @@ def put_integer(out: BytesWriter, number: int) -> None:
         return
     bits = number.bit_length() if number >= 0 else (number + 1).bit_length()
     size = bits // 8 + 1
+    # "`19`: longer Integer: n (9 to 4,096), that many bytes" (docs/cells.md "Encoding table").
     out.append(u8(0x19))
     put_vlq(out, size)
     out.write(number.to_bytes(size, "big", signed=True))
@@ -442,6 +444,7 @@ def _put_long(out: BytesWriter, kids: list[object], position: int, kid: Value) -
     if len(encoding) <= EMBEDDED_BYTES_MAX:  # an integer over 62 bits, or a tree of few chunks
         out.write(encoding)
         return
+    # A branch: "its parent holds `20` and its hash, 33 bytes" (docs/cells.md "Embedding").
     digest = _sha3(encoding).digest()
     # Boxed with its hash, so that a long string is hashed once.
     kids[position] = Ref(digest, None, kid, present=True)
@@ -455,6 +458,7 @@ def encode(value: Value) -> bytes:
         return value.encoding
     if value is None:
         return b"\x00"
+    # Before integers: in Python a bool is an int.
     if value is True:
         return b"\xb1"
     if value is False:

@@ -45,9 +45,9 @@ class IndexPart:
         """
         own, other = self.own, self.other
         if own is None:
-            return [] if other is None else [IndexPart(None, one) for one in _split_one(other)]
+            return [] if other is None else [IndexPart(None, one) for one in parts_of(other)]
         if other is None:
-            return [IndexPart(one, None) for one in _split_one(own)]
+            return [IndexPart(one, None) for one in parts_of(own)]
         # Equal hashes, so nothing below differs and nothing is loaded.
         if surely_same(own, other):
             return []
@@ -151,7 +151,7 @@ class IndexPart:
         return own._key() == other._key()
 
 
-def _split_one(node: Index) -> list[Index]:
+def parts_of(node: Index) -> list[Index]:
     """Return the subtrees of a node, its own entry first."""
     if node._count == 1:
         return [node]

@@ -10,16 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mypy_extensions import i64
-
-from datalattice.cells.index import (
-    EMPTY_INDEX,
-    Index,
-    _entry,
-    _reach,
-    _union,
-    index_node,
-)
+from datalattice.cells.index import EMPTY_INDEX, Index, _reach, _union
+from datalattice.cells.indexparts import parts_of
 
 
 def index_between(index: Index, low: bytes | None, high: bytes | None) -> Index:
@@ -46,10 +38,11 @@ def index_between(index: Index, low: bytes | None, high: bytes | None) -> Index:
                 continue
             if from_high < 0:
                 below = None
+        # All of it lies between the bounds: the subtree is shared as it is.
         if above is None and below is None:
             inside.append(node)
             continue
-        parts = _parts(node)
+        parts = parts_of(node)
         # Parts are in order, so only the first of those left can reach below the low bound.
         first = 0 if above is None else _first_from(parts, above, 0)
         stop = len(parts) if below is None else _first_from(parts, below, 1)
@@ -80,6 +73,7 @@ def index_joined(parts: Iterable[Index]) -> Index:
     """
     made = EMPTY_INDEX
     for part in parts:
+        # Parts of different ranges meet on one path only.
         made = _union(made, part, 0)
     return made
 
@@ -101,6 +95,7 @@ def _order(node: Index, bound: bytes) -> int:
     digits = node._any().hex()[: _reach(node)]
     limit = bound.hex()
     shared = min(len(digits), len(limit))
+    # Hex digits compare as the bytes do: byte order is the order of an Index.
     if digits[:shared] != limit[:shared]:
         return 1 if digits[:shared] > limit[:shared] else -1
     if len(digits) >= len(limit):
@@ -108,24 +103,11 @@ def _order(node: Index, bound: bytes) -> int:
     return -1 if node._count == 1 else 0  # a key that is a prefix of the bound is below it
 
 
-def _parts(node: Index) -> list[Index]:
-    """Return the parts of a node of several entries, its own entry first."""
-    kids = node._open()
-    found: list[Index] = []
-    first: i64 = 0
-    if node._has_entry:
-        found.append(_entry(node._key(), kids[0], kids[1]))
-        first = 2
-    for i in range(first, len(kids)):
-        found.append(index_node(kids[i], node._count, node._depth))
-    return found
-
-
 def _key_at(index: Index, position: int) -> bytes:
     """Return the key bytes of the entry at `position`."""
     node = index
     while node._count > 1:
-        for part in _parts(node):
+        for part in parts_of(node):
             if position < part._count:
                 node = part
                 break

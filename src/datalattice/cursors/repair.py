@@ -75,6 +75,7 @@ def without_malformed(store: Store, unsound: Mapping[bytes, str]) -> Repair:
         return Repair(root, ())
     holes = Holes(unsound, tainted)
     read = decode_trusted(encoding, top, holes.loader(store))
+    # Only the root has sections; without them nothing can be kept apart.
     if not isinstance(read, Index):
         raise BadFormat("the root is not an Index of sections, so its parts cannot be separated")
     left_out: list[LeftOut] = []
@@ -122,6 +123,7 @@ def _above(store: Store, top: bytes, unsound: Mapping[bytes, str]) -> dict[bytes
         if encoding is not None:
             if any(below in unsound or below in tainted for below in references(encoding)):
                 tainted[hash] = encoding
+        # Nothing below an unsound cell is read: it is left out with it.
         elif hash not in seen and hash not in unsound:
             seen.add(hash)
             encoding = store.get_encoding(hash)

@@ -177,6 +177,7 @@ class KeyedLattice(Lattice):
     def child(self, key: Value) -> Lattice | None:
         """Return the child whose name has the bytes of `key`, else None."""
         raw = name_bytes(key)
+        # By its bytes, since an Index cannot tell a Keyword from a String of the same bytes.
         return None if raw is None else self._children.get(raw)
 
     def resolve_key(self, key: Value) -> Value:
@@ -285,6 +286,7 @@ class StringKeyedLattice(Lattice):
 
     def child(self, key: Value) -> Lattice | None:
         """Return the child of a String key, else None."""
+        # A Map tells keys apart by their hashes, so only the String is the key.
         return self._by_name.get(key) if isinstance(key, str) else None
 
     def resolve_key(self, key: Value) -> Value:

@@ -197,6 +197,7 @@ class EntryOrder:
                 walk.enter(mine)
             if theirs is not None:
                 walk.enter(theirs)
+            # A subtree of one side only: its greatest element may be cached.
             if mine is None or theirs is None:
                 if mine is not None:
                     found = later(found[0], self._alone(mine, walk)), found[1]
@@ -205,6 +206,7 @@ class EntryOrder:
                 continue
             pair = part.one_key()
             if pair is None:
+                # Equal subtrees are left out by the split, so only differences are visited.
                 waiting.extend(part.split())
             else:
                 key, value, other_key, other_value = pair

@@ -90,6 +90,7 @@ class SignedLattice(Lattice):
             return own
         work = context.work
         if work is not None:
+            # A signature check costs far more than its bytes, so it is paid for by itself.
             work.verify(value_hash(other))
         # The signature first: an unsigned value is not even compared.
         if not isinstance(other, Signed) or not other.verify():
@@ -127,6 +128,7 @@ class SignedLattice(Lattice):
             below = context.at((*context.path, VALUE), context.owner)
             merged = self.inner.merge(self.inner.zero(), other.value, below)
             if not same(merged, self._in_full(other.value, below)):
+                # An owner's own node may correct what its devices wrote, and sign that.
                 signer = self.signer(context)
                 if signer is not None:
                     return Signed.sign(signer, merged)

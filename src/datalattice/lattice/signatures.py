@@ -26,6 +26,7 @@ def slot_changes(before: Value, after: Value) -> Iterator[SlotChange]:
     Cost:   proportional to the slots that differ.
     """
     for path, mine, theirs in _below((), before, after):
+        # A slot is signed as one value, so it changes as one.
         if _is_slot(mine, theirs):
             yield path, mine, theirs
             continue
