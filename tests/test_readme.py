@@ -88,6 +88,7 @@ def free_port() -> int:
 
 
 @pytest.mark.once
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("page", SHELL_PAGES, ids=lambda page: page.name)
 def test_commands_of_a_page_run_in_order_twice_in_one_folder(page: Path, tmp_path: Path) -> None:
     lattice = tmp_path / "bin" / "lattice"
@@ -108,7 +109,7 @@ def test_commands_of_a_page_run_in_order_twice_in_one_folder(page: Path, tmp_pat
             env=environment,
             capture_output=True,
             text=True,
-            timeout=55,
+            timeout=110,
             check=False,
         )
         assert ran.returncode == 0, f"{attempt} run: {ran.stdout}{ran.stderr}"
