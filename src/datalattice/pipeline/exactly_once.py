@@ -133,6 +133,7 @@ def write_target_option(options: Given, *, streaming: bool) -> WriteTarget:
     folder = Path(given).expanduser().absolute()
     if not Folder(folder).key_path.is_file():
         raise bad_option("store", given, _no_key(folder))
+    # Made absolute here: tasks run with other working folders.
     staging = options.get("staging", text_option, "") or str(folder / "staging")
     write_id = options.get("writeId", _write_id, None)
     if streaming and ("writeId" in options or "writeVersion" in options):
@@ -306,6 +307,7 @@ class Stage:
 
     def remove(self) -> None:
         """Delete what was written."""
+        # A task that staged nothing has made no folder.
         if self._parcels is not None or self._store is not None:
             try:
                 self.close()
@@ -372,6 +374,8 @@ class Job:
         filled = [message for message in staged if message.records]
         fresh = False
         if filled:
+            # "Only the attempt whose message Spark accepted counts" (docs/spark-writing.md): files
+            # of other attempts have no message here and are never read.
             mark = self._mark(filled[0].query, batch)
             with self._turn():
                 fresh = self._insist(filled, mark, join)
@@ -389,6 +393,7 @@ class Job:
         if batch is not None:
             if not query:
                 raise UsageError("the tasks of a stream did not report the id of their query")
+            # "The id in its checkpoint identifies a query": a new checkpoint writes all again.
             return Mark(f"spark-query/{query}", batch, self.save)
         if self.target.write_id is not None:
             return Mark(f"spark-write/{self.target.write_id}", self.target.version, self.save)
@@ -415,6 +420,7 @@ class Job:
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Serialise commits to a folder, so that a quick query cannot starve a slow one."""
+        # Before waiting for up to TURN_WAIT_S: without the key the commit must fail at once.
         read_key(Folder(Path(self.target.folder)).key_path)
         lock = take_turn(
             str(Path(self.target.folder) / "pipeline.lock"), TURN_WAIT_S, "query to commit"
@@ -434,6 +440,8 @@ class Job:
     def _tidy(self, staged: list[Staged], batch: int | None) -> None:
         """Remove the folders of this and earlier batches, and old ones of any query."""
         if staged:
+            # "A commit removes those of its batch and of all earlier batches" (docs, Staging).
+            # Later ones may belong to a driver that has taken over.
             last = int(self._batch_name(batch))
             remove_batches(self._query_folder(staged[0].query), last)
             remove_stale(Path(self.target.staging), SystemClock().now_ms())
@@ -443,6 +451,8 @@ def _commit(editor: Editor, staged: list[Staged], mark: Mark, join: Join) -> boo
     for _ in range(MOVED_MAX):
         with collector_paused:
             change = join(editor, staged, mark)
+            # Read in this edit, so a driver that wrongly counted as dead finds the mark of the
+            # other one, although its own staged files are gone.
             if change is None:
                 return False
             try:

@@ -98,6 +98,7 @@ class ParcelWriter(_TaskFile):
     """Writes a new file of parcels."""
 
     def __init__(self, path: Path) -> None:
+        # "x": a second attempt of a task must not write into the file of the first.
         super().__init__(path, path.open("xb", buffering=0))
         self.digest = FIRST
         """The checksum after the last parcel."""
@@ -108,6 +109,7 @@ class ParcelWriter(_TaskFile):
         Raises: StoreFull, StoreFailed: a write failed; the file is unusable then.
                 LimitExceeded: the parcel is larger than `PARCEL_BYTES_MAX`.
         """
+        # The layout is little-endian; columns of Arrow come in the byte order of the machine.
         places = memoryview(ends).cast("B")
         if sys.byteorder == "big":
             swapped = array("i", places.tobytes())
@@ -174,6 +176,7 @@ class ParcelReader(_TaskFile):
             parcel, found, end = self._read(at, before)
             yield ParcelRef(at, before, found), parcel
             at, before = end, found
+        # A file that was cut at the end of a parcel has valid checksums but another last one.
         if before != digest:
             raise self._damaged()
 
@@ -182,6 +185,7 @@ class ParcelReader(_TaskFile):
 
         Raises: Corruption: the file has changed.
         """
+        # Checked again: between two reads the file may change on a shared file system.
         parcel, found, _ = self._read(ref.offset, ref.before)
         if found != ref.digest:
             raise self._damaged()
@@ -209,6 +213,7 @@ class ParcelReader(_TaskFile):
         return parcel, digest, at + _HEADER.size + rest + HASH_BYTES
 
     def _bytes(self, count: int, at: int) -> bytes:
+        # Size at the opening: a file that grows is not what its task reported.
         if at + count > self._size:
             raise self._damaged()
         parts: list[bytes] = []
@@ -255,5 +260,6 @@ def _checksum(before: bytes, parts: Sequence[Buffer]) -> bytes:
 
 def _write(file: BinaryIO, data: Buffer) -> None:
     left = memoryview(data)
+    # An unbuffered write may take a part only, on a disk that is nearly full for example.
     while left:
         left = left[file.write(left) :]

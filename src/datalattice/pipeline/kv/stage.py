@@ -136,6 +136,7 @@ class KeyStager:
                 )
             tag = found
         held = cell(value, "value", self._plan.value_format)
+        # The text `null` of a JSON column deletes, too.
         if held is None:
             return DELETED
         try:
@@ -149,6 +150,7 @@ class KeyStager:
             return waiting
         database = checked_database(name)
         named = self._databases | self._waiting.keys()
+        # The driver keeps the top of each database in memory until the edit.
         if database not in named and len(named) >= DATABASES_MAX:
             raise LimitExceeded(
                 f"a task writes to at most {DATABASES_MAX} databases; repartition the rows by "
@@ -170,6 +172,7 @@ class KeyStager:
         items: list[bytes] = []
         cells: list[tuple[bytes, bytes]] = []
         size = below = 0
+        # In store order: the driver merges runs by key and touches each leaf once.
         for key in sorted(waiting, key=store_order):
             item = Vector.of((key, *waiting[key]))
             encoding = encode(item)
@@ -180,6 +183,7 @@ class KeyStager:
             items.append(encoding)
             size += len(encoding)
             if size >= ITEMS_BYTES or below >= STAGE_BYTES_MAX:
+                # Children before parents: the driver stores cells as it reads them.
                 parcels.put_cells(cells)
                 parcels.put_items(ITEMS, head, items)
                 items, cells, size, below = [], [], 0, 0
@@ -202,6 +206,7 @@ def checked_database(name: object) -> str:
             "a row has no database: give the column database a name in every row, or the option "
             "database"
         )
+    # Rows there could forge a mark, and a batch would be skipped.
     if name == HIDDEN_DATABASE:
         raise UsageError(
             f"the database {HIDDEN_DATABASE} stores the sinks' marks; give another name"

@@ -95,6 +95,7 @@ class Writes:
         Raises: BadFormat: the item is malformed.
         """
         _, tag, value, expire = item
+        # NULL deletes; the tombstone outweighs what other replicas still have.
         if tag is None:
             return delete(stored, self._now_ms)[0]
         if not isinstance(tag, int) or not (expire is None or isinstance(expire, int)):
@@ -166,6 +167,7 @@ class _BatchDatabases:
         """Store the cells of a task, and record the positions of its runs."""
         last: bytes | None = None
         for ref, parcel in parcels.all(digest):
+            # Large values are stored now, before the edit, which must be short.
             if parcel.kind == CELLS:
                 self._editor.stage_cells(cells_of(parcel))
                 continue
@@ -257,6 +259,7 @@ def upserting(
     def change(cursor: RootLattice, keys: KeyPair) -> None:
         place = cursor.path(KV_SECTION, keys.public_key, VALUE)
         present = as_databases(place.get())
+        # Again inside of the edit: another driver may have committed since `join` looked.
         if has_mark(present, mark):
             return
         made = present
@@ -318,6 +321,7 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
 
 def mark_key(mark: Mark) -> str:
     """Return a mark's key, shortened by a hash to the bytes that an Index distinguishes."""
+    # An Index tells keys apart by their first bytes only; longer keys would share an entry.
     if len(mark.key.encode()) <= INDEX_KEY_BYTES:
         return mark.key
     return f"{mark.key[:_NAME_CHARS]}~{value_hash(mark.key)[:8].hex()}"
@@ -350,6 +354,7 @@ def _pieces(entries: Iterator[tuple[_K, Value]]) -> Iterator[list[tuple[_K, Valu
         piece.append((key, value))
         encoding = encode(value)
         size += len(encoding) + len(key_bytes(key))
+        # Only such values have cells of their own, which count towards the piece.
         if len(encoding) > EMBEDDED_BYTES_MAX or may_refer(encoding):
             size += sum(len(below) for _, below, _ in novelty(value))
         if size >= STAGE_BYTES_MAX or len(piece) >= KEYS_MAX:

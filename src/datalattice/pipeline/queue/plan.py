@@ -97,6 +97,7 @@ def ordered(names: Iterable[PartitionName]) -> list[PartitionName]:
     """Return names sorted by owner, topic and partition, numeric partitions by value."""
 
     def key(name: PartitionName) -> tuple[str, str, int, str]:
+        # A topic of a foreign owner may name its partitions as it likes; such names come last.
         number = int(name.partition) if name.partition.isdecimal() else COUNT_MAX
         return name.owner, name.topic, number, name.partition
 
@@ -159,6 +160,7 @@ def usable_start(
         at = start.get(name)
         if log is None:
             usable[name] = start[name]
+            # An option that changed since the checkpoint deselects topics; that loses nothing.
             if selects(name.owner, name.topic) and start[name] > 0:
                 lost(LostRecords(name, 0, start[name], "the partition is no longer in the store"))
         elif at is None:
@@ -189,6 +191,7 @@ def advance(
     for name, at in start.items():
         end = view[name].end if name in view else at
         if target is not None:
+            # Trigger.AvailableNow reads up to the ends that were seen at its start.
             end = min(end, target.get(name, at))
         sizes.append(max(0, end - at))
     shares = share(sizes, limit)
@@ -260,6 +263,7 @@ def slices(
         if first < stop:
             ranges.append(Slice(name, log, first, stop))
     total = sum(part.stop - part.first for part in ranges)
+    # More tasks than records would be empty ones.
     wanted = min(min_partitions or 1, total, TASKS_MAX)
     longest = max(RECORDS_PER_TASK_MAX, -(-total // TASKS_MAX))
     return [piece for part in ranges for piece in _cut(part, wanted, total, longest)]
@@ -285,6 +289,7 @@ def _cut(whole: Slice, wanted: int, total: int, longest: int) -> Iterator[Slice]
 def write_offsets(offsets: Offsets) -> dict[str, object]:
     """Return offsets in the form that Spark keeps as JSON; equal offsets give equal text."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
+    # Spark compares offsets as text: the order must not depend on the view.
     for name in ordered(offsets):
         topics = tree.setdefault(name.owner, {})
         topics.setdefault(name.topic, {})[name.partition] = offsets[name]
