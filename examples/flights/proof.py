@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from datalattice.apps.queue import QUEUE_SECTION, Queue
 from datalattice.cells import Index, Map, Signed, Value, branch_hashes
-from datalattice.cli.render import Step
+from datalattice.cli.render import ProgressBar
 from datalattice.client import open_reader
 from datalattice.store import CellStore
 from flights.dataset import FLIGHTS, SITES, DataSet, plain_rows
@@ -36,7 +36,9 @@ def read_figures(root: Value, owner: bytes) -> dict[str, Figure]:
     return found
 
 
-def prove(cluster: Cluster, data: DataSet, hashes: Mapping[str, str], step: Step) -> list[Check]:
+def prove(
+    cluster: Cluster, data: DataSet, hashes: Mapping[str, str], step: ProgressBar
+) -> list[Check]:
     """Return every check; `step` moves once for each node and once for the figures.
 
     hashes: what each node announces.
@@ -115,7 +117,7 @@ def _roots(nodes: Sequence[Site], hashes: Mapping[str, str]) -> Check:
     return Check(f"{len(nodes)} nodes have one root hash, announced and on disk", holds, detail)
 
 
-def _signatures(nodes: Sequence[Site], step: Step) -> Check:
+def _signatures(nodes: Sequence[Site], step: ProgressBar) -> Check:
     """Check, in each node's own store, every owner's signature, and that every cell is there."""
     owners = {site.public_key: site.name for site in nodes}
     count = 0

@@ -15,7 +15,7 @@ from typing import Final
 
 from datalattice.apps.queue import LatticeMQ
 from datalattice.cells import Map, Value, to_python
-from datalattice.cli.render import Bars, Step, print_lines, progress_bars
+from datalattice.cli.render import Bars, ProgressBar, print_lines, progress_bars
 from datalattice.client import edit, editing, open_reader, reading
 from datalattice.errors import PeerUnavailable, Unavailable
 from datalattice.store import CellStore
@@ -196,7 +196,7 @@ class _Run:
                     CONVERGE_TIMEOUT_S, lambda: self._arrived(store, step) >= self.data.count
                 )
 
-    def _arrived(self, store: CellStore, step: Step) -> int:
+    def _arrived(self, store: CellStore, step: ProgressBar) -> int:
         store.refresh()
         root = store.root()
         sites = self.cluster.sites.values()
