@@ -84,6 +84,8 @@ class Holdings:
         self.delayed: Final = delayed
         self.past: Final = past
         self.is_closed = False
+        self.abandonment: weakref.finalize[..., Any] | None = None
+        """What has an unclosed node closed later; without a close it keeps this in memory."""
         _unclosed.add(self)
 
     @property
@@ -101,6 +103,8 @@ class Holdings:
         finally:
             self.is_closed = True
             _unclosed.discard(self)
+            if self.abandonment is not None:
+                self.abandonment.detach()
             if self.past is not None:
                 self.past.release()
             self.data.close()
@@ -193,7 +197,8 @@ class NodeBinding:
             self._delayed = DelayedWrites(data, keys, self.context, wait_s)
         self.held = Holdings(data, self._delayed, past)
         # Handles refer to this, so it lives until the last of them is gone.
-        weakref.finalize(self, _abandoned.append, self.held).atexit = False
+        self.held.abandonment = weakref.finalize(self, _abandoned.append, self.held)
+        self.held.abandonment.atexit = False
 
     # --- Binding ---
 
