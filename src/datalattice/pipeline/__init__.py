@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from datalattice.pipeline import workers
 from datalattice.pipeline.failures import clear_errors
 from datalattice.pipeline.formats import register
 from datalattice.pipeline.java import Java, find_java
 from datalattice.pipeline.reading import read_cells, read_files, read_grid, read_kv, read_queue
 from datalattice.pipeline.session import end_session, spark_session
-from datalattice.pipeline.workers import quiet_own_daemon
 
 if TYPE_CHECKING:
     # Re-exported for annotations, so that packages above need not import Spark.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession as SparkSession
 
 # A worker imports this package when it unpickles one of our formats, before any row is sent.
-quiet_own_daemon()
+workers.quiet_own_daemon()
 
 __all__ = [
     "Java",

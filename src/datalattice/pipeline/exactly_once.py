@@ -17,6 +17,8 @@ batch that Spark runs again is skipped if its mark is there.
 Staging folders are `<staging>/<query>/<batch>/<task>-<attempt>-<random>`. The random part keeps
 attempts of one task, and a query that wrongly counts as dead, from sharing a folder. A commit
 removes the folders of its own and all earlier batches; those left by a crash are removed by age.
+
+Length: a stage and its commit agree on the layout of folders, task files and marks.
 """
 
 from __future__ import annotations
