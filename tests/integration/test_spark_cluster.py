@@ -184,8 +184,8 @@ def test_a_package_holds_this_package_and_what_it_requires(cluster: Cluster) -> 
     with tarfile.open(cluster.package) as archive:
         names = set(archive.getnames())
     tops = {name.partition("/")[0] for name in names}
-    assert {"datalattice", "nacl", "cryptography", "cffi", "lmdb", "librt"} <= tops
-    assert not {"pyspark", "pyarrow", "pandas", "numpy", "typer", "pytest"} & tops
+    assert {"datalattice", "nacl", "cryptography", "cffi", "lmdb", "librt", "typer"} <= tops
+    assert not {"pyspark", "pyarrow", "pandas", "numpy", "pytest"} & tops
     assert "datalattice/pipeline/queue/source.py" in names
     assert "datalattice/py.typed" in names
     assert not any("__pycache__" in name for name in names)
