@@ -255,7 +255,7 @@ def set_(
     ] = None,
     form: InOption = "text",
 ) -> CommandResult:
-    """Set a value; it replaces anything under the key. The database is made if there is none."""
+    """Set a value; it replaces anything under the key. The first write makes the database."""
     cell = parse_value(value, form)
     ttl_s = None if ttl is None else duration_s(ttl)
     _edit(call, db, lambda database: database.set(key, cell, ttl_s))

@@ -83,7 +83,7 @@ def print_json_list(documents: Iterable[Jsonable]) -> None:
 def json_text(document: Jsonable, indent: int | None = None) -> str:
     """Return JSON text that is valid UTF-8 and fits standard output, escaped where it must be."""
     text = json.dumps(document, ensure_ascii=False, indent=indent)
-    # Lone surrogates, and characters that the output's encoding lacks, are escaped as \uXXXX.
+    # Lone surrogates, and what the output cannot encode, are escaped by four hex digits.
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8", "strict")
     except UnicodeEncodeError:

@@ -142,7 +142,7 @@ def start_offset(state: QueueState, start: object, now_ms: int) -> int:
     """Return the offset that `start` means in a log.
 
     A time is found by halving: it is exact where times do not decrease.
-    Raises: UsageError: `start` is none of the accepted kinds.
+    Raises: UsageError: `start` is of another kind.
     """
     if start == "start":
         return state.start

@@ -56,7 +56,7 @@ def print_document(document: dict[str, object], value: Value) -> None:
 def checked_layout(layout: str, allowed: Sequence[str], option: str) -> str:
     """Return a layout.
 
-    Raises: UsageError: it is none of those allowed.
+    Raises: UsageError: `layout` is not in `allowed`.
     """
     if layout not in allowed:
         raise UsageError(f"{option} is {', '.join(allowed)}; got {layout!r}")
