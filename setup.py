@@ -27,7 +27,6 @@ COMPILED_MODULES: tuple[str, ...] = (
     "apps/queue/entries.py",
     "engine/lmdb.py",
     "pipeline/queue/leaves.py",
-    "pipeline/queue/runs.py",
     "pipeline/queue/spans.py",
     "pipeline/queue/splice.py",
     "store/base.py",

@@ -18,8 +18,9 @@ from datalattice.cells.blobedit import (
     blob_ranges,
     blob_truncate,
 )
-from datalattice.cells.blobs import TAG_BLOB, Blob, Text, make_blob, make_text
+from datalattice.cells.blobs import TAG_BLOB, TAG_TEXT, Blob, Text, make_blob, make_text
 from datalattice.cells.cell import (
+    TAG_REF,
     Cell,
     CellSink,
     Loader,
@@ -35,6 +36,7 @@ from datalattice.cells.cell import (
 from datalattice.cells.columnar import columns
 from datalattice.cells.comparing import PathChange, arrivals, arriving_names, changes
 from datalattice.cells.convert import refusal, to_cell, to_cells, to_python
+from datalattice.cells.encodedtext import EncodedReader, has_no_branch, json_in_utf8, utf8_text
 from datalattice.cells.facts import FACTS_MAX, Fact, Facts, KnownFacts
 from datalattice.cells.holes import NO_HOLES, Hole, Holes
 from datalattice.cells.html import html_table, html_words, to_html
@@ -55,6 +57,14 @@ from datalattice.cells.message import (
     references,
 )
 from datalattice.cells.rendering import render
+from datalattice.cells.runs import (
+    REF_BYTES,
+    ElementRun,
+    FetchCell,
+    FetchCells,
+    element_runs,
+    vector_count,
+)
 from datalattice.cells.scalars import (
     Address,
     Char,
@@ -88,6 +98,7 @@ from datalattice.cells.triejoin import ABSENT, Join
 from datalattice.cells.vectors import (
     EMPTY_LIST,
     EMPTY_VECTOR,
+    TAG_VECTOR,
     List,
     Vector,
     vector_fork_offset,
@@ -119,8 +130,12 @@ __all__ = [
     "FACTS_MAX",
     "NIL_HASH",
     "NO_HOLES",
+    "REF_BYTES",
     "STAGED_BYTES",
     "TAG_BLOB",
+    "TAG_REF",
+    "TAG_TEXT",
+    "TAG_VECTOR",
     "UNBOUNDED",
     "Address",
     "Blob",
@@ -132,10 +147,14 @@ __all__ = [
     "Coded",
     "Column",
     "DoubleColumn",
+    "ElementRun",
     "EncodedCell",
+    "EncodedReader",
     "Extension",
     "Fact",
     "Facts",
+    "FetchCell",
+    "FetchCells",
     "Flag",
     "Hole",
     "Holes",
@@ -192,10 +211,12 @@ __all__ = [
     "decode_parts",
     "decode_trusted",
     "difference",
+    "element_runs",
     "encode",
     "encode_message",
     "from_json",
     "from_text",
+    "has_no_branch",
     "html_table",
     "html_words",
     "index_between",
@@ -203,6 +224,7 @@ __all__ = [
     "index_joined",
     "inline_signed",
     "is_embedded",
+    "json_in_utf8",
     "key_bytes",
     "learn_cell",
     "learn_cells",
@@ -228,8 +250,10 @@ __all__ = [
     "to_json",
     "to_python",
     "to_text",
+    "utf8_text",
     "validate",
     "value_hash",
+    "vector_count",
     "vector_fork_offset",
     "vector_last_difference",
     "vector_overlap_differences",

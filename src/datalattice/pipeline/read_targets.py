@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from datalattice.cells import Value
+from datalattice.cells import FetchCell, FetchCells, Value
 from datalattice.client import read_key, root_named
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import MissingData, StoreFailed, UsageError
@@ -39,12 +39,6 @@ if TYPE_CHECKING:
     from datalattice.pipeline.remote import RemoteCells
 
 T = TypeVar("T")
-
-Fetch = Callable[[bytes], bytes]
-"""Returns the encoding of a cell by its hash; raises MissingData."""
-
-FetchMany = Callable[[list[bytes]], list[bytes]]
-"""The same for several cells, in the order of their hashes."""
 
 READ_TARGET_OPTIONS: Final = ("store", "path", "node", "nodeKey", "asOf", "leaseSeconds")
 """Options that make a `ReadTarget`. Spark passes the argument of `load()` as `path`."""
@@ -323,7 +317,7 @@ def _no_store(given: str, error: OSError | ValueError) -> UsageError:
     return UsageError(f"option store={shown!r} is not the folder of a store: {reason}")
 
 
-def encodings(source: OpenTarget, *, verify: bool = True) -> Fetch:
+def encodings(source: OpenTarget, *, verify: bool = True) -> FetchCell:
     """Return the function that gets the encoding of a cell by its hash."""
 
     def fetch(hash: bytes) -> bytes:
@@ -335,7 +329,7 @@ def encodings(source: OpenTarget, *, verify: bool = True) -> Fetch:
     return fetch
 
 
-def many_encodings(source: OpenTarget, *, verify: bool = True) -> FetchMany:
+def many_encodings(source: OpenTarget, *, verify: bool = True) -> FetchCells:
     """Return the function that gets the encodings of several cells by their hashes."""
 
     def fetch(hashes: list[bytes]) -> list[bytes]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
-import re
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
@@ -21,10 +20,10 @@ from datalattice.cells import (
     decode_message,
     encode_message,
     from_json,
+    json_in_utf8,
     make_blob,
     make_text,
     to_cell,
-    to_json,
 )
 from datalattice.errors import BadFormat, LimitExceeded, UsageError
 
@@ -56,7 +55,6 @@ _TYPES: Final = {
 }
 
 _DECIMAL_DIGITS: Final = 100  # exact for a variant's decimals, which have at most 38
-_HALVES: Final = re.compile(r"\\(?:((?:ud[89a-f][0-9a-f]{2}\\)*ud[89a-f][0-9a-f]{2})|.)")
 
 
 def column_type(format: ValueFormat) -> str:
@@ -93,7 +91,7 @@ def render(value: Value, format: ValueFormat) -> object:
         raise NotBytes
     if format is ValueFormat.STRING and isinstance(value, (str, Text)):
         return _utf8(value).decode("utf-8", "replace")
-    text = whole_json(value)
+    text = json_in_utf8(value)
     if format is ValueFormat.STRING and text.startswith('"'):
         unquoted: str = json.loads(text)
         return unquoted
@@ -136,26 +134,6 @@ def _unaccepted(column: object, format: ValueFormat) -> UsageError:
 def _utf8(text: str | Text) -> bytes:
     """Return the bytes of a String; other implementations may store some that are not UTF-8."""
     return str(text).encode("utf-8", "surrogateescape")
-
-
-def whole_json(value: Value) -> str:
-    """Return a value as JSON of complete characters.
-
-    `to_json` writes bytes that are not UTF-8 as escaped lone surrogates; these are decoded as UTF-8
-    with replacements. So is a Char that is a lone surrogate.
-    """
-    text = to_json(value)
-    return _HALVES.sub(_replaced, text) if "\\ud" in text else text
-
-
-def _replaced(found: re.Match[str]) -> str:
-    halves = found[1]
-    if halves is None:
-        return found[0]
-    codes = (int(half[1:], 16) for half in halves.split("\\"))
-    return bytes(code & 0xFF if 0xDC80 <= code <= 0xDCFF else 0xFF for code in codes).decode(
-        "utf-8", "replace"
-    )
 
 
 def variant_parts(json_text: str) -> dict[str, bytes]:

@@ -12,13 +12,23 @@ from typing import Self
 
 import pytest
 
-from datalattice.cells import Blob, Keyword, Map, Value, Vector, encode, make_blob, same, value_hash
+from datalattice.cells import (
+    Blob,
+    Keyword,
+    Map,
+    Value,
+    Vector,
+    element_runs,
+    encode,
+    make_blob,
+    same,
+    value_hash,
+)
 from datalattice.crypto import KeyPair, sha3_256
 from datalattice.errors import MissingData, PeerUnavailable
 from datalattice.lattice import get_in
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.pipeline import remote
-from datalattice.pipeline.queue.runs import runs
 from datalattice.pipeline.read_targets import ReadTarget, open_target
 from datalattice.pipeline.remote import (
     AHEAD_MIN,
@@ -97,7 +107,7 @@ def test_leaves_that_are_fetched_together_take_few_round_trips(
 
     get(cells, hash)
     (root,) = many([hash])
-    found = runs(root, 0, count, lambda hash: many([hash])[0], many)
+    found = element_runs(root, 0, count, lambda hash: many([hash])[0], many)
     assert sum(run.count for run in found) == count
     assert cells.requests <= 40
 

@@ -16,14 +16,12 @@ from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.pipeline.arrow_rows import MapPlan, maps_of
 from datalattice.pipeline.arrow_rows import column_of as map_column
 from datalattice.pipeline.columns import cell, entries, stamps_ms
-from datalattice.pipeline.queue.splice import encoded_records, records
+from datalattice.pipeline.queue.splice import ENTRY_HEAD, NIL, encoded_records, records
 from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ENTRY_HEAD: Final = b"\x80\x04"  # a Vector of four
-_NIL: Final = b"\x00"
 _STAMP_BYTES: Final = 6
 _STAMP_MIN: Final = 1 << 40
 _STAMP_MAX: Final = (1 << 47) - 1
@@ -125,17 +123,17 @@ def _joined(
     if stamps is None or value_heads is None:
         return None
     if key_column is None:
-        start = [pa.scalar(_ENTRY_HEAD + _NIL, pa.binary())]
+        start = [pa.scalar(ENTRY_HEAD + NIL, pa.binary())]
     elif keys is None or key_heads is None:
         return None
     else:
-        start = [pa.scalar(_ENTRY_HEAD, pa.binary()), key_heads, pc.fill_null(keys, b"")]
+        start = [pa.scalar(ENTRY_HEAD, pa.binary()), key_heads, pc.fill_null(keys, b"")]
     made = pc.binary_join_element_wise(
         *start,
         value_heads,
         values,
         stamps,
-        pa.scalar(_NIL, pa.binary()),
+        pa.scalar(NIL, pa.binary()),
         pa.scalar(b"", pa.binary()),
     )
     longest = pc.max(pc.binary_length(made)).as_py()
@@ -169,7 +167,7 @@ def _heads(column: pa.Array, format: ValueFormat | None) -> pa.Array | None:
     heads = [
         encode(blank * size)[:-size] if size else encode(blank[:0]) for size in range(longest + 1)
     ]
-    table = pa.array([*heads, _NIL], pa.binary())
+    table = pa.array([*heads, NIL], pa.binary())
     return table.take(pc.fill_null(sizes, longest + 1))
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from datalattice.cells import FetchCell, FetchCells, element_runs
 from datalattice.errors import BadFormat, UsageError
 from datalattice.limits import FAN_OUT
 from datalattice.pipeline.arrow_batches import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
@@ -15,9 +16,7 @@ from datalattice.pipeline.queue import leaves
 from datalattice.pipeline.queue.leaves import Columns, Unfit, gathered
 from datalattice.pipeline.queue.options import PartitionFormat, QueueOptions
 from datalattice.pipeline.queue.plan import Slice
-from datalattice.pipeline.queue.runs import runs
 from datalattice.pipeline.queue.spans import Longs, Spans
-from datalattice.pipeline.read_targets import Fetch, FetchMany
 from datalattice.pipeline.values import ValueFormat, variant_parts
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ def batches(
     part: Slice,
     options: QueueOptions,
     schema: pa.Schema,
-    fetch: Fetch,
-    many: FetchMany | None = None,
+    fetch: FetchCell,
+    many: FetchCells | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a slice as Arrow batches with this schema (that of `options.types`).
 
@@ -76,7 +75,7 @@ def batches(
             yield batch(columns)
         return
     start = part.log.start
-    found = runs(part.log.entries, part.first - start, part.stop - start, fetch, many)
+    found = element_runs(part.log.entries, part.first - start, part.stop - start, fetch, many)
     try:
         for columns in gathered(found, part.first, columns_from, BATCH_RECORDS_MAX):
             yield batch(columns)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.cells import CellList, as_kid, cell_as_kid, encode, to_cell
+from datalattice.cells import CellList, Vector, as_kid, cell_as_kid, encode, to_cell
 from datalattice.limits import CHUNK_BYTES, EMBEDDED_BYTES_MAX
 
-_ENTRY_HEAD: Final = b"\x80\x04"  # a Vector of four
-_NIL: Final = b"\x00"
+NIL: Final = encode(None)
+ENTRY_HEAD: Final = encode(Vector.of([None] * 4))[: -4 * len(NIL)]
+"""What stands before the four elements of a record."""
+
 _PLAIN: Final = frozenset({int, float, bool})
 
 
@@ -31,10 +33,10 @@ def records(
     """
     rows: list[bytes] = []
     for position in range(len(values)):
-        key = _NIL if keys is None else _kid(keys[position], cells)
-        tail = _NIL if headers is None else _kid(headers[position], cells)
+        key = NIL if keys is None else _kid(keys[position], cells)
+        tail = NIL if headers is None else _kid(headers[position], cells)
         value = _kid(values[position], cells)
-        row: bytes = _ENTRY_HEAD + key + value + encode(stamps[position]) + tail
+        row: bytes = ENTRY_HEAD + key + value + encode(stamps[position]) + tail
         rows.append(cell_as_kid(row, cells))
     return rows
 
@@ -45,7 +47,7 @@ def _kid(given: object, cells: CellList) -> bytes:
     Cells below it are appended to `cells`, and its own cell if it is referenced.
     """
     if given is None:
-        return _NIL
+        return NIL
     kind = type(given)
     if kind in _PLAIN:
         value = to_cell(given)
@@ -67,11 +69,11 @@ def encoded_records(
 
     keys: in the form that a record contains. Cells below keys and values are already in `cells`.
     """
-    tail: bytes = encode(stamp_ms) + _NIL
+    tail: bytes = encode(stamp_ms) + NIL
     rows: list[bytes] = []
     for position in range(len(values)):
-        key = _NIL if keys is None else keys[position]
+        key = NIL if keys is None else keys[position]
         rows.append(
-            cell_as_kid(_ENTRY_HEAD + key + cell_as_kid(values[position], cells) + tail, cells)
+            cell_as_kid(ENTRY_HEAD + key + cell_as_kid(values[position], cells) + tail, cells)
         )
     return rows

@@ -21,17 +21,18 @@ from datalattice.cells import (
     Value,
     Vector,
     decode_message,
+    element_runs,
     encode,
+    json_in_utf8,
     novelty,
     same,
     to_json,
 )
+from datalattice.cells.scalars import encode_vlq
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.pipeline.queue import leaves
-from datalattice.pipeline.queue.leaves import Columns, Unfit, vlq
-from datalattice.pipeline.queue.runs import runs
+from datalattice.pipeline.queue.leaves import Columns, Unfit
 from datalattice.pipeline.queue.spans import Spans
-from datalattice.pipeline.values import whole_json
 from datalattice.testing import strategies
 
 Fetch = Callable[[bytes], bytes]
@@ -65,7 +66,7 @@ def read(
     found = Columns(
         fetch, first, mode if key_mode is None else key_mode, mode, stamps=True, headers=True
     )
-    for run in runs(encode(vector), first, len(entries) if stop is None else stop, fetch):
+    for run in element_runs(encode(vector), first, len(entries) if stop is None else stop, fetch):
         found.take(run)
     return found
 
@@ -105,7 +106,7 @@ def stamps(found: Columns) -> list[int | None]:
 def element_numbers(count: int, first: int, stop: int) -> list[int]:
     vector = Vector.of(range(count))
     found = []
-    for run in runs(encode(vector), first, stop, cells_of(vector)):
+    for run in element_runs(encode(vector), first, stop, cells_of(vector)):
         assert 1 <= run.count <= 16
         at = run.at
         for _ in range(run.count):
@@ -138,7 +139,7 @@ def test_runs_fetch_only_what_the_range_needs() -> None:
         asked.append(hash)
         return fetch(hash)
 
-    list(runs(encode(vector), 160, 176, counting))
+    list(element_runs(encode(vector), 160, 176, counting))
     assert len(asked) == 2  # one inner node, one leaf
 
 
@@ -148,15 +149,15 @@ def test_a_node_of_the_wrong_kind_is_refused() -> None:
     for node in (Vector.of([bytes(130)] * 15), Map.of([(1, bytes(200))])):
         wrong[encode(vector)[3:35]] = encode(node)
         with pytest.raises(BadFormat):
-            list(runs(encode(vector), 0, 32, lambda _: next(iter(wrong.values()))))
+            list(element_runs(encode(vector), 0, 32, lambda _: next(iter(wrong.values()))))
     with pytest.raises(BadFormat):
-        list(runs(encode(Map.of({})), 0, 1, wrong.__getitem__))
+        list(element_runs(encode(Map.of({})), 0, 1, wrong.__getitem__))
 
 
 def test_a_missing_leaf_is_named() -> None:
     vector = Vector.of([bytes(100)] * 32)
     with pytest.raises(MissingData):
-        list(runs(encode(vector), 0, 32, cells_of(Vector.of([1]))))
+        list(element_runs(encode(vector), 0, 32, cells_of(Vector.of([1]))))
 
 
 @given(st.lists(st.tuples(strategies.values(), strategies.values()), max_size=40))
@@ -176,7 +177,7 @@ def test_cells_come_back_exactly(parts: list[tuple[Value, Value]]) -> None:
 def test_json_is_what_to_json_writes(given: list[Value]) -> None:
     found = read([entry(value) for value in given], leaves.JSON)
     for text, value in zip(texts(values(found)), given, strict=True):
-        assert text == (None if value is None else whole_json(value))
+        assert text == (None if value is None else json_in_utf8(value))
 
 
 WIDE = Map.of((f"field-{i}", [i, i / 2, "x" * i]) for i in range(100))
@@ -198,7 +199,7 @@ WIDE = Map.of((f"field-{i}", [i, i / 2, "x" * i]) for i in range(100))
 )
 def test_json_of_large_and_odd_values(value: object) -> None:
     cell = entry(value)[1]
-    assert texts(values(read([entry(value)], leaves.JSON))) == [whole_json(cell)]
+    assert texts(values(read([entry(value)], leaves.JSON))) == [json_in_utf8(cell)]
 
 
 def test_deep_values_are_written_too() -> None:
@@ -234,7 +235,7 @@ def test_a_blob_whose_chunks_are_wrong_is_refused() -> None:
         return encode(bytes(200)) if encoding[0] == 0x31 and len(encoding) > 200 else encoding
 
     found = Columns(shorter, 0, leaves.SKIP, leaves.BYTES, stamps=False, headers=False)
-    (run,) = runs(encode(vector), 0, 1, fetch)
+    (run,) = element_runs(encode(vector), 0, 1, fetch)
     with pytest.raises(BadFormat):
         found.take(run)
 
@@ -257,7 +258,7 @@ def test_strings_stay_and_all_else_is_json() -> None:
 def test_strings_that_are_not_utf8_stay_as_they_are() -> None:
     encoded = encode(entry("ab")).replace(b"ab", b"\xff\xfe")
     found = Columns(cells_of(None), 0, leaves.SKIP, leaves.STRING, stamps=False, headers=False)
-    for run in runs(b"\x80\x01" + encoded, 0, 1, cells_of(None)):
+    for run in element_runs(b"\x80\x01" + encoded, 0, 1, cells_of(None)):
         found.take(run)
     assert values(found) == [b"\xff\xfe"]
 
@@ -356,7 +357,7 @@ class Forge:
     def read(self, value: bytes, mode: int) -> Columns:
         log = b"\x80\x01" + self.ref(b"\x80\x04\x00" + self.ref(value) + b"\x11\x05\x00")
         found = Columns(self.cells.__getitem__, 0, leaves.SKIP, mode, stamps=False, headers=False)
-        for run in runs(log, 0, 1, self.cells.__getitem__):
+        for run in element_runs(log, 0, 1, self.cells.__getitem__):
             found.take(run)
         return found
 
@@ -372,8 +373,8 @@ FULL_MAP = b"\x82\x0f" + b"".join(
 def test_a_text_of_a_few_cells_that_claim_to_be_many_is_refused(mode: int) -> None:
     forge = Forge()
     for cell, head, count in (
-        (FULL_LEAF, lambda count: b"\x80" + vlq(count), 16),
-        (FULL_MAP, lambda count: b"\x82" + vlq(count) + b"\x00\xff\xff", 15),
+        (FULL_LEAF, lambda count: b"\x80" + encode_vlq(count), 16),
+        (FULL_MAP, lambda count: b"\x82" + encode_vlq(count) + b"\x00\xff\xff", 15),
     ):
         with pytest.raises(LimitExceeded, match="100000000 characters"):
             forge.read(forge.levels(cell, head, count, 12), mode)
@@ -395,7 +396,7 @@ def test_a_text_of_nothing_comes_to_an_end() -> None:
 
 def test_a_blob_that_no_column_holds_is_refused_before_it_is_read() -> None:
     forge = Forge()
-    blob = forge.levels(FULL_CHUNK, lambda count: b"\x31" + vlq(count), 4_096, 7)
+    blob = forge.levels(FULL_CHUNK, lambda count: b"\x31" + encode_vlq(count), 4_096, 7)
     with pytest.raises(LimitExceeded, match=str(4_096 << 28)):
         forge.read(blob, leaves.BYTES)
     with pytest.raises(LimitExceeded, match="100000000 characters"):
@@ -406,7 +407,7 @@ def test_a_blob_that_no_column_holds_is_refused_before_it_is_read() -> None:
 def test_skipped_columns_stay_empty() -> None:
     vector = Vector.of([entry("v", "k"), 5])
     found = Columns(cells_of(vector), 0, leaves.SKIP, leaves.SKIP, stamps=False, headers=False)
-    for run in runs(encode(vector), 0, 2, cells_of(vector)):
+    for run in element_runs(encode(vector), 0, 2, cells_of(vector)):
         found.take(run)
     assert found.count == 2
     assert (keys(found), values(found), stamps(found), found.headers) == ([], [], [], [])
@@ -424,12 +425,12 @@ def test_bytes_read_are_counted() -> None:
 def test_counts_are_written_as_the_format_has_them(count: int) -> None:
     blob_head = encode(Vector.of([0] * min(count, 300)))
     if count <= 300:
-        assert blob_head[1 : 1 + len(vlq(count))] == vlq(count)
+        assert blob_head[1 : 1 + len(encode_vlq(count))] == encode_vlq(count)
     value = 0
-    for byte in vlq(count):
+    for byte in encode_vlq(count):
         value = value << 7 | byte & 0x7F
     assert value == count
-    assert vlq(count)[0] != 0x80
+    assert encode_vlq(count)[0] != 0x80
 
 
 def test_json_text_is_json() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from datalattice.apps.queue import Topics
+from datalattice.cells import element_runs
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -19,7 +20,6 @@ from datalattice.lattice import MergeContext, root_lattice
 from datalattice.limits import FAN_OUT
 from datalattice.pipeline import remote
 from datalattice.pipeline.leasing import RootLease
-from datalattice.pipeline.queue.runs import runs
 from datalattice.pipeline.read_targets import (
     MOVED_MAX,
     OpenTarget,
@@ -167,7 +167,7 @@ def test_a_leaf_that_is_damaged_is_reported_with_its_hash(writer: Writer) -> Non
         asked.append(hash)
         return encodings(place)(hash)
 
-    *_, run = runs(task.part.log.entries, 100, 101, fetch)
+    *_, run = element_runs(task.part.log.entries, 100, 101, fetch)
     leaf = asked[-1]
     segment, offset, _ = locate(writer.store.location_of(leaf))
     flip(Path(segment_path(str(writer.folder), segment)), offset + len(run.data) - 10)

@@ -1,20 +1,29 @@
-"""Find the leaves of a log's vector in the encodings of its tree.
+"""Find the leaves of a Vector in the encodings of its tree, without building it.
 
-Cells were validated on their way into the store; this module checks what concerns several cells: a
-node must be as large as its parent says. Pure and compiled: no Spark, no Arrow.
+Each cell was validated on its way into the store. This module checks what concerns several cells: a
+node must be as large as its parent says.
+
+Source: CAD003; docs/cells.md "Vector and List".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from mypy_extensions import i64
 
-from datalattice.cells import read_vlq, skip_kid
+from datalattice.cells.cell import TAG_REF
+from datalattice.cells.scan import block_size, read_vlq, skip_kid
+from datalattice.cells.vectors import TAG_VECTOR
 from datalattice.errors import BadFormat
 from datalattice.limits import FAN_OUT, HASH_BYTES
-from datalattice.pipeline.read_targets import Fetch, FetchMany
+
+FetchCell = Callable[[bytes], bytes]
+"""Returns the encoding of a cell by its hash; raises MissingData."""
+
+FetchCells = Callable[[list[bytes]], list[bytes]]
+"""The same for several cells, in the order of their hashes."""
 
 REF_BYTES: Final = 1 + HASH_BYTES
 """Length of a reference to a cell, tag included."""
@@ -31,8 +40,8 @@ class ElementRun:
         self.count: i64 = count
 
 
-def runs(
-    vector: bytes, first: int, stop: int, fetch: Fetch, many: FetchMany | None = None
+def element_runs(
+    vector: bytes, first: int, stop: int, fetch: FetchCell, many: FetchCells | None = None
 ) -> Iterator[ElementRun]:
     """Yield the elements `first` .. `stop - 1` of a vector in order, as runs within its leaves.
 
@@ -47,10 +56,11 @@ def runs(
         data, at, count, first, stop = todo.pop()
         if first >= stop:
             continue
-        if data[at] == 0x20:
+        if data[at] == TAG_REF:
             data, at = fetch(data[at + 1 : at + REF_BYTES]), 0
-        if vector_count(data, at) != count:
-            raise BadFormat(f"a node of a log holds {vector_count(data, at)} records, not {count}")
+        found = vector_count(data, at)
+        if found != count:
+            raise BadFormat(f"a node of a vector has {found} elements, not {count}")
         at = read_vlq(data, at + 1, len(data))[1]
         tail = count if count <= FAN_OUT else count % FAN_OUT
         body = count - tail
@@ -60,7 +70,7 @@ def runs(
             if first >= body:
                 yield run
                 continue
-            # The encoding has the tail first; the log's order has it last.
+            # The encoding has the tail first (docs/cells.md "Vector and List"), the order last.
             todo.append((_leaf(run), 0, run.count, 0, run.count))
         if tail:
             todo.append((data, _skip(data, at, tail), body, first, min(stop, body)))
@@ -75,9 +85,7 @@ def _children(
     data: bytes, at: int, count: int, first: int, stop: int
 ) -> list[tuple[bytes, int, int, int, int]]:
     """Return the children of a tree node that meet the range."""
-    block = FAN_OUT
-    while block * FAN_OUT < count:
-        block *= FAN_OUT
+    block: int = block_size(count)
     found: list[tuple[bytes, int, int, int, int]] = []
     for start in range(0, count, block):
         if start >= stop:
@@ -90,16 +98,16 @@ def _children(
 
 
 def _fetched(
-    children: list[tuple[bytes, int, int, int, int]], many: FetchMany
+    children: list[tuple[bytes, int, int, int, int]], many: FetchCells
 ) -> list[tuple[bytes, int, int, int, int]]:
     """Return the same children, with references replaced by encodings."""
     found = many(
-        [data[at + 1 : at + REF_BYTES] for data, at, _, _, _ in children if data[at] == 0x20]
+        [data[at + 1 : at + REF_BYTES] for data, at, _, _, _ in children if data[at] == TAG_REF]
     )
     fetched: list[tuple[bytes, int, int, int, int]] = []
     number = 0
     for data, at, count, first, stop in children:
-        if data[at] == 0x20:
+        if data[at] == TAG_REF:
             fetched.append((found[number], 0, count, first, stop))
             number += 1
         else:
@@ -109,7 +117,7 @@ def _fetched(
 
 def _leaf(run: ElementRun) -> bytes:
     end = _skip(run.data, run.at, run.count)
-    return bytes((0x80, run.count)) + run.data[run.at : end]
+    return bytes((TAG_VECTOR, run.count)) + run.data[run.at : end]
 
 
 def _skip(data: bytes, at: i64, count: i64) -> i64:
@@ -123,6 +131,6 @@ def vector_count(data: bytes, at: i64) -> i64:
 
     Raises: BadFormat: there is no vector at `at`.
     """
-    if data[at] != 0x80:
+    if data[at] != TAG_VECTOR:
         raise BadFormat(f"a vector must stand where a cell with tag {data[at]:#04x} stands")
     return read_vlq(data, at + 1, len(data))[0]
