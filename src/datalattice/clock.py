@@ -1,9 +1,13 @@
-"""Clock: the only access to wall-clock time, in Unix milliseconds."""
+"""Clock: the only access to wall-clock time, in Unix milliseconds, and the hybrid logical clock.
+
+A hybrid logical clock stamps events so that a stamp is greater than those of all events seen
+before, while it stays near the wall clock.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from datalattice.errors import UsageError
 
@@ -75,3 +79,53 @@ def next_stamp(now_ms: int, after_ms: int) -> int:
     Raises: UsageError: the result does not fit in 64 bits.
     """
     return checked_stamp(max(now_ms, after_ms + 1))
+
+
+HLC_DRIFT_MS: Final = 3_600_000
+"""A stamp later than the wall clock by more than this cannot move a hybrid clock."""
+
+_COUNTER_MAX: Final = 2**32 - 1
+
+
+class Hlc(NamedTuple):
+    """A stamp of a hybrid logical clock, ordered by wall time, then counter.
+
+    wall: Unix time in milliseconds, 64 bits. counter: 32 bits.
+    """
+
+    wall: int
+    counter: int
+
+    def __str__(self) -> str:
+        return f"{self.wall}.{self.counter}"
+
+    def after(self) -> Hlc:
+        """Return the next stamp: the counter plus 1, or wall + 1 when the counter is at its end."""
+        if self.counter >= _COUNTER_MAX:
+            return Hlc(self.wall + 1, 0)
+        return Hlc(self.wall, self.counter + 1)
+
+
+HLC_ZERO: Final = Hlc(0, 0)
+
+
+def tick(last: Hlc, now_ms: int) -> Hlc:
+    """Return the stamp of a local event, greater than `last`."""
+    return Hlc(now_ms, 0) if now_ms > last.wall else last.after()
+
+
+def update(last: Hlc, received: Hlc, now_ms: int) -> Hlc:
+    """Return a clock's stamp once it has seen `received`, greater than both."""
+    if now_ms > last.wall and now_ms > received.wall:
+        return Hlc(now_ms, 0)
+    return max(last, received).after()
+
+
+def is_future(stamp: Hlc, now_ms: int, drift_ms: int = HLC_DRIFT_MS) -> bool:
+    """Return whether the stamp's wall time is more than `drift_ms` later than now."""
+    return stamp.wall > now_ms + drift_ms
+
+
+def clamp_future(stamp: Hlc, parent: Hlc, now_ms: int, drift_ms: int = HLC_DRIFT_MS) -> Hlc:
+    """Return `stamp`, or the one after `parent` if `stamp` is in the future by over `drift_ms`."""
+    return parent.after() if is_future(stamp, now_ms, drift_ms) else stamp

@@ -1,4 +1,4 @@
-"""Crypto: SHA3-256, Ed25519 key pairs and the source of randomness.
+"""Crypto: hashes (SHA3-256, BLAKE3), Ed25519 key pairs and the source of randomness.
 
 A 32-byte public key serves as owner, author and node id. Signing is deterministic (RFC 8032), so
 all nodes of one owner compute the same signature for the same value.
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, Protocol
 
+from blake3 import blake3 as _blake3
 from nacl import bindings
 from nacl.exceptions import CryptoError
 
@@ -25,6 +26,11 @@ SIGNATURE_BYTES = 64
 def sha3_256(data: bytes) -> bytes:
     """Return the 32-byte SHA3-256 hash (FIPS 202) of `data`."""
     return hashlib.sha3_256(data).digest()
+
+
+def blake3(data: bytes) -> bytes:
+    """Return the 32-byte BLAKE3 hash of `data`."""
+    return _blake3(data).digest()
 
 
 class Entropy(Protocol):
@@ -140,18 +146,43 @@ NO_KEYS: Final = KeyRing()
 """The key ring of a machine that writes for no owner."""
 
 
-@lru_cache(1_024)  # a slot is decoded several times on its way in, each time as a new object
-def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
+def verify_strict(public_key: bytes, signature: bytes, message: bytes) -> bool:
     """Return whether `signature` is the signature of `message` by `public_key`.
 
-    Results are cached, so `message` should be short: a hash or an encoded reference.
+    Refuses what lets two messages share a signature, or one have two: a key or an R of small
+    order, a key that is not reduced, an S that is not below the group order.
     """
     # A caller may pass bytes of any length; these are the only ones that can verify.
     if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
         return False
     try:
-        bindings.crypto_sign_open(signature + message, public_key)
+        bindings.crypto_sign_open(signature + message, public_key)  # libsodium checks all of it
     except CryptoError:
+        return False
+    return True
+
+
+@lru_cache(1_024)  # a slot is decoded several times on its way in, each time as a new object
+def verify(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Return `verify_strict(public_key, signature, message)`, from a cache where it is known.
+
+    `message` should be short: a hash or an encoded reference.
+    """
+    return verify_strict(public_key, signature, message)
+
+
+def verify_lenient(public_key: bytes, signature: bytes, message: bytes) -> bool:
+    """Return whether the signature satisfies RFC 8032, small-order points included.
+
+    For records whose signer is known beforehand, where other implementations check no more.
+    """
+    # Loaded here: few programs read foreign records, and OpenSSL takes a while to load.
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415
+
+    try:
+        ed25519.Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
         return False
     return True
 

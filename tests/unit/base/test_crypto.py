@@ -1,0 +1,68 @@
+"""Crypto: BLAKE3, and what strict verification refuses."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from datalattice.crypto import KeyPair, blake3, verify, verify_lenient, verify_strict
+
+KEY = KeyPair(b"\x2a" * 32)
+ORDER = 2**252 + 27742317777372353535851937790883648493
+SMALL_ORDER = [
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "0100000000000000000000000000000000000000000000000000000000000000",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+]
+
+
+def test_blake3_of_the_published_examples() -> None:
+    assert blake3(b"").hex().startswith("af1349b9f5f9a1a6a0404dea36dcc949")
+    assert blake3(bytes([0, 1, 2])).hex().startswith("e1be4d7a8ab5560aa4199eea339849ba")
+
+
+@pytest.mark.parametrize("check", [verify, verify_strict, verify_lenient])
+def test_a_signature_verifies_for_its_key_and_message_alone(check: object) -> None:
+    assert callable(check)
+    signature = KEY.sign(b"message")
+    assert check(KEY.public_key, signature, b"message")
+    assert not check(KEY.public_key, signature, b"massage")
+    assert not check(KeyPair(b"\x2b" * 32).public_key, signature, b"message")
+    assert not check(KEY.public_key, signature[:-1], b"message")
+    assert not check(KEY.public_key[:-1], signature, b"message")
+    assert not check(KEY.public_key, bytes(64), b"message")
+
+
+def test_an_s_beyond_the_group_order_is_refused() -> None:
+    signature = KEY.sign(b"message")
+    raised = int.from_bytes(signature[32:], "little") + ORDER
+    assert not verify_strict(
+        KEY.public_key, signature[:32] + raised.to_bytes(32, "little"), b"message"
+    )
+
+
+@pytest.mark.parametrize("point", SMALL_ORDER)
+@pytest.mark.parametrize("sign", [0, 0x80])
+def test_keys_of_small_order_are_refused(point: str, sign: int) -> None:
+    raw = bytearray.fromhex(point)
+    raw[31] |= sign
+    # With S = 0 and R = A, one message in eight verifies where such an A is allowed.
+    for text in range(64):
+        assert not verify_strict(bytes(raw), bytes(raw) + bytes(32), b"%d" % text)
+
+
+def test_an_r_of_small_order_is_refused_though_the_equation_holds() -> None:
+    # R is the identity, so S = k a solves S B = R + k A; the key is an ordinary one.
+    identity = (1).to_bytes(32, "little")
+    secret = int.from_bytes(hashlib.sha512(KEY.seed).digest()[:32], "little")
+    secret = secret & (2**254 - 8) | 2**254
+    digest = hashlib.sha512(identity + KEY.public_key + b"message").digest()
+    s = int.from_bytes(digest, "little") % ORDER * secret % ORDER
+    signature = identity + s.to_bytes(32, "little")
+    assert verify_lenient(KEY.public_key, signature, b"message")
+    assert not verify_strict(KEY.public_key, signature, b"message")
