@@ -50,9 +50,9 @@ def replica_on(folder: Folder, store: CellStore) -> Iterator[LatticeReplica]:
     assert replica.hosting is not None
     keys_of_peers = [parse_address(one).public_key for one in config.peers]
     wanted = [key for key in keys_of_peers if key is not None]
-    replica.hosting.wanted = lambda: wanted
+    replica.hosting.rules.wanted = lambda: wanted
     yield replica
-    replica.hosting.usage.save()
+    replica.hosting.quotas.usage.save()
 
 
 def taking(folder: Folder, store: CellStore, *, is_known: bool = False) -> Bring:
