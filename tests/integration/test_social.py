@@ -47,6 +47,7 @@ def social() -> Iterator[Any]:
     del sys.modules["example_social"]
     regions._SECTIONS.clear()
     regions._SECTIONS.update(before)
+    root_lattice.cache_clear()
 
 
 def root_of(key_pair: KeyPair | None, value: Value = None) -> RootLattice:

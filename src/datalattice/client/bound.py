@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from datalattice.apps import Owner
 from datalattice.apps.dlfs import Drive
 from datalattice.cells import Value
+from datalattice.client.edits import editing_context
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.liveroot import DelayedWrites, Draft, LiveRoot, Work
 from datalattice.client.opendata import OpenData, Wakes
@@ -213,12 +214,10 @@ class NodeBinding:
     def context(self) -> MergeContext:
         """What writes here merge and sign with."""
         if self._context is None:
-            store = self._data.store()
-            copy_id = store.place().copy_id if isinstance(store, CellStore) else ""
-            context = (
-                MergeContext(verifier=verify_did) if self.keys is None else self.keys.context()
-            )
-            self._context = context.of_copy(copy_id).reporting(self.reports.add)
+            context = MergeContext(verifier=verify_did)
+            if self.keys is not None:
+                context = editing_context(self._data.store(), self.keys)
+            self._context = context.reporting(self.reports.add)
         return self._context
 
     @property

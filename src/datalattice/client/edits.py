@@ -31,6 +31,7 @@ from datalattice.cells import (
     close_cells,
     decode,
     novelty,
+    same,
     to_cell,
 )
 from datalattice.client.control import ControlClient
@@ -96,19 +97,23 @@ KEEP_S: Final = 2 * 60 * 60
 """How long such a lease lasts if the process dies."""
 
 
+def editing_context(store: Store | None, keys: OwnKeys) -> MergeContext:
+    """Return what edits of a store merge and sign with."""
+    copy_id = store.place().copy_id if isinstance(store, CellStore) else ""
+    return keys.context().of_copy(copy_id)
+
+
 class Editor:
     """Makes changes of a folder's data durable, in a store that this process has opened.
 
     `NodeEditor` does it through a running node. Get either from `editing`.
     """
 
-    def __init__(self, store: Store, keys: OwnKeys, copy_id: str | None = None) -> None:
-        """copy_id: which copy of a folder the store is; None: as the store says."""
-        if copy_id is None:
-            copy_id = store.place().copy_id if isinstance(store, CellStore) else ""
+    def __init__(self, store: Store, keys: OwnKeys, context: MergeContext | None = None) -> None:
+        """context: `editing_context` of these two, where the caller keeps it."""
         self._store = store
         self._keys = keys
-        self._context = keys.context().of_copy(copy_id)
+        self._context = editing_context(store, keys) if context is None else context
 
     @property
     def key_pair(self) -> KeyPair:
@@ -157,11 +162,11 @@ class Editor:
                     before = lattice.zero() if root is None else root
                     cursor = RootLattice(lattice, before, self.context)
                     result = change(cursor, self.key_pair)
-                    slots = changed_slots(lattice, cursor.initial_value, cursor.get())
-                    if not slots or self._commit(cursor.get(), slots):
+                    after = cursor.get()
+                    if same(before, after) or self._commit(before, after):
                         return result
                 except AnswerLost as lost:
-                    lost.slots, lost.result = slots, result
+                    lost.result = result
                     raise
                 except (MissingData, Corruption):
                     if self._store.root_hash() == base:
@@ -201,9 +206,10 @@ class Editor:
         """Return what keeps other editors out meanwhile: here the store's own lock does."""
         return nullcontext()
 
-    def _commit(self, root: Value, slots: list[Slot]) -> bool:
-        """Make a root durable that differs in `slots`; False if another writer came first."""
-        self._store.commit(root)
+    def _commit(self, _before: Value, after: Value) -> bool:
+        """Make a changed root durable; False if another writer came first."""
+        # "A writer keeps the store's lock while it writes": the root is still the one before.
+        self._store.commit(after)
         return True
 
 
@@ -269,9 +275,8 @@ class NodeEditor(Editor):
         store: CellStore,
         keys: OwnKeys,
         turn: EditTurn,
-        copy_id: str | None = None,
     ) -> None:
-        super().__init__(store, keys, copy_id)
+        super().__init__(store, keys)
         self._client = client
         self._edit_turn = turn
         self._client.home = store
@@ -366,14 +371,19 @@ class NodeEditor(Editor):
         """Return what keeps other editors out meanwhile."""
         return self._edit_turn.taken()
 
-    def _commit(self, root: Value, slots: list[Slot]) -> bool:
-        """Have the node set the slots; return whether they had not moved."""
+    def _commit(self, before: Value, after: Value) -> bool:
+        """Have the node set the changed slots; return whether they had not moved."""
+        slots = changed_slots(root_lattice(), before, after)
         for slot in slots:
             parts = novelty(slot.after, self._store)
             size = sum(len(encoding) for _, encoding, _ in parts)
             if size > BATCH_BYTES and not self._bring(parts):
                 return False
-        return self._write("root.swap", slots=[slot.to_cell() for slot in slots]) is True
+        try:
+            return self._write("root.swap", slots=[slot.to_cell() for slot in slots]) is True
+        except AnswerLost as lost:
+            lost.slots = slots
+            raise
 
     def _write(self, operation: str, **arguments: object) -> Value:
         """Have the node write, once: it may have, though its answer does not come."""

@@ -21,13 +21,21 @@ from typing import Final, TypeVar, cast
 
 from datalattice.cells import Value, value_hash
 from datalattice.client.control import NO_KEY, ControlClient
-from datalattice.client.edits import AnswerLost, Change, Editor, EditTurn, NodeEditor
+from datalattice.client.edits import (
+    AnswerLost,
+    Change,
+    Editor,
+    EditTurn,
+    NodeEditor,
+    editing_context,
+)
 from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
 from datalattice.client.opendata import Wakes
 from datalattice.client.opening import (
     LOCK_WAIT_S,
     check_writable,
     chosen_wait_s,
+    damaged,
     explaining_missing,
     open_reader,
 )
@@ -35,6 +43,7 @@ from datalattice.client.runfile import connect
 from datalattice.cursors import Wake
 from datalattice.errors import (
     DataLatticeError,
+    MissingData,
     NoSigningKey,
     OutcomeUnknown,
     PeerUnavailable,
@@ -42,7 +51,7 @@ from datalattice.errors import (
     StoreLocked,
     Timeout,
 )
-from datalattice.lattice import get_in
+from datalattice.lattice import MergeContext, get_in
 from datalattice.store import STORE_FILE, CellStore, Lock, RealDisk, WriteTurn, write_error
 
 T = TypeVar("T")
@@ -75,10 +84,9 @@ class OpenFolder:
         self._lock = threading.RLock()  # for a moment: what is open, who watches
         self._clients: list[ControlClient] = []  # connections to a node that are not in use
         self._edit_turn = EditTurn(self.folder.edit_lock_path)
-        self._copy_id: str | None = None
         self._reader: CellStore | None = None
         self._seen: tuple[bytes | None, Value] = (None, None)
-        self._checked: set[bytes] = set()
+        self._checked: dict[bytes, MergeContext] = {}  # of owners who may be written for
         self._watcher: threading.Thread | None = None
 
     @classmethod
@@ -116,14 +124,14 @@ class OpenFolder:
         store = self.store()
         if store is None:
             return None
-        with explaining_missing(self.folder):
+        seen = self._seen
+        try:  # not `with explaining_missing`, which takes half as long as all of a read
             hash = store.root_hash()
-            seen = self._seen
-            if hash is None or seen[0] == hash:
-                return seen[1] if hash is not None else None
-            value = store.load(hash)
-        self._seen = (hash, value)
-        return value
+            if hash is not None and seen[0] != hash:
+                self._seen = seen = (hash, store.load(hash))
+        except MissingData as error:
+            raise damaged(self.folder, error) from error
+        return None if hash is None else seen[1]
 
     def store(self) -> CellStore | None:
         """Return the store, for reading; None if there is none yet."""
@@ -208,7 +216,8 @@ class OpenFolder:
         give_up_s = time.monotonic() + wait_s
         with ExitStack() as stack:
             while True:
-                client = self._take_client()
+                # "A store has one writer": no node runs while this process has the lock.
+                client = None if self._turns.is_held else self._take_client()
                 if client is not None:
                     yield from self._through(client, keys)
                     return
@@ -224,11 +233,11 @@ class OpenFolder:
             if store.has_failed:
                 store.resume()
             owner = keys.owner.public_key
-            if owner not in self._checked:
+            context = self._checked.get(owner)
+            if context is None:
                 check_writable(self.folder, store, keys, fenced=True)
-                self._copy_id = store.place().copy_id
-                self._checked.add(owner)
-            yield Editor(store, keys, self._copy_id)
+                context = self._checked[owner] = editing_context(store, keys)
+            yield Editor(store, keys, context)
 
     def _through(self, client: ControlClient, keys: OwnKeys) -> Iterator[Editor]:
         """Give an editor of the running node."""
@@ -316,14 +325,13 @@ class OpenFolder:
 
     def _watch(self) -> None:
         me, seen = self._watcher, self._look()
-        pause = threading.Event()
         while True:
             with self._lock:
                 if self._is_closed or not self._wakes or self._watcher is not me:
                     if self._watcher is me:
                         self._watcher = None
                     break
-            pause.wait(LOOK_S)
+            time.sleep(LOOK_S)
             found = self._look()
             if found != seen:
                 seen = found

@@ -168,14 +168,19 @@ def _check_loss(store: CellStore) -> None:
 
 @contextmanager
 def explaining_missing(folder: Folder) -> Iterator[None]:
-    """Raise `Corruption`, with the remedy, where cells are missing below the root of the store."""
+    """Raise `damaged` where cells are missing below the root of the store."""
     try:
         yield
     except MissingData as error:
-        raise Corruption(
-            f"{folder.store_path} is damaged ({error}); `lattice disk heal` fetches them from "
-            "peers, --from HOST:PORT or --from-store DIR"
-        ) from error
+        raise damaged(folder, error) from error
+
+
+def damaged(folder: Folder, error: MissingData) -> Corruption:
+    """Return the error, with the remedy, for cells that are missing below the root of the store."""
+    return Corruption(
+        f"{folder.store_path} is damaged ({error}); `lattice disk heal` fetches them from "
+        "peers, --from HOST:PORT or --from-store DIR"
+    )
 
 
 def open_reader(folder: Folder) -> CellStore:

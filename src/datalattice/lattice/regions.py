@@ -10,6 +10,7 @@ Source: CAD024 "P2P lattice", "Local lattice", "Root layout"; docs/lattices.md "
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 from datalattice.cells import Index, Keyword, Map, Signed, Value, Vector, same
@@ -66,6 +67,7 @@ def register_section(key: Keyword, lattice: Lattice, *, ordered: bool = True) ->
     if known is not None:
         raise UsageError(f"the section {key.text()} already has the lattice {known!r}")
     _SECTIONS[key] = lattice
+    root_lattice.cache_clear()
 
 
 def _unordered(lattice: Lattice) -> Lattice | None:
@@ -82,6 +84,7 @@ def _unordered(lattice: Lattice) -> Lattice | None:
     return None
 
 
+@cache
 def root_lattice() -> KeyedLattice:
     """Return the lattice of a node's root: the standard sections and those registered so far."""
     return KeyedLattice({**_standard(), **_SECTIONS})

@@ -79,6 +79,11 @@ class WriteTurn:
         return self._store
 
     @property
+    def is_held(self) -> bool:
+        """Whether this process has the store's lock now; it may be given back at any moment."""
+        return self._is_held
+
+    @property
     def store(self) -> CellStore:
         """The store, to be read; opened when it is not yet.
 

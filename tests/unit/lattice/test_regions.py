@@ -45,6 +45,7 @@ def sections() -> Iterator[None]:
     yield
     regions._SECTIONS.clear()
     regions._SECTIONS.update(before)
+    root_lattice.cache_clear()
 
 
 def test_the_root_has_its_standard_sections() -> None:
