@@ -14,8 +14,10 @@ from datalattice.engine.base import (
     Snapshot,
     WriteTxn,
 )
+from datalattice.engine.group import GroupCommit, GroupTxn
 from datalattice.engine.lmdb import LmdbEngine
 from datalattice.engine.memory import MemoryEngine
+from datalattice.engine.section import section
 from datalattice.engine.snapshot import export_tables, restore_tables
 from datalattice.errors import UsageError
 
@@ -53,6 +55,8 @@ __all__ = [
     "TABLES_MAX",
     "VALUE_BYTES_MAX",
     "Engine",
+    "GroupCommit",
+    "GroupTxn",
     "LmdbEngine",
     "MemoryEngine",
     "ReadTxn",
@@ -61,4 +65,5 @@ __all__ = [
     "export_tables",
     "open_engine",
     "restore_tables",
+    "section",
 ]

@@ -167,6 +167,12 @@ def check_value(value: bytes) -> bytes:
     return value
 
 
+def successor(prefix: bytes) -> bytes | None:
+    """Return the least key above every key that begins with `prefix`; None: there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+
+
 def unknown_table(table: str, tables: Iterable[str]) -> UsageError:
     """Return the error for a table that the engine was not opened with."""
     return UsageError(f"no table {table!r}; this engine has {', '.join(tables)}")

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
-from datalattice.engine import KEY_BYTES_MAX, VALUE_BYTES_MAX, Engine
-from datalattice.errors import StoreClosed, UsageError
+from datalattice.engine import (
+    KEY_BYTES_MAX,
+    VALUE_BYTES_MAX,
+    Engine,
+    GroupCommit,
+    GroupTxn,
+    Snapshot,
+    WriteTxn,
+    section,
+)
+from datalattice.errors import StoreClosed, StoreFull, UsageError
 
 TABLES = ("one", "two")
 """The tables of an engine under test."""
@@ -28,6 +41,12 @@ def check_engine(make: Callable[[], Engine]) -> None:
         _refuses_bad_arguments,
         _ends_transactions,
         _lets_one_thread_write_at_a_time,
+        _separates_sections,
+        _rolls_back_a_piece_alone,
+        _calls_back_after_the_commit,
+        _refuses_run_within_work,
+        _shares_commits_between_threads,
+        _gives_a_failed_commit_to_all,
     ):
         engine = make()
         try:
@@ -203,3 +222,257 @@ def _refuses_use_after_close(engine: Engine) -> None:
 
     for call in (engine.read, write, engine.sync):
         assert _refused(call, StoreClosed), "a closed engine is refused"
+
+
+# --- sections and group commit ---
+
+LIMIT_S: Final = 60
+"""Longest wait for another thread of a test."""
+
+Work = Callable[[GroupTxn], Any]
+
+
+class CountingEngine:
+    """An engine that counts its commits, and fails those that `error` is set for."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.tables = engine.tables
+        self.read_only = engine.read_only
+        self.is_damaged = engine.is_damaged
+        self.commits = 0
+        self.error: Exception | None = None
+
+    def read(self) -> Snapshot:
+        """Begin a read transaction."""
+        return self._engine.read()
+
+    @contextmanager
+    def write(self) -> Iterator[WriteTxn]:
+        """Begin the write transaction."""
+        with self._engine.write() as txn:
+            yield txn
+            self.commits += 1
+            if self.error is not None:
+                raise self.error
+
+    def sync(self) -> None:
+        """Wait for the disk."""
+        self._engine.sync()
+
+    def close(self) -> None:
+        """Close the engine."""
+        self._engine.close()
+
+
+class SignallingQueue(deque[Any]):
+    """A queue that counts what is appended, for a thread that waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrivals = threading.Semaphore(0)
+
+    def append(self, piece: Any) -> None:
+        """Append a piece and count it."""
+        super().append(piece)
+        self.arrivals.release()
+
+
+def run_together(group: GroupCommit, works: Sequence[Work]) -> list[Any]:
+    """Run pieces of work in one transaction, each for a thread of its own, in their order.
+
+    Returns: what each returned, or the exception that its `run` raised.
+    """
+    queue = group._queue = SignallingQueue()
+    outcomes: list[Any] = [None] * len(works)
+    threads = []
+
+    def run(i: int) -> None:
+        try:
+            outcomes[i] = group.run(works[i])
+        except Exception as error:  # noqa: BLE001 - it is the outcome
+            outcomes[i] = error
+
+    def lead(_: GroupTxn) -> None:
+        assert queue.arrivals.acquire(timeout=LIMIT_S), "this piece came in"
+        for i in range(len(works)):
+            threads.append(threading.Thread(target=run, args=(i,)))
+            threads[i].start()
+            assert queue.arrivals.acquire(timeout=LIMIT_S), "a piece comes in while another runs"
+        raise _Leading  # so the first of the others is the first of the transaction
+
+    with contextlib.suppress(_Leading):
+        group.run(lead)
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive(), "every thread is woken"
+    return outcomes
+
+
+class _Leading(Exception):
+    """The piece that waited for the others has nothing to commit."""
+
+
+def _separates_sections(engine: Engine) -> None:
+    prefixes = (b"a", b"b\xff", b"c", b"\xff\xff")
+    with engine.write() as txn:
+        for prefix in prefixes:
+            part = section(txn, prefix)
+            part.put("one", b"k", prefix)
+            part.put_many("one", [(b"", b"e"), (b"m", b""), (b"x", b"")])
+            assert part.delete("one", b"x"), "delete sees the section"
+            assert part.delete_range("one", b"l") == 1, "delete_range stays inside"
+        txn.put("one", b"d", b"outside")
+    with engine.read() as view:
+        for prefix in prefixes:
+            inside = section(view, prefix)
+            wanted = [(b"", b"e"), (b"k", prefix)]
+            assert list(inside.scan("one")) == wanted, "keys have no prefix"
+            assert list(inside.scan("one", b"k", b"l")) == wanted[1:], "bounds have none either"
+            assert list(inside.scan("one", reverse=True)) == wanted[::-1], "in reverse too"
+            assert inside.get_many("one", [b"k", b"d"]) == [prefix, None], "the rest is not there"
+            assert (inside.get("one", b""), inside.count("one")) == (b"e", 2), "keys are counted"
+            assert not hasattr(inside, "put"), "a section of a view cannot write"
+        nested = section(section(view, b"b"), b"\xff")
+        assert nested.get("one", b"k") == b"b\xff", "a section has sections"
+
+
+def _put(key: bytes, value: bytes = b"new", error: Exception | None = None) -> Work:
+    """Return work that sets a key and returns its value of before, or raises."""
+
+    def work(txn: GroupTxn) -> bytes | None:
+        before = txn.get("one", key)
+        txn.put("one", key, value)
+        if error is not None:
+            raise error
+        return before
+
+    return work
+
+
+def _rolls_back_a_piece_alone(engine: Engine) -> None:
+    _fill(engine, b"a", b"b", b"c", b"d")
+    before = _keys(engine)
+    counting = CountingEngine(engine)
+    group = GroupCommit(counting)
+
+    def change(txn: GroupTxn) -> None:
+        txn.put("one", b"a", b"1")
+        txn.put("one", b"a", b"2")
+        txn.put_many("one", [(b"b", b"1"), (b"n", b"1")])
+        txn.delete("one", b"c")
+        txn.delete_range("one", b"a", b"d")
+        txn.put("one", b"c", b"3")
+        raise KeyError("change")
+
+    failing = _put(b"a", error=KeyError("first"))
+    first, one, changed, two = run_together(group, [failing, _put(b"x"), change, _put(b"y")])
+    assert isinstance(first, KeyError), "the exception of a first piece is its own"
+    assert isinstance(changed, KeyError), "and so is that of a later one"
+    assert one is two is None, "other pieces succeed"
+    assert counting.commits == 1, "in one commit"
+    assert _keys(engine) == [*before, b"x", b"y"], "nothing of a failed piece is kept"
+    with group.read() as view:
+        values = [value for _, value in view.scan("one", b"a", b"e")]
+    assert values == [b"v" + key for key in before], "old values are back"
+
+
+def _calls_back_after_the_commit(engine: Engine) -> None:
+    group = GroupCommit(engine)
+    calls: list[object] = []
+
+    def committed() -> list[bytes]:
+        return _keys(engine)
+
+    def work(name: bytes, error: Exception | None = None) -> Work:
+        def run(txn: GroupTxn) -> bytes:
+            txn.after_commit(lambda: calls.append((name, b"b" in committed())))
+            txn.after_commit(lambda: calls.append(name))
+            return _put(name, error=error)(txn) or name
+
+        return run
+
+    outcomes = run_together(group, [work(b"a"), work(b"x", KeyError()), work(b"b")])
+    assert outcomes[::2] == [b"a", b"b"], "results come back"
+    wanted = [(b"a", True), b"a", (b"b", True), b"b"]
+    assert calls == wanted, "callbacks run in order, after the commit, for kept pieces"
+
+    def chained(txn: GroupTxn) -> None:
+        txn.after_commit(lambda: group.run(work(b"inner")))
+        txn.after_commit(lambda: calls.append("last"))
+
+    calls.clear()
+    group.run(chained)
+    assert calls == ["last", (b"inner", True), b"inner"], "a callback may run; its own follow"
+
+    def broken(txn: GroupTxn) -> None:
+        txn.put("one", b"kept", b"")
+
+        def fail() -> None:
+            raise KeyError("callback")
+
+        txn.after_commit(fail)
+        txn.after_commit(lambda: calls.append("after"))
+
+    assert _refused(lambda: group.run(broken), KeyError), "its exception is raised"
+    assert calls[-1] == "after", "the other callbacks are called"
+    assert b"kept" in committed(), "and the work is kept"
+
+
+def _refuses_run_within_work(engine: Engine) -> None:
+    group = GroupCommit(engine)
+    kept: list[GroupTxn] = []
+
+    def nested(txn: GroupTxn) -> None:
+        kept.append(txn)
+        group.run(_put(b"a"))
+
+    assert _refused(lambda: group.run(nested)), "a piece of work cannot wait for its own commit"
+    assert group.run(_put(b"b")) is None, "and the next one goes on"
+    for call in (lambda: kept[0].get("one", b"b"), lambda: kept[0].put("one", b"b", b"")):
+        assert _refused(call), "the transaction of a piece is over with it"
+    assert _keys(engine) == [b"b"], "nothing of it is kept"
+
+
+def _shares_commits_between_threads(engine: Engine) -> None:
+    counting = CountingEngine(engine)
+    group = GroupCommit(counting)
+    threads = 64
+    works = [_put(b"%02d" % i) for i in range(threads)]
+    assert run_together(group, works) == [None] * threads, "each gets its result"
+    assert counting.commits == 1, "pieces that wait share a commit"
+    assert len(_keys(engine)) == threads, "and all of them are in it"
+
+    def add(txn: GroupTxn) -> None:
+        txn.put("one", b"count", b"%d" % (int(txn.get("one", b"count") or b"0") + 1))
+
+    def submit() -> None:
+        for _ in range(20):
+            group.run(add)
+
+    running = [threading.Thread(target=submit) for _ in range(8)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive(), "every thread is woken"
+    with group.read() as view:
+        assert view.get("one", b"count") == b"160", "no update is lost"
+
+
+def _gives_a_failed_commit_to_all(engine: Engine) -> None:
+    counting = CountingEngine(engine)
+    group = GroupCommit(counting)
+    calls: list[int] = []
+
+    def work(txn: GroupTxn) -> None:
+        txn.put("one", b"k", b"v")
+        txn.after_commit(lambda: calls.append(1))
+
+    counting.error = StoreFull("the disk is full")
+    outcomes = run_together(group, [work, _put(b"a", error=KeyError()), work])
+    assert [type(found) for found in outcomes] == [StoreFull, KeyError, StoreFull], "each its own"
+    assert (_keys(engine), calls) == ([], []), "nothing is kept and nothing is called"
+    counting.error = None
+    group.run(work)
+    assert (_keys(engine), calls) == ([b"k"], [1]), "and the next commit may succeed"

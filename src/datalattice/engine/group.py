@@ -1,0 +1,296 @@
+"""Group: many threads share one write transaction, and so one sync.
+
+Each thread hands in a piece of work. The first one there becomes the leader: it runs its own piece
+and all that have come in meanwhile in one transaction, commits it, runs the callbacks and wakes
+their threads. Pieces that arrive during the commit wait for the next one, whose leader is the first
+thread in the queue. So nothing waits for a timer, and no thread runs besides those of the callers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from datalattice.engine.base import Engine, Snapshot, WriteTxn
+from datalattice.errors import UsageError
+
+T = TypeVar("T")
+
+
+class GroupTxn:
+    """The write transaction as one piece of work sees it; over when the piece returns."""
+
+    __slots__ = ("_callbacks", "_raw", "_undo")
+
+    def __init__(self, raw: WriteTxn, undo: dict[tuple[str, bytes], bytes | None] | None) -> None:
+        self._raw: WriteTxn | None = raw
+        self._undo = undo
+        self._callbacks: list[Callable[[], object]] = []
+
+    def after_commit(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once the transaction is durable, in the order of these calls.
+
+        It is dropped if this piece of work is rolled back or the commit fails. It runs before `run`
+        returns, on the thread of any caller, and may call `run` itself.
+        """
+        self._live()
+        self._callbacks.append(callback)
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        return self._live().get(table, key)
+
+    def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
+        """Return the values of `keys` in their order, None for absent keys."""
+        return self._live().get_many(table, keys)
+
+    def scan(
+        self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield `(key, value)` for start <= key < end; sees changes made ahead of its position."""
+        return self._live().scan(table, start, end, reverse=reverse)
+
+    def count(self, table: str) -> int:
+        """Return the number of keys."""
+        return self._live().count(table)
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Set the value of `key`."""
+        raw = self._live()
+        if self._undo is not None:
+            self._remember(raw, table, [key])
+        raw.put(table, key, value)
+
+    def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
+        raw = self._live()
+        if self._undo is not None:
+            items = list(items)
+            self._remember(raw, table, [key for key, _ in items])
+        raw.put_many(table, items)
+
+    def delete(self, table: str, key: bytes) -> bool:
+        """Remove `key`; return whether it was there."""
+        raw = self._live()
+        if self._undo is not None:
+            self._remember(raw, table, [key])
+        return raw.delete(table, key)
+
+    def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
+        """Remove every key with start <= key < end; return how many there were."""
+        raw = self._live()
+        if self._undo is not None:
+            self._remember(raw, table, [key for key, _ in raw.scan(table, start, end)])
+        return raw.delete_range(table, start, end)
+
+    def _live(self) -> WriteTxn:
+        raw = self._raw
+        if raw is None:
+            raise UsageError("the transaction is over")
+        return raw
+
+    def _remember(self, raw: WriteTxn, table: str, keys: list[bytes]) -> None:
+        undo = self._undo
+        assert undo is not None
+        new = [key for key in keys if (table, key) not in undo]
+        for key, value in zip(new, raw.get_many(table, new), strict=True):
+            undo[table, key] = value
+
+    def finish(self) -> list[Callable[[], object]]:
+        """End the piece of work; return its callbacks."""
+        self._raw = None
+        return self._callbacks
+
+    def roll_back(self) -> None:
+        """End the piece of work and give every key the value that it had before."""
+        raw = self._live()
+        self._raw = None
+        for (table, key), value in (self._undo or {}).items():
+            if value is None:
+                raw.delete(table, key)
+            else:
+                raw.put(table, key, value)
+
+
+class _Piece:
+    """A piece of work: what it returned or raised, and a lock that its thread waits for."""
+
+    __slots__ = ("callbacks", "error", "leads", "value", "wake", "work")
+
+    def __init__(self, work: Callable[[GroupTxn], Any]) -> None:
+        self.work = work
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.callbacks: list[Callable[[], object]] = []
+        self.leads = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+    def fail(self, error: BaseException) -> None:
+        """Note that the commit failed; an exception of its own stays."""
+        if self.error is None:
+            self.error = error
+        self.callbacks = []
+
+    def result(self) -> Any:
+        error = self.error
+        if error is None:
+            return self.value
+        self.error = None  # an exception holds its frames, which hold this piece
+        raise error
+
+
+class _Abandoned(Exception):
+    """The first piece of a transaction failed, so nothing else is in it."""
+
+
+class GroupCommit:
+    """Write transactions of one engine, shared by the threads that come at the same time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._lock = threading.Lock()
+        self._queue: deque[_Piece] = deque()
+        self._busy = False
+        self._leader: int | None = None
+        self._in_work = False
+        self._callbacks: deque[tuple[_Piece, Callable[[], object]]] = deque()
+        self._owner: _Piece | None = None  # the piece whose callback runs
+
+    def run(self, work: Callable[[GroupTxn], T]) -> T:
+        """Call `work` with a write transaction; return its result once the commit is durable.
+
+        Other pieces of work may be in the same transaction, before and after this one. An exception
+        of `work` rolls back this piece alone and is raised here. An exception of a callback is
+        raised here too; the work stays committed and the other callbacks run.
+
+        Raises: UsageError: called within a piece of work of this thread.
+                StoreError: the commit failed; every caller whose work it held gets the error, and
+                nothing of their work is kept.
+        """
+        piece = _Piece(work)
+        if self._leader == threading.get_ident():
+            # A piece that waited for the commit it is part of would wait for ever.
+            if self._in_work:
+                raise UsageError("run was called within a piece of work; use its transaction")
+            self._commit([piece])
+            self._collect(piece, self._owner or piece)  # behind those of earlier commits
+            return piece.result()  # type: ignore[no-any-return]
+        with self._lock:
+            self._queue.append(piece)
+            piece.leads = not self._busy
+            self._busy = True
+        if not piece.leads:
+            self._wait(piece)
+        if piece.leads:
+            self._lead()
+        return piece.result()  # type: ignore[no-any-return]
+
+    def read(self) -> Snapshot:
+        """Begin a read transaction on the newest committed state."""
+        return self.engine.read()
+
+    def _wait(self, piece: _Piece) -> None:
+        try:
+            piece.wake.acquire()
+        except BaseException:  # a signal, such as KeyboardInterrupt
+            with self._lock:
+                if piece in self._queue:
+                    self._queue.remove(piece)
+            if piece.leads:
+                self._hand_over()
+            raise
+
+    def _lead(self) -> None:
+        """Commit what is in the queue, wake its threads and hand over to the next leader."""
+        self._leader = threading.get_ident()
+        pieces: list[_Piece] = []
+        try:
+            self._commit(pieces)
+            for piece in pieces:
+                self._collect(piece, piece)
+            self._call_back()
+        finally:
+            self._leader = None
+            for piece in pieces:
+                piece.leads = False
+                piece.wake.release()
+            self._hand_over()
+
+    def _take(self) -> list[_Piece]:
+        with self._lock:
+            pieces = list(self._queue)
+            self._queue.clear()
+        return pieces
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            if self._queue:
+                self._queue[0].leads = True
+                self._queue[0].wake.release()
+            else:
+                self._busy = False
+
+    def _commit(self, pieces: list[_Piece]) -> None:
+        """Run the pieces in one transaction; a failed commit is the error of all that it held.
+
+        Without pieces it takes the queue, and what comes in before the commit: `pieces` grows.
+        """
+        takes_queue = not pieces
+        first = 0
+        while True:
+            try:
+                with self.engine.write() as raw:
+                    self._run_all(raw, pieces, first, takes_queue=takes_queue)
+            except _Abandoned:
+                first += 1
+                if first < len(pieces):
+                    continue
+            except BaseException as error:  # noqa: BLE001 - raised in the threads of the pieces
+                for piece in pieces[first:]:
+                    piece.fail(error)
+            return
+
+    def _run_all(
+        self, raw: WriteTxn, pieces: list[_Piece], first: int, *, takes_queue: bool
+    ) -> None:
+        at = first
+        while True:
+            if at == len(pieces) and takes_queue:
+                pieces.extend(self._take())
+            if at == len(pieces):
+                return
+            self._run(raw, pieces[at], is_first=at == first)
+            at += 1
+
+    def _run(self, raw: WriteTxn, piece: _Piece, *, is_first: bool) -> None:
+        # A first piece that fails takes the transaction with it, so it needs no old values.
+        txn = GroupTxn(raw, None if is_first else {})
+        self._in_work = True
+        try:
+            piece.value = piece.work(txn)
+        except BaseException as error:  # noqa: BLE001 - raised in the thread of the piece
+            piece.error = error
+            if is_first:
+                txn.finish()
+                raise _Abandoned from None
+            txn.roll_back()
+        else:
+            piece.callbacks = txn.finish()
+        finally:
+            self._in_work = False
+
+    def _collect(self, piece: _Piece, owner: _Piece) -> None:
+        self._callbacks.extend((owner, callback) for callback in piece.callbacks)
+
+    def _call_back(self) -> None:
+        while self._callbacks:
+            self._owner, callback = self._callbacks.popleft()
+            try:
+                callback()
+            except BaseException as error:  # noqa: BLE001 - raised in the thread of its piece
+                if self._owner.error is None:
+                    self._owner.error = error
+        self._owner = None

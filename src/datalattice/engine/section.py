@@ -1,0 +1,94 @@
+"""Section: the keys of a transaction that begin with one prefix, as a transaction of their own.
+
+Many stores share one engine; each has a prefix and sees its own keys alone, without the prefix. A
+section lives as long as its transaction. `count` walks the keys, since an engine counts a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import overload
+
+from datalattice.engine.base import ReadTxn, WriteTxn, successor
+
+
+@overload
+def section(txn: WriteTxn, prefix: bytes) -> WriteTxn: ...
+@overload
+def section(txn: ReadTxn, prefix: bytes) -> ReadTxn: ...
+def section(txn: ReadTxn, prefix: bytes) -> ReadTxn:
+    """Return the view of the keys of `txn` that begin with `prefix`, named without it.
+
+    It writes where `txn` writes. A key has at most KEY_BYTES_MAX bytes with its prefix. Sections of
+    one engine are separate if no prefix begins with another one.
+    """
+    if hasattr(txn, "put"):
+        return _WriteSection(txn, prefix)  # type: ignore[arg-type]  # it has `put`
+    return _ReadSection(txn, prefix)
+
+
+class _ReadSection:
+    """The keys of a read transaction behind a prefix."""
+
+    __slots__ = ("_end", "_prefix", "_reader")
+
+    def __init__(self, txn: ReadTxn, prefix: bytes) -> None:
+        self._reader = txn
+        self._prefix = prefix
+        self._end = successor(prefix)
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        return self._reader.get(table, self._prefix + key)
+
+    def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
+        """Return the values of `keys` in their order, None for absent keys."""
+        prefix = self._prefix
+        return self._reader.get_many(table, [prefix + key for key in keys])
+
+    def scan(
+        self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
+        last = self._end if end is None else self._prefix + end
+        entries = self._reader.scan(table, self._prefix + start, last, reverse=reverse)
+        return _shortened(entries, len(self._prefix))
+
+    def count(self, table: str) -> int:
+        """Return the number of keys. Cost: a scan."""
+        return sum(1 for _ in self._reader.scan(table, self._prefix, self._end))
+
+
+class _WriteSection(_ReadSection):
+    """The keys of a write transaction behind a prefix."""
+
+    __slots__ = ("_writer",)
+
+    def __init__(self, txn: WriteTxn, prefix: bytes) -> None:
+        super().__init__(txn, prefix)
+        self._writer = txn
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Set the value of `key`."""
+        self._writer.put(table, self._prefix + key, value)
+
+    def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
+        prefix = self._prefix
+        self._writer.put_many(table, [(prefix + key, value) for key, value in items])
+
+    def delete(self, table: str, key: bytes) -> bool:
+        """Remove `key`; return whether it was there."""
+        return self._writer.delete(table, self._prefix + key)
+
+    def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
+        """Remove every key with start <= key < end; return how many there were."""
+        last = self._end if end is None else self._prefix + end
+        return self._writer.delete_range(table, self._prefix + start, last)
+
+
+def _shortened(
+    entries: Iterator[tuple[bytes, bytes]], length: int
+) -> Iterator[tuple[bytes, bytes]]:
+    for key, value in entries:
+        yield key[length:], value
