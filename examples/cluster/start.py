@@ -24,8 +24,8 @@ from typing import Final
 
 import pyspark
 
-from datalattice.pipeline.java import find_java, java_home
-from datalattice.pipeline.session import import_path, package_settings
+from datalattice.pipeline.spark.java import find_java, java_home
+from datalattice.pipeline.spark.session import import_path, package_settings
 
 LOOPBACK: Final = "127.0.0.1"
 READY_SECONDS_MAX: Final = 60

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from datalattice.pipeline import workers
-from datalattice.pipeline.failures import clear_errors
 from datalattice.pipeline.formats import register
-from datalattice.pipeline.java import Java, find_java
 from datalattice.pipeline.reading import read_cells, read_files, read_grid, read_kv, read_queue
-from datalattice.pipeline.session import end_session, spark_session
+from datalattice.pipeline.spark import workers
+from datalattice.pipeline.spark.failures import clear_errors
+from datalattice.pipeline.spark.java import Java, find_java
+from datalattice.pipeline.spark.session import end_session, spark_session
 
 if TYPE_CHECKING:
     # Re-exported for annotations, so that packages above need not import Spark.

@@ -17,7 +17,7 @@ from datalattice.errors import DataLoss, MissingData
 from datalattice.pipeline.arrow_batches import arrow_schema
 from datalattice.pipeline.leasing import LeasedRoot
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget, open_target
-from datalattice.pipeline.workers import settle
+from datalattice.pipeline.spark.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from datalattice.pipeline import daemon as own_daemon
-from datalattice.pipeline.session import session_settings
-from datalattice.pipeline.workers import quiet_own_daemon, quiet_when_unheard
+from datalattice.pipeline.spark import daemon as own_daemon
+from datalattice.pipeline.spark.session import session_settings
+from datalattice.pipeline.spark.workers import quiet_own_daemon, quiet_when_unheard
 
 
 def said(daemon: ModuleType, failure: BaseException, capsys: pytest.CaptureFixture[str]) -> str:

@@ -32,8 +32,10 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import root_lattice
-from datalattice.pipeline import exactly_once, staging_cleanup, task_files
-from datalattice.pipeline.exactly_once import (
+from datalattice.pipeline.exactly_once import cleanup as staging_cleanup
+from datalattice.pipeline.exactly_once import job as exactly_once
+from datalattice.pipeline.exactly_once import task_files
+from datalattice.pipeline.exactly_once.job import (
     SAVES_MAX,
     TARGET_OPTIONS,
     Job,
@@ -44,8 +46,8 @@ from datalattice.pipeline.exactly_once import (
     WriteTarget,
     write_target_option,
 )
+from datalattice.pipeline.exactly_once.task_files import items_of
 from datalattice.pipeline.options import Given
-from datalattice.pipeline.task_files import items_of
 from datalattice.store import CellStore, RealDisk
 from datalattice.testing.spark_kit import FakeTaskContext
 

@@ -6,7 +6,7 @@ import pytest
 
 from datalattice.errors import DataLatticeError, DataLoss, UsageError
 from datalattice.pipeline import clear_errors
-from datalattice.pipeline.failures import lattice_error
+from datalattice.pipeline.spark.failures import lattice_error
 
 SPARKS = """[PYTHON_DATA_SOURCE_ERROR] Failed to create: Traceback (most recent call last):
   File "options.py", line 1, in parse

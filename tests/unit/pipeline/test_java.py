@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from datalattice.errors import UsageError
-from datalattice.pipeline import java as java_module
-from datalattice.pipeline.java import (
+from datalattice.pipeline.spark import java as java_module
+from datalattice.pipeline.spark.java import (
     Java,
     cached_file,
     find_java,

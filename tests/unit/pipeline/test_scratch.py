@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from datalattice.errors import UsageError
-from datalattice.pipeline import scratch
-from datalattice.pipeline.java import private_folder
-from datalattice.pipeline.scratch import FOLDER_CHARS_MAX, remove_scratch, scratch_folder
+from datalattice.pipeline.spark import scratch
+from datalattice.pipeline.spark.java import private_folder
+from datalattice.pipeline.spark.scratch import FOLDER_CHARS_MAX, remove_scratch, scratch_folder
 
 KILLED = """
 import os, signal
-from datalattice.pipeline.scratch import scratch_folder
+from datalattice.pipeline.spark.scratch import scratch_folder
 folder = scratch_folder()
 (folder / "blockmgr").mkdir()
 (folder / "blockmgr" / "data").write_text("left")

@@ -14,7 +14,7 @@ import pytest
 
 import datalattice
 from datalattice.errors import PeerUnavailable, UsageError
-from datalattice.pipeline.session import (
+from datalattice.pipeline.spark.session import (
     import_path,
     parse_master,
     reach,

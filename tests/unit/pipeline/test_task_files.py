@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from datalattice.errors import Corruption, LimitExceeded
-from datalattice.pipeline import task_files
-from datalattice.pipeline.task_files import ParcelReader, ParcelWriter, items_of
+from datalattice.pipeline.exactly_once import task_files
+from datalattice.pipeline.exactly_once.task_files import ParcelReader, ParcelWriter, items_of
 
 
 def written(path: Path, *rows: list[bytes]) -> bytes:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from datalattice.pipeline import workers
-from datalattice.pipeline.workers import settle
+from datalattice.pipeline.spark import workers
+from datalattice.pipeline.spark.workers import settle
 
 pyspark: Any = pytest.importorskip("pyspark")
 

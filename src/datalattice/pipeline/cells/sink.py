@@ -26,9 +26,9 @@ from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageEr
 from datalattice.pipeline.cells.options import WriteOptions, write_options
 from datalattice.pipeline.cells.rows import cells
 from datalattice.pipeline.columns import check_type, listed, type_name
-from datalattice.pipeline.exactly_once import STAGE_BYTES_MAX, Job, Staged, WriteTarget
-from datalattice.pipeline.scratch_store import unsynced_store
-from datalattice.pipeline.staging_cleanup import remove, remove_stale
+from datalattice.pipeline.exactly_once.cleanup import remove, remove_stale
+from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX, Job, Staged, WriteTarget
+from datalattice.pipeline.exactly_once.scratch_store import unsynced_store
 from datalattice.store import STORE_FILE, CellStore, CheckedCells, export_cells
 from datalattice.store.gc import extent_of, location_when_opened
 from datalattice.store.log import LocationSet

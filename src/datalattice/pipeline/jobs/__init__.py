@@ -1,7 +1,7 @@
 """Jobs that need more than one process, as functions of a Spark session.
 
-Each returns a DataFrame or a report, takes `progress` (see `datalattice.pipeline.progress`), and is
-a command `lattice spark JOB`. Tasks run the same code over cells as a node does, so results have
+Each returns a DataFrame or a report, takes `progress` (see `pipeline.spark.progress`), and is a
+command `lattice spark JOB`. Tasks run the same code over cells as a node does, so results have
 the same hashes.
 """
 
@@ -16,7 +16,7 @@ from datalattice.pipeline.jobs.inputs import resolve_input
 from datalattice.pipeline.jobs.load import LoadReport, load
 from datalattice.pipeline.jobs.merge import FAN_IN, MergeJobReport, merge
 from datalattice.pipeline.jobs.running import job_session
-from datalattice.pipeline.progress import watching_tasks
+from datalattice.pipeline.spark.progress import watching_tasks
 
 __all__ = [
     "FAN_IN",

@@ -25,10 +25,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from datalattice.errors import Corruption
-from datalattice.pipeline.failures import clear_errors
 from datalattice.pipeline.jobs.inspecting import CellFault, FoundFault, Inspector
 from datalattice.pipeline.jobs.stores import for_tasks, opened, parts_of, store_folder
-from datalattice.pipeline.progress import Progress, watching_tasks
+from datalattice.pipeline.spark.failures import clear_errors
+from datalattice.pipeline.spark.progress import Progress, watching_tasks
 from datalattice.store import CellStore
 from datalattice.store.gc import (
     LOCATION_SHIFT,

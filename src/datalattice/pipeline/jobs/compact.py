@@ -25,10 +25,10 @@ from datalattice.errors import UsageError
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.options import bad_option, hash_of, owner_name
-from datalattice.pipeline.progress import Progress, watching_tasks
 from datalattice.pipeline.queue.options import parse_options
 from datalattice.pipeline.queue.view import read_view
 from datalattice.pipeline.read_targets import open_target
+from datalattice.pipeline.spark.progress import Progress, watching_tasks
 
 if TYPE_CHECKING:
     from pyspark import StorageLevel

@@ -23,7 +23,7 @@ from datalattice.errors import UsageError
 from datalattice.pipeline.jobs.counting import counted
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.progress import Progress, watching_tasks
+from datalattice.pipeline.spark.progress import Progress, watching_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Final
 
 from datalattice.clock import Clock, SystemClock
 from datalattice.limits import HASH_BYTES
-from datalattice.pipeline.failures import clear_errors
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.jobs.stores import (
     for_tasks,
@@ -34,7 +33,8 @@ from datalattice.pipeline.jobs.stores import (
     store_folder,
     telling_removal,
 )
-from datalattice.pipeline.progress import Progress, watching_tasks
+from datalattice.pipeline.spark.failures import clear_errors
+from datalattice.pipeline.spark.progress import Progress, watching_tasks
 from datalattice.store import CellStore, RealDisk
 from datalattice.store.gc import (
     GRACE_MS,

@@ -33,7 +33,7 @@ from datalattice.pipeline.columns import checked_texts
 from datalattice.pipeline.jobs.counting import counted
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.options import bad_option
-from datalattice.pipeline.progress import Progress, watching_tasks
+from datalattice.pipeline.spark.progress import Progress, watching_tasks
 from datalattice.pipeline.values import ValueFormat, render
 
 if TYPE_CHECKING:

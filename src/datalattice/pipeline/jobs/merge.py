@@ -77,8 +77,8 @@ from datalattice.pipeline.jobs.reduction import (
 )
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.jobs.tasks import run_tasks
-from datalattice.pipeline.progress import Progress, silent
 from datalattice.pipeline.signatures import signer_of
+from datalattice.pipeline.spark.progress import Progress, silent
 from datalattice.store import CellStore
 
 if TYPE_CHECKING:

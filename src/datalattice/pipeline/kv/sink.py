@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Final
 from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
 from datalattice.pipeline.columns import check_known, check_type, column_types, value_format
-from datalattice.pipeline.exactly_once import TARGET_OPTIONS, Job, WriteTarget, write_target_option
+from datalattice.pipeline.exactly_once.job import (
+    TARGET_OPTIONS,
+    Job,
+    WriteTarget,
+    write_target_option,
+)
+from datalattice.pipeline.exactly_once.writers import FormatSink, Writing
 from datalattice.pipeline.kv.stage import KeyPlan, KeyStager, checked_database
 from datalattice.pipeline.kv.upsert import upserting
 from datalattice.pipeline.options import Given, choice_option, text_option
 from datalattice.pipeline.values import ValueFormat
-from datalattice.pipeline.writers import FormatSink, Writing
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -23,9 +23,9 @@ from datalattice.cells import (
 from datalattice.errors import DataLatticeError, LimitExceeded, UsageError
 from datalattice.lattice import key_of
 from datalattice.pipeline.columns import cell, check_name, listed, lower_names, slices, stamps_ms
-from datalattice.pipeline.exactly_once import STAGE_BYTES_MAX
+from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX
+from datalattice.pipeline.exactly_once.task_files import ParcelSink
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
-from datalattice.pipeline.task_files import ParcelSink
 from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:

@@ -50,16 +50,14 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import VALUE, root_lattice
 from datalattice.limits import EMBEDDED_BYTES_MAX, INDEX_KEY_BYTES
-from datalattice.pipeline.exactly_once import (
+from datalattice.pipeline.exactly_once.job import (
     STAGE_BYTES_MAX,
     Mark,
     RootMoved,
     StagedTasks,
     reopened,
 )
-from datalattice.pipeline.kv.options import HIDDEN_DATABASE
-from datalattice.pipeline.kv.stage import ITEMS, store_order
-from datalattice.pipeline.task_files import (
+from datalattice.pipeline.exactly_once.task_files import (
     CELLS,
     Parcel,
     ParcelReader,
@@ -68,6 +66,8 @@ from datalattice.pipeline.task_files import (
     items_of,
     misshapen,
 )
+from datalattice.pipeline.kv.options import HIDDEN_DATABASE
+from datalattice.pipeline.kv.stage import ITEMS, store_order
 
 KEYS_MAX: Final = 8_192
 """Most keys that are written before the database is stored."""

@@ -18,7 +18,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
 from datalattice.lattice import root_lattice
-from datalattice.pipeline.exactly_once import (
+from datalattice.pipeline.exactly_once.job import (
     STAGE_BYTES_MAX,
     Mark,
     RootMoved,
@@ -26,8 +26,8 @@ from datalattice.pipeline.exactly_once import (
     StagedTasks,
     reopened,
 )
+from datalattice.pipeline.exactly_once.task_files import CELLS, Parcel, cells_of, misshapen
 from datalattice.pipeline.queue.stage import RECORDS
-from datalattice.pipeline.task_files import CELLS, Parcel, cells_of, misshapen
 
 
 class _GrowingLog:

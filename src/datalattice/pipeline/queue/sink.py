@@ -28,7 +28,13 @@ from datalattice.pipeline.columns import (
     type_name,
     value_format,
 )
-from datalattice.pipeline.exactly_once import TARGET_OPTIONS, Job, WriteTarget, write_target_option
+from datalattice.pipeline.exactly_once.job import (
+    TARGET_OPTIONS,
+    Job,
+    WriteTarget,
+    write_target_option,
+)
+from datalattice.pipeline.exactly_once.writers import FormatSink, Writing
 from datalattice.pipeline.options import (
     Given,
     bad_option,
@@ -40,7 +46,6 @@ from datalattice.pipeline.options import (
 from datalattice.pipeline.queue.append import appending
 from datalattice.pipeline.queue.stage import RecordPlan, RecordStager
 from datalattice.pipeline.values import ValueFormat
-from datalattice.pipeline.writers import FormatSink, Writing
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -19,7 +19,8 @@ from datalattice.errors import LimitExceeded, UsageError
 from datalattice.pipeline.arrow_rows import MapPlan
 from datalattice.pipeline.arrow_rows import values_of as map_values
 from datalattice.pipeline.columns import check_name, checked_texts, lower_names, slices
-from datalattice.pipeline.exactly_once import STAGE_BYTES_MAX
+from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX
+from datalattice.pipeline.exactly_once.task_files import ParcelSink
 from datalattice.pipeline.queue.records import (
     column_of,
     listed_column,
@@ -27,7 +28,6 @@ from datalattice.pipeline.queue.records import (
     records_of_maps,
     values_of,
 )
-from datalattice.pipeline.task_files import ParcelSink
 from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from datalattice.pipeline.jobs.load import (
     checked_format,
     made_rows,
 )
-from datalattice.pipeline.session import package_settings, spark_session
+from datalattice.pipeline.spark.session import package_settings, spark_session
 from datalattice.testing.replicas import ALICE, BOB, SampleRoot
 
 LINES = LoadPlan(is_text=True, key=None, text_key=False, variants=(), drop_nulls=False)

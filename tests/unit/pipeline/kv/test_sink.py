@@ -35,8 +35,8 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, DataLatticeError, LimitExceeded, StoreFull, UsageError
 from datalattice.lattice import root_lattice
-from datalattice.pipeline import exactly_once
-from datalattice.pipeline.exactly_once import Mark, RootMoved, Staged
+from datalattice.pipeline.exactly_once import job as exactly_once
+from datalattice.pipeline.exactly_once.job import Mark, RootMoved, Staged
 from datalattice.pipeline.kv import stage as rows_stage
 from datalattice.pipeline.kv import upsert
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE

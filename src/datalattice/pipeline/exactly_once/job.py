@@ -1,22 +1,4 @@
-"""Exactly-once writing: tasks stage data in files, the driver commits all of it in one edit.
-
-    job = Job.begin(write_target_option(options, streaming=False), streaming=False)  # at planning
-
-    with job.stage() as stage:                    # in a task
-        stage.parcels.put(...)
-        return stage.done(records)
-
-    job.commit(messages, batch, join)             # on the driver
-
-A task writes its output to a file of its own (`task_files`) and reports the file's checksum. Staged
-data becomes visible only when the driver appends all tasks' output, in task order, in one edit of
-the node's folder. The same edit stores a `Mark`: the number of the batch under the name of the
-query. So a crash at any point leaves either the complete batch with its mark, or neither; and a
-batch that Spark runs again is skipped if its mark is there.
-
-Staging folders are `<staging>/<query>/<batch>/<task>-<attempt>-<random>`. The random part keeps
-attempts of one task, and a query that wrongly counts as dead, from sharing a folder. A commit
-removes the folders of its own and all earlier batches; those left by a crash are removed by age.
+"""The save or batch that tasks stage and the driver commits; the package explains the protocol.
 
 Length: a stage and its commit agree on the layout of folders, task files and marks.
 """
@@ -47,6 +29,14 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.limits import COUNT_MAX
+from datalattice.pipeline.exactly_once.cleanup import remove, remove_batches, remove_stale
+from datalattice.pipeline.exactly_once.scratch_store import unsynced_store
+from datalattice.pipeline.exactly_once.task_files import (
+    Parcel,
+    ParcelReader,
+    ParcelWriter,
+    misshapen,
+)
 from datalattice.pipeline.options import (
     Given,
     Refused,
@@ -55,9 +45,6 @@ from datalattice.pipeline.options import (
     folder_option,
     text_option,
 )
-from datalattice.pipeline.scratch_store import unsynced_store
-from datalattice.pipeline.staging_cleanup import remove, remove_batches, remove_stale
-from datalattice.pipeline.task_files import Parcel, ParcelReader, ParcelWriter, misshapen
 from datalattice.store import STORE_FILE, CellStore
 
 if TYPE_CHECKING:

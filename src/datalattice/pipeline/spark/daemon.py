@@ -1,8 +1,8 @@
 """The process from which a local Spark forks its Python workers.
 
-Spark runs it as `python -m datalattice.pipeline.daemon pyspark.worker`. It imports what the formats
-need before it forks, so that the workers of tasks need not. (Spark forks the workers that plan
-queries from its own daemon.)
+Spark runs this module with the argument `pyspark.worker`. It imports what the formats need before it
+forks, so that the workers of tasks need not. Spark forks the workers that plan queries from its own
+daemon.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import gc
 from pyspark import daemon
 
 from datalattice.pipeline.formats import sources
-from datalattice.pipeline.workers import quiet_when_unheard
+from datalattice.pipeline.spark.workers import quiet_when_unheard
 
 if __name__ == "__main__":
     sources()

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from datalattice.cursors import collector_paused
-from datalattice.pipeline.exactly_once import Job, Join, Stage, Staged
+from datalattice.pipeline.exactly_once.job import Job, Join, Stage, Staged
 
 if TYPE_CHECKING:
     import pyarrow as pa

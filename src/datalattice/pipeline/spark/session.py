@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from datalattice.errors import PeerUnavailable, Unavailable, UsageError
-from datalattice.pipeline.java import cached_file, find_java, java_home
-from datalattice.pipeline.scratch import remove_scratch, scratch_folder
+from datalattice.pipeline.spark.java import cached_file, find_java, java_home
+from datalattice.pipeline.spark.scratch import remove_scratch, scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,7 +181,7 @@ def _driver_imports(where: Master) -> Iterator[None]:
 def import_path() -> str:
     """Return a `PYTHONPATH` that gives another Python of this version the imports of this one."""
     installed = sysconfig.get_paths()
-    own = str(Path(__file__).parents[2])
+    own = str(Path(__file__).parents[3])
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = dict.fromkeys((*given, own, installed["purelib"], installed["platlib"]))
     return os.pathsep.join(folder for folder in folders if folder)
@@ -338,7 +338,7 @@ def _spark_type() -> type[SparkSession]:
 _JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 _WORKER_SETTINGS: Final = {
-    "spark.python.daemon.module": "datalattice.pipeline.daemon",
+    "spark.python.daemon.module": "datalattice.pipeline.spark.daemon",
     # Over TCP a task's first messages wait for delayed acknowledgements, 40 ms each.
     "spark.python.unix.domain.socket.enabled": "true",
 }

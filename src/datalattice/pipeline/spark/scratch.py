@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from datalattice.errors import UsageError
-from datalattice.pipeline.java import private_folder
+from datalattice.pipeline.spark.java import private_folder
 
 FOLDER_CHARS_MAX: Final = 60
 """Longest path of the folder; with `/.<uuid>.sock` appended it fits every system's limit."""

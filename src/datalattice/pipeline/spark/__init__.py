@@ -1,0 +1,1 @@
+"""Spark itself: Java, sessions, Python workers, and the progress and errors of tasks."""
