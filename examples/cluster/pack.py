@@ -53,8 +53,9 @@ def required(names: Iterable[str]) -> dict[str, metadata.Distribution]:
 def package_files() -> Iterator[tuple[str, Path]]:
     """Yield the files of this package, by their names in the archive."""
     folder = Path(datalattice.__file__).parent
-    # Its compiled modules share one library, which lies beside the package.
-    for path in [*folder.rglob("*"), *folder.parent.glob("*__mypyc.*.so")]:
+    # Beside the package are the library of its compiled modules and the module that Spark looks for.
+    beside = [*folder.parent.glob("*__mypyc.*.so"), *folder.parent.glob("pyspark_datalattice.py")]
+    for path in [*folder.rglob("*"), *beside]:
         if path.is_file() and "__pycache__" not in path.parts:
             yield str(path.relative_to(folder.parent)), path
 

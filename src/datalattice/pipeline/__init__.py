@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import datalattice.pipeline.spark.workers as _workers
 from datalattice.pipeline.formats import register
 from datalattice.pipeline.reading import read_cells, read_files, read_grid, read_kv, read_queue
-from datalattice.pipeline.spark import workers
 from datalattice.pipeline.spark.failures import clear_errors
 from datalattice.pipeline.spark.java import Java, find_java
 from datalattice.pipeline.spark.session import end_session, spark_session
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession as SparkSession
 
 # A worker imports this package when it unpickles one of our formats, before any row is sent.
-workers.quiet_own_daemon()
+_workers.quiet_own_daemon()
 
 __all__ = [
     "Java",
