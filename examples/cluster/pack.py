@@ -53,7 +53,7 @@ def required(names: Iterable[str]) -> dict[str, metadata.Distribution]:
 def package_files() -> Iterator[tuple[str, Path]]:
     """Yield the files of this package, by their names in the archive."""
     folder = Path(datalattice.__file__).parent
-    # Beside the package are the library of its compiled modules and the module that Spark looks for.
+    # Beside it: the library of its compiled modules, and the module that Spark looks for.
     beside = [*folder.parent.glob("*__mypyc.*.so"), *folder.parent.glob("pyspark_datalattice.py")]
     for path in [*folder.rglob("*"), *beside]:
         if path.is_file() and "__pycache__" not in path.parts:
