@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from datalattice.pipeline.spark import daemon as own_daemon
+from datalattice.pipeline import daemon as own_daemon
 from datalattice.pipeline.spark.session import session_settings
 from datalattice.pipeline.spark.workers import quiet_own_daemon, quiet_when_unheard
 

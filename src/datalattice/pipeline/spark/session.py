@@ -338,7 +338,7 @@ def _spark_type() -> type[SparkSession]:
 _JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 
 _WORKER_SETTINGS: Final = {
-    "spark.python.daemon.module": "datalattice.pipeline.spark.daemon",
+    "spark.python.daemon.module": "datalattice.pipeline.daemon",
     # Over TCP a task's first messages wait for delayed acknowledgements, 40 ms each.
     "spark.python.unix.domain.socket.enabled": "true",
 }
