@@ -23,6 +23,7 @@ from datalattice.cells import (
     List,
     Map,
     Set,
+    Signed,
     Symbol,
     Value,
     Vector,
@@ -294,11 +295,14 @@ class Cursor(ABC):
         """Return the cursor's path, and its value or the number of entries in it; never raises."""
         try:
             value = self._read()
+            if isinstance(value, Signed):
+                value = value.value
+            shown = render(value)
+            if isinstance(value, _COUNTED):
+                shown = "1 entry" if len(value) == 1 else f"{len(value):,} entries"
         except DataLatticeError as error:
             shown = type(error).__name__
-        else:
-            shown = f"{len(value):,} entries" if isinstance(value, _COUNTED) else render(value)
-        return f"<{' '.join([type(self).__name__, *map(path_step, self._path_shown())])}: {shown}>"
+        return f"<{' '.join(['Cursor', *map(path_step, self._path_shown())])}: {shown}>"
 
     def _path_shown(self) -> Sequence[object]:
         """Return the keys that `repr` shows."""

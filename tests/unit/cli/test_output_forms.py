@@ -274,6 +274,8 @@ def test_every_reading_command_takes_a_former_root(lattice: Lattice) -> None:
     lattice("queue", "offer", "log", "second")
     assert lattice("db", "get", "shop", "k", "--as-of", "HEAD~2").out == "old\n"
     assert lattice("queue", "range", "log", "--as-of", "HEAD~1").out == "first\n"
+    assert lattice("queue", "tail", "log", "--as-of", "HEAD~1").out == "first\n"
+    assert lattice("queue", "tail", "log", "-f", "--as-of", "HEAD~1").code == 2
     lattice("fs", "mkdir", "-p", "home:/new")
     assert lattice("fs", "ls", "home:").out == "new/\n"
     assert lattice("fs", "ls", "home:", "--as-of", "HEAD~1").code == 1

@@ -345,6 +345,8 @@ def test_after_close_handles_raise_and_values_stay(path: Path) -> None:
     log.offer({"items": [{"name": "x" * 500}, {"name": "y" * 500}]})
     with datalattice.open(path) as other:
         value: Any = other.queue("log").peek(0)
+    handles: list[object] = [log, node.topic("log"), node.feed("log"), node.database("shop")]
+    handles += [node.drive("files"), node.venue(), node.cursor("kv")]
     node.close()
     node.close()
     with pytest.raises(StoreClosed):
@@ -355,6 +357,8 @@ def test_after_close_handles_raise_and_values_stay(path: Path) -> None:
         node.as_of("HEAD")
     assert value["items"][1]["name"] == "y" * 500
     assert "closed" in repr(node)
+    for handle in handles:
+        assert repr(handle).endswith(": StoreClosed>")
 
 
 def test_nodes_that_are_dropped_are_closed_later(path: Path) -> None:

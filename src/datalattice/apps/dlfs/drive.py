@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import IO, Any, BinaryIO, Final, Self, TextIO, overload
 
-from datalattice.apps.binding import Binding, bound, handle_text, owner_cell
+from datalattice.apps.binding import Binding, bound, counted, handle_text, owner_cell
 from datalattice.apps.dlfs import tree
 from datalattice.apps.dlfs.files import BinaryMode, TextMode, open_file
 from datalattice.apps.dlfs.lattice import FS_SECTION, DLFSLattice
@@ -391,7 +391,7 @@ class Drive(DriveReader):
     def _counted(self) -> str:
         node = read_node(self._cursor.get())
         count = 0 if node is None or node.entries is None else len(node.entries)
-        return f"{count:,} {'entry' if count == 1 else 'entries'}"
+        return counted(count, "entry", "entries")
 
 
 def _exists(names: tree.Names) -> AlreadyExists:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Self, TypedDict, Unpack
 
-from datalattice.apps.binding import Binding, Owner, handle_text, owner_cell
+from datalattice.apps.binding import Binding, Owner, counted, handle_text, owner_cell
 from datalattice.apps.grid.assets import (
     asset_record,
     declared_hash,
@@ -488,4 +488,4 @@ class Venue:
     def _counted(self) -> str:
         state = self._state()
         assets, jobs = len(part_of(state, ASSETS_KEY)), len(part_of(state, JOBS_KEY))
-        return f"{assets:,} assets, {jobs:,} jobs"
+        return f"{counted(assets, 'asset')}, {counted(jobs, 'job')}"

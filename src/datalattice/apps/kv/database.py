@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Self
 
-from datalattice.apps.binding import Binding, handle_text, owner_cell
+from datalattice.apps.binding import Binding, counted, handle_text, owner_cell
 from datalattice.apps.kv.batch import Batch
 from datalattice.apps.kv.entries import VALUE as VALUE_FIELD
 from datalattice.apps.kv.entries import Entry
@@ -309,7 +309,7 @@ class Database(TypedOperations[T]):
         # Deleted and expired keys are counted too where looking at each would load much.
         few = len(store) <= COUNTED_KEYS_MAX
         count = len(self) if few else len(store)
-        return f"{'' if few else 'up to '}{count:,} {'key' if count == 1 else 'keys'}"
+        return f"{'' if few else 'up to '}{counted(count, 'key')}"
 
     def _repr_html_(self) -> str:
         """Return the notebook's table of the first keys."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from datalattice.apps.binding import Binding, Owner, handle_text, owner_cell
+from datalattice.apps.binding import Binding, Owner, counted, handle_text, owner_cell
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.following import Found, OnLoss, PartitionSet, changed_keys
 from datalattice.apps.queue.lattice import QUEUE_SECTION
@@ -93,4 +93,4 @@ class Feed(Followable[T]):
         return handle_text("Feed", render(self._name), None, self._binding, self._summary)
 
     def _summary(self) -> str:
-        return f"{len(self.owners()):,} owners"
+        return counted(len(self.owners()), "owner")

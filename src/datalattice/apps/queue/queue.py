@@ -12,7 +12,7 @@ from itertools import islice
 from operator import index
 from typing import Final, Self, overload
 
-from datalattice.apps.binding import Binding, handle_text, owner_cell
+from datalattice.apps.binding import Binding, counted, handle_text, owner_cell
 from datalattice.apps.queue import state as states
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import (
@@ -367,10 +367,10 @@ class Queue(Followable[T]):
 
     def __repr__(self) -> str:
         """Return the name, the owner, the offsets and the last value; never raises."""
-        topic, _, partition = self.id
-        name = "" if topic is None else f"{render(topic)}[{render(partition)}]"
-        owner = self._cursor.context.owner
-        return handle_text("Queue", name, owner, self._binding, self._summary)
+        context = self._cursor.context
+        path = context.path  # `..., topic, :partitions, partition`
+        name = f"{render(path[-3])}[{render(path[-1])}]" if len(path) >= 3 else ""
+        return handle_text("Queue", name, context.owner, self._binding, self._summary)
 
     def _summary(self) -> str:
         state = self.state()
@@ -379,8 +379,8 @@ class Queue(Followable[T]):
             others = self._others()
             return f"empty; also kept here: {', '.join(others)}" if others else "empty"
         last = render(entry_value(state.entries[count - 1]))[:SHOWN_VALUE_MAX]
-        records = f"{count:,} records, {state.start:,} to" if count > 1 else "1 record,"
-        return f"{records} {state.end - 1:,}, last {last}"
+        first = f"{state.start:,} to " if count > 1 else ""
+        return f"{counted(count, 'record')}, {first}{state.end - 1:,}, last {last}"
 
     def _others(self) -> list[str]:
         """Return some other owners with records in this partition, for people who look for them."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Self
 
-from datalattice.apps.binding import Binding, handle_text, owner_cell
+from datalattice.apps.binding import Binding, counted, handle_text, owner_cell
 from datalattice.apps.queue import state as states
 from datalattice.apps.queue.consumer import Followable, Reach
 from datalattice.apps.queue.entries import NewRecords, listed, row_of
@@ -371,8 +371,7 @@ class Topic(Followable[T]):
         return handle_text("Topic", name, context.owner, self._binding, self._summary)
 
     def _summary(self) -> str:
-        count = len(self.partitions())
-        return f"{count:,} {'partition' if count == 1 else 'partitions'}"
+        return counted(len(self.partitions()), "partition")
 
     def _repr_html_(self) -> str:
         """Return the notebook's table of the partitions."""

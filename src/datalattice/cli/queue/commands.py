@@ -321,7 +321,7 @@ def _watched(records: Iterable[_Record], bar: ProgressBar) -> Iterator[_Record]:
             bar.advance(BATCH)
 
 
-@command(app, "tail", ("dir", "owner"))
+@command(app, "tail", READS)
 def tail(
     call: Call,
     topic: TopicArgument,
@@ -350,6 +350,8 @@ def tail(
     there yet. A consumer begins with the oldest record, and remembers what was printed.
     """
     end_s = None if span is None else time.monotonic() + duration_s(span)
+    if call.as_of is not None and (follow or consumer is not None):
+        raise UsageError("a former root gets no new records: -f and --consumer read the present")
     if consumer is not None:
         entries = taken(call, topic, partition, consumer, follow=follow, end_s=end_s, count=count)
         # A line is written out before its record counts as done.
@@ -383,24 +385,24 @@ class _Tail:
         self._topic = topic
         self._partition = partition
         self._lines = lines
-        self._store = call.enter(open_reader(call.existing))
         self._next: dict[tuple[bytes, Value], int] = {}
         self._is_begun = False
 
     def records(self, *, follow: bool, end_s: float | None) -> Iterator[_Record]:
         """Yield the last records that are there, then new ones until the time is over."""
         name = parse_key(self._topic)
-        cursor = RootLattice(root_lattice(), self._store.root())
+        cursor = self._call.cursor()
         owners = self._owners(cursor, name, must_be=not follow)
         found = self._new(cursor, name, owners)
         self._is_begun = True
         yield from found[max(0, len(found) - self._lines) :]
-        while follow:
+        store = self._call.enter(open_reader(self._call.existing)) if follow else None
+        while store is not None:
             left_s = LOOK_S if end_s is None else min(LOOK_S, end_s - time.monotonic())
             if left_s <= 0:
                 return
             time.sleep(left_s)
-            cursor = RootLattice(root_lattice(), self._store.root())
+            cursor = RootLattice(root_lattice(), store.root())
             if not owners or self._call.owner == "all":
                 owners = self._owners(cursor, name, must_be=False)
             yield from self._new(cursor, name, owners)
