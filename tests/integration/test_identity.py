@@ -266,7 +266,7 @@ def test_nodes_find_each_other_by_what_one_of_them_publishes() -> None:
                 (named,) = two._hosts.known
                 assert str(hub.address) in named
                 assert two._replica.hosting is not None
-                assert two._replica.hosting.wanted() == [ONE.public_key]
+                assert two._replica.hosting.rules.wanted() == [ONE.public_key]
                 entry = get_in(hub.root, [P2P_KEY, NODES_KEY, TWO.public_key])
                 assert get_in(getattr(entry, "value", None), [Keyword("timestamp")])
             # The others are gone; a peer that is known by its key alone is found as well.

@@ -203,7 +203,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "take slots beyond their quota",
-        "sync/lattice/hosting.py",
+        "sync/lattice/quotas.py",
         "        count = usage.after(slot, mine, theirs, limit.room + before.size_bytes, work)\n",
         "        count = usage.after(slot, mine, theirs, 2**60, work)\n",
         (ATTACKS + "::test_what_has_no_room_is_not_hosted_and_honest_data_converges",),
@@ -649,8 +649,8 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "take what a patch makes whatever its hash",
-        "sync/lattice/intake.py",
-        "            if hash != message.hash:\n                return Offer(top)\n",
+        "sync/lattice/incoming.py",
+        "        if hash != message.hash:\n            return Offer(top)\n",
         "",
         (
             UNIT + "sync/test_lattice_conversation.py"
@@ -679,22 +679,22 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "send :local",
-        "sync/lattice/peerviews.py",
-        "        return replicable(root) if isinstance(self._lattice, KeyedLattice) else root\n",
+        "sync/lattice/latticestate.py",
+        "        return replicable(root) if isinstance(self.lattice, KeyedLattice) else root\n",
         "        return root\n",
         (UNIT + "sync/test_private.py::test_private_cells_are_not_given",),
         simulated=True,
     ),
     Mutation(
         "take :local of others",
-        "sync/lattice/intake.py",
+        "sync/lattice/peerviews.py",
         " - {name_bytes(LOCAL_KEY)}\n",
         "\n",
         ("tests/sim/test_clusters.py::test_what_is_local_is_not_accepted",),
     ),
     Mutation(
         "take what is not replicated with a peer",
-        "sync/lattice/intake.py",
+        "sync/lattice/peerviews.py",
         "            value = select(value, paths)\n",
         "",
         (UNIT + "sync/test_partial_replication.py::test_only_the_named_paths_are_exchanged",),

@@ -15,7 +15,7 @@ from datalattice.node.observe import Noticed
 from datalattice.sync import Hosting
 from datalattice.sync.lattice import incomplete
 from datalattice.sync.lattice.evidence import Evidence
-from datalattice.sync.lattice.hosting import Limit
+from datalattice.sync.lattice.quotas import Limit
 from datalattice.testing.sim import (
     Faults,
     SimChecker,

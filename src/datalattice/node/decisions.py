@@ -42,10 +42,10 @@ def hosting_document(replica: LatticeReplica) -> dict[str, object]:
     """Return the policy, the decisions, and what each owner uses, for tools."""
     hosting = hosting_of(replica)
     rows: list[dict[str, object]] = []
-    for count in hosting.usage:
+    for count in hosting.quotas.usage:
         owner = count.slot.owner
         # Own and allowed owners have no limit.
-        is_limited = owner is None or not (hosting.is_own(owner) or hosting.is_allowed(owner))
+        is_limited = owner is None or not hosting.rules.is_free(owner)
         rows.append(
             {
                 "section": count.slot.section,
@@ -58,10 +58,10 @@ def hosting_document(replica: LatticeReplica) -> dict[str, object]:
         )
     rows.sort(key=lambda row: (-int(str(row["bytes"])), str(row["section"]), str(row["owner"])))
     return {
-        "policy": policy_document(hosting.policy),
-        "decisions": [asdict(one) for one in hosting.table.decisions],
-        "strangers_bytes": hosting.strangers_bytes(),
-        "over_quota": hosting.short_of(),
+        "policy": policy_document(hosting.rules.policy),
+        "decisions": [asdict(one) for one in hosting.rules.table.decisions],
+        "strangers_bytes": hosting.quotas.strangers_bytes,
+        "over_quota": hosting.quotas.short_of(),
         "usage": rows,
     }
 
@@ -79,16 +79,16 @@ def decide(
     if rule not in RULES:
         raise UsageError(f"a rule is {', '.join(RULES[:-1])} or {RULES[-1]}, got {rule!r}")
     if rule == "allow":
-        hosting.table.allow(owner)
+        hosting.rules.table.allow(owner)
     elif rule == "host":
-        hosting.table.host(owner)
+        hosting.rules.table.host(owner)
     elif rule == "limit":
-        hosting.table.set_limit(owner, limit)
+        hosting.rules.table.set_limit(owner, limit)
     else:
         # The own data is what a node exists for: it goes only by the explicit command.
         _check_foreign(hosting, owner, "`lattice forget OWNER --own` forgets its data")
-        hosting.table.refuse(owner, None, reason)
-    hosting.decided()
+        hosting.rules.table.refuse(owner, None, reason)
+    hosting.quotas.decided()
 
 
 def refuse_for_good(
@@ -101,7 +101,7 @@ def refuse_for_good(
     """
     hosting = hosting_of(replica)
     owner = parse_owner(owner)
-    names = hosting.section_names
+    names = hosting.rules.section_names
     section = None if section is None else section.removeprefix(":")
     if section is not None and section not in names:
         raise UsageError(f"no section {section!r} has owners; those are: {', '.join(names)}")
@@ -109,13 +109,13 @@ def refuse_for_good(
         _check_foreign(hosting, owner, "--own forgets its data all the same")
 
     def sections_of(root: Value) -> list[str]:
-        found = [section_name(path) for path, _, _ in hosting.slots_of(root, owner)]
+        found = [section_name(path) for path, _, _ in hosting.rules.slots_of(root, owner)]
         return [name for name in found if section in (None, name)]
 
     sections = sections_of(replica.root)
     used = [
         count.size_bytes
-        for count in hosting.usage
+        for count in hosting.quotas.usage
         if count.slot.section in sections
         and count.slot.owner is not None
         and owner_text(count.slot.owner) == owner
@@ -123,13 +123,13 @@ def refuse_for_good(
     document: dict[str, object] = {"owner": owner, "sections": sections, "bytes": sum(used)}
     document |= _holders(replica, lambda root: bool(sections_of(root)))
     # Refused first, dropped later: else a peer would bring the data back in between.
-    hosting.table.refuse(owner, section, reason)
-    hosting.decided()
+    hosting.rules.table.refuse(owner, section, reason)
+    hosting.quotas.decided()
     return document
 
 
 def _check_foreign(hosting: Hosting, owner: str, remedy: str) -> None:
-    if hosting.is_own_text(owner):
+    if hosting.rules.is_own_text(owner):
         raise UsageError(f"{owner} is an owner that this node writes for; {remedy}")
 
 

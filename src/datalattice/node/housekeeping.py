@@ -87,7 +87,7 @@ class Housekeeper:
         """Save what owners use. In the lane, or after its end."""
         hosting = self._replica.hosting
         if hosting is not None:
-            hosting.usage.save()
+            hosting.quotas.usage.save()
 
     async def ask(self, question: Callable[[LatticeReplica], T]) -> T:
         """Return what `question` returns for the replica, in its lane; raise what it raises."""
@@ -200,11 +200,11 @@ class Housekeeper:
         if hosting is None:
             return
         # Counting reads many cells, so it runs outside the lane, a slot at a time.
-        found = await self.ask(lambda replica: hosting.inexact(replica.root))
+        found = await self.ask(lambda replica: hosting.quotas.inexact(replica.root))
         counts: list[Count] = []
         for slot, value in found:
             if self._closed.is_set():
                 return
-            counts.append(await asyncio.to_thread(hosting.usage.exactly, slot, value))
-        await self.ask(lambda replica: hosting.recounted(replica.root, counts))
+            counts.append(await asyncio.to_thread(hosting.quotas.usage.exactly, slot, value))
+        await self.ask(lambda replica: hosting.quotas.recounted(replica.root, counts))
         await self.ask(lambda _replica: self.save())

@@ -124,7 +124,7 @@ async def read_lane(
             replicator.missing_count,
             replica.intake.size_bytes,
             ForkCounts.of(replica.evidence),
-            () if replica.hosting is None else tuple(replica.hosting.short_of()),
+            () if replica.hosting is None else tuple(replica.hosting.quotas.short_of()),
         )
 
     status = await host.act(look)

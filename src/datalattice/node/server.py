@@ -300,7 +300,7 @@ class NodeServer:
         hosting = self._replica.hosting
         assert hosting is not None
         # Quotas do not bind peers that the operator added; a discovered one is a stranger.
-        hosting.wanted = lambda: self._network.peers.added_keys
+        hosting.rules.wanted = lambda: self._network.peers.added_keys
         return host
 
     async def close(self) -> None:

@@ -7,7 +7,13 @@ reference's file format.
 
 from __future__ import annotations
 
-from datalattice.store.archive import announce_cells, export_cells, import_cells, unsound_below
+from datalattice.store.archive import (
+    announce_cells,
+    copy_cells,
+    export_cells,
+    import_cells,
+    unsound_below,
+)
 from datalattice.store.base import ANY, PRIVATE_KEY, Commit, Damage, Store, public_part
 from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.cellstore import CellStore
@@ -64,6 +70,7 @@ __all__ = [
     "WriteBuffer",
     "WriteTurn",
     "announce_cells",
+    "copy_cells",
     "export_cells",
     "heal_store",
     "import_cells",

@@ -17,14 +17,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from datalattice.cells import branch_hashes, decode
-from datalattice.errors import BadFormat, DataLatticeError, MissingData, StoreVersion
+from datalattice.errors import BadFormat, DataLatticeError, StoreVersion
 from datalattice.limits import CELL_BYTES_MAX
-from datalattice.store.base import Store, announced_tops, check_hash
+from datalattice.store.base import Store, announced_tops, check_hash, children_first
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checkedcells import CheckedCells
-from datalattice.store.log.hashindex import NOWHERE, STAGED
-from datalattice.store.reader import StoreReader
-from datalattice.store.refs import children_first
+from datalattice.store.log.removed import CellSet
 
 ARCHIVE_VERSION: Final = 1
 
@@ -77,7 +75,7 @@ def export_cells(
     emit(_HEAD.pack(_MAGIC, ARCHIVE_VERSION, 0, check_hash(top)))
     done = size = 0
     block: list[bytes] = []
-    for encoding in _children_first(store, top, receiver, made or {}):
+    for _, encoding in _children_first(store, top, receiver, made or {}):
         block.append(encoding)
         size += len(encoding)
         done += 1
@@ -104,21 +102,14 @@ def _block(encodings: list[bytes]) -> bytes:
 
 def _children_first(
     store: Store, top: bytes, receiver: Store | None, made: Mapping[bytes, bytes]
-) -> Iterator[bytes]:
-    """Yield the encodings of a cell and all below it that `receiver` lacks, children first."""
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (hash, encoding) of a cell and all below it that `receiver` lacks, children first."""
+    seen = CellSet(store.location_of)
     return children_first(
-        top,
+        [top],
         lambda hash: made.get(hash) or store.get_encoding(hash),
-        store.location_of if isinstance(store, StoreReader) else lambda _: NOWHERE,
-        lambda hash: receiver is not None and _is_in(receiver, hash),
+        lambda hash: not seen.add(hash) or (receiver is not None and receiver.has(hash)),
     )
-
-
-def _is_in(store: Store, hash: bytes) -> bool:
-    """Return whether a store has a cell; a reader does not read the log's end for each of them."""
-    if isinstance(store, StoreReader) and store.read_only:
-        return store._index.find(hash) >= 0
-    return store.has(hash)
 
 
 def import_cells(
@@ -222,8 +213,8 @@ def unsound_below(store: Store, top: bytes, sound: Store | None = None) -> bool:
     apart: dict[bytes, bytes] = {}
     door = CheckedCells(store, scanned=False, apart=apart)
     batch: list[tuple[bytes, bytes]] = []
-    for encoding in _children_first(store, top, sound, {}):
-        batch.append((_sha3(encoding).digest(), encoding))
+    for cell in _children_first(store, top, sound, {}):
+        batch.append(cell)
         if len(batch) >= CHECKED_CELLS:
             door.check(batch)
             batch.clear()
@@ -242,26 +233,56 @@ def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
     """
     store.sync()
     batch: dict[bytes, None] = {}
-    stack = [(top, False) for root in roots for top in announced_tops(store.load(root), store)]
-    while stack:
-        hash, is_done = stack.pop()
-        location = store.location_of(hash)
-        # Announced already, with everything below it.
-        if hash in batch or (location >= 0 and not location & STAGED):
-            continue
-        if not is_done:
-            encoding = store.get_encoding(hash)
-            if encoding is None:
-                raise MissingData([hash])
-            stack.append((hash, True))
-            stack.extend((below, False) for below in reversed(branch_hashes(encoding)))
-            continue
+
+    def is_done(hash: bytes) -> bool:
+        # A cell that is announced is so with everything below it.
+        return hash in batch or store.announced(hash)
+
+    tops = [top for root in roots for top in announced_tops(store.load(root), store)]
+    for hash, _ in children_first(tops, store.get_encoding, is_done):
         batch[hash] = None
         if len(batch) >= ANNOUNCED_MAX:
             store.heal((), list(batch))
             batch.clear()
     if batch:
         store.heal((), list(batch))
+
+
+def copy_cells(
+    source: Store,
+    top: bytes,
+    target: Store,
+    progress: Progress | None = None,
+    *,
+    apart: dict[bytes, bytes] | None = None,
+) -> int:
+    """Stage the cell `top` of `source`, and all below it, in `target`; return how many were new.
+
+    apart: receives unsound cells and those above them, by hash; without it they are an error.
+
+    A cell that the target has counts as complete, with all cells below it.
+    Raises: MissingData: the source does not have a cell. Corruption: it is damaged there.
+            BadFormat: a cell is not sound.
+    """
+    new = done = 0
+    door = CheckedCells(target, scanned=False, apart=apart)
+    batch: dict[bytes, bytes] = {}
+
+    def is_done(hash: bytes) -> bool:
+        return hash in batch or target.has(hash) or (apart is not None and hash in apart)
+
+    for hash, encoding in children_first([top], source.get_encoding, is_done):
+        batch[hash] = encoding
+        done += 1
+        if len(batch) >= CHECKED_CELLS:
+            new += door.put(batch.items())
+            batch.clear()
+            if progress is not None:
+                progress(done)
+    new += door.put(batch.items())
+    if progress is not None:
+        progress(done)
+    return new
 
 
 class _ArchiveStream:

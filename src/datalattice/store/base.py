@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Self, overload
 
@@ -17,6 +17,7 @@ from datalattice.cells import (
     Loader,
     Value,
     branch_hashes,
+    close_cells,
     decode,
     decode_trusted,
     encode,
@@ -49,6 +50,9 @@ Expected = bytes | None
 Contains = Callable[[Value, Value], bool]
 """(new root, present root) -> whether the new one contains everything of the present one."""
 
+
+HELD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Most bytes of encodings that `children_first` keeps until the cells below them are done."""
 
 PRIVATE_KEY: Final = Keyword("local")
 """The root's entry for data that its node keeps to itself. It is not announced by default."""
@@ -157,6 +161,48 @@ def reachable(parts: Iterable[EncodedCell], inside: Callable[[bytes], bytes | No
     return list(found)
 
 
+def children_first(
+    tops: Iterable[bytes],
+    encoding_of: Callable[[bytes], bytes | None],
+    is_done: Callable[[bytes], bool],
+    below: Callable[[bytes, bytes], list[bytes]] = lambda _, encoding: branch_hashes(encoding),
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (hash, encoding) of cells and all cells below them, after those they refer to.
+
+    is_done: called when a cell is reached; True leaves it out, with all below it. The caller makes
+             it True for cells that it received, so that each is yielded once.
+    below: returns the references to follow of a cell, given by hash and encoding.
+    Raises: MissingData: `encoding_of` returns None for a cell.
+    Cost:   memory by the depth of the values, not by their size.
+    """
+    # An explicit stack: values may be deeper than Python's recursion limit.
+    stack = [(top, False) for top in reversed(list(tops))]
+    held: dict[bytes, bytes] = {}
+    held_bytes = 0
+    while stack:
+        hash, is_ready = stack.pop()
+        if not is_ready and is_done(hash):
+            continue
+        encoding = held.pop(hash, None)
+        if encoding is not None:
+            held_bytes -= len(encoding)
+        else:
+            encoding = encoding_of(hash)
+        if encoding is None:
+            raise MissingData([hash])
+        refs = [] if is_ready else below(hash, encoding)
+        if not refs:
+            yield hash, encoding
+            continue
+        # Beyond this bound an encoding is read a second time once the cells below it are done.
+        if held_bytes + len(encoding) <= HELD_BYTES_MAX:
+            held[hash] = encoding
+            held_bytes += len(encoding)
+        stack.append((hash, True))
+        # Reversed, so that the first child comes first from the stack.
+        stack.extend((ref, False) for ref in reversed(refs))
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Store(CellSink):
     """Cells by hash, and one root among them that moves by compare-and-set. It is a `Loader`.
@@ -203,6 +249,10 @@ class Store(CellSink):
     def has(self, hash: bytes) -> bool:
         """Return whether the cell is here."""
 
+    def location_of(self, hash: bytes) -> int:
+        """Return a number that identifies a durable cell of this store; negative: it has none."""
+        return -1
+
     @abstractmethod
     def announced(self, hash: bytes) -> bool:
         """Return whether the cell may be served to others: a commit announced it."""
@@ -216,13 +266,6 @@ class Store(CellSink):
         self, value: Value, expected: Expected | Any_, announced: Sequence[Value] | None
     ) -> Commit | None:
         """Do the work of `commit`; None: all of `value` is announced."""
-
-    @abstractmethod
-    def put(self, *values: Value) -> int:
-        """Stage the cells of `values` without announcing them; return how many were new.
-
-        They are durable with the next commit or `sync`.
-        """
 
     @abstractmethod
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
@@ -327,6 +370,25 @@ class Store(CellSink):
             present = self.root_hash()
             if not isinstance(expected, Any_) and expected != present:
                 return None
+
+    def put(self, *values: Value) -> int:
+        """Stage the cells of `values` without announcing them; return how many were new.
+
+        They are durable with the next commit or `sync`.
+        """
+        count = 0
+        for value in values:
+            top = value_hash(value)
+            # Before the look-ups: a collection keeps what is below it from now on.
+            self._touch(top)
+            parts = novelty(value, self)
+            tops = with_top(parts, value, top)
+            count += self.put_encodings([(hash, encoding) for hash, encoding, _ in tops])
+            close_cells(parts, self)
+        return count
+
+    def _touch(self, hash: bytes) -> None:
+        """Note that a value is put: a collection keeps it although its cells may be old."""
 
     def _check_contained(self, value: Value, present: bytes | None, check: Contains) -> None:
         if present is None or present == value_hash(value):

@@ -503,17 +503,8 @@ class CellStore(StoreReader):
             for hash in pack.hashes:
                 self._writing.pop(hash, None)
 
-    def put(self, *values: Value) -> int:
-        """Stage the cells of `values` without announcing them; return how many were new."""
-        count = 0
-        for value in values:
-            parts = novelty(value, self)
-            top = value_hash(value)
-            tops = with_top(parts, value, top)
-            self._collector.touch(top)  # before the look-ups: a collection keeps it from now on
-            count += self.put_encodings([(hash, encoding) for hash, encoding, _ in tops])
-            close_cells(parts, self)
-        return count
+    def _touch(self, hash: bytes) -> None:
+        self._collector.touch(hash)
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
         """Stage cells given as (hash, encoding), as `Store.put_encodings`."""

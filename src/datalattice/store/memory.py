@@ -93,16 +93,6 @@ class MemoryStore(Store):
     def _staged_encoding(self, hash: bytes) -> bytes | None:
         return self._encodings[hash] if hash in self._staged else None
 
-    def put(self, *values: Value) -> int:
-        """Stage the cells of `values` without announcing them; return how many were new."""
-        count = 0
-        for value in values:
-            parts = novelty(value, self)
-            tops = with_top(parts, value, value_hash(value))
-            count += self.put_encodings([(hash, encoding) for hash, encoding, _ in tops])
-            close_cells(parts, self)
-        return count
-
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
         """Stage cells given as (hash, encoding), as `Store.put_encodings`."""
         self._check_open()

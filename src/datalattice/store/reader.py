@@ -15,7 +15,7 @@ from datalattice.cells import Value
 from datalattice.clock import Clock
 from datalattice.errors import Corruption, StoreClosed
 from datalattice.limits import HASH_BYTES
-from datalattice.store.base import Damage, Store, check_hash
+from datalattice.store.base import Damage, Store, check_hash, children_first
 from datalattice.store.checking import CheckReport, Progress, StoreChecker
 from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder
@@ -32,6 +32,7 @@ from datalattice.store.log.recovery import LogReader, Recovery
 from datalattice.store.log.removed import (
     DAMAGED_RECORD,
     GARBAGE_FILE,
+    CellSet,
     RemovedFilter,
     RemovedRecord,
     read_removed,
@@ -43,7 +44,7 @@ from datalattice.store.log.segments import (
     segment_size,
 )
 from datalattice.store.notes import FolderNotes, last_collection
-from datalattice.store.refs import check_complete, moment_at, resolve
+from datalattice.store.refs import moment_at, resolve
 
 REFRESH_TRIES: Final = 10
 """So often a refresh is repeated when a collection drops the segments it reads."""
@@ -415,7 +416,9 @@ class StoreReader(Store):
         if self._read_only:
             self._removed_filter = RemovedFilter(read_removed(self._folder, self._opened.store_id))
             find = self._find_kept
-        check_complete(hash, self.get_encoding, find)
+        seen = CellSet(find)
+        for _ in children_first([hash], self.get_encoding, lambda one: not seen.add(one)):
+            pass  # raises MissingData for the first cell that is not here
 
     def _find_kept(self, hash: bytes) -> int:
         """Find a cell, unless a process had begun to remove it: the next writer finishes that."""

@@ -13,17 +13,14 @@ A pin takes precedence over the beginning of a hash; `0x` marks a hash.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from datalattice.cells import branch_hashes
 from datalattice.clock import Clock
-from datalattice.errors import MissingData, UsageError
+from datalattice.errors import UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.store.kept.history import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, History
 from datalattice.store.kept.pins import Pins
-from datalattice.store.log.removed import LocationSet
 
 PREFIX_DIGITS_MIN: Final = 4
 """Least number of hex digits that name a hash by its beginning."""
@@ -163,53 +160,3 @@ def _complete(store: Remembering, digits: str) -> bytes:
             "give all 64 digits of any other hash"
         )
     raise UsageError(f"{len(found)} roots begin with {digits!r}; give more digits")
-
-
-def check_complete(
-    hash: bytes, encoding_of: Callable[[bytes], bytes | None], location_of: Callable[[bytes], int]
-) -> None:
-    """Check that a cell, and all cells below it, are here; see `children_first`.
-
-    Raises: MissingData: names one that is not. Corruption: one is damaged.
-    Cost:   reads each cell; memory of a bit for each 32 bytes of the store.
-    """
-    for _ in children_first(hash, encoding_of, location_of):
-        pass
-
-
-def children_first(
-    top: bytes,
-    encoding_of: Callable[[bytes], bytes | None],
-    location_of: Callable[[bytes], int],
-    is_left_out: Callable[[bytes], bool] = lambda _: False,
-) -> Iterator[bytes]:
-    """Yield the encodings of a cell and all cells below it, each once, after those it refers to.
-
-    location_of: a location of the store, which identifies a cell; negative where it has none.
-    is_left_out: True for a cell to leave out, with all below it.
-    Raises: MissingData: `encoding_of` returns None for a cell.
-    """
-    seen = LocationSet()
-    loose: set[bytes] = set()
-    stack: list[tuple[bytes, bytes]] = [(top, b"")]  # hash, encoding once all below it is done
-    while stack:
-        hash, encoding = stack.pop()
-        if encoding:
-            yield encoding
-            continue
-        location = location_of(hash)
-        if location >= 0:
-            if not seen.add(location):
-                continue
-        elif hash in loose:
-            continue
-        else:
-            loose.add(hash)
-        if is_left_out(hash):
-            continue
-        found = encoding_of(hash)
-        if found is None:
-            raise MissingData([hash])
-        stack.append((hash, found))
-        # Reversed, so that the first child comes first from the stack.
-        stack.extend((below, b"") for below in reversed(branch_hashes(found)))

@@ -32,10 +32,10 @@ from datalattice.sync.lattice.forkrecords import (
     partition_of_slot,
     stored_forks,
 )
-from datalattice.sync.lattice.hosting import DISK_LOW, Hosting, owner_text, section_name
-from datalattice.sync.lattice.intake import CLAIMS_MAX, STAGED_BYTES_MAX
+from datalattice.sync.lattice.hosting import Hosting
+from datalattice.sync.lattice.intake import CLAIMS_MAX, DISK_LOW, STAGED_BYTES_MAX
 from datalattice.sync.lattice.peerviews import MADE_MAX
-from datalattice.sync.lattice.policy import HostingPolicy, UnsignedPolicy
+from datalattice.sync.lattice.policy import HostingPolicy, UnsignedPolicy, owner_text, section_name
 from datalattice.sync.lattice.replica import (
     BROUGHT,
     LatticeReplica,

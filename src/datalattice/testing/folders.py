@@ -109,4 +109,4 @@ def fill(
             assert not taken.missing, "a root came without its cells"
             assert not taken.refused, taken.refused
         if replica.hosting is not None:
-            replica.hosting.usage.save()
+            replica.hosting.quotas.usage.save()

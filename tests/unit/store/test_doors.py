@@ -25,10 +25,11 @@ from datalattice.store import (
     MemoryStore,
     Store,
     checkedcells,
+    copy_cells,
     export_cells,
     import_cells,
 )
-from datalattice.store.etch import EtchStore, copy_cells
+from datalattice.store.etch import EtchStore
 from datalattice.testing.malformed import cells_of, value_of, with_cell
 
 LONG = "x" * 150

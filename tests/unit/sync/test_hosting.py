@@ -49,7 +49,7 @@ from datalattice.sync import (
     owner_text,
 )
 from datalattice.sync.lattice.incoming import Incoming
-from datalattice.sync.lattice.intake import SECTIONS_MAX
+from datalattice.sync.lattice.peerviews import SECTIONS_MAX
 from datalattice.sync.lattice.usage import OwnerSlot
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.steps import steps_of
@@ -122,15 +122,15 @@ def kinds(absorbed: Absorbed) -> dict[str, int]:
 
 def used(replica: LatticeReplica, key_pair: KeyPair = ANN, section: str = "queue") -> int:
     assert replica.hosting is not None
-    return replica.hosting.usage.used_bytes(OwnerSlot(section, key_pair.public_key))
+    return replica.hosting.quotas.usage.used_bytes(OwnerSlot(section, key_pair.public_key))
 
 
 def recount(replica: LatticeReplica) -> None:
     hosting = replica.hosting
     assert hosting is not None
-    found = hosting.inexact(replica.root)
-    counts = [hosting.usage.exactly(slot, value) for slot, value in found]
-    hosting.recounted(replica.root, counts)
+    found = hosting.quotas.inexact(replica.root)
+    counts = [hosting.quotas.usage.exactly(slot, value) for slot, value in found]
+    hosting.quotas.recounted(replica.root, counts)
 
 
 def test_the_usage_of_a_first_value_is_the_bytes_of_its_distinct_cells() -> None:
@@ -215,8 +215,8 @@ def test_strangers_have_a_quota_together_and_allowed_owners_have_none() -> None:
     assert not refused.changed
     assert "strangers_bytes" in refused.reports[0].text
     assert replica.hosting is not None
-    replica.hosting.table.allow(BOB.public_key.hex())
-    replica.hosting.decided()
+    replica.hosting.rules.table.allow(BOB.public_key.hex())
+    replica.hosting.quotas.decided()
     assert absorb(replica, bob).changed
     listed = host(HostingPolicy(strangers_bytes=quota, allow=(BOB.public_key.hex(),)))
     absorb(listed, ann)
@@ -311,10 +311,10 @@ def test_what_strangers_added_is_bounded_by_what_is_there_after_a_recount() -> N
     absorb(replica, content(*(text(n) for n in range(40))))
     assert replica.hosting is not None
     slot = OwnerSlot("data", None)
-    exact = replica.hosting.usage.used_bytes(slot)
-    replica.hosting.usage.add(slot, 1_000_000, 10)
+    exact = replica.hosting.quotas.usage.used_bytes(slot)
+    replica.hosting.quotas.usage.add(slot, 1_000_000, 10)
     recount(replica)
-    assert replica.hosting.usage.used_bytes(slot) == exact
+    assert replica.hosting.quotas.usage.used_bytes(slot) == exact
 
 
 @pytest.mark.parametrize(
@@ -361,11 +361,11 @@ def test_with_known_owners_only_wanted_and_allowed_ones_are_taken() -> None:
     replica = host(HostingPolicy(owners="known"))
     assert replica.hosting is not None
     assert not absorb(replica, value).changed
-    replica.hosting.wanted = lambda: frozenset({ANN.public_key})
+    replica.hosting.rules.wanted = lambda: frozenset({ANN.public_key})
     absorb(replica, value)
     assert same(slot(replica.root), slot(value))
     assert slot(replica.root, BOB) is None
-    replica.hosting.table.allow(BOB.public_key.hex())
+    replica.hosting.rules.table.allow(BOB.public_key.hex())
     absorb(replica, value)
     assert same(slot(replica.root, BOB), slot(value, BOB))
 
@@ -452,7 +452,7 @@ def test_a_peer_that_hosts_more_costs_one_statement_and_no_cells() -> None:
     )
     replica = host(HostingPolicy())
     assert replica.hosting is not None
-    replica.hosting.table.refuse(BOB.public_key.hex(), None, "")
+    replica.hosting.rules.table.refuse(BOB.public_key.hex(), None, "")
     assert fetch(replica, source).cells
     top = decode_parts(encode(source.announced))
     stated = Offer(Probe(source.announced_hash, Incoming((), *top)))
@@ -463,8 +463,8 @@ def test_a_peer_that_hosts_more_costs_one_statement_and_no_cells() -> None:
         assert [probe.key for _, probe in absorbed.holds] == [replica.announced_hash]
     absorb(source, offer(bob, "more", key_pair=BOB))
     assert fetch(replica, source).cells.keys().isdisjoint(cells_of(slot(source.root, BOB)))
-    replica.hosting.table.host(BOB.public_key.hex())
-    replica.hosting.decided()
+    replica.hosting.rules.table.host(BOB.public_key.hex())
+    replica.hosting.quotas.decided()
     fetch(replica, source)
     assert same(slot(replica.root, BOB), slot(source.root, BOB))
 
@@ -488,7 +488,7 @@ def test_evidence_counts_for_its_owner_and_goes_before_a_value_is_refused() -> N
     now = used(replica)
     later = offer(winner, *(text(n) + "later" for n in range(20)))
     need = size_of(slot(later)) - size_of(slot(replica.root))
-    hosting.table.set_limit(ANN.public_key.hex(), now + kept + need // 2)
+    hosting.rules.table.set_limit(ANN.public_key.hex(), now + kept + need // 2)
     assert absorb(replica, later).changed
     assert same(slot(replica.root), slot(later))
     assert evidence.bytes_of(ANN.public_key) == 0
@@ -599,7 +599,7 @@ def test_what_was_forgotten_goes_stays_out_and_comes_back_when_it_is_hosted_agai
     absorb(replica, bob)
     assert replica.hosting is not None
     fork = replica.cursor.fork()
-    replica.hosting.table.refuse(ANN.public_key.hex(), None, "too much")
+    replica.hosting.rules.table.refuse(ANN.public_key.hex(), None, "too much")
     assert replica.state.drop_refused()
     assert not replica.state.drop_refused()
     assert slot(replica.root) is None
@@ -611,7 +611,7 @@ def test_what_was_forgotten_goes_stays_out_and_comes_back_when_it_is_hosted_agai
     fork.sync()
     replica.publish()
     assert slot(replica.root) is None, "nor does it come back out of a fork of the live value"
-    replica.hosting.table.host(ANN.public_key.hex())
+    replica.hosting.rules.table.host(ANN.public_key.hex())
     assert absorb(replica, value).changed
     assert same(slot(replica.root), slot(value))
 
@@ -624,7 +624,7 @@ def test_one_section_of_an_owner_can_be_forgotten() -> None:
     replica = host(HostingPolicy())
     absorb(replica, source.announced)
     assert replica.hosting is not None
-    replica.hosting.table.refuse(ANN.public_key.hex(), "queue", "")
+    replica.hosting.rules.table.refuse(ANN.public_key.hex(), "queue", "")
     replica.state.drop_refused()
     assert slot(replica.root) is None
     assert slot(replica.root, section=Keyword("kv")) is not None
@@ -640,7 +640,7 @@ def test_a_value_that_waits_for_cells_while_its_owner_is_forgotten_is_not_merged
     )
     assert absorbed.missing
     assert replica.hosting is not None
-    replica.hosting.table.refuse(ANN.public_key.hex(), None, "")
+    replica.hosting.rules.table.refuse(ANN.public_key.hex(), None, "")
     missing = absorbed.missing
     while missing:
         given = tuple(part for part in source.views.supply(missing) if part is not None)
@@ -657,16 +657,16 @@ def test_decisions_and_usage_outlive_the_process(tmp_path: Path) -> None:
         replica = host(HostingPolicy(), store)
         absorb(replica, value)
         assert replica.hosting is not None
-        replica.hosting.table.refuse(BOB.public_key.hex(), "kv", "spam")
-        replica.hosting.table.set_limit(ANN.public_key.hex(), 12)
-        replica.hosting.usage.save()
+        replica.hosting.rules.table.refuse(BOB.public_key.hex(), "kv", "spam")
+        replica.hosting.rules.table.set_limit(ANN.public_key.hex(), 12)
+        replica.hosting.quotas.usage.save()
     with CellStore.open(tmp_path) as store:
         replica = host(HostingPolicy(), store)
         assert replica.hosting is not None
         assert used(replica) == size_of(slot(value))
-        assert replica.hosting.table.limit(ANN.public_key.hex()) == 12
-        assert replica.hosting.refuses("kv", BOB.public_key)
-        assert not replica.hosting.refuses("queue", BOB.public_key)
+        assert replica.hosting.rules.table.limit(ANN.public_key.hex()) == 12
+        assert replica.hosting.rules.refuses("kv", BOB.public_key)
+        assert not replica.hosting.rules.refuses("queue", BOB.public_key)
 
 
 def test_usage_that_was_lost_is_counted_when_it_is_needed(tmp_path: Path) -> None:
@@ -686,7 +686,7 @@ def test_a_damaged_table_of_decisions_is_told_and_not_read_as_none(tmp_path: Pat
     with CellStore.open(tmp_path) as store:
         replica = host(HostingPolicy(), store)
         assert replica.hosting is not None
-        replica.hosting.table.refuse(BOB.public_key.hex(), None, "spam")
+        replica.hosting.rules.table.refuse(BOB.public_key.hex(), None, "spam")
     file = tmp_path / "hosting"
     file.write_bytes(file.read_bytes().replace(b"spam", b"ham!"))
     with CellStore.open(tmp_path) as store, pytest.raises(Corruption, match="hosting"):

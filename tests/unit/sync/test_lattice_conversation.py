@@ -57,6 +57,7 @@ from datalattice.sync.lattice.incoming import (
     PatchedRoot,
     Question,
     State,
+    unpatched,
 )
 from datalattice.sync.lattice.patch import write_patch
 from datalattice.sync.lattice.starts import START, TWIN, Start
@@ -350,7 +351,7 @@ def read(payload: bytes, replica: LatticeReplica | None = None) -> tuple[Incomin
     assert isinstance(message, Patched)
     outcome = Absorption()
     root = PatchedRoot(message, len(payload), Dialect().message_bytes_max)
-    offer = replica.intake._unpatched(Offer(Probe(message.hash, root)), outcome)
+    offer = unpatched(Offer(Probe(message.hash, root)), replica.views.load, outcome)
     assert offer.probe is not None
     incoming = offer.probe.data
     assert isinstance(incoming, Incoming)

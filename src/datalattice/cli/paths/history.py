@@ -258,8 +258,7 @@ def checkout(
 
 def _copy_root(store: CellStore, hash: bytes, path: Path, progress: Any) -> int:
     """Make a store with one root of another; return how many cells it has."""
-    from datalattice.store import CellStore, announce_cells
-    from datalattice.store.etch import copy_cells
+    from datalattice.store import CellStore, announce_cells, copy_cells
 
     # The store appears under its name when it is complete: a copy that was broken off is not one.
     unfinished = path.with_name(path.name + ".part")

@@ -19,8 +19,8 @@ from datalattice.client.folder import Folder, read_keys_or_none
 from datalattice.client.settings import load_settings
 from datalattice.errors import BadFormat, MissingData, StoreFull, UsageError
 from datalattice.lattice import EMPTY_CONTEXT, MergeContext, root_lattice
-from datalattice.store import CellStore, Store, import_cells, store_in
-from datalattice.store.etch import EtchStore, copy_cells
+from datalattice.store import CellStore, Store, copy_cells, import_cells, store_in
+from datalattice.store.etch import EtchStore
 from datalattice.sync import DISK_LOW, Absorbed, LatticeReplica, Offer, bring, is_left_out, offer_of
 
 Bring = Callable[[Offer], Absorbed]
@@ -50,9 +50,9 @@ def replica_on(folder: Folder, store: CellStore) -> Iterator[LatticeReplica]:
     assert replica.hosting is not None
     keys_of_peers = [parse_address(one).public_key for one in config.peers]
     wanted = [key for key in keys_of_peers if key is not None]
-    replica.hosting.wanted = lambda: wanted
+    replica.hosting.rules.wanted = lambda: wanted
     yield replica
-    replica.hosting.usage.save()
+    replica.hosting.quotas.usage.save()
 
 
 def taking(folder: Folder, store: CellStore, *, is_known: bool = False) -> Bring:

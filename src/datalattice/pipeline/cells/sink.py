@@ -30,7 +30,7 @@ from datalattice.pipeline.exactly_once.cleanup import remove, remove_stale
 from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX, Job, Staged, WriteTarget
 from datalattice.pipeline.exactly_once.scratch_store import unsynced_store
 from datalattice.store import STORE_FILE, CellStore, CheckedCells, export_cells
-from datalattice.store.gc import extent_of, location_when_opened
+from datalattice.store.gc import extent_of
 from datalattice.store.log import LocationSet
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ def _below(
         if number >= 0:
             yield number, hash
             continue
-        places = ((n, location_when_opened(source, hash)) for n, source in enumerate(sources))
+        places = ((n, source.location_of(hash)) for n, source in enumerate(sources))
         number, place = next((found for found in places if found[1] >= 0), (-1, -1))
         if target.has(hash) or (place >= 0 and not seen[number].add(place)):
             continue

@@ -36,8 +36,7 @@ from datalattice.pipeline.jobs.partials import (
     UnitMerger,
     stage,
 )
-from datalattice.store import CellStore, import_cells, unsound_below
-from datalattice.store.etch import copy_cells
+from datalattice.store import CellStore, copy_cells, import_cells, unsound_below
 from datalattice.sync import LatticeReplica, Remark, bring, is_left_out, offer_of
 
 NAME_BYTES = 8

@@ -1,14 +1,14 @@
 """Etch: the store file of the reference implementation: cells by hash in one file, with one root.
 
 `EtchStore` is a store like any other: values load lazily from the file, commits append to it.
-`check_etch` verifies every byte of a file, `collect_etch` copies what is still needed to a new
-file, and `copy_cells` copies a value with all cells below it between stores.
+`check_etch` verifies every byte of a file, and `collect_etch` copies what is still needed to a new
+file.
 """
 
 from __future__ import annotations
 
 from datalattice.store.etch.checking import EtchFault, EtchReport, check_etch
-from datalattice.store.etch.copying import collect_etch, copy_cells
+from datalattice.store.etch.copying import collect_etch
 from datalattice.store.etch.etchstore import EtchStore
 from datalattice.store.etch.layout import (
     ANNOUNCED,
@@ -39,7 +39,6 @@ __all__ = [
     "block_bytes",
     "check_etch",
     "collect_etch",
-    "copy_cells",
     "digit_of",
     "slot_count",
 ]

@@ -206,18 +206,6 @@ class EtchStore(Store):
             raise MissingData([hash])
         return encoding
 
-    def put(self, *values: Value) -> int:
-        """Stage the cells of `values` without announcing them; return how many were new."""
-        count = 0
-        for value in values:
-            with self._mutex:
-                writer = self._writer()
-                parts = novelty(value, self)
-                for hash, encoding, _ in with_top(parts, value, value_hash(value)):
-                    count += hash != NIL_HASH and writer.put(hash, encoding, STORED)
-                close_cells(parts, self)
-        return count
-
     def persist(self, value: Value) -> bytes:
         """Store a value with all below it, durably; the root stays. Return its hash."""
         with self._mutex:

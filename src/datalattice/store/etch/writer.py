@@ -15,7 +15,7 @@ from typing import Final
 from datalattice.cells import NIL_HASH, branch_hashes
 from datalattice.errors import StoreError, StoreFailed, UsageError
 from datalattice.limits import CELL_BYTES_MAX, EMBEDDED_BYTES_MAX, HASH_BYTES
-from datalattice.store.base import check_hash
+from datalattice.store.base import check_hash, children_first
 from datalattice.store.disk import Disk, write_error
 from datalattice.store.etch.layout import (
     BLOCK,
@@ -47,9 +47,6 @@ TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
 
 Fetch = Callable[[bytes], bytes]
 """Returns the encoding of a cell, compared with its hash; raises MissingData."""
-
-HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Most bytes of encodings kept until their children are stored; others are fetched again."""
 
 CELL_OVERHEAD: Final = 64
 """What the memory size of a cell counts beside its encoding."""
@@ -387,13 +384,7 @@ class EtchWriter(EtchFile):
         return False
 
 
-def store_below(
-    writer: EtchWriter,
-    top: bytes,
-    fetch: Fetch,
-    status: int,
-    progress: Callable[[int], None] | None = None,
-) -> int:
+def store_below(writer: EtchWriter, top: bytes, fetch: Fetch, status: int) -> int:
     """Store the cell `top` and all below it at `status` (PERSISTED or more); return how many new.
 
     Cells with at least that status are skipped, with all below them.
@@ -402,40 +393,17 @@ def store_below(
     """
     # STORED needs no order; `put` writes it.
     assert status >= PERSISTED
-    held: dict[bytes, bytes] = {}
-    held_bytes = 0
-    new = done = 0
-    stack: list[tuple[bytes, bool]] = [(top, False)]
-    while stack:
-        hash, ready = stack.pop()
-        # A cell with this status has all cells below it here: nothing to do.
-        if writer.status_of(hash) >= status:
-            continue
-        waiting = held.pop(hash, None)
-        if waiting is not None:
-            held_bytes -= len(waiting)
-        encoding = fetch(hash) if waiting is None else waiting
-        branches = branch_hashes(encoding)
-        if not ready:
-            below = [one for one in dict.fromkeys(branches) if writer.status_of(one) < status]
-            if below:
-                if held_bytes + len(encoding) <= HELD_BYTES_MAX:
-                    held[hash] = encoding
-                    held_bytes += len(encoding)
-                stack.append((hash, True))
-                stack.extend((one, False) for one in reversed(below))
-                continue
-        new += writer.put(hash, encoding, status, memory_of(writer, encoding, branches))
-        done += 1
-        if progress is not None:
-            progress(done)
+    new = 0
+    # A cell with this status has all cells below it here: nothing to do.
+    for hash, encoding in children_first([top], fetch, lambda one: writer.status_of(one) >= status):
+        new += writer.put(hash, encoding, status, memory_of(writer, encoding))
     return new
 
 
-def memory_of(writer: EtchWriter, encoding: bytes, branches: list[bytes]) -> int:
+def memory_of(writer: EtchWriter, encoding: bytes) -> int:
     """Return the memory size of a cell whose branches are stored with theirs."""
     size = len(encoding) + CELL_OVERHEAD if len(encoding) > EMBEDDED_BYTES_MAX else 0
-    for branch in branches:
+    for branch in branch_hashes(encoding):
         record = writer.get(branch)
         size += 0 if record is None else record.memory_size
     return size

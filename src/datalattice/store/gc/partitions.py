@@ -184,14 +184,6 @@ def entry_count(store: StoreReader) -> int:
     return store._index.count()
 
 
-def location_when_opened(store: StoreReader, hash: bytes) -> int:
-    """Return a number for the location of a cell of a store that only reads, negative for none.
-
-    The store is not asked whether it got the cell since it was opened, which costs much.
-    """
-    return store._index.find(hash)
-
-
 def removed_digest(folder: StoreFolder) -> bytes:
     """Return the digest of the record of removed cells, empty when there is none."""
     data = folder.read(GARBAGE_FILE)

@@ -25,7 +25,7 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -132,6 +132,25 @@ class LocationSet:
         self._short[segment] = set(struct.unpack_from(f">{short_count}I", plain, at))
         at += 4 * short_count
         return array("I", struct.unpack_from(f">{staged_count}I", plain, at))
+
+
+class CellSet:
+    """A set of cells of one store, by location; by hash where a cell has none."""
+
+    def __init__(self, location_of: Callable[[bytes], int]) -> None:
+        """`location_of` returns the location of a cell, negative where it has none."""
+        self._location_of = location_of
+        self._locations = LocationSet()
+        self._hashes: set[bytes] = set()
+
+    def add(self, hash: bytes) -> bool:
+        """Add a cell; return whether it was new."""
+        location = self._location_of(hash)
+        if location >= 0:
+            return self._locations.add(location)
+        is_new = hash not in self._hashes
+        self._hashes.add(hash)
+        return is_new
 
 
 @dataclass(frozen=True)

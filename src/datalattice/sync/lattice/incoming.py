@@ -10,12 +10,21 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
-from datalattice.cells import MessageCells, Value, Vector, encode, is_embedded, value_hash
+from datalattice.cells import (
+    MessageCells,
+    Value,
+    Vector,
+    decode_parts,
+    encode,
+    is_embedded,
+    value_hash,
+)
 from datalattice.crypto import sha3_256
+from datalattice.errors import BadFormat, LimitExceeded, MissingData
 from datalattice.sync.lattice.forkrecords import FORKS_KEY
-from datalattice.sync.lattice.patch import Load
-from datalattice.sync.replica import FETCHES, REPLICATES, Offer, Probe
-from datalattice.wire import Patched
+from datalattice.sync.lattice.patch import Load, cells_worth, read_patch
+from datalattice.sync.replica import FETCHES, REPLICATES, Absorbed, Offer, Probe, Undecodable
+from datalattice.wire import PATCH_BYTES_MAX, Patched, join_cells
 
 PATCHES: Final = "patches"
 """Feature of a peer that reads patches."""
@@ -169,3 +178,42 @@ def stated(
     if path:
         key = sha3_256(encode(Vector.of(path)) + key)
     return Offer(Probe(key, Incoming(path, value, parts, absent, is_branch)), is_aside=is_branch)
+
+
+def unpatched(offer: Offer, load: Load, outcome: Absorbed) -> Offer:
+    """Return the value that a patch makes, or its hash alone where that is known or unreadable.
+
+    load:    returns a cell of the store.
+    outcome: is told when it was unreadable.
+    Raises: Undecodable: the patch is malformed.
+    """
+    patched = None if offer.probe is None else offer.probe.data
+    if not isinstance(patched, PatchedRoot):
+        return offer
+    message, size = patched.message, patched.size_bytes
+    patch = message.patch
+    base = encode(message.base) if message.absent is None else load(message.absent)
+    top = Probe(message.hash, Incoming((), None, MessageCells(None), message.hash, sent=size))
+    # "It is read when it is no longer than its message, its value is not here"
+    # (foreign-data.md, Charges): to read it again would earn for cells that are here.
+    if load(message.hash) is not None:
+        return Offer(top)
+    outcome.unread = True
+    # A patch may be a blob of a few cells that repeat, so of any length.
+    if base is None or len(patch) > size:
+        return Offer(top)
+    limit = min(patched.bytes_max, PATCH_BYTES_MAX)
+    try:
+        cells = read_patch(bytes(patch), base, load, limit, cells_worth(len(patch)))
+        hash, cell = cells.popitem()
+        # What it makes is not what it says: "it counts as a statement of the root".
+        if hash != message.hash:
+            return Offer(top)
+        made = join_cells(cell, cells.values())
+        value, parts = decode_parts(made, None, patched.bytes_max, ordered=False)
+    except (MissingData, LimitExceeded):
+        return Offer(top)
+    except BadFormat as error:
+        raise Undecodable(str(error)) from error
+    outcome.unread = False
+    return Offer(Probe(hash, Incoming((), value, parts, sent=size)))

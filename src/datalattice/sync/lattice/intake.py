@@ -23,14 +23,10 @@ from typing import Final
 from datalattice.cells import (
     NO_HOLES,
     Holes,
-    Index,
-    MessageCells,
     Value,
     Work,
     brief,
     decode,
-    decode_parts,
-    encode,
     novelty,
     references,
     same,
@@ -39,34 +35,27 @@ from datalattice.cells import (
 from datalattice.errors import (
     BadFormat,
     Corruption,
-    LimitExceeded,
     MissingData,
     NoSuchPath,
     StoreError,
-    TypeMismatch,
     UsageError,
     WorkExceeded,
 )
 from datalattice.lattice import (
-    LOCAL_KEY,
-    KeyedLattice,
-    Lattice,
-    assoc_in,
     get_in,
-    name_bytes,
-    select,
 )
 from datalattice.sync.lattice.absorption import UNSOUND_CELLS, VALUE_REFUSED, Absorption
 from datalattice.sync.lattice.approach import AHEAD_BYTES_MAX, Approach, SlotFetches
 from datalattice.sync.lattice.charging import Charges
-from datalattice.sync.lattice.hosting import DISK_LOW
-from datalattice.sync.lattice.incoming import Claim, Incoming, PatchedRoot, Waiting
+from datalattice.sync.lattice.forkrecords import Path
+from datalattice.sync.lattice.incoming import Claim, Incoming, Waiting, unpatched
 from datalattice.sync.lattice.incomplete import Completion, IncompleteCells
 from datalattice.sync.lattice.latticestate import REFUSALS, JoinResult, LatticeState
-from datalattice.sync.lattice.patch import cells_worth, read_patch
 from datalattice.sync.lattice.usage import OwnerSlot
-from datalattice.sync.replica import Offer, Part, Probe, Undecodable
-from datalattice.wire import PATCH_BYTES_MAX, join_cells
+from datalattice.sync.replica import Offer, Part, Probe
+
+DISK_LOW: Final = "disk-low"
+"""Metric label of values that are not taken because the disk is nearly full."""
 
 CLAIMS_MAX: Final = 64
 """Incomplete values that one peer may have here."""
@@ -76,10 +65,6 @@ STAGED_BYTES_MAX: Final = 256_000_000
 
 CUTS_MAX: Final = 1_024
 """Remembered states of peers of which a part is not hosted here."""
-
-SECTIONS_MAX: Final = 256
-"""Greatest number of sections of a foreign root, unknown ones included. A few bytes name a huge
-root whose cells are here already."""
 
 
 class Intake:
@@ -95,7 +80,6 @@ class Intake:
         self._views = state.views
         self._hosting = state.hosting
         self.staged_bytes_max = staged_bytes_max
-        self._sections = _sections_of(state.lattice)
         self._incomplete = IncompleteCells(state.store)
         self._approach = Approach(state.store)
         self._slots = SlotFetches()
@@ -127,53 +111,17 @@ class Intake:
                 for cells is given up.
         """
         try:
-            self._take_in(self._unpatched(offer, outcome), outcome)
+            self._take_in(unpatched(offer, self._views.load, outcome), outcome)
         except StoreError:
             # Staging has let go of cells that the store may not have: nothing may rest on them.
             self._give_up(list(self._waiting), outcome)
             raise
 
-    def _unpatched(self, offer: Offer, outcome: Absorption) -> Offer:
-        """Return the value that a patch makes, or its hash alone where that is known or unreadable.
-
-        Raises: Undecodable: the patch is malformed.
-        """
-        patched = None if offer.probe is None else offer.probe.data
-        if not isinstance(patched, PatchedRoot):
-            return offer
-        message, size = patched.message, patched.size_bytes
-        load, patch = self._views.load, message.patch
-        base = encode(message.base) if message.absent is None else load(message.absent)
-        top = Probe(message.hash, Incoming((), None, MessageCells(None), message.hash, sent=size))
-        # "It is read when it is no longer than its message, its value is not here"
-        # (foreign-data.md, Charges): to read it again would earn for cells that are here.
-        if load(message.hash) is not None:
-            return Offer(top)
-        outcome.unread = True
-        # A patch may be a blob of a few cells that repeat, so of any length.
-        if base is None or len(patch) > size:
-            return Offer(top)
-        limit = min(patched.bytes_max, PATCH_BYTES_MAX)
-        try:
-            cells = read_patch(bytes(patch), base, load, limit, cells_worth(len(patch)))
-            hash, cell = cells.popitem()
-            # What it makes is not what it says: "it counts as a statement of the root".
-            if hash != message.hash:
-                return Offer(top)
-            made = join_cells(cell, cells.values())
-            value, parts = decode_parts(made, None, patched.bytes_max, ordered=False)
-        except (MissingData, LimitExceeded):
-            return Offer(top)
-        except BadFormat as error:
-            raise Undecodable(str(error)) from error
-        outcome.unread = False
-        return Offer(Probe(hash, Incoming((), value, parts, sent=size)))
-
     def _take_in(self, offer: Offer, outcome: Absorption) -> None:
         peer = outcome.sender
         # "A disk that is full stops a store where it writes before it frees"
         # (docs/design/foreign-data.md, Room): others' data is refused before that.
-        if self._hosting is not None and not self._hosting.has_room():
+        if not self._has_disk():
             self._refuse_offer(offer, outcome)
             return
         size = sum(len(part.data) for part in offer.parts)
@@ -197,6 +145,13 @@ class Intake:
         if self._incomplete.size_bytes > self.staged_bytes_max:
             # Not those of this peer: one that fills the room would keep the others out.
             self._give_up(self._incomplete.heaviest(attrgetter("peer")), outcome)
+
+    def _has_disk(self) -> bool:
+        if self._hosting is None:
+            return True
+        free = self._store.free_bytes()
+        # A memory store has no disk, and so no bound.
+        return free is None or free >= self._hosting.rules.policy.reserve_bytes
 
     def _refuse_offer(self, offer: Offer, outcome: Absorption) -> None:
         """Refuse an offer: the room that the disk still has is for this node's own data."""
@@ -228,7 +183,7 @@ class Intake:
         # state" (docs/design/foreign-data.md, Costs outside of merges).
         if self._is_here(claim, probe, outcome):
             return
-        if self._sections and incoming.path and name_bytes(incoming.path[0]) not in self._sections:
+        if not self._views.is_replicated(incoming.path):
             text = f"value at {brief(incoming.path)} not taken: nothing of it is replicated here"
             outcome.refuse(probe.key, text)
             return
@@ -251,7 +206,7 @@ class Intake:
             waiting = Waiting(probe.key, incoming.path, incoming.absent, True, False)
         else:
             try:
-                value, is_wrapped = self._wrap(incoming.path, incoming.value, peer), True
+                value, is_wrapped = self._frame(incoming.path, incoming.value, peer), True
             except (MissingData, BadFormat):
                 # It is wrapped, and so checked, once it is complete.
                 value, is_wrapped = incoming.value, False
@@ -290,7 +245,7 @@ class Intake:
         work = self._charges.open(claim.peer)
         try:
             value, loader = approach.open(incoming)
-            value = self._wrap(incoming.path, value, claim.peer, work)
+            value = self._frame(incoming.path, value, claim.peer, work)
             limited = hosting.limited(self._state.root, value, claim.peer, work)
         except MissingData as error:
             is_new = claim not in approach or approach.probe_of(claim) is probe
@@ -352,20 +307,23 @@ class Intake:
     def _stop_slot(self, slot: OwnerSlot, size: int, outcome: Absorption) -> None:
         """If what came for a slot has no room here, fetch the rest of the value without it."""
         hosting, slots = self._hosting, self._slots
+        waits = slots.waits_for(slot)
+
+        def claims() -> list[Claim]:
+            return [one for one in self._incomplete.claims_above(waits) if isinstance(one, Claim)]
+
         # "From there on every cell that arrives lies in a known slot": the quota holds while a
         # value still comes (docs/design/foreign-data.md, Room).
-        if hosting is None or hosting.has_room_for(slot, self._state.root, size, outcome):
+        if hosting is None or hosting.quotas.has_room_for(
+            slot, self._state.root, size, outcome, lambda: [claim.peer for claim in claims()]
+        ):
             return
-        waits = slots.waits_for(slot)
-        claims = self._incomplete.claims_above(waits)
-        hosting.blame(slot, [claim.peer for claim in claims if isinstance(claim, Claim)])
+        stopped = claims()
         slots.drop(slot)
-        for claim in claims:
-            assert isinstance(claim, Claim)
+        for claim in stopped:
             del self._waiting[claim]
-        slots.leave(self._incomplete.drop(claims))
-        for claim in claims:
-            assert isinstance(claim, Claim)
+        slots.leave(self._incomplete.drop(stopped))
+        for claim in stopped:
             self._consider(self._stated.pop(claim), claim.peer, outcome)
         outcome.unwanted += [hash for hash in waits if not self._incomplete.is_wanted(hash)]
 
@@ -377,36 +335,13 @@ class Intake:
     def _claim_count(self, peer: str) -> int:
         return sum(claim.peer == peer for claim in self._waiting) + self._approach.count(peer)
 
-    def _wrap(
-        self, path: tuple[Value, ...], value: Value, peer: str, work: Work | None = None
-    ) -> Value:
-        """Return a foreign value as a root, at its path, without what is not replicated.
+    def _frame(self, path: Path, value: Value, peer: str, work: Work | None = None) -> Value:
+        """Return a foreign value as a root, without what is not replicated or not hosted here.
 
-        Raises: UsageError: the path leads nowhere, or through a signature; a wrong kind of value.
-                MissingData: it takes a look at a cell that is not here yet.
+        Raises: as `Views.frame`. MissingData: it takes a look at a cell that is not here yet.
                 WorkExceeded: to look whose data it has costs more than `work` has.
         """
-        lattice = self._lattice
-        if path:
-            # Wrapped to the root, a value passes every check above it: section, owner, signature.
-            value = assoc_in(None, path, value, lattice)
-        if not lattice.check_foreign(value):
-            raise TypeMismatch(f"not a value of this lattice: {type(value).__name__}")
-        if isinstance(lattice, KeyedLattice) and isinstance(value, Index):
-            # "A root has at most 256 sections, known or not" (docs/design/foreign-data.md, Costs
-            # outside of merges).
-            if len(value) > SECTIONS_MAX:
-                raise TypeMismatch(f"a root of {len(value)} sections, at most {SECTIONS_MAX}")
-            sections = self._sections
-            for key in [key for key, _ in value.entries() if name_bytes(key) not in sections]:
-                value = value.remove(key)
-            if path and not len(value):
-                raise NoSuchPath("nothing of it is replicated here")
-        paths = self._views.paths_of(peer)
-        if paths is not None:
-            value = select(value, paths)
-            if value is None:
-                raise NoSuchPath("nothing of it is replicated with this peer")
+        value = self._views.frame(path, value, peer)
         if self._hosting is not None:
             value = self._hosting.cut(value, self._state.root, peer, work)
             if path and get_in(value, path) is None:
@@ -483,7 +418,7 @@ class Intake:
         try:
             other = loader.load(waiting.top) if waiting.is_hash else decode(waiting.top, loader)
             if not waiting.is_wrapped:
-                other = self._wrap(waiting.path, other, claim.peer, work)
+                other = self._frame(waiting.path, other, claim.peer, work)
         except REFUSALS as error:
             return JoinResult(None, error)
         return self._state.join(other, waiting.key, holes, work, claim.peer, outcome)
@@ -493,7 +428,7 @@ class Intake:
         if self._hosting is None or waiting.path:
             return
         self._cuts.pop(claim, None)
-        self._cuts[claim] = (waiting.key, self._hosting.epoch, taken)
+        self._cuts[claim] = (waiting.key, self._hosting.rules.epoch, taken)
         # The oldest is dropped: that peer's next statement is looked at again.
         if len(self._cuts) > CUTS_MAX:
             del self._cuts[next(iter(self._cuts))]
@@ -513,7 +448,7 @@ class Intake:
         if taken is None or key != probe.key or self._hosting is None:
             return False
         # Another policy may host what was cut off.
-        if epoch != self._hosting.epoch:
+        if epoch != self._hosting.rules.epoch:
             return False
         self._note_held(claim, probe.key, taken, outcome)
         return True
@@ -538,9 +473,3 @@ def _supersede(outcome: Absorption, key: bytes, newer: bytes) -> None:
     """Note that a peer's newer value replaces an older one, which it contains."""
     if key != newer:
         outcome.superseded.append((key, newer))
-
-
-def _sections_of(lattice: Lattice) -> set[bytes | None]:
-    """Return the names of the sections that a lattice replicates."""
-    fixed = lattice.children() if isinstance(lattice, KeyedLattice) else ()
-    return {name_bytes(key) for key in fixed} - {name_bytes(LOCAL_KEY)}

@@ -50,6 +50,7 @@ from datalattice.lattice import (
     OwnerLattice,
     did_of,
     discard,
+    replicable,
     verify_did,
 )
 from datalattice.store import Store
@@ -57,10 +58,11 @@ from datalattice.sync.lattice.absorption import QUOTA_EXCEEDED, Absorption
 from datalattice.sync.lattice.charging import Charges
 from datalattice.sync.lattice.evidence import Evidence, EvidenceLimits
 from datalattice.sync.lattice.handover import MetOwners
-from datalattice.sync.lattice.hosting import Areas, Hosting, QuotaCheck
+from datalattice.sync.lattice.hosting import Hosting
 from datalattice.sync.lattice.peerviews import MADE_MAX, Views
-from datalattice.sync.lattice.policy import HostingPolicy
-from datalattice.sync.lattice.usage import OwnerSlot
+from datalattice.sync.lattice.policy import Areas, HostingPolicy, HostingTable, OwnerRules
+from datalattice.sync.lattice.quotas import QuotaCheck, Quotas
+from datalattice.sync.lattice.usage import OwnerSlot, Usage
 
 REFUSALS: Final = (BadFormat, Corruption, MissingData, UsageError, WorkExceeded)
 """Reasons to refuse a foreign value. That parts do not fit together shows only in a merge."""
@@ -113,6 +115,7 @@ class LatticeState:
         self.on_loss: Callable[[Sequence[bytes]], None] | None = None
         """Called, on the owner's thread, with cells of this store that turned out to be missing."""
         self._met = MetOwners(Areas.of(lattice).owned, self._signs_for)
+        self._charges = charges
         self._pairs = charges.pairs
         # Owners that are no public key need a verifier; this one knows those that name their key.
         users = context.verified_by(context.verifier or verify_did)
@@ -130,7 +133,7 @@ class LatticeState:
         self._live_root = self.root  # the last root that is part of the live value
         self.views: Final = Views(lattice, store, made_max)
         """What peers are told and served."""
-        self.views.announce(self.views.public(self.root), self.root)
+        self.views.announce(self._public(self.root), self.root)
         self._forks: list[OwnerForked] = []  # met since the last commit
         self.evidence: Final = Evidence(
             lattice, self._context, self.views.load_all, clock, evidence_limits, watched
@@ -140,16 +143,11 @@ class LatticeState:
         self.hosting: Hosting | None = None
         """Whose data is taken, and how much; None: all of it."""
         if policy is not None:
-            self.hosting = Hosting(
-                policy,
-                store,
-                lattice,
-                self._context,
-                self._load_all,
-                clock,
-                self.evidence,
-                charges.is_known,
-            )
+            table = HostingTable(store.notes, clock)
+            rules = OwnerRules(policy, table, lattice, self._context)
+            usage = Usage(store, self._load_all, clock.now_ms)
+            quotas = Quotas(rules, usage, clock, self.evidence)
+            self.hosting = Hosting(rules, quotas, charges.is_known)
         self._handed: set[bytes] = set()  # ids of kept branches that are announced
         sync = on_sync or self._publish_now
         self.cursor: Final = RootLattice(lattice, self.root, users, sync, gate=gate)
@@ -184,7 +182,7 @@ class LatticeState:
                 the rest of it is committed by the next call.
         """
         self._update_live()
-        if self.hosting is not None and self.hosting.table.has_refusals:
+        if self.hosting is not None and self.hosting.rules.table.has_refusals:
             self.cursor.adopt(self._without_forgotten)  # forks of the live value may still have it
         value = self.cursor.get()
         if value is self.root or same(value, self.root):
@@ -243,7 +241,7 @@ class LatticeState:
             outcome.merged(key)
         joined = JoinResult(other, in_full=not holes and outcome.dropped_parts == dropped)
         # What had no room is cut off later values for a while, and is missing here all the same.
-        short = [] if hosting is None else hosting.short_of(peer)
+        short = [] if hosting is None else hosting.quotas.short_of(peer)
         if joined.in_full and short:
             outcome.remark(QUOTA_EXCEEDED, short[-1])
             joined.in_full = False
@@ -253,14 +251,16 @@ class LatticeState:
         if joined.is_commit and is_new:
             outcome.changed = True
             if hosting is not None and admitted is not None:
-                joined.slots = [count.slot for count in hosting.taken(merged, admitted)]
+                joined.slots = [count.slot for count in hosting.quotas.taken(merged, admitted)]
         return joined
 
     def _admit(self, hosting: Hosting, other: Value, work: Work, peer: str) -> QuotaCheck:
         """Return what of a complete root is hosted and has room."""
         # Again: the operator may have decided while the value waited for its cells.
         other = hosting.cut(other, self.root, peer, work)
-        return hosting.within(self.root, other, peer, self._outcome, work)
+        return hosting.quotas.check(
+            self.root, other, peer, self._outcome, work, is_known=self._charges.is_known(peer)
+        )
 
     def _merge(self, other: Value, holes: Holes, work: Work) -> Value:
         if isinstance(other, Hole):
@@ -336,9 +336,7 @@ class LatticeState:
 
     def _without_forgotten(self, value: Value) -> Value:
         hosting = self.hosting
-        if hosting is None or not hosting.table.has_refusals:
-            return value
-        return hosting.without_forgotten(value)
+        return value if hosting is None else hosting.without_forgotten(value)
 
     # --- commits ------------------------------------------------------------------------------
 
@@ -353,7 +351,7 @@ class LatticeState:
         # "They were signed to be published": branches that only `:local` has are announced, too.
         new = [one for one in self.evidence.open if one.id not in self._handed]
         branches = [one.loser for one in new if one.loser is not None]
-        announced = self.views.public(value)
+        announced = self._public(value)
         # "A cell is served by its hash when the part of a root that peers see reached it": the
         # store keeps that with the cell (docs/design/foreign-data.md, What is served).
         self.store.commit(value, contains=contains, announced=[announced, *branches])
@@ -362,6 +360,10 @@ class LatticeState:
         self.root = value
         self.views.announce(announced, value)
         self._update_live()
+
+    def _public(self, root: Value) -> Value:
+        """Return a root without what never leaves this node."""
+        return replicable(root) if isinstance(self.lattice, KeyedLattice) else root
 
     def _update_live(self) -> None:
         """Join the root into the live value: what is published must contain it."""

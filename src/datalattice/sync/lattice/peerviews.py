@@ -1,7 +1,8 @@
-"""Views: which parts of a root peers are told and served.
+"""Views: which parts of a root are replicated, and with whom.
 
 The *announced* value is the root without what never leaves this node (`:local`). Each peer sees its
-*view* of that: all of it, or only the paths that are replicated with it.
+*view* of that: all of it, or only the paths that are replicated with it. Of what a peer states the
+same paths are taken.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from datalattice.cells import (
+    Index,
     Keyword,
     Signed,
     Value,
@@ -19,21 +21,28 @@ from datalattice.cells import (
     novelty,
     value_hash,
 )
-from datalattice.errors import Corruption, NoSuchPath
+from datalattice.errors import Corruption, NoSuchPath, TypeMismatch
 from datalattice.lattice import (
+    LOCAL_KEY,
     KeyedLattice,
     Lattice,
     StringKeyedLattice,
+    assoc_in,
     canonical_path,
-    replicable,
+    name_bytes,
     select,
     step,
 )
 from datalattice.store import Store
+from datalattice.sync.lattice.forkrecords import Path
 from datalattice.sync.replica import Offer, Part, Probe
 
 MADE_MAX: Final = 1_000
 """Remembered cells that exist only because something was cut off the root, for each view of it."""
+
+SECTIONS_MAX: Final = 256
+"""Greatest number of sections of a foreign root, unknown ones included. A few bytes name a huge
+root whose cells are here already."""
 
 _SIGNED_FIELDS: Final = {"public-key", "signature", "value"}
 
@@ -51,10 +60,7 @@ class Views:
         self._made: dict[bytes, bytes] = {}  # cells that cutting made, which the store lacks
         self._paths: dict[str, tuple[tuple[Value, ...], ...]] = {}
         self._views: dict[str, tuple[Value, Value]] = {}  # peer -> (announced, its view)
-
-    def public(self, root: Value) -> Value:
-        """Return a root without what never leaves this node."""
-        return replicable(root) if isinstance(self._lattice, KeyedLattice) else root
+        self._sections = _sections_of(lattice)
 
     def announce(self, announced: Value, root: Value) -> None:
         """Announce the public part of a durable root."""
@@ -75,9 +81,42 @@ class Views:
         else:
             self._paths[peer] = tuple(canonical_path(self._lattice, path) for path in paths)
 
-    def paths_of(self, peer: str) -> tuple[tuple[Value, ...], ...] | None:
-        """Return the paths that are replicated with a peer; None: everything is."""
-        return self._paths.get(peer)
+    # --- what peers state -----------------------------------------------------------------------
+
+    def is_replicated(self, path: Path) -> bool:
+        """Return whether a path leads into a section that is replicated, if there are sections."""
+        return not self._sections or not path or name_bytes(path[0]) in self._sections
+
+    def frame(self, path: Path, value: Value, peer: str) -> Value:
+        """Return a foreign value as a root, at its path, without what is not replicated.
+
+        Raises: UsageError: the path leads nowhere, or through a signature; a wrong kind of value.
+                MissingData: it takes a look at a cell that is not here yet.
+        """
+        lattice = self._lattice
+        if path:
+            # Framed as a root, a value passes every check above it: section, owner, signature.
+            value = assoc_in(None, path, value, lattice)
+        if not lattice.check_foreign(value):
+            raise TypeMismatch(f"not a value of this lattice: {type(value).__name__}")
+        if isinstance(lattice, KeyedLattice) and isinstance(value, Index):
+            # "A root has at most 256 sections, known or not" (docs/design/foreign-data.md, Costs
+            # outside of merges).
+            if len(value) > SECTIONS_MAX:
+                raise TypeMismatch(f"a root of {len(value)} sections, at most {SECTIONS_MAX}")
+            sections = self._sections
+            for key in [key for key, _ in value.entries() if name_bytes(key) not in sections]:
+                value = value.remove(key)
+            if path and not len(value):
+                raise NoSuchPath("nothing of it is replicated here")
+        paths = self._paths.get(peer)
+        if paths is not None:
+            value = select(value, paths)
+            if value is None:
+                raise NoSuchPath("nothing of it is replicated with this peer")
+        return value
+
+    # --- what peers see -------------------------------------------------------------------------
 
     def of(self, peer: str) -> Value:
         """Return a peer's view of the announced value."""
@@ -169,3 +208,9 @@ def _field(signed: Signed, key: Value) -> Value:
     if key.name == "value":
         return signed.value
     return signed.public_key if key.name == "public-key" else signed.signature
+
+
+def _sections_of(lattice: Lattice) -> set[bytes | None]:
+    """Return the names of the sections that a lattice replicates."""
+    fixed = lattice.children() if isinstance(lattice, KeyedLattice) else ()
+    return {name_bytes(key) for key in fixed} - {name_bytes(LOCAL_KEY)}

@@ -1,15 +1,34 @@
-"""Policy: whose data a node hosts and how much: its settings and its operator's decisions."""
+"""Policy: whose data a node hosts: its settings, its operator's decisions, and what they come to.
+
+Own keys are never limited.
+
+Source: docs/design/foreign-data.md "Room".
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Final
 
+from datalattice.cells import Index, Map, Signed, Value, to_text
 from datalattice.clock import Clock
+from datalattice.crypto import PUBLIC_KEY_BYTES
 from datalattice.errors import Corruption, UsageError
+from datalattice.lattice import (
+    LOCAL_KEY,
+    KeyedLattice,
+    Lattice,
+    MergeContext,
+    OwnerLattice,
+    assoc_in,
+    get_in,
+)
 from datalattice.store import Notes
+from datalattice.sync.lattice.forkrecords import Path
+from datalattice.sync.lattice.usage import OwnerSlot
 
 SENDERS: Final = ("any", "known", "none")
 OWNERS: Final = ("any", "known")
@@ -122,16 +141,13 @@ class HostingTable:
         self._decisions = _parse(notes.read(NOTE))
         self.version = 0
         """Grows with every decision."""
+        self.has_refusals = bool(self.forgotten)
+        """Whether any owner is refused anywhere."""
 
     @property
     def decisions(self) -> list[Decision]:
         """All decisions, by owner."""
         return [self._decisions[owner] for owner in sorted(self._decisions)]
-
-    @property
-    def has_refusals(self) -> bool:
-        """Whether any owner is refused anywhere."""
-        return any(one.refused for one in self._decisions.values())
 
     @property
     def forgotten(self) -> list[tuple[str | None, str]]:
@@ -193,6 +209,7 @@ class HostingTable:
         self._notes.write(NOTE, json.dumps(rows, indent=1) + "\n")
         self._decisions = after
         self.version += 1
+        self.has_refusals = bool(self.forgotten)
 
 
 def _parse(text: str | None) -> dict[str, Decision]:
@@ -208,3 +225,173 @@ def _parse(text: str | None) -> dict[str, Decision]:
             f"the note {NOTE!r} of the store is not a hosting table: {error}"
         ) from error
     return {one.owner: one for one in found}
+
+
+# --- what they come to ----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Areas:
+    """The paths from the root at which a lattice has owners, and those of its unsigned parts."""
+
+    owned: list[Path] = field(default_factory=list)
+    unsigned: list[Path] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, lattice: Lattice) -> Areas:
+        """Return those of the lattice of a root."""
+        areas = cls()
+        areas._collect((), lattice)
+        return areas
+
+    def _collect(self, path: Path, lattice: Lattice) -> None:
+        if isinstance(lattice, KeyedLattice):
+            for key, child in lattice.children().items():
+                if path or key != LOCAL_KEY:
+                    self._collect((*path, key), child)
+        elif not path:
+            return  # a root without sections: a policy names none of it
+        elif isinstance(lattice, OwnerLattice):
+            self.owned.append(path)
+        else:
+            self.unsigned.append(path)
+
+
+class OwnerRules:
+    """Whose data this node takes: the policy, what its operator decided since, and its own keys.
+
+    One thread uses it.
+    """
+
+    def __init__(
+        self, policy: HostingPolicy, table: HostingTable, lattice: Lattice, context: MergeContext
+    ) -> None:
+        self.policy: Final = policy
+        self.table: Final = table
+        self.lattice: Final = lattice
+        self.areas: Final = Areas.of(lattice)
+        self.section_names: Final = tuple(dict.fromkeys(map(section_name, self.areas.owned)))
+        """Names of the sections that have owners."""
+        self.wanted: Callable[[], Collection[bytes]] = tuple
+        """Returns the keys of the peers that this node wants."""
+        self._context = context
+
+    @property
+    def epoch(self) -> object:
+        """What the decisions rest on: while it is equal, a value is cut in the same way."""
+        wanted = frozenset(self.wanted()) if self.policy.owners == "known" else None
+        return self.table.version, wanted
+
+    @property
+    def refuse_any(self) -> bool:
+        """Whether the data of any owner is refused."""
+        policy = self.policy
+        return bool(policy.owners == "known" or policy.refuse or self.table.has_refusals)
+
+    def is_own(self, owner: Value) -> bool:
+        """Return whether a key of this node may sign for an owner."""
+        return self._context.signer(owner) is not None
+
+    def is_own_text(self, text: str) -> bool:
+        """Return whether this text names an owner of this node."""
+        return any(self.is_own(self._owner_of(path, text)) for path in self.areas.owned)
+
+    def is_free(self, owner: Value) -> bool:
+        """Return whether the data of an owner has no limits: it is own, or on a list of those."""
+        if self.is_own(owner):
+            return True
+        text = owner_text(owner)
+        return text in self.policy.allow or self.table.is_allowed(text)
+
+    def is_signed_by(self, owner: Value, cell: Signed) -> bool:
+        """Return whether an owner signed a cell."""
+        return cell.verify() and self._context.verify_owner(owner, cell.public_key)
+
+    def refuses(self, section: str, owner: Value) -> bool:
+        """Return whether the data of an owner is not taken."""
+        text = owner_text(owner)
+        # The operator's decision comes first, then own keys, then the lists of the policy.
+        if self.table.is_forgotten(section, text):
+            return True
+        if self.is_free(owner):
+            return False
+        if text in self.policy.refuse:
+            return True
+        return self.policy.owners == "known" and owner not in self.wanted()
+
+    def forgotten(self) -> Iterator[tuple[Path, Value]]:
+        """Yield (path of the map of owners, owner) of each slot that the operator refuses."""
+        for section, text in self.table.forgotten:
+            for path in self.areas.owned:
+                if section in (None, section_name(path)):
+                    yield path, self._owner_of(path, text)
+
+    def slots_of(self, root: Value, text: str) -> list[tuple[Path, Value, Value]]:
+        """Return (path, owner, value) of each slot that an owner has in a root."""
+        found = []
+        for path in self.areas.owned:
+            owner = self._owner_of(path, text)
+            value = get_in(root, (*path, owner))
+            if value is not None:
+                found.append((path, owner, value))
+        return found
+
+    def values_of(self, root: Value, slot: OwnerSlot) -> list[Value]:
+        """Return what a slot has in a root: unsigned parts of a section are one slot."""
+        areas = self.areas.unsigned if slot.owner is None else self.areas.owned
+        below = () if slot.owner is None else (slot.owner,)
+        values = [
+            get_in(root, (*path, *below)) for path in areas if section_name(path) == slot.section
+        ]
+        return [value for value in values if value is not None]
+
+    def _owner_of(self, path: Path, text: str) -> Value:
+        """Return the owner that this text names, as a key of the map of owners at a path."""
+        lattice: Lattice | None = self.lattice
+        for key in path:
+            lattice = None if lattice is None else lattice.child(key)
+        return text if lattice is None else lattice.resolve_key(text)
+
+
+def owner_text(owner: Value) -> str:
+    """Return an owner as text: a key in hex, a DID or other text as it is."""
+    if isinstance(owner, bytes) and len(owner) == PUBLIC_KEY_BYTES:
+        return owner.hex()
+    return owner if isinstance(owner, str) else to_text(owner)
+
+
+def section_name(path: Path) -> str:
+    """Return the name of the section that a path leads into, without its colon."""
+    return _name_of(path[0])
+
+
+@lru_cache(256)
+def _name_of(key: Value) -> str:
+    return to_text(key).removeprefix(":")
+
+
+def within(paths: list[Path], value: Value) -> list[Path]:
+    """Return the paths whose section a root has."""
+    return [path for path in paths if path[0] in value] if isinstance(value, Index) else []
+
+
+def containers(root: Value, other: Value, path: Path) -> tuple[Map | Index, Map | Index | None]:
+    """Return the containers of two roots at a path; (an empty one, None) if the other lacks it."""
+    mine, theirs = get_in(root, path), get_in(other, path)
+    if not isinstance(theirs, (Map, Index)):
+        return Map(), None
+    if isinstance(theirs, Map):
+        return mine if isinstance(mine, Map) else Map(), theirs
+    return mine if isinstance(mine, Index) else Index(), theirs
+
+
+def without(value: Value, path: Path, key: Value, lattice: Lattice) -> Value:
+    """Return a root without what is at a key of the container at a path, nor an empty container."""
+    container = get_in(value, path)
+    if not isinstance(container, (Map, Index)) or key not in container:
+        return value
+    rest = container.remove(key)
+    # An empty container goes, too: a root without data has no sections.
+    if path and not len(rest):
+        return without(value, path[:-1], path[-1], lattice)
+    return assoc_in(value, path, rest, lattice)

@@ -31,9 +31,8 @@ from datalattice.sync.lattice.comparison import LatticeComparison, Meeting, Plai
 from datalattice.sync.lattice.delta import beyond
 from datalattice.sync.lattice.evidence import EvidenceLimits
 from datalattice.sync.lattice.handover import handed, is_fork_query
-from datalattice.sync.lattice.hosting import DISK_LOW
 from datalattice.sync.lattice.incoming import PATCHES, Incoming, Lookup, LookupResult
-from datalattice.sync.lattice.intake import STAGED_BYTES_MAX, Intake
+from datalattice.sync.lattice.intake import DISK_LOW, STAGED_BYTES_MAX, Intake
 from datalattice.sync.lattice.latticestate import LatticeState
 from datalattice.sync.lattice.patch import PATCH_CELLS_MAX, write_patch
 from datalattice.sync.lattice.peerviews import MADE_MAX

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from datalattice.cells import Value, Vector, Work, decode, encode, value_hash
 from datalattice.crypto import PUBLIC_KEY_BYTES, sha3_256
@@ -35,25 +35,33 @@ _REMEMBERED_MAX: Final = 65_536
 UNBOUNDED: Final = 1 << 62
 
 
-class OwnerSlot(NamedTuple):
-    """What one owner has in one section; owner None: the unsigned part."""
+class OwnerSlot:
+    """What one owner has in one section; owner None: the unsigned part. `key` names it in a table.
 
-    section: str
-    owner: Value
+    Two are equal if their keys are.
+    """
 
-    @property
-    def key(self) -> bytes:
-        """Bytes that name the slot in a table."""
-        owner = self.owner
-        # A message asks for the key of a slot about ten times.
-        if isinstance(owner, bytes) and len(owner) == PUBLIC_KEY_BYTES:
-            return _key_of(self.section, owner)
-        return sha3_256(encode(Vector.of((self.section, owner))))
+    __slots__ = ("key", "owner", "section")
+
+    def __init__(self, section: str, owner: Value) -> None:
+        self.section: Final = section
+        self.owner: Final = owner
+        # A message asks for the key of a slot about ten times, and for few slots.
+        is_public_key = isinstance(owner, bytes) and len(owner) == PUBLIC_KEY_BYTES
+        self.key: Final = (_cached_key if is_public_key else _key_of)(section, owner)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OwnerSlot) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
 
 
-@lru_cache(1_024)
-def _key_of(section: str, owner: bytes) -> bytes:
+def _key_of(section: str, owner: Value) -> bytes:
     return sha3_256(encode(Vector.of((section, owner))))
+
+
+_cached_key = lru_cache(1_024)(_key_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +92,13 @@ class Usage:
         self._fetch = fetch
         self._now_ms = now_ms
         self._counts: dict[bytes, Count] = {}
+        self._owner_bytes: dict[bytes, int] = {}  # hash of an owner -> bytes of all its slots
         self._changed: set[bytes] = set()
         self._counted_ms: dict[bytes, int] = {}
         for key, row in store.notes.rows().items():
             count = _read(row)
             if count is not None and count.slot.key == key:
-                self._counts[key] = count
+                self._put(key, count)
 
     def __iter__(self) -> Iterator[Count]:
         return iter(list(self._counts.values()))
@@ -98,6 +107,10 @@ class Usage:
         """Return the bytes of a slot as far as they were counted."""
         found = self._counts.get(slot.key)
         return 0 if found is None else found.size_bytes
+
+    def bytes_of(self, owner: Value) -> int:
+        """Return the bytes of all slots of an owner as far as they were counted."""
+        return self._owner_bytes.get(value_hash(owner), 0)
 
     def known(self, slot: OwnerSlot, present: Value) -> Count:
         """Return the count of a slot whose value is `present`."""
@@ -168,8 +181,19 @@ class Usage:
     def take(self, count: Count) -> None:
         """Replace the count of a slot."""
         key = count.slot.key
-        self._counts[key] = count
+        self._put(key, count)
         self._changed.add(key)
+
+    def _put(self, key: bytes, count: Count | None) -> None:
+        before = self._counts.pop(key, None)
+        for one, sign in ((before, -1), (count, 1)):
+            if one is not None:
+                name = value_hash(one.slot.owner)
+                total = self._owner_bytes.pop(name, 0) + sign * one.size_bytes
+                if total:
+                    self._owner_bytes[name] = total
+        if count is not None:
+            self._counts[key] = count
 
     def add(self, slot: OwnerSlot, size: int, cells: int) -> Count:
         """Add to the count of an unsigned part; return the new one."""
@@ -189,7 +213,8 @@ class Usage:
 
     def drop(self, slot: OwnerSlot) -> None:
         """Forget the count of a slot that is gone."""
-        if self._counts.pop(slot.key, None) is not None:
+        if slot.key in self._counts:
+            self._put(slot.key, None)
             self._changed.add(slot.key)
 
     def save(self) -> None:

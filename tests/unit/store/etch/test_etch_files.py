@@ -20,7 +20,7 @@ from datalattice.errors import (
     StoreVersion,
     UsageError,
 )
-from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.store import CellStore, MemoryStore, Store, copy_cells
 from datalattice.store.disk import RealDisk
 from datalattice.store.etch import (
     ANNOUNCED,
@@ -33,7 +33,6 @@ from datalattice.store.etch import (
     EtchWriter,
     check_etch,
     collect_etch,
-    copy_cells,
     digit_of,
     slot_count,
 )
