@@ -23,6 +23,7 @@ from datalattice.conformance import (
     lattices,
     node_player,
     queues,
+    weaver_net,
 )
 from datalattice.conformance.notation import register_lattice_type
 from datalattice.conformance.registry import (
@@ -33,6 +34,7 @@ from datalattice.conformance.registry import (
     known_kinds,
     register_format,
     register_kind,
+    register_titled,
 )
 from datalattice.conformance.runner import (
     Failure,
@@ -64,6 +66,8 @@ __all__ = [
     "register_format",
     "register_kind",
     "register_lattice_type",
+    "register_titled",
     "run_file",
     "run_paths",
+    "weaver_net",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from datalattice.errors import UsageError
 
@@ -75,6 +75,26 @@ def register_kind(kind: str, runner: Runner) -> None:
     if kind in _kinds:
         raise UsageError(f"the kind {kind!r} is registered already")
     _kinds[kind] = runner
+
+
+_TITLED_FIELDS: Final = ("title", "rules", "set", "cases")
+
+
+def register_titled(title: str, kind: str, run: Runner, *, comments: Iterable[str] = ()) -> None:
+    """Add a format whose files have this title, and the runner of each of its cases.
+
+    comments: further members of a file that only describe it.
+    """
+    known = {*_TITLED_FIELDS, *comments}
+
+    def cases(document: Fields) -> Iterable[Case]:
+        if not document.keys() <= known or not isinstance(document.get("cases"), list):
+            raise Mismatch(f"a file {title!r} has {', '.join(sorted(known))}; cases is an array")
+        for position, fields in enumerate(document["cases"]):
+            yield Case(str(fields.get("name", f"#{position}")), kind, fields)
+
+    register_kind(kind, run)
+    register_format(Format(kind, lambda document: document.get("title") == title, cases))
 
 
 def find_format(document: Fields) -> Format:

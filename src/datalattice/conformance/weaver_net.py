@@ -1,0 +1,166 @@
+"""Network vectors of Weaver: frames, invite tokens, gossip topics, reconciliation."""
+
+from __future__ import annotations
+
+from datalattice.conformance.checks import (
+    as_fields,
+    as_hex,
+    as_list,
+    expect,
+    need_bool,
+    need_hex,
+    need_int,
+    need_list,
+    need_text,
+    only_fields,
+)
+from datalattice.conformance.registry import Fields, Mismatch, register_titled
+from datalattice.crypto import blake3
+from datalattice.errors import BadFormat, LimitExceeded
+from datalattice.sync.reconcile import (
+    HASH_END,
+    HASH_START,
+    RangeMessage,
+    RangeReconciliation,
+    SortedHashes,
+    middle,
+    reference_middle,
+)
+from datalattice.sync.weaver import FRAMING, PeerMessage, ReconcilePayload, topic_of
+from datalattice.weaver.invite import InviteToken
+from datalattice.weaver.storeid import store_id_text
+
+
+def _run_frame(fields: Fields) -> None:
+    only_fields(fields, ("name", "messages", "stream", "error"))
+    messages = [as_hex(each, "messages") for each in need_list(fields, "messages")]
+    stream = need_hex(fields, "stream")
+    buffer = FRAMING.buffer()
+    buffer.feed(stream)
+    found: list[bytes] = []
+    try:
+        while (payload := buffer.next_payload()) is not None:
+            found.append(payload)
+    except LimitExceeded:
+        expect("error", fields.get("error"), "frame_too_long")
+    else:
+        expect("error", fields.get("error"), None)
+        expect("stream", stream, b"".join(map(FRAMING.frame, messages)))
+    expect("messages", messages, found)
+    for message in messages:
+        expect("message, encoded again", message, PeerMessage.decode(message).encode())
+
+
+def _run_token(fields: Fields) -> None:
+    known = ("name", "store_id", "secret", "inviter", "protobuf", "token", "secret_hash", "valid")
+    only_fields(fields, (*known, "why"))
+    text = need_text(fields, "token")
+    if not need_bool(fields, "valid"):
+        try:
+            got = InviteToken.from_text(text)
+        except BadFormat:
+            return
+        raise Mismatch(f"the token should have been refused, got {got!r}")
+    token = InviteToken.from_text(text)
+    expect("store_id", need_hex(fields, "store_id"), token.store_id)
+    expect("secret", need_hex(fields, "secret"), token.secret)
+    expect("inviter", need_hex(fields, "inviter"), token.inviter)
+    expect("secret_hash", need_hex(fields, "secret_hash"), token.secret_hash)
+    expect("protobuf", need_hex(fields, "protobuf"), token.encode())
+    expect("token", text, token.to_text())
+
+
+def _run_topic(fields: Fields) -> None:
+    only_fields(fields, ("name", "store_id", "uuid", "topic"))
+    store_id = need_hex(fields, "store_id")
+    expect("uuid", need_text(fields, "uuid"), store_id_text(store_id))
+    expect("topic", need_hex(fields, "topic"), topic_of(store_id))
+
+
+def _run_midpoint(fields: Fields) -> None:
+    only_fields(fields, ("name", "a", "b", "mid", "rust_mid"))
+    start, end = need_hex(fields, "a"), need_hex(fields, "b")
+    expect("mid", need_hex(fields, "mid"), middle(start, end))
+    # Files give the reference's middle only where it differs.
+    reference = need_hex(fields, "rust_mid" if "rust_mid" in fields else "mid")
+    expect("rust_mid", reference, reference_middle(start, end))
+
+
+def _kind(message: RangeMessage) -> str:
+    if message.fingerprint is not None:
+        return "range_fingerprint"
+    if message.items_request is not None:
+        return "range_items_request"
+    return "range_items_reply" if message.items_reply is not None else "done"
+
+
+class _Side:
+    """One side of a transcript: its set, its session, and what it has learned to need."""
+
+    def __init__(self, fields: Fields, name: str) -> None:
+        self.name = name
+        self.hashes = [as_hex(each, name) for each in need_list(fields, name)]
+        held = SortedHashes(self.hashes)
+        self.session = RangeReconciliation(held)
+        self.needs: set[bytes] = set()
+        expect(
+            f"fingerprint_{name}",
+            need_hex(fields, f"fingerprint_{name}"),
+            held.fingerprint(HASH_START, HASH_END),
+        )
+
+    def check_needs(self, fields: Fields) -> None:
+        wanted = {as_hex(each, "needs") for each in need_list(fields, f"{self.name}_needs")}
+        expect(f"{self.name}_needs", wanted, self.needs)
+
+
+def _run_reconcile(fields: Fields) -> None:
+    sides = ("a", "b", "fingerprint_a", "fingerprint_b", "a_needs", "b_needs")
+    only_fields(fields, ("name", "store_id", "transcript", "stats", *sides))
+    store_id = need_hex(fields, "store_id")
+    sender, receiver = _Side(fields, "a"), _Side(fields, "b")
+    transcript = need_list(fields, "transcript")
+    payload = sender.session.start()
+    kinds: list[str] = []
+    longest = 0
+    for position, given in enumerate(transcript):
+        line = as_fields(given, "transcript")
+        only_fields(line, ("sender", "kinds", "peer_message_blake3", "length", "peer_message"))
+        where = f"payload {position}"
+        expect(f"{where}: sender", need_text(line, "sender"), sender.name)
+        expect(f"{where}: kinds", as_list(line["kinds"], "kinds"), [_kind(m) for m in payload])
+        message = PeerMessage(reconcile_payload=ReconcilePayload(store_id, payload)).encode()
+        expect(f"{where}: length", need_int(line, "length"), len(message))
+        expect(f"{where}: hash", need_hex(line, "peer_message_blake3"), blake3(message))
+        if "peer_message" in line:
+            expect(f"{where}: bytes", need_hex(line, "peer_message"), message)
+        expect(f"{where}: read again", PeerMessage.decode(message).encode(), message)
+        kinds += map(_kind, payload)
+        longest = max(longest, len(payload))
+        step = receiver.session.receive(payload)
+        receiver.needs |= set(step.needs)
+        payload, sender, receiver = step.answer, receiver, sender
+    expect("payloads behind the transcript", (), payload)
+    sender.check_needs(fields)
+    receiver.check_needs(fields)
+    _check_stats(as_fields(fields["stats"], "stats"), len(transcript), kinds, longest)
+
+
+def _check_stats(stats: Fields, payloads: int, kinds: list[str], longest: int) -> None:
+    only_fields(stats, ("payloads", "fingerprints", "item_lists", "max_depth_messages"))
+    lists = kinds.count("range_items_request") + kinds.count("range_items_reply")
+    expect("payloads", need_int(stats, "payloads"), payloads)
+    expect("fingerprints", need_int(stats, "fingerprints"), kinds.count("range_fingerprint"))
+    expect("item_lists", need_int(stats, "item_lists"), lists)
+    expect("max_depth_messages", need_int(stats, "max_depth_messages"), longest)
+
+
+register_titled("Length-prefixed PeerMessage frames", "weaver-frame", _run_frame)
+register_titled("Invite tokens", "weaver-token", _run_token)
+register_titled(
+    "Gossip topic = blake3 of 'lattice/' followed by the hyphenated lower-case uuid",
+    "weaver-topic",
+    _run_topic,
+)
+register_titled("Range midpoints (floor)", "weaver-midpoint", _run_midpoint)
+register_titled("Set reconciliation in lock step, A starts", "weaver-reconcile", _run_reconcile)
