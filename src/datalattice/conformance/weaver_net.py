@@ -27,8 +27,7 @@ from datalattice.sync.reconcile import (
     reference_middle,
 )
 from datalattice.sync.weaver import FRAMING, PeerMessage, ReconcilePayload, topic_of
-from datalattice.weaver.invite import InviteToken
-from datalattice.weaver.storeid import store_id_text
+from datalattice.weaver import InviteToken, store_id_text
 
 
 def _run_frame(fields: Fields) -> None:

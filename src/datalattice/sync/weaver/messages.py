@@ -13,8 +13,8 @@ from typing import Annotated, Final
 from datalattice.crypto import blake3
 from datalattice.protobuf import Field, Message
 from datalattice.sync.reconcile import RangeMessage
-from datalattice.weaver.storeid import store_id_text
-from datalattice.wire.framing import Framing
+from datalattice.weaver import store_id_text
+from datalattice.wire import Framing
 
 ALPN: Final = "lattice-sync/1"
 """Name of the protocol in the handshake of a transport."""
