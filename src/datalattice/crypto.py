@@ -33,6 +33,23 @@ def blake3(data: bytes) -> bytes:
     return _blake3(data).digest()
 
 
+class Blake3:
+    """A BLAKE3 hash of bytes that come in parts."""
+
+    __slots__ = ("_hasher",)
+
+    def __init__(self) -> None:
+        self._hasher = _blake3()
+
+    def update(self, data: bytes | bytearray) -> None:
+        """Add bytes."""
+        self._hasher.update(data)
+
+    def digest(self) -> bytes:
+        """Return the 32-byte hash of all bytes so far."""
+        return self._hasher.digest()
+
+
 class Entropy(Protocol):
     """A source of random bytes."""
 

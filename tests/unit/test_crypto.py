@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from datalattice.crypto import KeyPair, blake3, verify, verify_lenient, verify_strict
+from datalattice.crypto import Blake3, KeyPair, blake3, verify, verify_lenient, verify_strict
 
 KEY = KeyPair(b"\x2a" * 32)
 ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -24,6 +24,13 @@ SMALL_ORDER = [
 def test_blake3_of_the_published_examples() -> None:
     assert blake3(b"").hex().startswith("af1349b9f5f9a1a6a0404dea36dcc949")
     assert blake3(bytes([0, 1, 2])).hex().startswith("e1be4d7a8ab5560aa4199eea339849ba")
+
+
+def test_blake3_of_parts_is_that_of_their_sum() -> None:
+    hasher = Blake3()
+    for part in (b"\x00", bytearray(b"\x01"), b"", b"\x02"):
+        hasher.update(part)
+    assert hasher.digest() == blake3(bytes([0, 1, 2])) == hasher.digest()
 
 
 @pytest.mark.parametrize("check", [verify, verify_strict, verify_lenient])

@@ -103,6 +103,29 @@ class Dag(Protocol):
         """Return the operations between two, dependencies first, without `start`, with `to`."""
 
 
+class StateTables(NamedTuple):
+    """The tables that an operation of a store may change: the machine's, and two of the store."""
+
+    data: StateWriter
+    system: StateWriter
+    meta: StateWriter
+
+
+class Layer(Protocol):
+    """What projection applies operations to: a machine, or the routing in front of one."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the machine."""
+
+    @property
+    def schema(self) -> int:
+        """The schema of the machine."""
+
+    def apply(self, op: Op, tables: StateTables, dag: Dag) -> Iterable[Message]:
+        """Change the tables and return what happened, in order; as `Machine.apply`."""
+
+
 class Written(Message, name="lattice.machine.Written"):
     """Answer of a command that only tells the hash of its operation."""
 

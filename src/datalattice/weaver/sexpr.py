@@ -198,18 +198,18 @@ def parse_many(text: str, *, numbers: bool = True) -> list[SExpr]:
 
 def _quoted(text: str, start: int) -> tuple[str, int]:
     """Return the string whose opening quote is at `start`, and the position after it."""
-    parts = []
+    characters: list[str] = []
     position = start + 1
     while position < len(text):
         char = text[position]
         if char == '"':
-            return "".join(parts), position + 1
+            return "".join(characters), position + 1
         if char == "\\":
             position += 1
             if text[position : position + 1] not in {'"', "\\"}:
                 raise UsageError(f'after a backslash a string has " or \\, at character {position}')
             char = text[position]
-        parts.append(char)
+        characters.append(char)
         position += 1
     raise UsageError(f"a string without its closing quote, from character {start + 1}")
 

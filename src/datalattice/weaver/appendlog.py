@@ -1,0 +1,118 @@
+"""Log machine, `core:logstore`: append, read, tail and follow.
+
+Entries are ordered by time, then author:
+
+    key   = wall (8, big-endian) | counter (4) | author (32) [| intention hash (32)]
+    value = content length (8, little-endian) | content
+
+A payload is the content itself. An author's stamps increase, so keys differ; where a foreign author
+stamps two entries alike, the later one of its chain has its hash appended to the key.
+
+Source: spec/weaver.md section 8.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Annotated, Final
+
+from datalattice.protobuf import Field, Message
+from datalattice.weaver.machine import (
+    Dag,
+    Machine,
+    Op,
+    Proposal,
+    StateReader,
+    StateWriter,
+    Written,
+    command,
+    query,
+    stream,
+)
+from datalattice.weaver.sexpr import SExpr, Symbol, printable
+
+SUMMARY_BYTES: Final = 50
+"""Bytes of an entry that a summary shows."""
+
+_LENGTH_BYTES: Final = 8
+
+
+class AppendRequest(Message, name="lattice.log.AppendRequest"):
+    """Append an entry."""
+
+    content: Annotated[bytes, Field(1)] = b""
+
+
+class ReadRequest(Message, name="lattice.log.ReadRequest"):
+    """Read all entries, or the last `tail`."""
+
+    tail: Annotated[int | None, Field(1, "uint64")] = None
+
+
+class ReadResponse(Message, name="lattice.log.ReadResponse"):
+    """Entries, the oldest first."""
+
+    items: Annotated[tuple[bytes, ...], Field(1)] = ()
+
+
+class FollowParams(Message, name="lattice.log.FollowParams"):
+    """Nothing to choose."""
+
+
+class LogEvent(Message, name="lattice.log.LogEvent"):
+    """An entry that arrived."""
+
+    content: Annotated[bytes, Field(1)] = b""
+
+
+class LogMachine(Machine):
+    """Entries of bytes in the order of their stamps."""
+
+    kind = "core:logstore"
+    aliases = ("log",)
+    service = "lattice.log.LogStore"
+
+    def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
+        """Store the entry; an empty payload stores nothing."""
+        if not op.payload:
+            return ()
+        key = entry_key(op)
+        if state.get(key) is not None:
+            # Both stay: a foreign author whose stamps do not increase must not stop this node.
+            key += op.hash
+        state.put(key, len(op.payload).to_bytes(_LENGTH_BYTES, "little") + op.payload)
+        return (LogEvent(op.payload),)
+
+    @command
+    def append(self, request: AppendRequest, state: StateReader, dag: Dag) -> Proposal[Written]:
+        """Append an entry."""
+        return Proposal(request.content)
+
+    @query
+    def read(self, request: ReadRequest, state: StateReader, dag: Dag) -> ReadResponse:
+        """Read all entries or the last few, the oldest first."""
+        if request.tail is None:
+            return ReadResponse(tuple(content for _, content in entries(state)))
+        last = [content for _, content in islice(entries(state, reverse=True), request.tail)]
+        return ReadResponse(tuple(reversed(last)))
+
+    @stream
+    def follow(self, params: FollowParams) -> Callable[[Message], LogEvent | None]:
+        """Follow the entries in the order of their arrival."""
+        return lambda event: event if isinstance(event, LogEvent) else None
+
+    def summarize(self, payload: bytes) -> tuple[SExpr, ...]:
+        """Return `(append "first 50 bytes")`."""
+        return ((Symbol("append"), printable(payload[:SUMMARY_BYTES])),)
+
+
+def entry_key(op: Op) -> bytes:
+    """Return the key of an entry: 44 bytes that sort by time, then author."""
+    return op.stamp.wall.to_bytes(8, "big") + op.stamp.counter.to_bytes(4, "big") + op.author
+
+
+def entries(state: StateReader, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and content of every entry, the oldest first, or in reverse."""
+    for key, value in state.scan(reverse=reverse):
+        yield key, value[_LENGTH_BYTES:]
