@@ -29,8 +29,10 @@ from typing import IO, Any
 
 from datalattice.cells import Map, Value, Vector, missing, same, value_hash
 from datalattice.errors import DataLatticeError, MissingData
-from datalattice.store import CellStore
-from datalattice.store.kept.history import Retention
+from datalattice.store import CellStore, RealDisk
+from datalattice.store.files import StoreFolder
+from datalattice.store.kept import Retention
+from datalattice.store.kept.pins import write_pins
 
 SEGMENT_BYTES = 65_536
 KEYS = 97
@@ -232,8 +234,8 @@ def run(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
     with open_store(store) as last:
         for pin in last.pins.all():
             last.pins.unpin(pin.name)
-        for name in last.leases.names():  # of readers that were killed
-            (store / "leases" / name).unlink()
+        with last.pins.locked():  # ends the leases of readers that were killed
+            write_pins(StoreFolder(RealDisk(), str(store)), [])
         time.sleep(0.5)  # longer than the history remembers
         done = last.collect(grace_ms=0)
         left = last.check()

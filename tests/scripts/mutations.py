@@ -1159,9 +1159,9 @@ MUTATIONS: Final = (
     # --- garbage ----------------------------------------------------------------------------------
     Mutation(
         "collect what pins keep",
-        "store/gc/collector.py",
-        "        pinned = [pin.root_hash for pin in self._pins.all()]\n",
-        "        pinned: list[bytes] = []\n",
+        "store/kept/pins.py",
+        "(pin.root_hash for pin in self._living()))\n",
+        "(pin.root_hash for pin in self.leases()))\n",
         (UNIT + "store/test_collecting.py::test_what_nothing_reaches_goes_and_the_rest_stays",),
     ),
     Mutation(

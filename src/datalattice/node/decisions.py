@@ -149,7 +149,7 @@ def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str,
     former = {one.root_hash for one in store.history.entries()}
     return {
         "pins": [pin.name for pin in store.pins.all() if has_any(pin.root_hash)],
-        "leases": sum(has_any(lease.root_hash) for lease in store.leases.live()),
+        "leases": sum(has_any(lease.root_hash) for lease in store.pins.leases()),
         "former_roots": sum(map(has_any, former)),
     }
 

@@ -119,7 +119,7 @@ class CellStore(StoreReader):
             segments=self._segments,
             cache=self._cache,
             clock=clock,
-            keepers=(self.history, self.pins, self.leases),
+            keepers=(self.history, self.pins),
         )
         self._pid = os.getpid()
         self._lending = threading.Lock()  # held while the lock is released or taken again

@@ -20,8 +20,7 @@ from datalattice.store.checking import CheckReport, Progress, StoreChecker
 from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder
 from datalattice.store.kept.history import History, Retention
-from datalattice.store.kept.leases import Lease, Leases
-from datalattice.store.kept.pins import Pins
+from datalattice.store.kept.pins import FolderPins, Lease, Pins
 from datalattice.store.log.folder import INDEX, LOCK_FILE
 from datalattice.store.log.hashindex import NOWHERE, STAGED, Position
 from datalattice.store.log.locking import GenerationReader
@@ -116,16 +115,10 @@ class StoreReader(Store):
             folder, now_ms=clock.now_ms, writable=not read_only, retention=retention
         )
         """The roots of this store and their times."""
-        self.pins = Pins(
-            folder,
-            now_ms=clock.now_ms,
-            check_complete=self._check_complete,
+        self.pins: Pins = FolderPins(
+            folder, now_ms=clock.now_ms, check_complete=self._check_complete
         )
-        """Named roots that stay. Any process may change them, also with a read-only store."""
-        self.leases = Leases(
-            folder, now_ms=clock.now_ms, pins=self.pins, check_complete=self._check_complete
-        )
-        """Roots that stay for a limited time, taken by `lease`."""
+        """Roots that stay. Any process may change them, also with a read-only store."""
 
     @property
     def path(self) -> str:
@@ -392,7 +385,7 @@ class StoreReader(Store):
         Cost:   as `Pins.pin`.
         """
         self._check_open()
-        return self.leases.take(hash, seconds)
+        return self.pins.lease(hash, seconds)
 
     def _check_complete(self, hash: bytes) -> None:
         """Check that a root is here with all cells below it, durably.
@@ -460,7 +453,7 @@ class StoreReader(Store):
             staged=self._state.staged + len(self._pending),
             roots=len(self.history.entries()),
             pins=len(self.pins.all()),
-            leases=len(self.leases.live()),
+            leases=len(self.pins.leases()),
             collected_ms=last["time_ms"]
             or (removed.time_ms if is_known and isinstance(removed, RemovedRecord) else None),
             dead_left=last["dead_left"] or 0,
@@ -513,11 +506,9 @@ class StoreReader(Store):
     def _pinned(self) -> list[bytes]:
         """Return the roots of pins and leases; none where those are damaged themselves."""
         try:
-            pinned = [pin.root_hash for pin in self.pins.all()]
-            leased = [lease.root_hash for lease in self.leases.live()]
+            return self.pins.roots()
         except Corruption:
             return []  # reading them raises elsewhere, and prevents collections
-        return list(dict.fromkeys([*pinned, *leased]))
 
     def read_location(self, location: int) -> bytes:
         """Return the bytes at a location of a report; they are not verified.

@@ -316,28 +316,28 @@ def test_staged_values_outlive_collections_of_the_node(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for its edit for longer than the grace of the store is leased, once for all."""
-    leases = folder.store_path / "leases"
 
     def work(node: NodeServer) -> None:
         monkeypatch.setattr(edits, "KEEP_EVERY_S", 0)
         assert isinstance(node.store, CellStore)
+        leases = node.store.pins.leases
         with editing(folder) as editor:
             parts = [blob_from([bytes([number]) * 20_000]) for number in range(20)]
             for part in parts:
                 editor.stage(part)
-            assert len(list(leases.iterdir())) == 20
+            assert len(leases()) == 20
             editor.stage(Vector.of(parts[:10]))
-            assert len(list(leases.iterdir())) == 11
+            assert len(leases()) == 11
             monkeypatch.setattr(edits, "KEPT_MAX", 8)
             editor.stage(Map.of({1: bytes(300)}))
-            assert len(list(leases.iterdir())) == 1
+            assert len(leases()) == 1
             node.store.collect(grace_ms=0)
 
             def offer(cursor: RootLattice, keys: KeyPair) -> None:
                 Topics.at(cursor, keys.public_key).partition("t", 0).offer(Vector.of(parts))
 
             editor.edit(offer)
-        assert list(leases.iterdir()) == []
+        assert leases() == []
         assert node.store.check().is_clean
 
     beside_a_node(folder, work)

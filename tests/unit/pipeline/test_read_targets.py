@@ -284,7 +284,7 @@ def test_a_snapshot_stays_when_garbage_is_collected(
         assert same(source.load(value_hash(value(1))), value(1))
         with source.keeping(snapshot) as keeper:
             keeper.touch()
-        assert len(writer.leases.live()) == 1
+        assert len(writer.pins.leases()) == 1
 
 
 def test_a_store_that_cannot_be_written_to_is_read_without_a_lease(tmp_path: Path) -> None:

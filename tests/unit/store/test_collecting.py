@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,7 @@ from datalattice.store import reader as reader_module
 from datalattice.store.files import StoreFolder
 from datalattice.store.gc import collection, marking
 from datalattice.store.gc.progress import SAMPLES_MAX, ProgressSamples
-from datalattice.store.kept import leases
-from datalattice.store.kept.history import NOTHING
-from datalattice.store.kept.leases import LEASE_SECONDS_MAX
+from datalattice.store.kept import LEASE_SECONDS_MAX, NOTHING, pins
 from datalattice.store.kept.pins import PINS_LOCK
 from datalattice.store.log import committer
 from datalattice.store.log import removed as removed_module
@@ -366,7 +364,7 @@ def test_a_lease_has_a_time(tmp_path: Path, seconds: float, fits: bool) -> None:
         if fits:
             with store.lease(value_hash(texts(0)), seconds) as lease:
                 assert lease.expires_ms == store.clock.now_ms() + round(seconds * 1_000)
-            assert store.leases.names() == []
+            assert store.pins.leases() == []
         else:
             with pytest.raises(UsageError, match="seconds"):
                 store.lease(value_hash(texts(0)), seconds)
@@ -375,7 +373,7 @@ def test_a_lease_has_a_time(tmp_path: Path, seconds: float, fits: bool) -> None:
 def test_a_store_has_a_number_of_leases(
     tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "LEASES_MAX", 2)
+    monkeypatch.setattr(pins, "PINS_MAX", 2)
     with opened(tmp_path / "s", clock) as store:
         store.commit(texts(0))
         store.lease(value_hash(texts(0)), 10)
@@ -384,7 +382,7 @@ def test_a_store_has_a_number_of_leases(
         store.lease(value_hash(texts(0)), 10)
         clock.now += 10_000
         store.lease(value_hash(texts(0)), 10)
-        assert len(store.leases.names()) == 1, "those that have ended make room"
+        assert len(store.pins.leases()) == 1, "those that have ended make room"
 
 
 def test_what_is_leased_or_pinned_is_leased_again_without_a_look_at_it(
@@ -397,9 +395,12 @@ def test_what_is_leased_or_pinned_is_leased_again_without_a_look_at_it(
         store.pins.pin(value_hash(pinned), "named")
         store.lease(value_hash(leased), 10)
         looked: list[object] = []
-        monkeypatch.setattr(
-            reader_module, "children_first", lambda *given: looked.append(given) or iter(())
-        )
+
+        def look(*given: object) -> Iterator[tuple[bytes, bytes]]:
+            looked.append(given)
+            return iter(())
+
+        monkeypatch.setattr(reader_module, "children_first", look)
         for value in (leased, pinned):
             store.lease(value_hash(value), 10).release()
         assert looked == []
@@ -407,12 +408,14 @@ def test_what_is_leased_or_pinned_is_leased_again_without_a_look_at_it(
         assert len(looked) == 1
 
 
-def test_a_damaged_lease_is_refused_by_name(tmp_path: Path, clock: StoppedClock) -> None:
+def test_a_collection_refuses_a_damaged_lease_by_the_name_of_its_file(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
     with opened(tmp_path / "s", clock) as store:
         store.commit(texts(0))
         store.commit(texts(100))
         store.lease(value_hash(texts(100)), 10)
-        (file,) = (tmp_path / "s" / "leases").iterdir()
+        file = tmp_path / "s" / "pins"
         good = file.read_bytes()
         for offset in range(len(good)):
             file.write_bytes(
@@ -426,6 +429,26 @@ def test_a_damaged_lease_is_refused_by_name(tmp_path: Path, clock: StoppedClock)
         assert store.has(value_hash(texts(0))), "nothing was collected"
 
 
+def test_a_lease_is_released_beside_a_collection_or_ends_by_itself(
+    tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pins, "RELEASE_WAIT_S", 0.0)
+    with opened(tmp_path / "s", clock) as store:
+        root = store.commit(texts(0)).root_hash
+        lease, other = store.lease(root, 10), store.lease(root, 20)
+        with store.pins.locked():
+            lease.release()
+        assert len(store.pins.leases()) == 2
+        other.release()
+        assert [one.expires_ms for one in store.pins.leases()] == [lease.expires_ms]
+        store.pins.pin(root, "named")
+        store.pins.clear()
+        assert store.pins.all() == []
+        assert len(store.pins.leases()) == 1, "pins are cleared, not leases"
+        clock.now += 10_000
+        assert store.pins.leases() == []
+
+
 def test_a_lease_that_is_renewed_at_its_end_is_not_tidied_away(
     tmp_path: Path, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -433,21 +456,18 @@ def test_a_lease_that_is_renewed_at_its_end_is_not_tidied_away(
         value = texts(0)
         store.commit(value)
         lease = store.lease(value_hash(value), 10)
-        left_over = tmp_path / "s" / "leases" / "0123456789abcdef.new"
-        left_over.write_text("a process died while it wrote")
         clock.now += 10_000
-        tidy = store.leases.remove_ended
+        tidy = store.pins.remove_ended
 
         def tidy_alone() -> int:
             with pytest.raises(StoreLocked):  # so nobody renews one meanwhile
                 store._folder.disk.lock(f"{store.path}/{PINS_LOCK}")
             return tidy()
 
-        monkeypatch.setattr(store.leases, "remove_ended", tidy_alone)
+        monkeypatch.setattr(store.pins, "remove_ended", tidy_alone)
         assert store.collect(grace_ms=0).leases_ended == 1
-        assert not left_over.exists()
         lease.renew(10)
-        assert [one.root_hash for one in store.leases.live()] == [value_hash(value)]
+        assert [one.root_hash for one in store.pins.leases()] == [value_hash(value)]
 
 
 def test_a_lease_that_ended_is_not_renewed_by_a_clock_that_is_set_back(
@@ -463,7 +483,7 @@ def test_a_lease_that_ended_is_not_renewed_by_a_clock_that_is_set_back(
         clock.now -= 5_000
         with pytest.raises(MissingData):
             lease.renew(10)
-        assert store.leases.live() == []
+        assert store.pins.leases() == []
 
 
 def test_what_is_copied_in_several_packs_stays_announced(

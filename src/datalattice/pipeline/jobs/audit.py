@@ -299,7 +299,7 @@ def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[FoundFault]:
     kept = [] if extent.root is None else [(extent.root, "the root")]
     try:
         kept += [(pin.root_hash, f"the pin {pin.name!r}") for pin in reader.pins.all()]
-        kept += [(lease.root_hash, f"the lease {lease.file}") for lease in reader.leases.live()]
+        kept += [(one.root_hash, f"the lease {one.name}") for one in reader.pins.leases()]
     except Corruption as error:
         yield FoundFault(CellFault.ROOT, None, reader.path, 0, str(error))
     for hash, what in kept:

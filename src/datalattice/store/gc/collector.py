@@ -22,7 +22,6 @@ from datalattice.store.gc.marking import Begin, MarkRoots, PriorMark, Progress
 from datalattice.store.gc.progress import ProgressSample, ProgressSamples
 from datalattice.store.gc.sweeping import CLOCK_SKEW_MS, SweepList
 from datalattice.store.kept.history import History
-from datalattice.store.kept.leases import Leases
 from datalattice.store.kept.pins import Pins
 from datalattice.store.log.committer import Committer
 from datalattice.store.log.hashindex import BEGINNING
@@ -45,7 +44,7 @@ class GarbageCollector:
         segments: SegmentReader,
         cache: CellCache,
         clock: Clock,
-        keepers: tuple[History, Pins, Leases],
+        keepers: tuple[History, Pins],
     ) -> None:
         self._folder = settings.folder
         self.opened = opened
@@ -55,7 +54,7 @@ class GarbageCollector:
         self._clock = clock
         self._segment_bytes = settings.segment_bytes
         self._space = settings.space
-        self._history, self._pins, self._leases = keepers
+        self._history, self._pins = keepers
         self._collecting = threading.Lock()
         self._stopped = False
         self._unswept: CollectionRun | None = None
@@ -118,7 +117,7 @@ class GarbageCollector:
             if committer is None or dry_run:
                 return self._collection(*begin(), progress).dry_run()
             with self._pins.locked():  # so no lease is being renewed
-                ended = self._leases.remove_ended()
+                ended = self._pins.remove_ended()
             report = self._rounds(committer, begin, progress, write_pending)
             return replace(report, leases_ended=ended)
         finally:
@@ -225,7 +224,7 @@ class GarbageCollector:
             # No sample is old enough: nothing is known to be older than the grace.
             start = ProgressSample(0, BEGINNING.position, None)  # the complete log is young
         begin_ms = now_ms - grace_ms if since_ms is None else since_ms
-        return MarkRoots(self._kept, lambda: self._tops(begin_ms), start.position, start.root)
+        return MarkRoots(self._pins.roots, lambda: self._tops(begin_ms), start.position, start.root)
 
     def _collection(
         self, roots: MarkRoots, prior: PriorMark | None, progress: Progress | None
@@ -247,11 +246,6 @@ class GarbageCollector:
             progress=tell,
             prior=prior,
         )
-
-    def _kept(self) -> list[bytes]:
-        """Return the roots of pins and leases."""
-        pinned = [pin.root_hash for pin in self._pins.all()]
-        return [*pinned, *(lease.root_hash for lease in self._leases.live())]
 
     def _tops(self, since_ms: int) -> list[bytes]:
         """Return former roots, and values put since a time."""

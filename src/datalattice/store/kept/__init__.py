@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from datalattice.store.kept.history import NOTHING, RETENTION, History, Moment, Retention
-from datalattice.store.kept.leases import LEASE_SECONDS_MAX, Lease
-from datalattice.store.kept.pins import Pin, Pins, check_name
+from datalattice.store.kept.pins import LEASE_SECONDS_MAX, Lease, Pin, Pins, check_name
 
 __all__ = [
     "LEASE_SECONDS_MAX",

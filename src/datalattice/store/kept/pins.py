@@ -1,4 +1,4 @@
-"""Pins: named roots that stay, whatever becomes of the present root.
+"""Pins: roots that stay, whatever becomes of the present root: under a name, or for a time.
 
     pins          a checksum, then a line `datalattice pins 1` and one JSON object a line
     pins.lock     held for the moment of a change
@@ -6,6 +6,9 @@
 Any process may pin, beside the writer: a change takes the lock, reads the file and replaces it in
 one durable step. Every store has this file. A missing or damaged one is an error and never read as
 "no pins": a collection that believed so would destroy data.
+
+A *lease* is a pin for the time of a job: its name is random and begins with a dot, which no other
+pin's does, and it ends by itself, also when its holder dies.
 
 A collection holds the same lock (`Pins.locked`) from its last reading of the pins until removed
 cells can no longer be found. A value is checked for completeness under the lock before it is
@@ -16,12 +19,14 @@ refused.
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Final, Self
 
+from datalattice.crypto import SystemEntropy
 from datalattice.errors import Corruption, StoreLocked, UsageError
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import check_hash
@@ -32,7 +37,7 @@ PINS_FILE: Final = "pins"
 PINS_LOCK: Final = "pins.lock"
 
 PINS_MAX: Final = 10_000
-"""Most pins of a store; each change writes them all."""
+"""Most pins of a store, and most leases; each change writes them all."""
 
 NAME_CHARS_MAX: Final = 200
 OWNER_CHARS_MAX: Final = 200
@@ -40,18 +45,26 @@ LABEL_CHARS_MAX: Final = 1_000
 EXPIRY_MS_MAX: Final = 1 << 53
 """Every JSON reader represents expiries up to this exactly."""
 
+LEASE_SECONDS_MAX: Final = 7 * 24 * 60 * 60
+"""Longest lease; it can be renewed, and what must stay longer is pinned."""
+
 LOCK_WAIT_S: Final = 30.0
 """How long a change waits for another process to finish its own."""
 
+RELEASE_WAIT_S: Final = 1.0
+"""How long the release of a lease waits for that; then the lease stays until its end."""
+
 _LOCK_POLL_S: Final = 0.01
+_LEASE_MARK: Final = "."
+_LEASE_NAME_BYTES: Final = 8
 _FIRST_LINE: Final = b"datalattice pins 1\n"
-_FILE_BYTES_MAX: Final = PINS_MAX * 32_768  # JSON takes up to 12 bytes for a character
+_FILE_BYTES_MAX: Final = 2 * PINS_MAX * 32_768  # JSON takes up to 12 bytes for a character
 _REMEDY: Final = "put it back from a copy, or remove all pins and name them again"
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A named root that stays."""
+    """A root that stays."""
 
     name: str
     root_hash: bytes
@@ -62,37 +75,84 @@ class Pin:
     expires_ms: int | None = None
     """The pin ends at this time; None: it stays until it is removed."""
 
+    @property
+    def is_lease(self) -> bool:
+        """Whether it is a lease, which `Pins.leases` lists."""
+        return self.name.startswith(_LEASE_MARK)
+
     def lives(self, now_ms: int) -> bool:
         """Return whether it has not expired."""
         return self.expires_ms is None or now_ms < self.expires_ms
 
 
+class Lease:
+    """A lease that this process took. Leaving it as a context releases it."""
+
+    def __init__(self, pins: Pins, name: str, root_hash: bytes, expires_ms: int) -> None:
+        self._pins = pins
+        self._name = name
+        self._is_released = False
+        self.root_hash = root_hash
+        """What stays, with all below it."""
+        self.expires_ms = expires_ms
+        """Its end in Unix milliseconds."""
+
+    def renew(self, seconds: float) -> None:
+        """Let it end `seconds` from now; durable on return.
+
+        Raises: UsageError: seconds out of range, or the lease was released.
+                MissingData: it had ended, and the root is gone.
+        """
+        if self._is_released:
+            raise UsageError("the lease was given back; take another one")
+        self.expires_ms = self._pins._lease(self._name, self.root_hash, seconds)
+
+    def release(self) -> None:
+        """End it now; while a collection removes cells it may stay until its end.
+
+        Releasing twice is allowed.
+        """
+        if not self._is_released:
+            self._is_released = True
+            self._pins._end_lease(self._name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
 class Pins:
-    """The pins of one store; `CellStore.pins`."""
+    """The pins of one store, `Store.pins`; these are in memory and end with the object."""
 
     def __init__(
-        self,
-        folder: StoreFolder,
-        *,
-        now_ms: Callable[[], int],
-        check_complete: Callable[[bytes], None],
+        self, *, now_ms: Callable[[], int], check_complete: Callable[[bytes], None]
     ) -> None:
         """`check_complete` raises MissingData when a cell below a hash is not in the store."""
-        self._folder = folder
-        self._path = f"{folder}/{PINS_FILE}"
         self._now_ms = now_ms
         self._check_complete = check_complete
+        self._rows: list[Pin] = []
+        self._changing = threading.Lock()
 
     def all(self, now_ms: int | None = None) -> list[Pin]:
         """Return the pins that have not expired, by name; includes every acknowledged one.
 
         Raises: Corruption: the file is damaged or missing; the text names it.
         """
+        return [pin for pin in self._living(now_ms) if not pin.is_lease]
+
+    def leases(self) -> list[Pin]:
+        """Return the leases of all processes that have not ended. Raises: as `all`."""
+        return [pin for pin in self._living() if pin.is_lease]
+
+    def roots(self) -> list[bytes]:
+        """Return the hashes of the roots of all pins and leases, each once. Raises: as `all`."""
+        return list(dict.fromkeys(pin.root_hash for pin in self._living()))
+
+    def _living(self, now_ms: int | None = None) -> list[Pin]:
         now_ms = self._now_ms() if now_ms is None else now_ms
-        data = self._folder.read(PINS_FILE, _FILE_BYTES_MAX)
-        if data is None:
-            raise Corruption(f"{self._path}: the file of pins is gone; {_REMEDY}")
-        return [pin for pin in parse_pins(data, self._path) if pin.lives(now_ms)]
+        return [pin for pin in self._read() if pin.lives(now_ms)]
 
     def get(self, name: str) -> Pin | None:
         """Return the pin with this name, None when there is none or it has expired.
@@ -135,20 +195,20 @@ class Pins:
                 f"and not after {EXPIRY_MS_MAX} ms, got {expires_ms}"
             )
         with self.locked():
-            others = {one.name: one for one in self.all()}
+            others = {one.name: one for one in self._living()}
             before = others.pop(name, None)
             if before is not None and before.root_hash != hash and not move:
                 raise UsageError(
                     f"the pin {name!r} is 0x{before.root_hash.hex()}; remove it first, or move it"
                 )
-            if len(others) >= PINS_MAX:
+            if sum(not one.is_lease for one in others.values()) >= PINS_MAX:
                 raise UsageError(f"a store has at most {PINS_MAX} pins; remove some")
             # A root that is pinned already was complete then, and has been kept since.
             if all(one.root_hash != hash for one in (*others.values(), *filter(None, [before]))):
                 self._check_complete(hash)
             if before is not None and before.root_hash == hash:
                 pin = replace(pin, created_ms=before.created_ms)
-            write_pins(self._folder, [*others.values(), pin])
+            self._write([*others.values(), pin])
         return pin
 
     def unpin(self, name: str) -> Pin:
@@ -157,26 +217,116 @@ class Pins:
         Raises: UsageError: no pin has this name. Corruption: as `all`.
         """
         with self.locked():
-            others = {one.name: one for one in self.all()}
-            found = others.pop(name, None)
+            found = self.get(name)
             if found is None:
-                known = ", ".join(list(others)[:10]) or "none"
+                known = ", ".join([pin.name for pin in self.all()][:10]) or "none"
                 raise UsageError(f"there is no pin {name!r}; there are: {known}")
-            write_pins(self._folder, others.values())
+            self._write(one for one in self._living() if one.name != name)
         return found
 
     def clear(self) -> None:
-        """Remove every pin, also where the file is damaged or missing; durable on return."""
+        """Remove every pin, also where the file is damaged or missing; durable on return.
+
+        Leases stay, unless the file is damaged.
+        """
         with self.locked():
-            write_pins(self._folder, [])
+            leases: list[Pin] = []
+            with suppress(Corruption):
+                leases = self.leases()
+            self._write(leases)
+
+    # --- leases ---
+
+    def lease(self, hash: bytes, seconds: float) -> Lease:
+        """Keep a root for `seconds`, as `Store.lease`."""
+        # Random names: processes never need to agree on one.
+        name = _LEASE_MARK + SystemEntropy().bytes(_LEASE_NAME_BYTES).hex()
+        return Lease(self, name, hash, self._lease(name, check_hash(hash), seconds))
+
+    def _lease(self, name: str, hash: bytes, seconds: float) -> int:
+        """Take or renew a lease; return its end."""
+        if not 0 < seconds <= LEASE_SECONDS_MAX:
+            raise UsageError(f"a lease lasts up to {LEASE_SECONDS_MAX} seconds, got {seconds}")
+        with self.locked():
+            others = {one.name: one for one in self._living()}
+            # Once it had ended, a collection may have removed cells below its root. It is also
+            # gone when it ended by a clock that was set back since.
+            if others.pop(name, None) is None:
+                self._check_complete(hash)
+            if sum(one.is_lease for one in others.values()) >= PINS_MAX:
+                raise UsageError(f"a store has at most {PINS_MAX} leases; give some back")
+            now_ms = self._now_ms()
+            expires_ms = now_ms + round(seconds * 1_000)
+            pin = Pin(name, hash, created_ms=now_ms, expires_ms=expires_ms)
+            self._write([*others.values(), pin])
+        return expires_ms
+
+    def _end_lease(self, name: str) -> None:
+        # A lease that stays ends by itself, so nothing waits for the end of a collection.
+        with suppress(StoreLocked), self.locked(RELEASE_WAIT_S):
+            pins = self._living()
+            others = [one for one in pins if one.name != name]
+            if len(others) < len(pins):
+                self._write(others)
+
+    def remove_ended(self) -> int:
+        """Remove what has expired; return the number of leases. The caller holds the lock."""
+        pins, living = self._read(), self._living()
+        if len(living) < len(pins):
+            self._write(living)
+        return sum(pin.is_lease for pin in pins) - sum(pin.is_lease for pin in living)
+
+    # --- where they are kept ---
+
+    def _read(self) -> list[Pin]:
+        """Return all pins, expired ones too."""
+        return self._rows
+
+    def _write(self, pins: Iterable[Pin]) -> None:
+        """Replace all pins. Raises: StoreFull, StoreFailed: they cannot be written."""
+        self._rows = sorted(pins, key=lambda pin: pin.name)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
         """Keep every process from changing pins and leases while the block runs.
 
-        Raises: StoreLocked: another process did not finish its change in time.
+        Raises: StoreLocked: another process did not finish its change in `wait_s`.
         """
-        deadline_s = time.monotonic() + LOCK_WAIT_S
+        if not self._changing.acquire(timeout=wait_s):
+            raise StoreLocked("another thread changes the pins, or collects garbage; try again")
+        try:
+            yield
+        finally:
+            self._changing.release()
+
+
+class FolderPins(Pins):
+    """The pins of a store in a folder."""
+
+    def __init__(
+        self,
+        folder: StoreFolder,
+        *,
+        now_ms: Callable[[], int],
+        check_complete: Callable[[bytes], None],
+    ) -> None:
+        super().__init__(now_ms=now_ms, check_complete=check_complete)
+        self._folder = folder
+        self._path = f"{folder}/{PINS_FILE}"
+
+    def _read(self) -> list[Pin]:
+        data = self._folder.read(PINS_FILE, _FILE_BYTES_MAX)
+        if data is None:
+            raise Corruption(f"{self._path}: the file of pins is gone; {_REMEDY}")
+        return parse_pins(data, self._path)
+
+    def _write(self, pins: Iterable[Pin]) -> None:
+        write_pins(self._folder, pins)
+
+    @contextmanager
+    def locked(self, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
+        """Keep every process from changing pins and leases, as `Pins.locked`."""
+        deadline_s = time.monotonic() + wait_s
         while True:
             try:
                 lock = self._folder.disk.lock(f"{self._folder}/{PINS_LOCK}")
@@ -184,7 +334,7 @@ class Pins:
             except StoreLocked as error:
                 if time.monotonic() >= deadline_s:
                     raise StoreLocked(
-                        f"{self._path}: waited {LOCK_WAIT_S:g} s for another process that changes "
+                        f"{self._path}: waited {wait_s:g} s for another process that changes "
                         "the pins, or collects garbage; try again"
                     ) from error
                 time.sleep(_LOCK_POLL_S)

@@ -10,7 +10,7 @@
     loss          acknowledged commits that are gone, until that is accepted (logend)
     garbage       what collections removed (removed)
     reserve       space that is kept for a full disk (freespace)
-    pins, leases/ roots that stay (kept)
+    pins          roots that stay (kept)
     history       former roots (kept.history)
     collected     when the last collection was, and what it left (notes)
     hosting       whose data is accepted, as the operator decided (notes)

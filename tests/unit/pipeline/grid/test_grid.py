@@ -376,7 +376,7 @@ class TestStream:
         reader = grid.stream(leaseSeconds="60")
 
         def leased() -> list[bytes]:
-            return [lease.root_hash for lease in grid.store.leases.live()]
+            return [lease.root_hash for lease in grid.store.pins.leases()]
 
         made = []
         for _ in range(3):

@@ -210,4 +210,4 @@ def test_both_roots_are_leased(tmp_path: Path) -> None:
     path = SampleRoot().set(ALICE, {"a": 1}).save(tmp_path / "a")
     found = diff._leased(path)
     with CellStore.open(path, read_only=True) as store:
-        assert [lease.root_hash for lease in store.leases.live()] == [found.root]
+        assert [lease.root_hash for lease in store.pins.leases()] == [found.root]

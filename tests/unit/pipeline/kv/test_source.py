@@ -535,7 +535,7 @@ def test_the_roots_of_a_batch_are_leased_until_the_next_is_done(stores: Stores) 
     stream.next()
 
     def leased() -> list[str]:
-        return ["0x" + lease.root_hash.hex() for lease in stores.store.leases.live()]
+        return ["0x" + lease.root_hash.hex() for lease in stores.store.pins.leases()]
 
     assert leased() == [first]
     stores.db()["b"] = 1
