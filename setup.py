@@ -26,6 +26,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "apps/kv/writing.py",
     "apps/queue/entries.py",
     "engine/lmdb.py",
+    "engine/longkeys.py",
     "pipeline/queue/leaves.py",
     "pipeline/queue/spans.py",
     "pipeline/queue/splice.py",

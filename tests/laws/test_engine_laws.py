@@ -11,8 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from datalattice.engine import Engine, LmdbEngine, MemoryEngine, Snapshot
 
-KEYS = st.binary(min_size=1, max_size=3)
-BOUNDS = st.one_of(st.just(b""), KEYS)
+EDGES = st.builds(  # keys around the lengths at which a key is split, with few different bytes
+    lambda head, length, tail: (head * 2_000)[:length] + tail,
+    st.sampled_from([b"a", b"\xff", b"ab"]),
+    st.sampled_from([509, 510, 511, 1_012, 1_013, 1_514, 1_515]),
+    st.sampled_from([b"", b"\0", b"a", b"b", b"\xff", b"\xff\xff", bytes(600)]),
+)
+KEYS = st.one_of(st.binary(max_size=3), EDGES)
+BOUNDS = KEYS
 CHANGES = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.binary(max_size=9))), max_size=8)
 TABLE = "t"
 

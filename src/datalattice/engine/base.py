@@ -21,8 +21,9 @@ from typing import Final, Protocol, Self, runtime_checkable
 
 from datalattice.errors import UsageError
 
-KEY_BYTES_MAX: Final = 511
-"""Longest key of a table: LMDB's limit in its default build."""
+KEY_BYTES_MAX: Final = 65_536 + 1_024
+"""Longest key of a table: 64 KiB for an application, and the prefixes it is stored behind. The
+shortest key is empty. Keys of 1 to 510 bytes are the fast ones."""
 
 VALUE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Longest value of a table; LMDB's own limit is 4 GiB. Larger data belongs in files."""
@@ -146,12 +147,12 @@ def check_tables(tables: Iterable[str]) -> tuple[str, ...]:
 def check_key(key: bytes) -> bytes:
     """Return `key`.
 
-    Raises: UsageError: it is not 1 to 511 bytes.
+    Raises: UsageError: it is not bytes, or longer than KEY_BYTES_MAX.
     """
     if not isinstance(key, bytes):
         raise UsageError(f"a key is not bytes: {type(key).__name__}")
-    if not 1 <= len(key) <= KEY_BYTES_MAX:
-        raise UsageError(f"a key has 1 to {KEY_BYTES_MAX} bytes, got {len(key)}")
+    if len(key) > KEY_BYTES_MAX:
+        raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes, got {len(key)}")
     return key
 
 

@@ -25,7 +25,6 @@ from typing import Any, Final, Self
 import lmdb
 
 from datalattice.engine.base import (
-    KEY_BYTES_MAX,
     TABLES_MAX,
     VALUE_BYTES_MAX,
     WriteTxn,
@@ -33,7 +32,15 @@ from datalattice.engine.base import (
     check_tables,
     check_value,
     read_only_error,
+    successor,
     unknown_table,
+)
+from datalattice.engine.longkeys import (
+    LONG_TABLE,
+    SHORT_KEY_BYTES,
+    LongKeys,
+    seek_before,
+    stored_bound,
 )
 from datalattice.errors import (
     Corruption,
@@ -54,6 +61,8 @@ READERS_MAX: Final = 1_024
 
 DATA_FILE: Final = "data.mdb"
 LOCK_FILE: Final = "lock.mdb"
+
+Entry = tuple[bytes, bytes]
 
 _FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -117,7 +126,7 @@ class _Environment:
                 sync=durable,
                 metasync=durable,
                 max_readers=READERS_MAX,
-                max_dbs=TABLES_MAX,
+                max_dbs=TABLES_MAX + 1,  # LONG_TABLE
                 readahead=False,
                 meminit=False,
             )
@@ -198,7 +207,7 @@ class LmdbEngine:
     def _create_tables(self, shared: _Environment) -> None:
         try:
             with self._exclusive(shared), shared.env.begin(write=True) as txn:
-                for name in self._names:
+                for name in (*self._names, LONG_TABLE):
                     self._handles[name] = shared.env.open_db(name.encode(), txn=txn)
         except lmdb.Error as error:
             self.close()
@@ -209,7 +218,7 @@ class LmdbEngine:
         # Outside any transaction: a handle opened in a read transaction ends with it.
         env = self._environment().env
         try:
-            for name in set(self._names) - self._handles.keys():
+            for name in {*self._names, LONG_TABLE} - self._handles.keys():
                 with contextlib.suppress(lmdb.NotFoundError):
                     self._handles[name] = env.open_db(name.encode(), create=False)
         except lmdb.Error as error:
@@ -315,6 +324,11 @@ class LmdbEngine:
             raise unknown_table(table, self._names)
         return found
 
+    def long_keys(self, raw: Any, table: str) -> LongKeys | None:
+        """Return the view of a table that takes keys of any length; None: it has no long key."""
+        handle, rests = self.handle(table), self._handles.get(LONG_TABLE)
+        return None if handle is None or rests is None else LongKeys(raw, table, handle, rests)
+
 
 class _Transaction:
     """What read and write transactions share."""
@@ -335,10 +349,13 @@ class _Transaction:
         """Return the value of `key`, or None."""
         raw = self._live()
         handle = self._engine.handle(table)
-        check_key(key)
+        is_long = not is_short(key)
         if handle is None:
             return None
         try:
+            if is_long:
+                long = self._engine.long_keys(raw, table)
+                return None if long is None else long.get(key)
             found: bytes | None = raw.get(key, None, handle)
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
@@ -349,10 +366,14 @@ class _Transaction:
         raw = self._live()
         wanted = list(keys)
         handle = self._engine.handle(table)
+        are_short = True
         for key in wanted:
-            check_key(key)
+            if not is_short(key):
+                are_short = False
         if handle is None:
             return [None] * len(wanted)
+        if not are_short:
+            return [self.get(table, key) for key in wanted]
         try:
             get = raw.get
             return [get(key, None, handle) for key in wanted]
@@ -367,6 +388,9 @@ class _Transaction:
             return 0
         try:
             entries: int = raw.stat(handle)["entries"]
+            long = self._engine.long_keys(raw, table)
+            if long is not None:
+                entries += long.surplus()
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
         return entries
@@ -386,38 +410,66 @@ class LmdbSnapshot(_Transaction):
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    ) -> Iterator[Entry]:
         """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
         raw = self._live()
         handle = self._engine.handle(table)
         if handle is None:
             return iter(())
-        return self._walk(raw, handle, start, end, reverse)
+        return self._walk(raw, table, start, end, reverse)
 
     def _walk(
-        self, raw: Any, handle: Any, start: bytes, end: bytes | None, reverse: bool
-    ) -> Iterator[tuple[bytes, bytes]]:
+        self, raw: Any, table: str, start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[Entry]:
         try:
-            yield from self._steps(raw.cursor(handle), start, end, reverse)
+            cursor = raw.cursor(self._engine.handle(table))
+            yield from self._steps(cursor, self._engine.long_keys(raw, table), start, end, reverse)
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
 
     def _steps(
-        self, cursor: Any, start: bytes, end: bytes | None, reverse: bool
-    ) -> Iterator[tuple[bytes, bytes]]:
+        self, cursor: Any, long: LongKeys | None, start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[Entry]:
+        empty = None if long is None or start or end == b"" else long.get(b"")
         if reverse:
-            found = _seek_before(cursor, end)
+            found = seek_before(cursor, end)
             step = cursor.prev
         else:
-            found = cursor.set_range(start) if start else cursor.first()
+            if empty is not None:
+                yield b"", empty
+            found = cursor.set_range(stored_bound(start)) if start else cursor.first()
             step = cursor.next
         while found:
             key, value = cursor.item()
-            if key < start if reverse else end is not None and key >= end:
+            if len(key) > SHORT_KEY_BYTES and long is not None:
+                yield from self._group(long, key[:SHORT_KEY_BYTES], start, end, reverse)
+            elif key < start if reverse else end is not None and key >= end:
                 return
-            yield key, value
+            else:
+                yield key, value
             self._live()  # raises once the transaction is over
             found = step()
+        if reverse and empty is not None:
+            yield b"", empty
+
+    def _group(
+        self, long: LongKeys, group: bytes, start: bytes, end: bytes | None, reverse: bool
+    ) -> Iterator[Entry]:
+        """Yield the keys from `start` to before `end` that are longer than `group` and begin so."""
+        above = successor(group)
+        bound: bytes | None = max(start, group + b"\0")
+        if reverse:
+            bound = end if end is not None and (above is None or end < above) else above
+        while True:
+            found = long.last(bound) if reverse else long.first(bound or b"")
+            if found is None or not found[0].startswith(group) or found[0] == group:
+                return
+            key = found[0]
+            if key < start if reverse else end is not None and key >= end:
+                return
+            yield found
+            self._live()
+            bound = key if reverse else key + b"\0"
 
     def getter(self, table: str) -> Callable[[bytes], bytes | None]:
         """Return a fast `get` that skips key checks; valid until renew or close."""
@@ -425,10 +477,13 @@ class LmdbSnapshot(_Transaction):
         handle = self._engine.handle(table)
         if handle is None:
             return _nothing
+        long = self._engine.long_keys(raw, table)
         raw_get = raw.get
 
         def get(key: bytes) -> bytes | None:
             try:
+                if not 0 < len(key) <= SHORT_KEY_BYTES:
+                    return None if long is None else long.get(key)
                 found: bytes | None = raw_get(key, None, handle)
             except lmdb.Error as error:
                 raise self._engine.failure(error) from error
@@ -479,15 +534,13 @@ class LmdbWriteTxn(_Transaction):
 
     def scan(
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    ) -> Iterator[Entry]:
         """Yield `(key, value)` for start <= key < end; sees changes made ahead of its position."""
         self._live()
         self._engine.handle(table)
         return self._walk(table, start, end, reverse)
 
-    def _walk(
-        self, table: str, start: bytes, end: bytes | None, reverse: bool
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def _walk(self, table: str, start: bytes, end: bytes | None, reverse: bool) -> Iterator[Entry]:
         # Every step seeks with a new cursor: writes between two steps may move LMDB's pages.
         bound = end if reverse else start
         while True:
@@ -500,19 +553,31 @@ class LmdbWriteTxn(_Transaction):
             yield key, value
             bound = key if reverse else key + b"\0"
 
-    def _next(self, table: str, bound: bytes | None, reverse: bool) -> tuple[bytes, bytes] | None:
+    def _next(self, table: str, bound: bytes | None, reverse: bool) -> Entry | None:
         """Return the first entry at or after `bound`, or with `reverse` the last before it."""
         raw = self._live()
         try:
             cursor = raw.cursor(self._engine.handle(table))
+            found = False
             if reverse:
-                found = _seek_before(cursor, bound)
-            else:
-                found = cursor.set_range(bound) if bound else cursor.first()
-            entry: tuple[bytes, bytes] | None = cursor.item() if found else None
+                found = seek_before(cursor, bound)
+            elif bound:
+                found = cursor.set_range(stored_bound(bound))
+            if found:
+                entry: Entry = cursor.item()
+                if len(entry[0]) <= SHORT_KEY_BYTES:
+                    return entry
+            elif bound and not reverse:
+                return None
+            long = self._long(table)
+            return long.last(bound) if reverse else long.first(bound or b"")
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
-        return entry
+
+    def _long(self, table: str) -> LongKeys:
+        long = self._engine.long_keys(self._live(), table)
+        assert long is not None, "a writer has created all tables"
+        return long
 
     def _do(self, table: str, method: str, *arguments: object) -> Any:
         raw = self._live()
@@ -524,20 +589,37 @@ class LmdbWriteTxn(_Transaction):
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
-        self._do(table, "put", check_key(key), check_value(value))
+        check_value(value)
+        if is_short(key):
+            self._do(table, "put", key, value)
+        else:
+            self._do_long(table, lambda long: long.put(key, value))
 
-    def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+    def put_many(self, table: str, items: Iterable[Entry]) -> None:
         """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
         raw = self._live()
+        long: list[Entry] = []
         try:
-            raw.cursor(self._engine.handle(table)).putmulti(_checked(items))
+            raw.cursor(self._engine.handle(table)).putmulti(_checked(items, long))
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
+        for key, value in long:
+            self.put(table, key, value)
 
     def delete(self, table: str, key: bytes) -> bool:
         """Remove `key`; return whether it was there."""
-        gone: bool = self._do(table, "delete", check_key(key))
+        gone: bool
+        if is_short(key):
+            gone = self._do(table, "delete", key)
+        else:
+            gone = self._do_long(table, lambda long: long.delete(key))
         return gone
+
+    def _do_long(self, table: str, do: Callable[[LongKeys], Any]) -> Any:
+        try:
+            return do(self._long(table))
+        except lmdb.Error as error:
+            raise self._engine.failure(error) from error
 
     def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
         """Remove every key with start <= key < end; return how many there were."""
@@ -547,28 +629,31 @@ class LmdbWriteTxn(_Transaction):
         return gone
 
 
-def _checked(items: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the pairs after checking each."""
+def is_short(key: bytes) -> bool:
+    """Return whether `key` is on disk as it is.
+
+    Raises: UsageError: as check_key.
+    """
+    if type(key) is not bytes:
+        check_key(key)
+    length = len(key)
+    if length > SHORT_KEY_BYTES:
+        check_key(key)
+    return 0 < length <= SHORT_KEY_BYTES
+
+
+def _checked(items: Iterable[Entry], long: list[Entry]) -> Iterator[Entry]:
+    """Yield the pairs with short keys after checking each; append the others to `long`."""
     for pair in items:
-        # The conditions repeat check_key and check_value to save two calls per valid pair.
+        # The conditions repeat is_short and check_value to save two calls per valid pair.
         key, value = pair
-        if not (type(key) is bytes and 0 < len(key) <= KEY_BYTES_MAX):
-            check_key(key)
         if not (type(value) is bytes and len(value) <= VALUE_BYTES_MAX):
             check_value(value)
-        yield pair
+        if (type(key) is bytes and 0 < len(key) <= SHORT_KEY_BYTES) or is_short(key):
+            yield pair
+        else:
+            long.append(pair)
 
 
 def _nothing(_: bytes) -> None:
     """Return None: the getter of a table that does not exist on disk."""
-
-
-def _seek_before(cursor: Any, bound: bytes | None) -> bool:
-    """Move to the greatest key < bound (None: to the last key); return whether there is one."""
-    if bound is None:
-        return bool(cursor.last())
-    if not bound:
-        return False
-    if cursor.set_range(bound):
-        return bool(cursor.prev())
-    return bool(cursor.last())

@@ -1,8 +1,8 @@
 """Snapshot: all tables as one checksummed stream of bytes, and their atomic restore.
 
 Layout, integers big-endian: the magic `DLTS` and a version (1 byte). Per table: `T`, the length of
-its name (2 bytes), the name. Per entry: `E`, the lengths of key (2) and value (4), key, value. At
-the end: `Z` and the SHA3-256 of everything before it.
+its name (2 bytes), the name. Per entry: `E`, the lengths of key (4; version 1: 2) and value (4),
+key, value. At the end: `Z` and the SHA3-256 of everything before it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from datalattice.engine.base import KEY_BYTES_MAX, VALUE_BYTES_MAX, Engine
 from datalattice.errors import BadFormat, StoreVersion, UsageError
 
 MAGIC: Final = b"DLTS"
-VERSION: Final = 1
+VERSION: Final = 2
 RESTORE_BATCH: Final = 10_000
-_ENTRY: Final = struct.Struct(">HI")
+_ENTRY: Final = struct.Struct(">II")
+_ENTRY_1: Final = struct.Struct(">HI")
 _DIGEST_BYTES: Final = 32
 
 
@@ -103,6 +104,7 @@ def _entries(
         raise StoreVersion(
             f"a table stream of version {head[-1]}; this package reads up to {VERSION}"
         )
+    entry = _ENTRY_1 if head[-1] == 1 else _ENTRY
     table: str | None = None
     while (mark := source.take(1)) != b"Z":
         if mark == b"T":
@@ -113,9 +115,9 @@ def _entries(
                     f"the stream has a table {table!r}; this engine has {', '.join(tables)}"
                 )
         elif mark == b"E" and table is not None:
-            key_length, value_length = _ENTRY.unpack(source.take(_ENTRY.size))
+            key_length, value_length = entry.unpack(source.take(entry.size))
             # Checked before reading: a damaged length must not allocate memory.
-            if not 1 <= key_length <= KEY_BYTES_MAX or value_length > VALUE_BYTES_MAX:
+            if key_length > KEY_BYTES_MAX or value_length > VALUE_BYTES_MAX:
                 raise BadFormat("a table entry exceeds the limits of keys and values")
             yield table, source.take(key_length), source.take(value_length)
         else:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+from pathlib import Path
 
 import pytest
 
-from datalattice.engine import MemoryEngine, export_tables, restore_tables
+from datalattice.engine import (
+    KEY_BYTES_MAX,
+    LmdbEngine,
+    MemoryEngine,
+    export_tables,
+    restore_tables,
+)
 from datalattice.errors import BadFormat, StoreVersion, UsageError
 
 
@@ -15,6 +23,7 @@ def filled() -> MemoryEngine:
     with engine.write() as txn:
         txn.put_many("a", [(b"%d" % i, b"v" * i) for i in range(30)])
         txn.put("b", b"k", b"")
+        txn.put("b", b"", b"of the empty key")
     return engine
 
 
@@ -25,7 +34,7 @@ def contents(engine: MemoryEngine) -> dict[str, list[tuple[bytes, bytes]]]:
 
 def stream() -> bytes:
     out = io.BytesIO()
-    assert export_tables(filled(), out.write) == 31
+    assert export_tables(filled(), out.write) == 32
     return out.getvalue()
 
 
@@ -33,7 +42,7 @@ def test_restoring_gives_the_same_tables() -> None:
     target = MemoryEngine(("a", "b"))
     with target.write() as txn:
         txn.put("b", b"old", b"gone afterwards")
-    assert restore_tables(target, io.BytesIO(stream()).read) == 31
+    assert restore_tables(target, io.BytesIO(stream()).read) == 32
     assert contents(target) == contents(filled())
 
 
@@ -54,8 +63,32 @@ def test_any_damage_is_refused_and_nothing_changes() -> None:
 
 
 def test_a_newer_version_is_named() -> None:
-    with pytest.raises(StoreVersion, match="version 2"):
-        restore_tables(MemoryEngine(("a",)), io.BytesIO(b"DLTS\x02").read)
+    with pytest.raises(StoreVersion, match="version 3"):
+        restore_tables(MemoryEngine(("a",)), io.BytesIO(b"DLTS\x03").read)
+
+
+def test_version_1_is_read() -> None:
+    text = b"DLTS\x01T\x00\x01aE\x00\x01\x00\x00\x00\x02kvwZ"
+    target = MemoryEngine(("a",))
+    data = text + hashlib.sha3_256(text).digest()
+    assert restore_tables(target, io.BytesIO(data).read) == 1
+    assert contents(target) == {"a": [(b"k", b"vw")]}
+
+
+@pytest.mark.parametrize("length", [511, KEY_BYTES_MAX])
+def test_long_keys_are_in_the_stream(tmp_path: Path, length: int) -> None:
+    source = LmdbEngine(tmp_path, ("a", "b"))
+    with source.write() as txn:
+        txn.put_many("a", [(b"k" * length, b"v"), (b"", b"w"), (b"k", b"")])
+    out = io.BytesIO()
+    assert export_tables(source, out.write) == 3
+    target = MemoryEngine(("a", "b"))
+    assert restore_tables(target, io.BytesIO(out.getvalue()).read) == 3
+    assert restore_tables(source, io.BytesIO(out.getvalue()).read) == 3
+    wanted = [(b"", b"w"), (b"k", b""), (b"k" * length, b"v")]
+    with source.read() as view:
+        assert list(view.scan("a")) == contents(target)["a"] == wanted
+    source.close()
 
 
 def test_a_table_that_is_not_here_is_named() -> None:

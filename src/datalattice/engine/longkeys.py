@@ -1,0 +1,205 @@
+"""Long keys: how LMDB, whose keys have 1 to 511 bytes, holds the empty key and longer ones.
+
+Keys of 1 to 510 bytes stand in their table as they are. All longer keys that share their first 510
+bytes P form a group. Its entry in the table is P and a zero byte: 511 bytes, so no short key looks
+like it, and it sorts where the keys of the group belong, since every other key that begins with P
+is P itself. Its value is the number of the group, 8 bytes big-endian, from 1.
+
+The rest of each key stands behind that number in one more table, `long.keys`, which serves all
+tables and holds longer rests in the same way. There, behind the number 0, `e` and the name of a
+table lead to the value of its empty key, and `n` and the name to a signed number: how many keys
+the table has more than its entries on disk.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from datalattice.engine.base import successor
+
+SHORT_KEY_BYTES: Final = 510
+"""Longest key that is on disk as it is; one byte less than LMDB allows."""
+
+LONG_TABLE: Final = "long.keys"
+"""A name that no table of an engine can have."""
+
+_NUMBER_BYTES: Final = 8
+_EMPTY_KEY: Final = bytes(_NUMBER_BYTES) + b"e"
+_SURPLUS: Final = bytes(_NUMBER_BYTES) + b"n"
+
+
+Entry = tuple[bytes, bytes]
+
+
+class LongKeys:
+    """The keys of one table in one transaction, seen without the limits of LMDB.
+
+    Its methods take and return keys of any length. They cost a step per 500 bytes of the key.
+    """
+
+    __slots__ = ("_name", "_raw", "_rests", "_table")
+
+    def __init__(self, raw: Any, name: str, table: Any, rests: Any) -> None:
+        """See the keys of `table` in the transaction `raw`; both tables are LMDB's handles."""
+        self._raw = raw
+        self._name = name.encode()
+        self._table = table
+        self._rests = rests
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        if not key:
+            empty: bytes | None = self._raw.get(_EMPTY_KEY + self._name, None, self._rests)
+            return empty
+        table, number, at = self._table, b"", 0
+        while len(number) + len(key) - at > SHORT_KEY_BYTES:
+            end = at + SHORT_KEY_BYTES - len(number)
+            number = self._raw.get(number + key[at:end] + b"\0", b"", table)
+            if not number:
+                return None
+            table, at = self._rests, end
+        found: bytes | None = self._raw.get(number + key[at:], None, table)
+        return found
+
+    def surplus(self) -> int:
+        """Return how many keys the table has more than its entries on disk."""
+        return int.from_bytes(
+            self._raw.get(_SURPLUS + self._name, b"", self._rests), "big", signed=True
+        )
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set the value of `key`."""
+        raw = self._raw
+        table, stored, surplus = self._rests, _EMPTY_KEY + self._name, 1
+        if key:
+            table, number, at, new = self._table, b"", 0, 0
+            while len(number) + len(key) - at > SHORT_KEY_BYTES:
+                end = at + SHORT_KEY_BYTES - len(number)
+                stored = number + key[at:end] + b"\0"
+                number = raw.get(stored, b"", table)
+                if not number:
+                    # Members follow at the end of the loop, so the table has no new number yet.
+                    new = new + 1 if new else self._unused_number()
+                    number = new.to_bytes(_NUMBER_BYTES, "big")
+                    raw.put(stored, number, db=table)
+                    surplus -= at == 0
+                table, at = self._rests, end
+            stored = number + key[at:]
+        is_new = not raw.cursor(table).set_key(stored)
+        raw.put(stored, value, db=table)
+        if is_new:
+            self._count(surplus)
+
+    def delete(self, key: bytes) -> bool:
+        """Remove `key`, and the groups that are empty then; return whether it was there."""
+        raw = self._raw
+        groups: list[tuple[Any, bytes, bytes]] = []
+        table, stored, surplus = self._rests, _EMPTY_KEY + self._name, -1
+        if key:
+            table, number, at = self._table, b"", 0
+            while len(number) + len(key) - at > SHORT_KEY_BYTES:
+                end = at + SHORT_KEY_BYTES - len(number)
+                stored = number + key[at:end] + b"\0"
+                number = raw.get(stored, b"", table)
+                if not number:
+                    return False
+                groups.append((table, stored, number))
+                table, at = self._rests, end
+            stored = number + key[at:]
+        if not raw.delete(stored, db=table):
+            return False
+        while groups:
+            table, stored, number = groups.pop()
+            cursor = raw.cursor(self._rests)
+            if cursor.set_range(number) and cursor.key().startswith(number):
+                break
+            raw.delete(stored, db=table)
+            surplus += not groups
+        self._count(surplus)
+        return True
+
+    def first(self, bound: bytes) -> Entry | None:
+        """Return the entry of the least key >= `bound`, or None."""
+        if not bound:
+            empty = self.get(b"")
+            if empty is not None:
+                return b"", empty
+        return self._first(self._table, b"", bound)
+
+    def last(self, bound: bytes | None) -> Entry | None:
+        """Return the entry of the greatest key < `bound` (None: of all), or None."""
+        if bound == b"":
+            return None
+        found = self._last(self._table, b"", bound)
+        if found is None:
+            empty = self.get(b"")
+            return None if empty is None else (b"", empty)
+        return found
+
+    def _first(self, table: Any, number: bytes, bound: bytes) -> Entry | None:
+        """Return the first entry at or after `bound` of a group, or of the table (b"")."""
+        low = number + bound
+        cursor = self._raw.cursor(table)
+        found = cursor.set_range(stored_bound(low)) if low else cursor.first()
+        while found:
+            stored, value = cursor.item()
+            if not stored.startswith(number):
+                return None
+            if len(stored) <= SHORT_KEY_BYTES:
+                return stored[len(number) :], value
+            group = stored[:SHORT_KEY_BYTES]
+            rest = low[SHORT_KEY_BYTES:] if low.startswith(group) else b""
+            inner = self._first(self._rests, value, rest)
+            if inner is not None:
+                return group[len(number) :] + inner[0], inner[1]
+            found = cursor.next()
+        return None
+
+    def _last(self, table: Any, number: bytes, bound: bytes | None) -> Entry | None:
+        """Return the last entry before `bound` of a group, or of the table (b"")."""
+        high = successor(number) if bound is None else number + bound
+        cursor = self._raw.cursor(table)
+        found = seek_before(cursor, high)
+        while found:
+            stored, value = cursor.item()
+            if not stored.startswith(number):
+                return None
+            if len(stored) <= SHORT_KEY_BYTES:
+                return stored[len(number) :], value
+            group = stored[:SHORT_KEY_BYTES]
+            is_cut = high is not None and high.startswith(group)
+            rest = high[SHORT_KEY_BYTES:] if is_cut and high is not None else None
+            inner = self._last(self._rests, value, rest)
+            if inner is not None:
+                return group[len(number) :] + inner[0], inner[1]
+            found = cursor.prev()
+        return None
+
+    def _unused_number(self) -> int:
+        cursor = self._raw.cursor(self._rests)
+        return int.from_bytes(cursor.key()[:_NUMBER_BYTES], "big") + 1 if cursor.last() else 1
+
+    def _count(self, change: int) -> None:
+        if change:
+            surplus = (self.surplus() + change).to_bytes(_NUMBER_BYTES, "big", signed=True)
+            self._raw.put(_SURPLUS + self._name, surplus, db=self._rests)
+
+
+def stored_bound(key: bytes) -> bytes:
+    """Return where a walk from `key` on begins on disk: at the entry of its group if it is long."""
+    return key if len(key) <= SHORT_KEY_BYTES else key[:SHORT_KEY_BYTES] + b"\0"
+
+
+def seek_before(cursor: Any, bound: bytes | None) -> bool:
+    """Move to the last entry that may hold a key < `bound` (None: to the last); False: none."""
+    if bound is None:
+        return bool(cursor.last())
+    if not bound:
+        return False
+    stored = stored_bound(bound)
+    if not cursor.set_range(stored):
+        return bool(cursor.last())
+    # The group of a long bound has keys on both sides of it.
+    if len(bound) > SHORT_KEY_BYTES and cursor.key() == stored:
+        return True
+    return bool(cursor.prev())
