@@ -111,35 +111,44 @@ class Keeper:
 
 
 class StreamLeases:
-    """The leases of a stream; each holds the root of a batch until the batch is committed."""
+    """The leases of a stream, in the order in which its roots were leased.
+
+    Each holds the root of a batch until the batch is committed.
+    """
 
     def __init__(self, seconds: float, clock: Clock) -> None:
         self._seconds = seconds
         self._clock = clock
-        self._held: list[RootLease] = []
+        self._held: dict[bytes, RootLease] = {}
 
     def hold(self, taker: LeaseTaker, root_hash: bytes) -> LeasedRoot:
-        """Lease a root for the next batch and return it for the batch's tasks.
+        """Lease a root and return it for a batch's tasks.
 
         Raises: MissingData: cells of the root are missing.
         """
-        last = self._held[-1] if self._held else None
-        if last is None or last.root_hash != root_hash:
-            last = taker.lease(root_hash, self._seconds)
-            self._held.append(last)
+        lease = self._held.get(root_hash)
+        if lease is None:
+            lease = self._held[root_hash] = taker.lease(root_hash, self._seconds)
         # Renew at half time: polls are frequent, and each renewal writes to the store.
-        elif last.expires_ms - self._clock.now_ms() < self._seconds * 500:
-            last.renew(self._seconds)
-        return LeasedRoot(root_hash, last.expires_ms)
+        elif lease.expires_ms - self._clock.now_ms() < self._seconds * 500:
+            lease.renew(self._seconds)
+        return LeasedRoot(root_hash, lease.expires_ms)
 
-    def done(self) -> None:
-        """Release the leases of all batches except the one planned last."""
-        for lease in self._held[:-1]:
-            lease.release()
-        del self._held[:-1]
+    def forget(self, root_hash: bytes) -> None:
+        """Drop the lease on a root whose cells are lost."""
+        self._held.pop(root_hash, None)
+
+    def done(self, root_hash: bytes | None) -> None:
+        """Release the roots that were leased before a committed one."""
+        if root_hash is None or root_hash not in self._held:
+            return
+        for other in list(self._held):
+            if other == root_hash:
+                return
+            self._held.pop(other).release()
 
     def release(self) -> None:
         """Release all leases."""
-        for lease in self._held:
+        for lease in self._held.values():
             lease.release()
         self._held.clear()

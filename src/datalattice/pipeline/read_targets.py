@@ -22,7 +22,7 @@ from datalattice.client import read_key, root_named
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import MissingData, StoreFailed, UsageError
 from datalattice.limits import HASH_BYTES
-from datalattice.pipeline.leasing import Keeper, LeasedRoot, NoLease, RootLease, StreamLeases
+from datalattice.pipeline.leasing import Keeper, LeasedRoot, NoLease, RootLease
 from datalattice.pipeline.options import (
     Given,
     Refused,
@@ -226,10 +226,6 @@ class OpenTarget:
     def keeping(self, snapshot: LeasedRoot) -> Keeper:
         """Return the context that extends the planner's lease while a task reads the root."""
         return Keeper(self, snapshot, self._clock)
-
-    def stream_leases(self) -> StreamLeases:
-        """Return the leases of a stream on this target."""
-        return StreamLeases(self.target.lease_seconds, self._clock)
 
     def close(self) -> None:
         """Close the store or the connection."""

@@ -85,11 +85,11 @@ def test_a_stream_keeps_the_root_of_a_batch_until_it_is_done() -> None:
     place = Place()
     leases = StreamLeases(100, place.clock)
     assert leases.hold(place, ROOT) == LeasedRoot(ROOT, place.clock.now + 100_000)
-    leases.done()
+    leases.done(ROOT)
     assert place.did == [("take", ROOT, 100)]
     leases.hold(place, NEXT)
     leases.hold(place, LAST)
-    leases.done()
+    leases.done(LAST)
     assert place.did[1:] == [
         ("take", NEXT, 100),
         ("take", LAST, 100),
@@ -121,5 +121,5 @@ def test_where_no_lease_is_taken_tasks_know_it() -> None:
     leases = StreamLeases(100, StoppedClock())
     assert leases.hold(Node(), ROOT) == LeasedRoot(ROOT, 0)
     assert leases.hold(Node(), ROOT) == LeasedRoot(ROOT, 0)
-    leases.done()
+    leases.done(ROOT)
     leases.release()

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader
 
-import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
-from datalattice.pipeline.arrow_batches import batches, check_schema, ddl
+from datalattice.cells import Value
+from datalattice.pipeline.arrow_batches import Row, ddl
 from datalattice.pipeline.files.options import FilesOptions, parse_options
 from datalattice.pipeline.files.plan import FilesTask, plan
 from datalattice.pipeline.files.rows import rows
-from datalattice.pipeline.frames import Planned, read_part, root_at
-from datalattice.pipeline.leasing import LeasedRoot
-from datalattice.pipeline.read_targets import OpenTarget, open_target
+from datalattice.pipeline.read_targets import OpenTarget
+from datalattice.pipeline.reader import BatchReader, NamedPart
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "lattice.files"
@@ -73,28 +71,17 @@ class FilesSource(DataSource):
         return FilesReader(self.parsed, schema)
 
 
-class FilesReader(DataSourceReader):
+class FilesReader(BatchReader[FilesOptions]):
     """Reads files once."""
 
-    def __init__(self, options: FilesOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-        check_schema(schema, options.types, FORMAT, "columns, includeContent and chunkBytes")
+    format = FORMAT
+    shaping_options = "columns, includeContent and chunkBytes"
 
-    def partitions(self) -> Sequence[Planned]:
-        """Return the tasks."""
-        return open_target(self._options.target).planned(self._tasks)
+    def parts(self, root: Value) -> Iterable[NamedPart]:
+        """Yield what each task reads."""
+        for task in plan(root, self.options):
+            yield f"drive {task.drive!r} of {task.owner}", task
 
-    def _tasks(self, snapshot: LeasedRoot) -> list[Planned]:
-        root = root_at(open_target(self._options.target), snapshot.root_hash)
-        tasks = plan(root, self._options)
-        return [Planned(f"drive {one.drive!r} of {one.owner}", one, snapshot) for one in tasks]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-        return read_part(partition, self._options.target, self._schema, self._batches)
-
-    def _batches(
-        self, task: FilesTask, source: OpenTarget, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
-        return batches(rows(task, self._options, source), schema)
+    def rows(self, part: FilesTask, source: OpenTarget) -> Iterable[Row]:
+        """Return the rows of a task."""
+        return rows(part, self.options, source)

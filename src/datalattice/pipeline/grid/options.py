@@ -9,6 +9,7 @@ from typing import Final
 
 from datalattice.errors import UsageError
 from datalattice.pipeline.byte_limits import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX, bytes_option
+from datalattice.pipeline.changes import EARLIEST, start_option
 from datalattice.pipeline.options import (
     Given,
     bad_option,
@@ -19,7 +20,6 @@ from datalattice.pipeline.options import (
     names_option,
 )
 from datalattice.pipeline.read_targets import READ_TARGET_OPTIONS, ReadTarget, read_target_option
-from datalattice.pipeline.roots import EARLIEST, start_option
 from datalattice.pipeline.values import ValueFormat, column_type
 
 

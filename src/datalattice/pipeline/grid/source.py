@@ -6,39 +6,24 @@ pieces; a task reads one of them. A stream's position is a root; a batch is the 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
-import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
-from datalattice.errors import DataLoss, UsageError
-from datalattice.pipeline.arrow_batches import batches, check_schema, ddl
-from datalattice.pipeline.frames import Planned, read_part, root_at
+from datalattice.cells import Value
+from datalattice.errors import UsageError
+from datalattice.pipeline.arrow_batches import Row, ddl
+from datalattice.pipeline.changes import ChangeReader, ReadPosition
 from datalattice.pipeline.grid.options import GridOptions, GridTable, parse_options
 from datalattice.pipeline.grid.rows import GridTask, check_venues, plan, rows
-from datalattice.pipeline.leasing import LeasedRoot
-from datalattice.pipeline.read_targets import OpenTarget, open_target
-from datalattice.pipeline.roots import LeasedRoots, read_offset, write_offset
+from datalattice.pipeline.read_targets import OpenTarget
+from datalattice.pipeline.reader import BatchReader, FormatReader, NamedPart
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "lattice.grid"
-
-_log: Final = logging.getLogger("datalattice.pipeline")
 
 
 class GridSource(DataSource):
@@ -115,106 +100,39 @@ class GridSource(DataSource):
         return GridStreamReader(self.parsed, schema)
 
 
-class _FormatReader:
-    """What both readers share: the tasks for a difference of two roots, and reading a task."""
+class _GridReader(FormatReader[GridOptions]):
+    """What both readers share: the names and rows of tasks."""
 
-    def __init__(self, options: GridOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-        check_schema(
-            schema, options.types, FORMAT, "table, columns, includeContent and valueFormat"
-        )
+    format = FORMAT
+    shaping_options = "table, columns, includeContent and valueFormat"
 
-    def _parts(self, before: bytes | None, after: bytes | None) -> Iterator[GridTask]:
-        source = open_target(self._options.target)
-        return plan(root_at(source, after), self._options, before=root_at(source, before))
+    def named(self, before: Value, after: Value) -> Iterable[NamedPart]:
+        """Yield what each task reads of a root, or of what is new in it since `before`."""
+        where = f"the grid's {self.options.table.value}"
+        for task in plan(after, self.options, before=before):
+            yield f"{where} of {task.venue}" if task.venue else where, task
 
-    def _planned(self, before: bytes | None, snapshot: LeasedRoot) -> list[Planned]:
-        where = f"the grid's {self._options.table.value}"
-        return [
-            Planned(f"{where} of {part.venue}" if part.venue else where, part, snapshot)
-            for part in self._parts(before, snapshot.root_hash)
-        ]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-        return read_part(partition, self._options.target, self._schema, self._batches)
-
-    def _batches(
-        self, part: GridTask, source: OpenTarget, schema: pa.Schema
-    ) -> Iterator[pa.RecordBatch]:
-        return batches(rows(part, self._options, source), schema)
+    def rows(self, part: GridTask, source: OpenTarget) -> Iterable[Row]:
+        """Return the rows of a task."""
+        return rows(part, self.options, source)
 
 
-class GridReader(_FormatReader, DataSourceReader):
+class GridReader(_GridReader, BatchReader[GridOptions]):
     """Reads a table once."""
 
-    def partitions(self) -> Sequence[Planned]:
-        """Return the tasks."""
-        return open_target(self._options.target).planned(self._tasks)
-
-    def _tasks(self, snapshot: LeasedRoot) -> list[Planned]:
-        check_venues(root_at(open_target(self._options.target), snapshot.root_hash), self._options)
-        return self._planned(None, snapshot)
+    def parts(self, root: Value) -> Iterable[NamedPart]:
+        """Return what each task reads. Raises: UsageError: a named venue does not exist."""
+        check_venues(root, self.options)
+        return self.named(None, root)
 
 
-class GridStreamReader(_FormatReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads jobs that are new or changed, from one root to the next.
+class GridStreamReader(_GridReader, ChangeReader[GridOptions]):
+    """Reads jobs that are new or changed, from one root to the next."""
 
-    Spark keeps the position: after a restart it requests the same pairs of roots again.
-    """
+    rows_are = "jobs"
 
-    def __init__(self, options: GridOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._roots = LeasedRoots(options.target)
-
-    def __reduce__(self) -> tuple[type[GridStreamReader], tuple[GridOptions, StructType]]:
-        # Leases belong to the process that plans.
-        return type(self), (self._options, self._schema)
-
-    def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
-        """Return the position where a new stream begins."""
-        return write_offset(self._roots.first(self._options.starting))
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """End the stream at the current root."""
-        self._roots.bound()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """Return that a batch reads the complete difference."""
-        return ReadAllAvailable()
-
-    def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's
-        """Return where the next batch ends; `start` itself if no job changed."""
-        return write_offset(self._roots.next(read_offset(start), self._differ))
-
-    def reportLatestOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
-        """Return the current root, for the progress report."""
-        return write_offset(open_target(self._options.target).root_hash())
-
-    def _differ(self, before: bytes | None, after: bytes) -> bool:
-        return next(self._parts(before, after), None) is not None
-
-    def partitions(self, start: dict[str, object], end: dict[str, object]) -> Sequence[Planned]:
-        """Return the tasks of a batch.
-
-        Raises: DataLoss: a root of the batch is gone, and failOnDataLoss.
-        """
-        before, last = read_offset(start), read_offset(end)
-        if last is None:
-            return []
-        try:
-            if before is not None:
-                self._roots.hold(before)
-            snapshot = self._roots.hold(last)
-        except DataLoss as loss:
-            present = None if self._options.fail_on_data_loss else self._roots.present()
-            if present is None:
-                raise
-            _log.warning("%s; reading all jobs again (failOnDataLoss=false)", loss)
-            before, snapshot = None, self._roots.hold(present)
-        return self._planned(before, snapshot)
-
-    def commit(self, end: dict[str, object]) -> None:
-        """Release the roots before `end`."""
-        self._roots.commit(read_offset(end))
+    def differences(
+        self, before: Value, after: Value, start: ReadPosition, end: ReadPosition
+    ) -> Iterable[NamedPart]:
+        """Return what each task reads."""
+        return self.named(before, after)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from datalattice.pipeline.changes import EARLIEST, start_option
 from datalattice.pipeline.options import (
     Given,
     choice_option,
@@ -17,7 +18,6 @@ from datalattice.pipeline.options import (
     text_option,
 )
 from datalattice.pipeline.read_targets import READ_TARGET_OPTIONS, ReadTarget, read_target_option
-from datalattice.pipeline.roots import EARLIEST, start_option
 from datalattice.pipeline.values import ValueFormat, column_type
 
 FORMAT: Final = "lattice.kv"

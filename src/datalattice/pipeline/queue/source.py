@@ -12,11 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -24,9 +20,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from datalattice.cells import Value
+from datalattice.clock import Clock
 from datalattice.errors import MissingData, UsageError
-from datalattice.pipeline.arrow_batches import check_schema, ddl
-from datalattice.pipeline.frames import Planned, read_part, root_at
+from datalattice.pipeline.arrow_batches import ddl
 from datalattice.pipeline.leasing import LeasedRoot, StreamLeases
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.queue.options import Edge, Positions, QueueOptions, parse_options
@@ -47,15 +44,14 @@ from datalattice.pipeline.queue.plan import (
 from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.queue.sink import QueueSink
 from datalattice.pipeline.queue.view import QueueViews, offsets_since, read_view
-from datalattice.pipeline.read_targets import OpenTarget, encodings, many_encodings, open_target
+from datalattice.pipeline.read_targets import OpenTarget, encodings, many_encodings
+from datalattice.pipeline.reader import BatchReader, FormatReader, NamedPart, Planned
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "lattice.queue"
-
-_OPTIONS: Final = "columns, valueFormat, keyFormat and partitionFormat"
 
 T = TypeVar("T")
 
@@ -150,17 +146,11 @@ class QueueSource(QueueSink):
         return QueueStreamReader(self.parsed, schema)
 
 
-class _FormatReader:
-    """What both readers share: views of a root, the tasks, and reading a task."""
+class _QueueReader(FormatReader[QueueOptions]):
+    """What both readers share: the ranges that tasks read, and their rows."""
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
-        self.options = options
-        self.schema = schema
-        check_schema(schema, options.types, FORMAT, _OPTIONS)
-
-    def source(self) -> OpenTarget:
-        """Return the open target."""
-        return open_target(self.options.target)
+    format = FORMAT
+    shaping_options = "columns, valueFormat, keyFormat and partitionFormat"
 
     def lost(self, loss: LostRecords) -> None:
         """Raise or log a loss, as failOnDataLoss says."""
@@ -174,48 +164,33 @@ class _FormatReader:
             return resolve(view, self.options.starting, "startingOffsets")
         return offsets_since(view, self.options.starting_timestamp_ms, self.source())
 
-    def plan(self, view: View, start: Offsets, end: Offsets, snapshot: LeasedRoot) -> list[Planned]:
-        """Return the tasks that read from `start` to `end`."""
+    def ranges(self, view: View, start: Offsets, end: Offsets) -> list[NamedPart]:
+        """Return what each task reads from `start` to `end`."""
         usable = usable_start(view, start, self.options.selects, self.lost)
         fewest, selects = self.options.min_partitions, self.options.selects
         parts = slices(view, usable, end, self.lost, fewest, selects=selects)
-        return [Planned(str(part.name), part, snapshot) for part in parts]
+        return [(str(part.name), part) for part in parts]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a task."""
-        return read_part(partition, self.options.target, self.schema, self._batches)
-
-    def _batches(
+    def batches(
         self, part: Slice, source: OpenTarget, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a task."""
         verify = self.options.verify
         fetch, many = encodings(source, verify=verify), many_encodings(source, verify=verify)
         return batches(part, self.options, schema, fetch, many)
 
 
-class QueueReader(DataSourceReader):
+class QueueReader(_QueueReader, BatchReader[QueueOptions]):
     """Reads a range of each partition once."""
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
-        self._reading = _FormatReader(options, schema)
-
-    def partitions(self) -> Sequence[Planned]:
-        """Return the tasks."""
-        return self._reading.source().planned(self._tasks)
-
-    def _tasks(self, snapshot: LeasedRoot) -> list[Planned]:
-        reading = self._reading
-        root = root_at(reading.source(), snapshot.root_hash)
-        view = read_view(root, reading.options, must_exist=True)
-        end = resolve(view, reading.options.ending, "endingOffsets")
-        start = reading.start(view)
-        if reading.options.starting_timestamp_ms is None:
-            check_range(view, reading.options.starting, start, end)
-        return reading.plan(view, start, end, snapshot)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a task."""
-        return self._reading.read(partition)
+    def parts(self, root: Value) -> list[NamedPart]:
+        """Return what each task reads."""
+        view = read_view(root, self.options, must_exist=True)
+        end = resolve(view, self.options.ending, "endingOffsets")
+        start = self.start(view)
+        if self.options.starting_timestamp_ms is None:
+            check_range(view, self.options.starting, start, end)
+        return self.ranges(view, start, end)
 
 
 class _SeenRoot(NamedTuple):
@@ -233,7 +208,7 @@ class _SeenRoot(NamedTuple):
         return all(name in self.view and self.view[name].end >= at for name, at in end.items())
 
 
-class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class QueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what was appended to each partition, batch by batch.
 
     Spark keeps the position. After a restart it requests the same ranges again, and an offset
@@ -242,22 +217,20 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     collections meanwhile do not affect it.
     """
 
-    def __init__(self, options: QueueOptions, schema: StructType) -> None:
-        self._reading = _FormatReader(options, schema)
+    def __init__(
+        self, options: QueueOptions, schema: StructType, clock: Clock | None = None
+    ) -> None:
+        super().__init__(options, schema, clock)
         self._views = QueueViews(options)
         self._target: Offsets | None = None
         self._last: _SeenRoot | None = None
         self._next: _SeenRoot | None = None
-        self._leases: StreamLeases | None = None
+        self._leases = StreamLeases(options.target.lease_seconds, self.clock)
         self._reported: list[LostRecords] = []
-
-    def __reduce__(self) -> tuple[type[QueueStreamReader], tuple[QueueOptions, StructType]]:
-        # The state belongs to the process that plans the stream; tasks need the options only.
-        return type(self), (self._reading.options, self._reading.schema)
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's
         """Return the offsets where a new stream begins."""
-        begin = self._settled(lambda seen: self._reading.start(seen.view))
+        begin = self._settled(lambda seen: self.start(seen.view))
         return write_offsets(begin)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
@@ -266,7 +239,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """Return the limit of `maxOffsetsPerTrigger`."""
-        limit = self._reading.options.max_offsets_per_trigger
+        limit = self.options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802 - Spark's
@@ -277,7 +250,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next_ends(self, seen: _SeenRoot, begin: Offsets, limit: int | None) -> Offsets:
         """Return where the next batch ends, and lease the root it reads."""
-        options = self._reading.options
+        options = self.options
         losses: list[LostRecords] = []
         ends = next_offsets(
             seen.view,
@@ -312,21 +285,17 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             seen = None  # the query was restarted
         if seen is None:
             seen, snapshot = self._settled(lambda now: (now, self._hold(now)))
-        return self._reading.plan(seen.view, read_offsets(start), ends, snapshot)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a task."""
-        return self._reading.read(partition)
+        parts = self.ranges(seen.view, read_offsets(start), ends)
+        return [Planned(name, part, snapshot) for name, part in parts]
 
     def commit(self, end: dict[str, object]) -> None:
         """Release the roots of batches before the next one."""
-        if self._leases is not None:
-            self._leases.done()
+        if self._next is not None:
+            self._leases.done(self._next.root_hash)
 
     def stop(self) -> None:
         """Release all leases."""
-        if self._leases is not None:
-            self._leases.release()
+        self._leases.release()
 
     def _settled(self, work: Callable[[_SeenRoot], T]) -> T:
         """Return `work` of the current root. Raises: as `OpenTarget.settled`."""
@@ -334,22 +303,19 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def look(root_hash: bytes | None) -> T:
             # Streams poll: a root that was read last is not read again.
             if self._last is None or self._last.root_hash != root_hash:
-                view = self._views.read(root_at(self._reading.source(), root_hash))
+                view = self._views.read(self.root(root_hash))
                 self._last = _SeenRoot(root_hash, view)
             return work(self._last)
 
-        return self._reading.source().settled(look)
+        return self.source().settled(look)
 
     def _hold(self, seen: _SeenRoot) -> LeasedRoot:
         """Lease a root for the next batch.
 
         Raises: MissingData: the root was collected.
         """
-        source = self._reading.source()
-        if self._leases is None:
-            self._leases = source.stream_leases()
         snapshot = LeasedRoot(None, 0)
         if seen.root_hash is not None:
-            snapshot = self._leases.hold(source, seen.root_hash)
+            snapshot = self._leases.hold(self.source(), seen.root_hash)
         self._next = seen
         return snapshot

@@ -34,14 +34,13 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import BadFormat, BadSignature, DataLoss, MissingData, UsageError
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.pipeline.frames import Planned
-from datalattice.pipeline.kv import source as sources
+from datalattice.pipeline.changes import STAND_MS, ReadPosition
 from datalattice.pipeline.kv.options import COLUMNS, HIDDEN_DATABASE, parse_options
-from datalattice.pipeline.kv.position import ReadPosition
 from datalattice.pipeline.kv.rows import rows
 from datalattice.pipeline.kv.source import KVSource, KVStreamReader
 from datalattice.pipeline.leasing import RootLease
 from datalattice.pipeline.read_targets import OpenTarget
+from datalattice.pipeline.reader import Planned
 from datalattice.pipeline.values import ValueFormat, render
 from datalattice.store import CellStore
 from datalattice.store.gc import collection
@@ -94,7 +93,7 @@ class Stores:
         found, schema = self.source(**options)
         reader = found.streamReader(schema)
         assert isinstance(reader, KVStreamReader)
-        reader._reading.clock = self.clock
+        assert reader.clock is self.clock
         return Stream(reader)
 
 
@@ -133,7 +132,7 @@ def as_json(form: dict[str, object]) -> dict[str, Any]:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
     made = StoppedClock(NOW_MS)
-    monkeypatch.setattr("datalattice.pipeline.kv.source.SystemClock", lambda: made)
+    monkeypatch.setattr("datalattice.pipeline.reader.SystemClock", lambda: made)
     return made
 
 
@@ -472,7 +471,7 @@ def test_a_stream_moves_on_after_a_while_although_nothing_changed_for_it(
     stream.next()
     stores.db("bank")["x"] = 1
     new = stores.commit()
-    clock.now += sources.POSITION_AGE_MAX_MS
+    clock.now += STAND_MS
     assert stream.next() == []
     assert stream.at["root"] != new
     clock.now += 1
@@ -702,7 +701,7 @@ def test_a_task_that_misses_what_was_before_tells_all_that_is_now_once(
 @pytest.mark.parametrize("root", [None, bytes(range(32))])
 def test_a_position_is_what_was_written(root: bytes | None) -> None:
     position = ReadPosition(root, NOW_MS)
-    assert ReadPosition.read(as_json(position.write())) == position
+    assert ReadPosition.read(as_json(position.write()), has_time=True) == position
 
 
 @pytest.mark.parametrize(
@@ -720,4 +719,4 @@ def test_a_position_is_what_was_written(root: bytes | None) -> None:
 )
 def test_another_checkpoint_is_refused(form: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="use another checkpointLocation"):
-        ReadPosition.read(form)
+        ReadPosition.read(form, has_time=True)

@@ -15,9 +15,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from datalattice.errors import DataLoss, MissingData
-from datalattice.pipeline.frames import Planned, read_part
 from datalattice.pipeline.leasing import LeasedRoot
 from datalattice.pipeline.read_targets import ReadTarget
+from datalattice.pipeline.reader import Planned, read_part
 from datalattice.store import CellStore
 
 
