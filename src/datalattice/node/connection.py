@@ -332,6 +332,7 @@ class Connection:
         """
         streams = self._streams
         is_over = False
+        cost = 0  # of what came beside frames, not paid for yet
         while True:
             # A resting peer is not read at all: TCP then holds it back without loss.
             pause_s = self._rests_until_s - asyncio.get_running_loop().time()
@@ -340,12 +341,17 @@ class Connection:
                 self._progress.clear()  # the peer could not know that nothing was read
                 continue
             event = streams.next()
-            if streams.has_output:  # credit for the parts of a long frame
+            if streams.has_output:  # credit arrived, or is due for the parts of a long frame
                 self._stir_writer()
             if event is not None:
                 # Empty messages cost, too: each counts as one and for its frame.
-                await self._rest(1, self._pass_on(event) + FRAME_BYTES)
+                cost += self._pass_on(event) + FRAME_BYTES
+                await self._rest(1, cost)
+                cost = 0
                 continue
+            if cost:
+                await self._rest(0, cost)
+                cost = 0
             self._stirred.clear()
             if is_over:
                 if not streams.is_blocked:
@@ -363,12 +369,8 @@ class Connection:
                 continue
             is_over = not data
             self.traffic.bytes_in += len(data)
-            cost = streams.receive(data)
-            if streams.has_output:  # credit arrived, or the mux answers
-                self._stir_writer()
+            cost += streams.receive(data)
             self._account()
-            if cost:
-                await self._rest(0, cost)
 
     async def _more(self) -> bytes | None:
         """Return bytes of the link, b"" at its end; None: a frame that waits here may go first.

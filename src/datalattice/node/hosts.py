@@ -243,6 +243,8 @@ class Hosts:
     def __init__(self, observer: Observer) -> None:
         self.pool: Final = LanePool()
         self._observer = observer
+        self.lattice: Host[Replica]
+        """The host of the node's lattice, the first that is added."""
         self._table: dict[tuple[str, bytes], Host[Replica]] = {}
         self._framings: dict[str, Framing] = {}
         self._talks: dict[str, PeerStreams] = {}
@@ -256,11 +258,6 @@ class Hosts:
 
     def _is_here(self, host: Host[Replica]) -> bool:
         return self._table.get((host.protocol, host.store_id)) is host
-
-    @property
-    def lattice(self) -> Host[Replica]:
-        """The host of the node's lattice."""
-        return self._table[LATTICE, b""]
 
     @property
     def framings(self) -> Mapping[str, Framing]:
@@ -284,6 +281,8 @@ class Hosts:
         if self._framings.setdefault(host.protocol, framing) != framing:
             raise UsageError(f"frames of {host.protocol} are cut in another way on this node")
         self._table[name] = host
+        if name == (LATTICE, b""):
+            self.lattice = host
         for talk in self._talks.values():
             self._offer(host, talk)
 

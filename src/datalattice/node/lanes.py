@@ -146,7 +146,8 @@ class LanePool:
         with self._lock:
             if not lane._is_ending:
                 (lane._strangers if stranger else lane._line).append(task)
-                self._settle(lane)
+                if not lane._is_held:  # the thread that holds it looks again after its turn
+                    self._settle(lane)
 
     def _hold(self, lane: Lane) -> Future[None] | None:
         """Let the calling thread hold the lane if it is free (None); else queue a publication.
@@ -170,10 +171,6 @@ class LanePool:
         with self._lock:
             lane._is_held = False
             self._settle(lane)
-
-    def _others_wait(self) -> bool:
-        """Whether a lane waits that has other actions than those of strangers."""
-        return bool(self._ready)
 
     def _account(self, others_ms: int, strangers_ms: int, *, waited: bool) -> bool:
         """Add time used; `waited`: others wait. Return whether strangers are ahead in time."""
@@ -226,27 +223,26 @@ class LanePool:
             heap[:] = [(one._armed_ms or 0, next(self._numbers), one) for one in armed]
             heapq.heapify(heap)
 
-    def _first_deadline(self) -> int | None:
-        """Return the earliest deadline of all lanes."""
-        heap = self._deadlines
-        while heap and heap[0][2]._armed_ms != heap[0][0]:
-            heapq.heappop(heap)
-        return heap[0][0] if heap else None
+    def _next_deadline(self, now_ms: int | None = None) -> int | None:
+        """Return the earliest deadline of all lanes, after those whose deadline passed are ready.
 
-    def _make_due_ready(self, now_ms: int) -> int | None:
-        """Make lanes ready whose deadline has passed; return the next deadline."""
-        first_ms = self._first_deadline()
-        while first_ms is not None and first_ms <= now_ms:
-            lane = heapq.heappop(self._deadlines)[2]
-            lane._armed_ms = None
-            self._make_ready(lane, now_ms)
-            first_ms = self._first_deadline()
-        return first_ms
+        now_ms: None: only return it.
+        """
+        heap = self._deadlines
+        while heap:
+            first_ms, _, lane = heap[0]
+            if lane._armed_ms == first_ms:
+                if now_ms is None or first_ms > now_ms:
+                    return first_ms
+                lane._armed_ms = None
+                self._make_ready(lane, now_ms)
+            heapq.heappop(heap)
+        return None
 
     def _staff(self) -> None:
         """Wake a thread for each ready lane, and at least one if none awaits the deadline."""
         count = len(self._ready) + len(self._strangers)
-        if count <= self._coming and (count or self._is_watched(self._first_deadline())):
+        if count <= self._coming and (count or self._is_watched(self._next_deadline())):
             return
         count = count or 1
         while self._coming < count and self._call():
@@ -268,7 +264,7 @@ class LanePool:
             if bell is self._watcher:
                 self._watcher = None
             bell.release()
-        elif len(self._threads) < self._threads_max and not self._closed_for_good():
+        elif len(self._threads) < self._threads_max and (self._lanes or not self._closed):
             name = f"datalattice-lanes-{len(self._threads) + 1}"
             thread = threading.Thread(target=self._run, name=name, daemon=True)
             thread.start()
@@ -277,9 +273,6 @@ class LanePool:
             return False
         self._coming += 1
         return True
-
-    def _closed_for_good(self) -> bool:
-        return self._closed and not self._lanes
 
     def _take(self) -> Lane | None:
         """Dequeue the lane whose turn it is, and hold it."""
@@ -310,25 +303,29 @@ class LanePool:
                 else:
                     lane._is_held = False
                     self._line_up_lane(lane)  # this thread is on its way to the next one
-                lane = self._wait(bell)
+                lane, now_ms = self._wait(bell)
             if lane is None:
                 return
             try:
-                lane._turn()
+                lane._turn(now_ms)
             except Exception:  # noqa: BLE001 - the thread belongs to all lanes
                 _log.exception("a fault in a turn of a lane")
 
-    def _wait(self, bell: threading.Lock) -> Lane | None:
-        """Return the next lane, once there is one; None: the pool is closed. Under the lock."""
+    def _wait(self, bell: threading.Lock) -> tuple[Lane | None, int]:
+        """Return (the next lane, once there is one, the time); None: the pool is closed.
+
+        Under the lock.
+        """
         while True:
             now_ms = self.clock.now_ms()
-            first_ms = self._make_due_ready(now_ms)
+            first_ms = self._next_deadline(now_ms)
             lane = self._take()
             if lane is not None:
-                self._staff()  # this thread is busy: others have to do the rest
-                return lane
-            if self._closed_for_good():
-                return None
+                if len(self._lanes) > 1:
+                    self._staff()  # this thread is busy: others have to do the rest
+                return lane, now_ms
+            if self._closed and not self._lanes:
+                return None, now_ms
             wait_s = -1.0
             if first_ms is not None and not self._is_watched(first_ms):
                 self._watcher, self._watched_ms = bell, first_ms
@@ -441,21 +438,21 @@ class Lane:
             self._failed(error)
             raise
         finally:
-            self._excuse(began_ms)
+            self._excuse(began_ms, self._clock.now_ms())
             self._hand_out()
             self._deadline_ms = self._replicator.deadline_ms
 
-    def _turn(self, actions_max: int = TURN_ACTIONS_MAX) -> None:
+    def _turn(self, began_ms: int, actions_max: int = TURN_ACTIONS_MAX) -> None:
         self._holder = threading.get_ident()
         try:
-            began_ms = self._clock.now_ms()
             waits_since_ms, self._waits_since_ms = self._waits_since_ms, None
-            waiting = self._serve(began_ms, actions_max)
+            waiting, now_ms = self._serve(began_ms, actions_max)
             if waiting:
                 self._publish(waiting)
-            self._serve_strangers(began_ms)
+                now_ms = self._clock.now_ms()
+            now_ms = self._serve_strangers(began_ms, now_ms)
             # Answers of peers could not be read while the lane waited for a thread, either.
-            now_ms = self._excuse(began_ms if waits_since_ms is None else waits_since_ms)
+            self._excuse(began_ms if waits_since_ms is None else waits_since_ms, now_ms)
             deadline_ms = self._replicator.deadline_ms
             if deadline_ms is not None and deadline_ms <= now_ms:
                 self._guard(_tick, now_ms)
@@ -465,8 +462,8 @@ class Lane:
         finally:
             self._holder = 0
 
-    def _serve(self, began_ms: int, actions_max: int) -> list[Future[None]]:
-        """Run queued actions for one turn; return the publications among them."""
+    def _serve(self, began_ms: int, actions_max: int) -> tuple[list[Future[None]], int]:
+        """Run queued actions for one turn; return the publications among them, and the time now."""
         waiting: list[Future[None]] = []
         now_ms = began_ms
         for _ in range(actions_max):
@@ -479,13 +476,16 @@ class Lane:
                 self._guard(task[0], now_ms)
                 self._hand_out(task[1])  # at once: long answers would pile up
                 now_ms = self._clock.now_ms()
-        return waiting
+        return waiting, now_ms
 
-    def _serve_strangers(self, began_ms: int) -> None:
-        """Run the actions of strangers: no more than half of the time while others wait."""
+    def _serve_strangers(self, began_ms: int, before_ms: int) -> int:
+        """Run the actions of strangers: no more than half of the time while others wait.
+
+        before_ms: the time now.
+        Returns:   the time after it.
+        """
         if not self._strangers and not self._pool._lead_ms:
-            return
-        before_ms = self._clock.now_ms()
+            return before_ms
         waited = self._others_wait()
         are_ahead = self._pool._lead_ms > 0 and self._pool._account(
             before_ms - began_ms, 0, waited=waited
@@ -501,11 +501,12 @@ class Lane:
             are_ahead = self._pool._account(0, now_ms - before_ms, waited=waited)
             before_ms = now_ms
             if now_ms >= began_ms + TURN_MS_MAX or (waited and not self._is_ending):
-                return
+                break
+        return before_ms
 
     def _others_wait(self) -> bool:
         """Whether other actions than those of strangers wait, here or in another lane."""
-        return bool(self._line) or self._pool._others_wait()
+        return bool(self._line) or bool(self._pool._ready)
 
     def _publish(self, waiting: list[Future[None]]) -> None:
         try:
@@ -520,14 +521,12 @@ class Lane:
                 one.set_result(None)
         self._hand_out()
 
-    def _excuse(self, began_ms: int) -> int:
-        """Extend the deadlines of peers by the time they were not read; return the time now."""
-        now_ms = self._clock.now_ms()
+    def _excuse(self, began_ms: int, now_ms: int) -> None:
+        """Extend the deadlines of peers by the time they were not read."""
         busy_ms = now_ms - began_ms
         if busy_ms >= BUSY_MS_MIN:
             self._guard(lambda replicator, now_ms: replicator.tick(now_ms, busy_ms), now_ms)
             self._hand_out()
-        return now_ms
 
     def _hand_out(self, done: Done | None = None) -> None:
         try:

@@ -411,7 +411,7 @@ class Requests:
     @property
     def deadline_ms(self) -> int | None:
         """When the first request is late."""
-        return min((one.deadline_ms for one in self._pending.values()), default=None)
+        return min([one.deadline_ms for one in self]) if self._pending else None
 
     @property
     def room(self) -> int:

@@ -110,6 +110,7 @@ class Partner:
     """The other end of one connection.
 
     id:             the name of the connection.
+    peer:           who it is, as far as the conversation has learnt.
     admitted:       the replica admitted it when last asked.
     joined:         changes are pushed to it.
     met:            its features are known: it greeted us, or answered our greeting.
@@ -136,6 +137,7 @@ class Partner:
 
     conversation: Conversation
     id: str = field(init=False)
+    peer: Peer = field(init=False)
     admitted: bool = True
     joined: bool = False
     met: bool = False
@@ -163,23 +165,19 @@ class Partner:
     answers: deque[OpenAnswer] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.id = self.conversation.peer.connection
-
-    @property
-    def peer(self) -> Peer:
-        """Who it is, as far as that is known."""
-        return self.conversation.peer
+        self.peer = self.conversation.peer
+        self.id = self.peer.connection
 
     @property
     def is_plain(self) -> bool:
         """Whether it fetches nothing, so that offers to it are complete in themselves."""
-        return self.met and FETCHES not in self.conversation.peer.features
+        return self.met and FETCHES not in self.peer.features
 
     @property
     def known(self) -> tuple[Probe, ...]:
         """The states that this peer probably holds, the later one first."""
         both = (self.sent, self.received) if self.sent_last else (self.received, self.sent)
-        return tuple(probe for probe in both if probe is not None)
+        return tuple([probe for probe in both if probe is not None])
 
     @property
     def is_full(self) -> bool:

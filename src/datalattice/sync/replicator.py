@@ -152,11 +152,12 @@ class Replicator:
                 if holder in self._partners:
                     self._partners[holder].heard(probe, absorbed.finished, part=part)
                     self._touched.add(holder)
-        lost = next((one.text for one in absorbed.reports if one.is_refusal or one.is_loss), "")
         ended = dict(absorbed.ended)
         if absorbed.refused:
             ended.setdefault(source, False)  # it may have been refused before a merge
-        self._effects.taken += ((id, None if full else lost) for id, full in ended.items())
+        if ended:
+            lost = [one.text for one in absorbed.reports if one.is_refusal or one.is_loss] or [""]
+            self._effects.taken += [(id, None if full else lost[0]) for id, full in ended.items()]
         for key in absorbed.dropped:
             self._effects.note("dropped", source, f"value {key.hex()} never became complete")
         self._pulls.settle(absorbed, self._effects)
@@ -285,6 +286,7 @@ class Replicator:
     def _hear(self, partner: Partner, now_ms: int) -> None:
         """Send a conversation's frames and act on its events."""
         self._touched.add(partner.id)
+        partner.peer = partner.conversation.peer
         self._send_frames(partner)
         while events := partner.conversation.events():
             for event in events:
@@ -746,7 +748,7 @@ class Replicator:
             return 0
         partner.unsent_count += len(frames)
         self._touched.add(partner.id)
-        self._effects.sends.extend((partner.id, frame) for frame in frames)
+        self._effects.sends += [(partner.id, frame) for frame in frames]
         return sum(map(len, frames))
 
     def _fault(self, partner: Partner, kind: str, text: str, *, is_fatal: bool) -> None:

@@ -579,7 +579,7 @@ class Mux:
     @property
     def is_sent(self) -> bool:
         """Whether nothing waits to be taken or for credit."""
-        return not self._unsent_bytes and not self.has_output
+        return not (self._unsent_bytes or self._control or self._sending)
 
     @property
     def open_count(self) -> int:

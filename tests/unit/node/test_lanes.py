@@ -64,13 +64,13 @@ def test_the_time_a_node_was_busy_is_not_held_against_its_peers(
     )
     # It asks one thing at once: to be told of changes.
     lane.submit(lambda node, now_ms: node.open("p", now_ms, outbound=True))
-    lane._turn()
+    lane._turn(lane._clock.now_ms())
     clock.advance(ASK_TIMEOUT_MS - BUSY_MS_MIN + 1)
     lane.submit(lambda _node, _now_ms: clock.advance(busy_ms))
-    lane._turn()
+    lane._turn(lane._clock.now_ms())
     assert [note.kind for effects in seen for note in effects.notes] == notes
     clock.advance(BUSY_MS_MIN)
-    lane._turn()
+    lane._turn(lane._clock.now_ms())
     assert [note.kind for effects in seen for note in effects.notes] == ["timeout"]
 
 
@@ -272,7 +272,7 @@ def test_strangers_have_no_more_time_than_the_others_who_wait(others_ms: int, tu
     count = 0
     while len(served) < 2 and count < 9:
         lane.submit(toil(others_ms, 0))
-        lane._turn(actions_max=1)
+        lane._turn(lane._clock.now_ms(), actions_max=1)
         count += 1
     assert count == turns
 
@@ -314,7 +314,7 @@ def test_the_time_of_strangers_in_one_turn_is_bounded(cost_ms: int, count: int) 
     lane = resting(LanePool(1, clock))
     for _ in range(5):
         lane.submit(toil, stranger=True)
-    lane._turn()
+    lane._turn(lane._clock.now_ms())
     assert len(done) == count
 
 
@@ -689,7 +689,7 @@ class Observed(LanePool):
         self.waits: list[float] = []
         self._bell = Bell(self.waits)
 
-    def _wait(self, bell: threading.Lock) -> Lane | None:
+    def _wait(self, bell: threading.Lock) -> tuple[Lane | None, int]:
         return super()._wait(cast("threading.Lock", self._bell))
 
 

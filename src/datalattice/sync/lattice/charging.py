@@ -70,8 +70,10 @@ class Charges:
         self._accounts: dict[Sender, _Account] = {}  # the one that was used last is last
         self._latest: Sender | None = None
         self._senders: dict[str, Sender] = {}
-        self._wanted: set[str] = set()
-        self._known: set[str] = set()
+        self.wanted: Final[set[str]] = set()
+        """The connections with wanted peers."""
+        self.known: Final[set[str]] = set()
+        """The connections with known peers."""
 
     def introduce(
         self, peer: str, sender: Sender, *, is_wanted: bool, is_known: bool = False
@@ -84,23 +86,15 @@ class Charges:
         self.leave(peer)
         self._senders[peer] = sender
         if is_wanted:
-            self._wanted.add(peer)
+            self.wanted.add(peer)
         if is_known:
-            self._known.add(peer)
+            self.known.add(peer)
 
     def leave(self, peer: str) -> None:
         """Note that a connection has ended; the account of its sender stays."""
         self._senders.pop(peer, None)
-        self._wanted.discard(peer)
-        self._known.discard(peer)
-
-    def is_wanted(self, peer: str) -> bool:
-        """Return whether a connection is with a wanted peer."""
-        return peer in self._wanted
-
-    def is_known(self, peer: str) -> bool:
-        """Return whether a connection is with a known peer."""
-        return peer in self._known
+        self.wanted.discard(peer)
+        self.known.discard(peer)
 
     # --- work -----------------------------------------------------------------------------------
 
@@ -113,7 +107,7 @@ class Charges:
     def open(self, peer: str) -> Work:
         """Return the account of one merge of what came over a connection."""
         limits, work = self.limits, self._work_limits
-        if peer in self._wanted:
+        if peer in self.wanted:
             start = max(work.start, limits.wanted_credit)
             # "A peer that the operator named earns by all that it reads": trusted with time, not
             # with data.
@@ -139,12 +133,12 @@ class Charges:
         # "A message costs 40 ticks ..., and a commit 100": it stands for the sync of the disk
         # (docs/design/foreign-data.md, Charges).
         account = self._charge(peer, work.spent + self.limits.commit * is_commit)
-        if work.exceeded and peer not in self._wanted:
+        if work.exceeded and peer not in self.wanted:
             account.exceeded_ms = self._clock.now_ms()
 
     def hear(self, peer: str) -> None:
         """Charge a stranger's message for being read: the smallest ones cost nothing else."""
-        if peer not in self._wanted:
+        if peer not in self.wanted:
             self._charge(peer, self.limits.message)
 
     def _charge(self, peer: str, ticks: int) -> _Account:
@@ -155,17 +149,15 @@ class Charges:
         # key" (docs/design/foreign-data.md, Charges).
         paid = min(account.brought, ticks)
         account.brought -= paid
-        if peer not in self._wanted:
+        if peer not in self.wanted:
             account.ticks -= ticks - paid
         return account
 
     def wait_ms(self, peer: str) -> int:
         """Return how long the next message must wait until its sender is out of debt."""
-        account = self._accounts.get(self._senders.get(peer, peer))
-        if account is None or peer in self._wanted:
+        if peer in self.wanted or self._senders.get(peer, peer) not in self._accounts:
             return 0
-        self._grow(account)
-        return math.ceil(max(0.0, -account.ticks) * 1_000 / self.limits.per_s)
+        return math.ceil(max(0.0, -self._account(peer).ticks) * 1_000 / self.limits.per_s)
 
     def _is_in_standing(self, account: _Account) -> bool:
         since_ms = account.exceeded_ms
@@ -197,7 +189,12 @@ class Charges:
             found = self._accounts.pop(sender, None)
             account = self._new_account() if found is None else found
             self._accounts[sender], self._latest = account, sender
-        self._grow(account)
+        now_ms = self._clock.now_ms()
+        passed_ms = now_ms - account.seen_ms
+        account.seen_ms = now_ms
+        # A clock that was set back adds nothing, and takes nothing away.
+        if passed_ms > 0:
+            account.ticks = min(self._full, account.ticks + passed_ms * self.limits.per_s / 1_000)
         return account
 
     def _new_account(self) -> _Account:
@@ -205,11 +202,3 @@ class Charges:
         while len(self._accounts) >= self.limits.senders_max:
             del self._accounts[next(iter(self._accounts))]
         return _Account(self._full, self._clock.now_ms())
-
-    def _grow(self, account: _Account) -> None:
-        now_ms = self._clock.now_ms()
-        passed_ms = now_ms - account.seen_ms
-        account.seen_ms = now_ms
-        # A clock that was set back adds nothing, and takes nothing away.
-        if passed_ms > 0:
-            account.ticks = min(self._full, account.ticks + passed_ms * self.limits.per_s / 1_000)

@@ -37,7 +37,9 @@ def beyond(
     level = [top]
     size = sum(map(len, found.values()))
     while level:
-        names = dict.fromkeys(ref for cell in level for ref in references(cell))
+        names: dict[bytes, None] = {}
+        for cell in level:
+            names.update(dict.fromkeys(references(cell)))
         front.meet(names)
         fresh = [name for name in names if name not in front.have and name not in found]
         # A referenced cell is longer than an embedded one can be: a bound before anything is read.
@@ -144,10 +146,20 @@ def _pay(work: Work, encoding: bytes) -> None:
 
 def _fetched(
     hashes: Sequence[bytes], fetch: LoadAll, work: Work | None = None
+) -> Iterable[tuple[bytes, bytes | None]]:
+    """Return the cells with these hashes, fetched a batch at a time."""
+    # Most levels of a difference have a few cells, often a single one.
+    if len(hashes) <= (FETCH_MAX if work is None else 1):
+        return zip(hashes, fetch(hashes), strict=True) if hashes else ()
+    return _batches(hashes, fetch, work)
+
+
+def _batches(
+    hashes: Sequence[bytes], fetch: LoadAll, work: Work | None
 ) -> Iterator[tuple[bytes, bytes | None]]:
     begin = 0
     while begin < len(hashes):
-        # LoadAll little more than the account can pay for.
+        # Fetched is little more than the account can pay for.
         count = FETCH_MAX if work is None else min(FETCH_MAX, 1 + work.left // work.limits.counted)
         some = hashes[begin : begin + max(count, 1)]
         yield from zip(some, fetch(some), strict=True)

@@ -9,7 +9,7 @@ Source: docs/design/foreign-data.md "Room".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from datalattice.cells import Index, Value, Work, arriving_names, same, to_text
@@ -31,13 +31,13 @@ from datalattice.sync.lattice.usage import OwnerSlot
 class Hosting:
     """What of foreign values one node takes. One thread uses it.
 
-    is_known: whether a connection is with a wanted or allowed peer.
+    known: the connections with wanted or allowed peers.
     """
 
-    def __init__(self, rules: OwnerRules, quotas: Quotas, is_known: Callable[[str], bool]) -> None:
+    def __init__(self, rules: OwnerRules, quotas: Quotas, known: Collection[str]) -> None:
         self.rules: Final = rules
         self.quotas: Final = quotas
-        self._is_known = is_known
+        self._known = known
         self._lattice = rules.lattice
         self._areas = rules.areas
 
@@ -58,11 +58,11 @@ class Hosting:
         for path in within(self._areas.unsigned, value):
             section = section_name(path)
             sender = self.rules.policy.unsigned_of(section).sender
-            is_known = self._is_known(peer)
+            is_known = peer in self._known
             is_over = not is_known and self.quotas.is_over(OwnerSlot(section, None))
             if sender == "none" or (sender == "known" and not is_known) or is_over:
                 value = without(value, path[:-1], path[-1], self._lattice)
-        if self.rules.refuse_any or self.quotas.has_over:
+        if self.rules.refuse_any or self.quotas.over:
             for path, owner, _ in list(self._differing(root, value, work)):
                 slot = OwnerSlot(section_name(path), owner)
                 if self.rules.refuses(slot.section, owner) or self.quotas.is_over(slot):
@@ -113,7 +113,7 @@ class Hosting:
             for path, owner, names in self._differing(root, other, work)
             if names and not self.rules.is_free(owner)
         ]
-        if not self._is_known(peer):
+        if peer not in self._known:
             for path in within(self._areas.unsigned, other):
                 # An unsigned part has no owner; all that strangers add to it has one limit.
                 own, theirs = containers(root, other, path[:-1])

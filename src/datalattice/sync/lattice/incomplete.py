@@ -177,14 +177,18 @@ class IncompleteCells:
         lengths: dict[bytes, int] = {}
         front = hashes
         while front:
-            at_hand = [hash for hash in front if hash in cells and not self._is_held(hash)]
+            at_hand = {
+                hash: None
+                for hash in front
+                if hash in cells and hash not in self._cells and hash not in self._spoiled
+            }
             lengths |= self._home.lengths(at_hand)  # a peer may send what is stored already
             below: list[bytes] = []
             for hash in front:
                 # A stored cell is here with all below it, so nothing of it is awaited.
                 if hash in reached or hash in lengths:
                     continue
-                if hash in cells and not self._is_held(hash):
+                if hash in at_hand:
                     cell = reached[hash] = _Cell(cells[hash], references(cells[hash]), sender)
                     below.extend(cell.below)
                 else:
@@ -195,7 +199,7 @@ class IncompleteCells:
         # Most messages are complete in themselves: nothing of them has to wait.
         if self._waiting.keys().isdisjoint(outside):
             lengths |= self._home.lengths(outside)
-            if all(hash in lengths for hash in outside):
+            if outside.keys() <= lengths.keys():
                 self._passing = reached
                 try:
                     progress = self._pass_complete(claim, made, reached, lengths)
@@ -206,9 +210,6 @@ class IncompleteCells:
             progress = self._add(reached, claim, hashes)
         self._facts.trim()
         return progress
-
-    def _is_held(self, hash: bytes) -> bool:
-        return hash in self._cells or hash in self._spoiled
 
     def add(self, cells: Mapping[bytes, bytes], sender: str = "") -> Completion:
         """Take cells that something waits for; ignore all others."""
@@ -235,7 +236,7 @@ class IncompleteCells:
         progress = Completion()
         spoiled: dict[bytes, _Spoiled] = {}
         short = {hash for hash, length in lengths.items() if length <= EMBEDDED_BYTES_MAX}
-        short.update(h for h, cell in cells.items() if len(cell.encoding) <= EMBEDDED_BYTES_MAX)
+        short |= {h for h, cell in cells.items() if len(cell.encoding) <= EMBEDDED_BYTES_MAX}
         order = _upwards(made.hashes, cells)
         # All are sound, as a rule: they are checked in one go up to the first that is not.
         if not short and self._bad.keys().isdisjoint(cells):

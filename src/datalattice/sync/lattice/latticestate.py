@@ -147,7 +147,7 @@ class LatticeState:
             rules = OwnerRules(policy, table, lattice, self._context)
             usage = Usage(store, self._load_all, clock.now_ms)
             quotas = Quotas(rules, usage, clock, self.evidence)
-            self.hosting = Hosting(rules, quotas, charges.is_known)
+            self.hosting = Hosting(rules, quotas, charges.known)
         self._handed: set[bytes] = set()  # ids of kept branches that are announced
         sync = on_sync or self._publish_now
         self.cursor: Final = RootLattice(lattice, self.root, users, sync, gate=gate)
@@ -259,7 +259,7 @@ class LatticeState:
         # Again: the operator may have decided while the value waited for its cells.
         other = hosting.cut(other, self.root, peer, work)
         return hosting.quotas.check(
-            self.root, other, peer, self._outcome, work, is_known=self._charges.is_known(peer)
+            self.root, other, peer, self._outcome, work, is_known=peer in self._charges.known
         )
 
     def _merge(self, other: Value, holes: Holes, work: Work) -> Value:
@@ -349,14 +349,15 @@ class LatticeState:
         """Make `value` the durable root, then announce it, then join it into the live value."""
         self.make_writable()
         # "They were signed to be published": branches that only `:local` has are announced, too.
-        new = [one for one in self.evidence.open if one.id not in self._handed]
-        branches = [one.loser for one in new if one.loser is not None]
+        kept = self.evidence.open
+        new = [one for one in kept if one.id not in self._handed] if kept else []
+        branches = [one.loser for one in new if one.loser is not None] if new else []
         announced = self._public(value)
         # "A cell is served by its hash when the part of a root that peers see reached it": the
         # store keeps that with the cell (docs/design/foreign-data.md, What is served).
         self.store.commit(value, contains=contains, announced=[announced, *branches])
         if new:
-            self._handed = {one.id for one in self.evidence.open}
+            self._handed = {one.id for one in kept}
         self.root = value
         self.views.announce(announced, value)
         self._update_live()

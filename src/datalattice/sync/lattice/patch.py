@@ -90,7 +90,8 @@ def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Loa
         below: list[tuple[bytes, bytes]] = []
         gaps: list[int] = []
         next_index = 0
-        for index, (place, ref) in enumerate(_places(cell)):
+        for index, place in enumerate(branch_places(cell)):
+            ref = cell[place : place + HASH_BYTES]
             old_ref = old_refs[index] if index < len(old_refs) else None
             # A reference that is shared, or whose cell was written before, stays in the draft.
             if ref not in cells or ref in written or ref == old_ref:
@@ -106,11 +107,6 @@ def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Loa
         out += encode_lengths((len(below) * 4 + kind, *gaps)) + edit
         stack.extend(reversed(below))
     return bytes(out)
-
-
-def _places(cell: bytes) -> list[tuple[int, bytes]]:
-    """Return (position, hash) of each reference in an encoding."""
-    return [(at, cell[at : at + HASH_BYTES]) for at in branch_places(cell)]
 
 
 def _edit(draft: bytes, old: bytes, hunks_max: int) -> tuple[int, bytes, int]:
@@ -190,13 +186,13 @@ def read_patch(
             below the top, or one of them stays as it was.
     Cost:   a load, a scan and a hash for each cell; memory for `bytes_max` bytes at most.
     """
-    reader = _Reader(patch, bytes_max, cells_max)
+    reader = _Reader(patch, load, bytes_max, cells_max)
     cells: dict[bytes, bytes] = {}
-    frames = [reader.frame(_Old(None, load, base))]
+    frames = [reader.frame(None, base)]
     while True:
         frame = frames[-1]
         if frame.olds:
-            frames.append(reader.frame(_Old(frame.olds.pop(), load)))
+            frames.append(reader.frame(frame.olds.pop()))
             continue
         cell = bytes(frame.draft)
         hash = sha3_256(cell)
@@ -209,41 +205,22 @@ def read_patch(
         frames[-1].draft[place : place + HASH_BYTES] = hash
 
 
-@dataclass(frozen=True, slots=True)
-class _Old:
-    """The old cell of a cell of a patch."""
-
-    hash: bytes | None
-    load: Load
-    known: bytes | None = None
-
-    def encoding(self) -> bytes:
-        """Return its encoding.
-
-        Raises: BadFormat: there is none. MissingData: it is missing.
-        """
-        if self.known is not None:
-            return self.known
-        if self.hash is None:
-            raise BadFormat("a patch of a cell that does not exist")
-        found = self.load(self.hash)
-        if found is None:
-            raise MissingData([self.hash])
-        return found
-
-
 class _Reader:
     """A patch and how far it is read."""
 
-    def __init__(self, patch: bytes, bytes_max: int, cells_max: int) -> None:
+    def __init__(self, patch: bytes, load: Load, bytes_max: int, cells_max: int) -> None:
         self._patch = patch
+        self._load = load
         self._room = bytes_max
         self._cells_max = cells_max
         self._cell_room = cells_max + 1
         self._at = 0
 
-    def frame(self, old: _Old) -> _Frame:
-        """Read a cell up to those below it."""
+    def frame(self, old_hash: bytes | None, old: bytes | None = None) -> _Frame:
+        """Read a cell up to those below it; it is an edit of `old`, or of the cell with a hash.
+
+        Raises: BadFormat: there is no old cell. MissingData: it is missing.
+        """
         self._cell_room -= 1
         if self._cell_room < 0:
             raise LimitExceeded(f"a patch makes more than {self._cells_max} cells below its top")
@@ -256,9 +233,15 @@ class _Reader:
             index += self._number()
             indexes.append(index)
             index += 1
-        draft = self._draft(kind, b"" if kind == WHOLE else old.encoding())
+        if kind != WHOLE and old is None:
+            if old_hash is None:
+                raise BadFormat("a patch of a cell that does not exist")
+            old = self._load(old_hash)
+            if old is None:
+                raise MissingData([old_hash])
+        draft = self._draft(kind, old or b"")
         # "Every cell of it changes": naming unchanged cells would cost the reader alone.
-        if kind == SAME and not count and old.hash is not None:
+        if kind == SAME and not count and old_hash is not None:
             raise LimitExceeded("a patch names a cell that stays as it was")
         # "No more bytes than are ever pushed", whatever few bytes of patch stand for.
         self._room -= len(draft)
@@ -266,12 +249,12 @@ class _Reader:
             raise LimitExceeded("a patch stands for more bytes of cells than a message may have")
         if not count:
             return _Frame(draft)
-        places = _places(bytes(draft))
+        places = branch_places(bytes(draft))
         if indexes[-1] >= len(places):
             raise BadFormat(f"a patch replaces reference {indexes[-1]} of {len(places)}")
         chosen = [places[index] for index in reversed(indexes)]
-        olds = [None if ref == _UNKNOWN else ref for _, ref in chosen]
-        return _Frame(draft, [place for place, _ in chosen], olds)
+        refs = [bytes(draft[place : place + HASH_BYTES]) for place in chosen]
+        return _Frame(draft, chosen, [None if ref == _UNKNOWN else ref for ref in refs])
 
     def _draft(self, kind: int, old: bytes) -> bytearray:
         if kind == SAME:

@@ -176,6 +176,8 @@ class Views:
             found = self._store.get_encodings(hashes)
         except Corruption:
             return [self.load(hash) for hash in hashes]
+        if None not in found:
+            return found
         return [
             self._made.get(hash) if encoding is None else encoding
             for hash, encoding in zip(hashes, found, strict=True)

@@ -88,7 +88,8 @@ class Quotas:
         self._clock = clock
         # Branches of forks count for the owner, and are deleted before a value is refused.
         self.evidence: Final = evidence
-        self._over: dict[bytes, int] = {}  # key of a slot -> when it had no room for a value
+        self.over: Final[dict[bytes, int]] = {}
+        """Slots that had no room for a value, by key, and when."""
         self._short: dict[bytes, _Short] = {}  # by the key of a slot
         self._strangers_bytes: int | None = None  # of all their slots, None: to be added up
 
@@ -103,21 +104,16 @@ class Quotas:
             )
         return self._strangers_bytes
 
-    @property
-    def has_over(self) -> bool:
-        """Whether any slot had no room of late."""
-        return bool(self._over)
-
     def is_over(self, slot: OwnerSlot) -> bool:
         """Return whether a slot had no room for a value less than a minute ago."""
-        if not self._over:
+        if not self.over:
             return False
-        since_ms = self._over.get(slot.key)
+        since_ms = self.over.get(slot.key)
         if since_ms is None:
             return False
         if 0 <= self._clock.now_ms() - since_ms < RECOUNT_MS:
             return True
-        del self._over[slot.key]
+        del self.over[slot.key]
         return False
 
     def limit_of(self, slot: OwnerSlot) -> Limit:
@@ -159,9 +155,9 @@ class Quotas:
         if size <= limit.room:
             return True
         # All at once: to find the oldest of many would cost more than it saves.
-        if len(self._over) >= OVER_MAX:
-            self._over.clear()
-        self._over[slot.key] = self._clock.now_ms()
+        if len(self.over) >= OVER_MAX:
+            self.over.clear()
+        self.over[slot.key] = self._clock.now_ms()
         self.refuse(slot, limit._replace(used=limit.used + size), outcome, senders())
         return False
 
@@ -203,7 +199,7 @@ class Quotas:
         What costs more to count than `work` has is left out, and reported.
         """
         made = QuotaCheck(
-            self, self._rules, root, other, peer, outcome, work or Work(), self.has_over
+            self, self._rules, root, other, peer, outcome, work or Work(), bool(self.over)
         )
         areas = self._rules.areas
         if not is_known:
@@ -236,7 +232,7 @@ class Quotas:
     def decided(self) -> None:
         """Note that lists or limits changed."""
         self._strangers_bytes = None
-        self._over.clear()
+        self.over.clear()
         self._short.clear()
 
     def inexact(self, root: Value) -> list[tuple[OwnerSlot, Value]]:

@@ -197,7 +197,7 @@ class LatticeReplica:
 
     def regard(self, peer: Peer) -> Regard:
         """Return how a peer is regarded: any peer may read, and offer what is signed."""
-        wanted = self.charges.is_wanted(peer.connection)
+        wanted = peer.connection in self.charges.wanted
         return Regard.WANTED if wanted else Regard.STRANGER
 
     def hear(self, peer: Peer) -> None:
@@ -280,7 +280,7 @@ class LatticeReplica:
         probe = Probe(value_hash(value), value)
         # What the peer holds is a hint: "if it is wrong the peer asks"
         # (docs/design/replication.md).
-        if any(base.key == probe.key for base in known):
+        if probe.key in [base.key for base in known]:
             return None
         held = [base.data for base in known]
         cells = beyond(held, value, self.views.load_all, self._push_bytes_max) if held else None
@@ -288,10 +288,9 @@ class LatticeReplica:
             # "A difference above 8 MB is replaced by the root alone" (docs/node.md, What is sent
             # when).
             return News((self.views.top(peer.connection),))
-        parts = tuple(Part(hash, data) for hash, data in cells.items())
+        parts = tuple([Part(hash, data) for hash, data in cells.items()])
         # A patch of an embedded value, which is what a new peer states first, saves nothing.
-        bases = (base for base in known if not is_embedded(base.data))
-        base = next(bases, known[0])
+        base = ([base for base in known if not is_embedded(base.data)] or known)[0]
         patch = None
         if PATCHES in peer.features and 0 < len(parts) <= PATCH_CELLS_MAX:
             patch = write_patch(encode(value), cells, encode(base.data), self.views.load)
