@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from datalattice.engine.base import Engine, Snapshot, WriteTxn
-from datalattice.errors import UsageError
+from datalattice.errors import StoreError, UsageError
 
 T = TypeVar("T")
 
@@ -276,7 +276,12 @@ class GroupCommit:
             if is_first:
                 txn.finish()
                 raise _Abandoned from None
-            txn.roll_back()
+            try:
+                txn.roll_back()
+            except StoreError:
+                if isinstance(error, StoreError):
+                    raise error from None  # it broke the transaction, so all pieces get it
+                raise
         else:
             piece.callbacks = txn.finish()
         finally:

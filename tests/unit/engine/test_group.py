@@ -1,14 +1,17 @@
-"""Group commit when a waiting thread is interrupted; its contract is in the engine kit."""
+"""Group commit when a thread is interrupted or the disk is full; its contract is in the kit."""
 
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 
-from datalattice.engine import GroupCommit, GroupTxn, MemoryEngine
+from datalattice.engine import GroupCommit, GroupTxn, LmdbEngine, MemoryEngine
 from datalattice.engine import group as group_module
-from datalattice.testing.engine_kit import LIMIT_S, SignallingQueue
+from datalattice.engine import lmdb as lmdb_module
+from datalattice.errors import StoreFull
+from datalattice.testing.engine_kit import LIMIT_S, SignallingQueue, Work, run_together
 
 
 class Interrupted(BaseException):
@@ -72,3 +75,24 @@ def test_an_interrupted_thread_runs_nothing_and_holds_up_no_other(
     with group.read() as view:
         assert [key for key, _ in view.scan("t")] == [b"behind"]
     assert seen == [b"interrupted"]
+
+
+def test_work_that_finds_no_room_fails_its_transaction_and_the_next_one_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lmdb_module, "MAP_BYTES_MAX", 1 << 20)
+    engine = LmdbEngine(tmp_path, ("t",))
+    group = GroupCommit(engine)
+
+    def put(size: int) -> Work:
+        return lambda txn: txn.put("t", b"%d" % size, bytes(size))
+
+    small, large, other = run_together(group, [put(1), put(2 << 20), put(2)])
+    assert isinstance(small, StoreFull)
+    assert small is large is other
+    with pytest.raises(StoreFull):
+        group.run(put(2 << 20))
+    group.run(put(3))
+    with group.read() as view:
+        assert list(view.scan("t")) == [(b"3", bytes(3))]
+    engine.close()
