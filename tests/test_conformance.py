@@ -32,6 +32,13 @@ PUBLIC = {
     "lattice-queue.json": 53,
     "lattice-registers.json": 56,
     "lattice-signed.json": 59,
+    "weaver-dag.json": 4,
+    "weaver-frontier.json": 4,
+    "weaver-hlc.json": 18,
+    "weaver-ingest.json": 10,
+    "weaver-intention.json": 12,
+    "weaver-intention-reject.json": 7,
+    "weaver-witness.json": 4,
 }
 
 

@@ -23,6 +23,7 @@ from datalattice.conformance import (
     lattices,
     node_player,
     queues,
+    weaver_log,
     weaver_net,
 )
 from datalattice.conformance.notation import register_lattice_type
@@ -69,5 +70,6 @@ __all__ = [
     "register_titled",
     "run_file",
     "run_paths",
+    "weaver_log",
     "weaver_net",
 ]

@@ -13,6 +13,7 @@ from datalattice.engine.base import (
     ReadTxn,
     Snapshot,
     WriteTxn,
+    successor,
 )
 from datalattice.engine.group import GroupCommit, GroupTxn
 from datalattice.engine.lmdb import LmdbEngine
@@ -66,4 +67,5 @@ __all__ = [
     "open_engine",
     "restore_tables",
     "section",
+    "successor",
 ]

@@ -1,0 +1,417 @@
+"""Log vectors of Weaver: clock, intentions, witness chains, ingest scripts, DAG and frontiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from datalattice.clock import Hlc, clamp_future, is_future, tick, update
+from datalattice.conformance.checks import (
+    as_decimal,
+    as_fields,
+    as_hex,
+    as_int,
+    as_list,
+    as_text,
+    expect,
+    need,
+    need_bool,
+    need_fields,
+    need_hex,
+    need_int,
+    need_list,
+    need_text,
+    only_fields,
+)
+from datalattice.conformance.registry import Fields, Mismatch, register_titled
+from datalattice.crypto import KeyPair
+from datalattice.engine import MemoryEngine, ReadTxn
+from datalattice.weaver import (
+    LOG_TABLES,
+    ZERO,
+    ChainBroken,
+    Ingested,
+    Intention,
+    IntentionLog,
+    IntentionRefused,
+    Node,
+    SignedIntention,
+    WitnessRecord,
+    admit,
+    check_chain,
+    find_lca,
+    frontier,
+    is_ack_pending,
+    is_ancestor,
+    observations,
+    path,
+    unacknowledged,
+)
+
+NODE = KeyPair(bytes(range(32)))
+"""Signs the records of logs that vectors are run in; none of them states a signature."""
+
+STORE = bytes(16)
+
+
+class _StoppedClock:
+    """A clock that stands still."""
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000
+
+
+# --- clock ------------------------------------------------------------------------------------
+
+
+def _hlc(value: object, name: str) -> Hlc:
+    wall, counter = as_list(value, name, 2)
+    return Hlc(as_int(wall, name), as_int(counter, name))
+
+
+def _run_hlc(fields: Fields) -> None:
+    op = need_text(fields, "op")
+    if op == "compare":
+        only_fields(fields, ("op", "name", "values", "expect_sorted"))
+        stamps = [_hlc(each, "values") for each in need_list(fields, "values")]
+        wanted = [_hlc(each, "expect_sorted") for each in need_list(fields, "expect_sorted")]
+        expect("expect_sorted", wanted, sorted(stamps))
+    elif op == "sequence":
+        only_fields(fields, ("op", "name", "start", "steps", "expect"))
+        last = _hlc(need(fields, "start"), "start")
+        found = []
+        for step in need_list(fields, "steps"):
+            last = _stepped(last, as_fields(step, "steps"))
+            found.append(last)
+        expect("expect", [_hlc(each, "expect") for each in need_list(fields, "expect")], found)
+    elif op in {"tick", "update"}:
+        only_fields(fields, ("op", "name", "local", "received", "now", "expect"))
+        got = _stepped(_hlc(need(fields, "local"), "local"), fields)
+        expect("expect", _hlc(need(fields, "expect"), "expect"), got)
+    else:
+        _run_drift(op, fields)
+
+
+def _stepped(last: Hlc, step: Fields) -> Hlc:
+    now = need_int(step, "now")
+    if need_text(step, "op") == "tick":
+        return tick(last, now)
+    return update(last, _hlc(need(step, "received"), "received"), now)
+
+
+def _run_drift(op: str, fields: Fields) -> None:
+    only_fields(fields, ("op", "name", "value", "parent", "now", "max_drift", "expect"))
+    value = _hlc(need(fields, "value"), "value")
+    now, drift = need_int(fields, "now"), need_int(fields, "max_drift")
+    if op == "is_future":
+        expect("expect", need_bool(fields, "expect"), is_future(value, now, drift))
+        return
+    expect("op", "clamp", op)
+    parent = _hlc(need(fields, "parent"), "parent")
+    wanted = _hlc(need(fields, "expect"), "expect")
+    expect("expect", wanted, clamp_future(value, parent, now, drift))
+
+
+# --- intentions -------------------------------------------------------------------------------
+
+
+def _run_intention(fields: Fields) -> None:
+    only_fields(
+        fields,
+        (
+            *("name", "note", "signing_key_seed", "author", "wall_time", "counter", "store_id"),
+            *("store_prev", "deps_as_given", "deps_canonical", "ops", "borsh", "borsh_len"),
+            *("hash", "signature", "signed_intention_proto"),
+        ),
+    )
+    key = KeyPair(need_hex(fields, "signing_key_seed"))
+    expect("author", need_hex(fields, "author"), key.public_key)
+    stamp = Hlc(as_decimal(need(fields, "wall_time"), "wall_time"), need_int(fields, "counter"))
+    given = _hashes(fields, "deps_as_given")
+    store_id, prev = need_hex(fields, "store_id"), need_hex(fields, "store_prev")
+    built = Intention.build(key.public_key, stamp, store_id, prev, given, need_hex(fields, "ops"))
+    expect("deps_canonical", _hashes(fields, "deps_canonical"), list(built.deps))
+    signed = built.sign(key)
+    expect("borsh", need_hex(fields, "borsh"), signed.borsh)
+    expect("borsh_len", need_int(fields, "borsh_len"), len(signed.borsh))
+    expect("hash", need_hex(fields, "hash"), signed.hash)
+    expect("signature", need_hex(fields, "signature"), signed.signature)
+    envelope = need_hex(fields, "signed_intention_proto")
+    expect("signed_intention_proto", envelope, signed.encode())
+    expect("what the envelope holds", [signed], admit([envelope], store_id))
+
+
+def _hashes(fields: Fields, name: str) -> list[bytes]:
+    return [as_hex(each, name) for each in need_list(fields, name)]
+
+
+_STAGES = {"verify": "signature"}
+"""Stages that the files of refusals name otherwise than those of scripts."""
+
+
+def _run_refusal(fields: Fields) -> None:
+    only_fields(fields, ("name", "borsh", "signature", "reject_at", "why"))
+    borsh, signature = need_hex(fields, "borsh"), need_hex(fields, "signature")
+    # An envelope with any signature: `SignedIntention` would refuse to hold it.
+    envelope = b"".join((b"\x0a", _length(borsh), borsh, b"\x12", _length(signature), signature))
+    stage = need_text(fields, "reject_at")
+    try:
+        admit([envelope], borsh[44:60])
+    except IntentionRefused as refused:
+        expect("reject_at", _STAGES.get(stage, stage), refused.stage)
+    else:
+        raise Mismatch(f"the intention should have been refused at {stage}")
+
+
+def _length(data: bytes) -> bytes:
+    size = len(data)
+    return bytes([size]) if size < 0x80 else bytes([size & 0x7F | 0x80, size >> 7])
+
+
+# --- witness chains ---------------------------------------------------------------------------
+
+
+def _run_witness(fields: Fields) -> None:
+    known = ("name", "node_key_seed", "node", "store_id", "records", "head", "valid")
+    only_fields(fields, (*known, "break_at_seq"))
+    key = KeyPair(need_hex(fields, "node_key_seed"))
+    expect("node", need_hex(fields, "node"), key.public_key)
+    store_id = need_hex(fields, "store_id")
+    records = [
+        _witness_record(as_fields(each, "records"), store_id, key)
+        for each in need_list(fields, "records")
+    ]
+    if need_bool(fields, "valid"):
+        end = check_chain(records, store_id, key.public_key)
+        seq, content_hash = as_list(need(fields, "head"), "head", 2)
+        expect("head", (as_int(seq, "head"), as_hex(content_hash, "head")), tuple(end))
+        return
+    try:
+        check_chain(records, store_id, key.public_key)
+    except ChainBroken as broken:
+        expect("break_at_seq", need_int(fields, "break_at_seq"), broken.seq)
+    else:
+        raise Mismatch("the chain should have been found broken")
+
+
+def _witness_record(fields: Fields, store_id: bytes, key: KeyPair) -> WitnessRecord:
+    known = ("seq", "intention_hash", "wall_time", "prev_hash", "content", "content_hash")
+    only_fields(fields, (*known, "signature", "record"))
+    record = WitnessRecord.build(
+        store_id,
+        need_hex(fields, "intention_hash"),
+        need_int(fields, "wall_time"),
+        need_hex(fields, "prev_hash"),
+        key,
+    )
+    expect("content", need_hex(fields, "content"), record.content)
+    expect("content_hash", need_hex(fields, "content_hash"), record.content_hash)
+    expect("signature", need_hex(fields, "signature"), record.signature)
+    expect("record", need_hex(fields, "record"), record.encode())
+    return WitnessRecord.decode(record.encode())
+
+
+# --- ingest scripts ---------------------------------------------------------------------------
+
+
+class _Script:
+    """A log, and the intentions of a script by label."""
+
+    def __init__(self, fields: Fields) -> None:
+        self.store_id = need_hex(fields, "store_id")
+        self.log = IntentionLog(self.store_id, NODE, _StoppedClock())
+        self.engine = MemoryEngine(LOG_TABLES)
+        self.envelopes: dict[str, bytes] = {}
+        self.labels: dict[bytes, str] = {}
+        for each in need_list(fields, "intentions"):
+            listed = as_fields(each, "intentions")
+            only_fields(listed, ("label", "author", "hash", "store_prev", "deps", "signed_proto"))
+            label = need_text(listed, "label")
+            self.envelopes[label] = need_hex(listed, "signed_proto")
+            signed = SignedIntention.decode(self.envelopes[label])
+            intention = signed.intention
+            expect("hash", need_hex(listed, "hash"), signed.hash)
+            expect("author", need_hex(listed, "author"), intention.author)
+            expect("store_prev", need_hex(listed, "store_prev"), intention.store_prev)
+            expect("deps", _hashes(listed, "deps"), list(intention.deps))
+            self.labels[signed.hash] = label
+
+    def ingest(self, labels: Sequence[str]) -> Ingested:
+        signed = admit([self.envelopes[label] for label in labels], self.store_id)
+        with self.engine.write() as txn:
+            return self.log.ingest(txn, signed)
+
+    def check(self, fields: Fields, witnessed: str, floating: str) -> None:
+        """Compare what is witnessed and what floats; no order is closed under its edges twice."""
+        with self.engine.read() as txn:
+            entries = list(self.log.scan(txn))
+            waiting = [each.signed.hash for each in self.log.floating(txn)]
+        expect(
+            witnessed, sorted(need_list(fields, witnessed)), self._named(e.signed for e in entries)
+        )
+        expect(
+            floating,
+            sorted(need_list(fields, floating)),
+            sorted(self.labels[hash] for hash in waiting),
+        )
+        before = {ZERO}
+        for entry in entries:
+            intention = entry.signed.intention
+            if not before.issuperset((intention.store_prev, *intention.deps)):
+                raise Mismatch(f"record {entry.seq} stands before what it depends on")
+            before.add(entry.signed.hash)
+        for one, other in pairwise(entries):
+            expect("prev_hash", one.content_hash, other.prev_hash)
+
+    def _named(self, signed: object) -> list[str]:
+        return sorted(self.labels[each.hash] for each in signed)  # type: ignore[attr-defined]
+
+
+def _run_ingest(fields: Fields) -> None:
+    only_fields(fields, ("name", "note", "store_id", "intentions", "steps", "final", "rust_head"))
+    script = _Script(fields)
+    for each in need_list(fields, "steps"):
+        step = as_fields(each, "steps")
+        labels = [as_text(label, "batch") for label in need_list(step, "batch")]
+        if need_text(step, "result") == "rejected":
+            only_fields(step, ("batch", "result", "reason"))
+            try:
+                script.ingest(labels)
+            except IntentionRefused as refused:
+                expect("reason", need_text(step, "reason"), refused.stage)
+                continue
+            raise Mismatch("the batch should have been refused")
+        only_fields(
+            step,
+            (
+                *("batch", "result", "missing_prev", "missing_condition"),
+                *("witnessed_after", "floating_after"),
+            ),
+        )
+        done = script.ingest(labels)
+        expect("result", need_text(step, "result"), done.result)
+        missing = [
+            {"prev": each.prev.hex(), "since": each.since.hex(), "author": each.author.hex()}
+            for each in done.missing
+        ]
+        expect("missing_prev", need_list(step, "missing_prev"), missing)
+        expect("missing_condition", _hashes(step, "missing_condition"), [*done.missing_condition])
+        script.check(step, "witnessed_after", "floating_after")
+    final = need_fields(fields, "final")
+    only_fields(final, ("witnessed", "floating", "tips", "witness_fingerprint"))
+    script.check(final, "witnessed", "floating")
+    with script.engine.read() as txn:
+        tips = {author.hex(): tip.hash.hex() for author, tip in script.log.tips(txn).items()}
+        expect("tips", dict(need_fields(final, "tips")), tips)
+        fingerprint = need_hex(final, "witness_fingerprint")
+        expect("witness_fingerprint", fingerprint, script.log.head(txn).fingerprint)
+
+
+# --- DAG and frontiers ------------------------------------------------------------------------
+
+
+def _run_dag(fields: Fields) -> None:
+    only_fields(fields, ("name", "nodes", "queries"))
+    nodes: dict[bytes, Node] = {}
+    for seq, each in enumerate(need_list(fields, "nodes"), 1):
+        listed = as_fields(each, "nodes")
+        only_fields(listed, ("id", "deps"))
+        deps = tuple(as_text(dep, "deps").encode() for dep in need_list(listed, "deps"))
+        name = need_text(listed, "id").encode()
+        nodes[name] = Node(name, deps, Hlc(seq, 0), seq)
+    for each in need_list(fields, "queries"):
+        _query(as_fields(each, "queries"), nodes)
+
+
+def _query(query: Fields, nodes: dict[bytes, Node]) -> None:
+    op = need_text(query, "op")
+    if op == "find_lca":
+        only_fields(query, ("op", "a", "b", "expect"))
+        a, b = need_text(query, "a"), need_text(query, "b")
+        got = find_lca(nodes.get, a.encode(), b.encode()).decode()
+        expect(f"find_lca {a} {b}", need_text(query, "expect"), got)
+    elif op == "is_ancestor":
+        only_fields(query, ("op", "ancestor", "descendant", "expect"))
+        a, d = need_text(query, "ancestor"), need_text(query, "descendant")
+        found = is_ancestor(nodes.get, a.encode(), d.encode())
+        expect(f"is_ancestor {a} {d}", need_bool(query, "expect"), found)
+    else:
+        expect("op", "get_path", op)
+        only_fields(query, ("op", "from", "to", "expect_set"))
+        start, to = need_text(query, "from"), need_text(query, "to")
+        names = [hash.decode() for hash in path(nodes.get, start.encode(), to.encode())]
+        expect(f"get_path {start} {to}", sorted(need_list(query, "expect_set")), sorted(names))
+        for position, name in enumerate(names):
+            later = {other.encode() for other in names[position:]}
+            if not later.isdisjoint(nodes[name.encode()].deps):
+                raise Mismatch(f"get_path {start} {to}: {name} stands before a dependency")
+
+
+def _run_frontier(fields: Fields) -> None:
+    known = ("name", "self", "intentions", "author_totals", "observations", "ack_tips")
+    only_fields(fields, (*known, "pending_ack"))
+    log = IntentionLog(STORE, NODE, _StoppedClock())
+    engine = MemoryEngine(LOG_TABLES)
+    ours: dict[bytes, bytes] = {ZERO: ZERO}
+    listed = [as_fields(each, "intentions") for each in need_list(fields, "intentions")]
+    with engine.write() as txn:
+        # The file gives no stamps and signatures, so these are intentions with other hashes.
+        for each in listed:
+            signed = _stand_in(each, ours)
+            ours[need_hex(each, "hash")] = signed.hash
+            seqs = log.ingest(txn, [signed]).witnessed
+            expect("witness_seq", [need_int(each, "witness_seq")], list(seqs))
+    with engine.read() as txn:
+        for each in listed:
+            wanted = {as_hex(k, "frontier"): v for k, v in need_fields(each, "frontier").items()}
+            got = frontier(txn, ours[need_hex(each, "hash")])
+            expect("frontier", sorted(wanted.items()), sorted(got.items()))
+        _check_observations(fields, txn, {mine: theirs for theirs, mine in ours.items()})
+
+
+def _stand_in(fields: Fields, ours: dict[bytes, bytes]) -> SignedIntention:
+    known = ("label", "hash", "author", "store_prev", "deps", "content", "witness_seq")
+    only_fields(fields, (*known, "frontier"))
+    intention = Intention.build(
+        need_hex(fields, "author"),
+        Hlc(need_int(fields, "witness_seq"), 0),
+        STORE,
+        ours[need_hex(fields, "store_prev")],
+        [ours[dep] for dep in _hashes(fields, "deps")],
+        need_text(fields, "label").encode() if need_bool(fields, "content") else b"",
+    )
+    return SignedIntention.of(intention.encode(), bytes(64))
+
+
+def _check_observations(fields: Fields, txn: ReadTxn, theirs: dict[bytes, bytes]) -> None:
+    log = IntentionLog(STORE, NODE, _StoppedClock())
+    me = need_hex(fields, "self")
+    totals = {author.hex(): tip.contents for author, tip in log.tips(txn).items()}
+    expect("author_totals", dict(need_fields(fields, "author_totals")), totals)
+    seen = [
+        {"observer": each.observer.hex(), "observed": each.observed.hex(), "seen": each.seen}
+        for each in observations(txn)
+    ]
+    expect("observations", need_list(fields, "observations"), seen)
+    tips = [
+        {
+            "author": each.author.hex(),
+            "tip_hash": theirs[each.tip_hash].hex(),
+            "tip_count": each.tip_count,
+            "acknowledged_count": each.acknowledged_count,
+        }
+        for each in unacknowledged(txn, me)
+    ]
+    expect("ack_tips", need_list(fields, "ack_tips"), tips)
+    expect("pending_ack", need_bool(fields, "pending_ack"), is_ack_pending(txn, me))
+
+
+register_titled("Hybrid logical clock", "weaver-hlc", _run_hlc)
+register_titled("Canonical intention bytes, hash and signature", "weaver-intention", _run_intention)
+register_titled("Inputs that must be refused", "weaver-intention-reject", _run_refusal)
+register_titled("Witness chains", "weaver-witness", _run_witness)
+register_titled("Ingest scripts", "weaver-ingest", _run_ingest)
+register_titled("DAG queries over condition edges", "weaver-dag", _run_dag)
+register_titled(
+    "Frontiers, observations and acks (additions after the seed)", "weaver-frontier", _run_frontier
+)

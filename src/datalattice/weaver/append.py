@@ -1,0 +1,279 @@
+"""Append: adds records to the end of a log and keeps what follows from them.
+
+    appender = Appender(txn, store_id, read_head(txn))
+    appender.append(signed, wall_ms)        # whose predecessor and dependencies are witnessed
+    appender.write()
+
+Nothing is written before `write`; look-ups see what was appended. A rebuild appends the log to
+itself with the same code, so an index is the same bytes however it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from datalattice.clock import clamp_future, update
+from datalattice.crypto import blake3
+from datalattice.engine import WriteTxn
+from datalattice.errors import Corruption, StoreFull
+from datalattice.weaver.intention import ZERO, SignedIntention
+from datalattice.weaver.rows import (
+    AUTHOR_TIPS,
+    AUTHORS,
+    LOCAL,
+    SEQ_MAX,
+    WITNESS,
+    WITNESS_INDEX,
+    Frontier,
+    Head,
+    Place,
+    Tip,
+    WitnessRow,
+    decode_frontier,
+    decode_place,
+    decode_tip,
+    encode_frontier,
+    encode_place,
+    number_key,
+    read_witness,
+    seq_at,
+    seq_key,
+)
+from datalattice.weaver.witness import witness_content
+
+FRONTIER_DEPTH_MAX: Final = 63
+"""Rows that a frontier may build on: reading one takes at most 64."""
+
+_FEW: Final = 4
+"""A difference of so many authors is not worth the search for a shorter one."""
+
+
+class Appender:
+    """The end of a log, with its authors' tips. `seq`, `content_hash`, `clock`: where it stands."""
+
+    def __init__(self, txn: WriteTxn, store_id: bytes, head: Head) -> None:
+        self._txn = txn
+        self._store_id = store_id
+        self.seq = head.seq
+        self.authors = head.authors
+        self.content_hash = head.content_hash
+        self.clock = head.clock
+        self._fingerprint = int.from_bytes(head.fingerprint, "big")
+        self._tips: dict[bytes, Tip | None] = {}
+        self._keys: dict[int, bytes] = {}  # authors by number, as far as they were needed
+        self._places: dict[bytes, Place | None] = {}
+        # What `write` writes.
+        self._moved: set[bytes] = set()
+        self._new_authors: dict[int, bytes] = {}
+        self._rows: dict[int, WitnessRow] = {}
+        self.appended: list[SignedIntention] = []
+
+    @property
+    def fingerprint(self) -> bytes:
+        """The XOR of the hashes of all witnessed intentions."""
+        return self._fingerprint.to_bytes(32, "big")
+
+    # --- looking up ---------------------------------------------------------------------------
+
+    def read_places(self, hashes: Iterable[bytes]) -> None:
+        """Read where intentions are witnessed, all in one call."""
+        wanted = sorted({hash for hash in hashes if hash not in self._places})
+        found = self._txn.get_many(WITNESS_INDEX, wanted)
+        for hash, value in zip(wanted, found, strict=True):
+            self._places[hash] = None if value is None else decode_place(value)
+
+    def place(self, hash: bytes) -> Place | None:
+        """Return where an intention is witnessed, or None."""
+        if hash not in self._places:
+            self.read_places((hash,))
+        return self._places[hash]
+
+    def first_missing(self, deps: Sequence[bytes]) -> bytes | None:
+        """Return the first dependency that is not witnessed, or None."""
+        for dep in deps:
+            if dep != ZERO and self.place(dep) is None:
+                return dep
+        return None
+
+    def read_tips(self, authors: Iterable[bytes]) -> None:
+        """Read the tips of authors, all in one call."""
+        wanted = sorted({author for author in authors if author not in self._tips})
+        for author, value in zip(wanted, self._txn.get_many(AUTHOR_TIPS, wanted), strict=True):
+            tip = self._tips[author] = None if value is None else decode_tip(value)
+            if tip is not None:
+                self._keys[tip.number] = author
+
+    def tip(self, author: bytes) -> Tip | None:
+        """Return an author's tip, or None."""
+        if author not in self._tips:
+            self.read_tips((author,))
+        return self._tips[author]
+
+    def tip_hash(self, author: bytes) -> bytes:
+        """Return the hash of an author's tip; ZERO for an author without one."""
+        tip = self.tip(author)
+        return ZERO if tip is None else tip.hash
+
+    def successor(self, author: bytes, prev: bytes) -> SignedIntention | None:
+        """Return the author's witnessed intention after `prev`, None where there is none."""
+        tip = self.tip(author)
+        place = Place(0, 0) if prev == ZERO else self.place(prev)
+        if tip is None or place is None or tip.hash == prev:
+            return None
+        height = 0
+        if place.seq:
+            # A predecessor of another author has no successor, and proves nothing about two.
+            if place.number != tip.number:
+                return None
+            height = self._row(place.seq).height
+        return self._row(seq_at(self._row, tip.seq, tip.height, height + 1)).signed()
+
+    def _key(self, number: int) -> bytes:
+        found = self._keys.get(number) or self._txn.get(AUTHORS, number_key(number))
+        if found is None:
+            raise Corruption(f"{AUTHORS} {number}: the row is missing")
+        self._keys[number] = found
+        return found
+
+    def _row(self, seq: int) -> WitnessRow:
+        return self._rows.get(seq) or read_witness(self._txn, seq)
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def append(self, signed: SignedIntention, wall_ms: int, *, local: bool = False) -> None:
+        """Add a record and move the author's tip.
+
+        local: written here, so its stamp came from the clock.
+
+        Raises: StoreFull: rows cannot point any further.
+        """
+        if self.seq >= SEQ_MAX:
+            raise StoreFull(f"a store holds at most {SEQ_MAX} intentions")
+        intention = signed.intention
+        tip = self.tip(intention.author) or self._new_author(intention.author)
+        self._moved.add(intention.author)
+        seq = self.seq = self.seq + 1
+        height = tip.height + 1
+        contents = tip.contents + (1 if intention.payload else 0)
+        skip = seq_at(self._row, tip.seq, tip.height, height & (height - 1))
+        base, depth, frontier = self._merge(tip, intention.deps, seq)
+        self._rows[seq] = WitnessRow(
+            tip.number,
+            height,
+            contents,
+            tip.seq,
+            skip,
+            base,
+            wall_ms,
+            depth,
+            LOCAL if local else 0,
+            self.content_hash,
+            frontier,
+            signed.signature,
+            signed.borsh,
+        )
+        self.content_hash = blake3(
+            witness_content(self._store_id, signed.hash, wall_ms, self.content_hash)
+        )
+        self._fingerprint ^= int.from_bytes(signed.hash, "big")
+        # A stamp from the future is kept as signed, but moves the clock by one step only.
+        stamp = clamp_future(intention.stamp, self.clock, wall_ms)
+        self.clock = max(self.clock, stamp) if local else update(self.clock, stamp, wall_ms)
+        self.appended.append(signed)
+        self._places[signed.hash] = Place(seq, tip.number)
+        tip.seq = seq
+        tip.hash = signed.hash
+        tip.height = height
+        tip.contents = contents
+        tip.stamp = intention.stamp
+        tip.depth = depth
+        if intention.payload:
+            tip.content_seq = seq
+
+    def _new_author(self, author: bytes) -> Tip:
+        self.authors += 1
+        tip = self._tips[author] = Tip(self.authors)
+        self._keys[tip.number] = self._new_authors[tip.number] = author
+        return tip
+
+    def _merge(self, tip: Tip, deps: Sequence[bytes], seq: int) -> tuple[int, int, bytes]:
+        """Bring the frontier of `tip` up to a new intention; return what its row says of it.
+
+        Shapes: seq of the row that it is the difference to, rows to read, the difference. The
+                author's own entry is in neither: it is the row's seq.
+        """
+        frontier = tip.frontier
+        found: Frontier = {}
+        parents = []
+        for dep in deps:
+            place = self.place(dep) if dep != ZERO else None
+            # A seq at or below the frontier is an ancestor already, and so is all below it.
+            if place is None or frontier.get(place.number, 0) >= place.seq:
+                continue
+            other = self.tip(self._key(place.number))
+            if other is not None and other.seq == place.seq:
+                parents.append(other)
+                for number, seen in other.frontier.items():
+                    if seen > frontier.get(number, 0) and seen > found.get(number, 0):
+                        found[number] = seen
+            else:
+                self._walk_frontier(place.seq, frontier, found)
+        frontier.update(found)
+        frontier[tip.number] = seq
+        base, depth, pairs = tip.seq, tip.depth + 1, list(found.items())
+        if len(pairs) > _FEW:
+            # One that has not written for long has seen much since; its newest dependency has too.
+            for other in parents:
+                shorter = _difference(tip, other.frontier)
+                if len(shorter) < len(pairs) and other.depth < FRONTIER_DEPTH_MAX:
+                    base, depth, pairs = other.seq, other.depth + 1, shorter
+        if not base or depth > FRONTIER_DEPTH_MAX:
+            base, depth, pairs = 0, 0, _difference(tip, {})
+        return base, depth, encode_frontier(pairs, seq)
+
+    def _walk_frontier(self, seq: int, frontier: Frontier, found: Frontier) -> None:
+        """Add to `found` what the frontier at `seq` has above `frontier`.
+
+        Stops at the first row that is an ancestor already.
+        """
+        while seq:
+            row = self._row(seq)
+            if frontier.get(row.number, 0) >= seq:
+                return
+            for number, seen in (
+                (row.number, seq),
+                *decode_frontier(row.frontier, seq).items(),
+            ):
+                if seen > frontier.get(number, 0) and seen > found.get(number, 0):
+                    found[number] = seen
+            seq = row.base
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Write what was appended since the last time: rows, index, authors and tips."""
+        txn, places = self._txn, self._places
+        txn.put_many(WITNESS, [(seq_key(seq), row.encode()) for seq, row in self._rows.items()])
+        hashes = sorted(signed.hash for signed in self.appended)
+        found = [(hash, places[hash]) for hash in hashes]
+        txn.put_many(WITNESS_INDEX, [(hash, encode_place(*at)) for hash, at in found if at])
+        tips = [(author, self._tips[author]) for author in sorted(self._moved)]
+        txn.put_many(AUTHOR_TIPS, [(author, tip.encode()) for author, tip in tips if tip])
+        txn.put_many(
+            AUTHORS, [(number_key(number), key) for number, key in self._new_authors.items()]
+        )
+        self._rows.clear()
+        self.appended.clear()
+        self._moved.clear()
+        self._new_authors.clear()
+        self._places.clear()
+
+
+def _difference(tip: Tip, frontier: Frontier) -> list[tuple[int, int]]:
+    """Return the entries of a tip's frontier that another lacks, without the author's own."""
+    return [
+        pair
+        for pair in tip.frontier.items()
+        if pair[0] != tip.number and frontier.get(pair[0]) != pair[1]
+    ]

@@ -1,0 +1,178 @@
+"""Frontier: what an intention has seen of every author, who has seen what, and acknowledgements.
+
+The frontier of an intention holds, for each author, the greatest seq that is reachable from it
+through `store_prev` and dependencies, itself included. Seqs are those of this node's log, so
+frontiers are compared on one node only.
+
+An ack is an intention without payload that depends on the newest contents of other authors. It
+tells everyone what its author has seen, and is no content itself, so acks do not ask for acks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, NamedTuple
+
+from datalattice.engine import ReadTxn
+from datalattice.errors import Corruption, UsageError
+from datalattice.protobuf import Field, Message
+from datalattice.weaver.rows import (
+    AUTHOR_TIPS,
+    AUTHORS,
+    Frontier,
+    Tip,
+    decode_frontier,
+    decode_tip,
+    number_key,
+    read_place,
+    read_tip,
+    read_witness,
+)
+
+
+class FrontierEntry(Message, name="lattice.weaver.FrontierEntry"):
+    """The greatest seq seen of one author."""
+
+    author: Annotated[bytes, Field(1)] = b""
+    seq: Annotated[int, Field(2, "uint64")] = 0
+
+
+class FrontierMessage(Message, name="lattice.weaver.Frontier"):
+    """A frontier as others read it, ascending by author."""
+
+    entries: Annotated[tuple[FrontierEntry, ...], Field(1)] = ()
+
+
+class Observation(NamedTuple):
+    """How many contents of `observed` the newest intention of `observer` has seen."""
+
+    observer: bytes
+    observed: bytes
+    seen: int
+
+
+class Unacknowledged(NamedTuple):
+    """An author of whose contents the tip of another has not seen all.
+
+    tip_hash: its newest content. tip_count: its contents; acknowledged_count: those seen.
+    """
+
+    author: bytes
+    tip_hash: bytes
+    tip_count: int
+    acknowledged_count: int
+
+
+def frontier(txn: ReadTxn, hash: bytes) -> dict[bytes, int]:
+    """Return the frontier of a witnessed intention by author, ascending. Cost: at most 64 rows.
+
+    Raises: UsageError: the intention is not witnessed.
+    """
+    place = read_place(txn, hash)
+    if place is None:
+        raise UsageError(f"no witnessed intention {hash.hex()}")
+    return _by_key(txn, frontier_at(txn, place.seq))
+
+
+def frontier_at(txn: ReadTxn, seq: int) -> Frontier:
+    """Return the frontier of the row at `seq`, by author number."""
+    found: Frontier = {}
+    while seq:
+        row = read_witness(txn, seq)
+        # From newer to older rows: the first seq of an author is its greatest.
+        found.setdefault(row.number, seq)
+        for number, seen in decode_frontier(row.frontier, seq).items():
+            found.setdefault(number, seen)
+        seq = row.base
+    return found
+
+
+def encode_frontier_message(found: Mapping[bytes, int]) -> bytes:
+    """Return a complete frontier as protobuf."""
+    return FrontierMessage(
+        tuple(FrontierEntry(author, seq) for author, seq in sorted(found.items()))
+    ).encode()
+
+
+def _by_key(txn: ReadTxn, found: Frontier) -> dict[bytes, int]:
+    numbers = sorted(found)
+    keys = txn.get_many(AUTHORS, [number_key(number) for number in numbers])
+    named = {}
+    for number, key in zip(numbers, keys, strict=True):
+        if key is None:
+            raise Corruption(f"{AUTHORS} {number}: the row is missing")
+        named[key] = found[number]
+    return dict(sorted(named.items()))
+
+
+def _tips(txn: ReadTxn) -> dict[bytes, Tip]:
+    return {author: decode_tip(value) for author, value in txn.scan(AUTHOR_TIPS)}
+
+
+def _contents_at(txn: ReadTxn, tip: Tip, seq: int) -> int:
+    """Return the contents of an author up to one of its intentions, 0 for seq 0."""
+    if seq == tip.seq:
+        return tip.contents
+    return read_witness(txn, seq).contents if seq else 0
+
+
+def observations(txn: ReadTxn) -> list[Observation]:
+    """Return what the newest intention of each author has seen of each author; zeros left out.
+
+    Cost: a row for each pair of authors at most.
+    """
+    tips = _tips(txn)
+    return [
+        Observation(observer, observed, seen)
+        for observer, tip in tips.items()
+        for observed, other in tips.items()
+        if (seen := _contents_at(txn, other, tip.frontier.get(other.number, 0)))
+    ]
+
+
+def unacknowledged(txn: ReadTxn, author: bytes) -> list[Unacknowledged]:
+    """Return the other authors with contents that the tip of `author` has not seen, ascending."""
+    own = read_tip(txn, author)
+    seen: Frontier = {} if own is None else own.frontier
+    found = []
+    for other, tip in _tips(txn).items():
+        if other == author:
+            continue
+        count = _contents_at(txn, tip, seen.get(tip.number, 0))
+        if count < tip.contents:
+            newest = read_witness(txn, tip.content_seq).signed().hash
+            found.append(Unacknowledged(other, newest, tip.contents, count))
+    return found
+
+
+def is_ack_pending(txn: ReadTxn, author: bytes) -> bool:
+    """Return whether another author's tip is above the frontier of the tip of `author`.
+
+    It stays true when only an ack of the other is new; `ack_deps` is empty then.
+    """
+    own = read_tip(txn, author)
+    seen: Frontier = {} if own is None else own.frontier
+    return any(
+        tip.seq > seen.get(tip.number, 0) for other, tip in _tips(txn).items() if other != author
+    )
+
+
+def ack_deps(txn: ReadTxn, author: bytes, limit: int) -> list[bytes]:
+    """Return what an ack of `author` depends on, at most `limit` hashes; none: nothing to ack."""
+    return [each.tip_hash for each in unacknowledged(txn, author)[:limit]]
+
+
+def stable_frontier(txn: ReadTxn, observers: Iterable[bytes]) -> dict[bytes, int]:
+    """Return, by author, the greatest seq that the tips of all `observers` have seen; 0 left out.
+
+    An observer without an intention has seen nothing.
+    """
+    stable: Frontier | None = None
+    for observer in observers:
+        tip = read_tip(txn, observer)
+        seen: Frontier = {} if tip is None else tip.frontier
+        if stable is None:
+            stable = dict(seen)
+        else:
+            stable = {n: min(seq, seen[n]) for n, seq in stable.items() if n in seen}
+    return _by_key(txn, stable or {})

@@ -1,0 +1,320 @@
+"""Fsck: checks the tables of one store's log, and makes its indexes anew.
+
+    level 1     every row of the log is there, decodes, and names the record before it
+    level 2     also: every author signed, and so did the node
+    level 3     also: chains, heights, counts and frontiers in the rows; every row of every index
+
+`witness` and `floating` hold the data. All else follows from them: both functions append the log to
+itself, in a pass over it, and compare or write what comes of that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, cast
+
+from datalattice.crypto import KeyPair, blake3, verify_lenient
+from datalattice.engine import ReadTxn, WriteTxn
+from datalattice.errors import Corruption, DataLatticeError, UsageError
+from datalattice.weaver.append import Appender
+from datalattice.weaver.intention import ZERO, SignedIntention
+from datalattice.weaver.rows import (
+    AUTHOR_TIPS,
+    AUTHORS,
+    FLOATING,
+    FLOATING_BY_DEP,
+    FLOATING_BY_PREV,
+    FORK_PREFIX,
+    HEAD_KEY,
+    LOCAL,
+    LOG_META,
+    WITNESS,
+    WITNESS_INDEX,
+    FloatingRow,
+    Head,
+    WitnessRow,
+    decode_floating,
+    decode_head,
+    decode_witness,
+    line_key,
+    seq_key,
+)
+from datalattice.weaver.witness import witness_content
+
+FSCK_LEVELS: Final = (1, 2, 3)
+
+INDEX_TABLES: Final = (
+    AUTHOR_TIPS,
+    AUTHORS,
+    FLOATING_BY_DEP,
+    FLOATING_BY_PREV,
+    LOG_META,
+    WITNESS_INDEX,
+)
+"""The tables that follow from `witness` and `floating`."""
+
+_ROWS_AT_ONCE: Final = 1_000
+"""Rows replayed between two writes: bounds the memory of a pass over a log of any length."""
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong: the level that finds it, the table, the key of the row, and what."""
+
+    level: int
+    table: str
+    key: bytes
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.table} {self.key.hex()}: {self.text}"
+
+
+def fsck(txn: ReadTxn, store_id: bytes, node: bytes, level: int = 1) -> list[Fault]:
+    """Return what is wrong with a log; nothing is changed. `node` is the key that signs records.
+
+    Cost: a pass over the log; from level 2 on a signature a row.
+
+    Raises: UsageError: there is no such level.
+    """
+    if level not in FSCK_LEVELS:
+        raise UsageError(f"fsck has the levels 1, 2 and 3, got {level}")
+    faults: list[Fault] = []
+    head = _check_links(txn, store_id, faults)
+    # A log with a hole cannot be replayed; what follows from it is unknown.
+    is_whole = not faults
+    if level >= 2:
+        faults += _check_signatures(txn, node, head)
+    if level >= 3 and is_whole:
+        faults += _check_indexes(txn, store_id, head)
+    return faults
+
+
+def rebuild(txn: WriteTxn, store_id: bytes, signer: KeyPair) -> Head:
+    """Make every index anew from the log and from what waits; return the head.
+
+    Clock and arrival counter are kept where the old head can be read: they may be ahead of the log.
+
+    Raises: Corruption: a row of the log is missing or damaged, or breaks the chain.
+    """
+    faults: list[Fault] = []
+    old = _check_links(txn, store_id, faults)
+    broken = [fault for fault in faults if fault.table == WITNESS]
+    if broken:
+        raise Corruption(f"{broken[0]}; the store must be filled again from its peers")
+    for table in INDEX_TABLES:
+        txn.delete_range(table)
+    derived = _derive(txn, txn, store_id)
+    head = dataclasses.replace(
+        derived,
+        arrival=max(derived.arrival, old.arrival),
+        clock=max(derived.clock, old.clock),
+        signature=signer.sign(derived.content_hash) if derived.seq else derived.signature,
+    )
+    txn.put(LOG_META, HEAD_KEY, head.encode())
+    return head
+
+
+# --- the log itself ---------------------------------------------------------------------------
+
+
+def _read(txn: ReadTxn) -> Iterator[tuple[int, WitnessRow, SignedIntention]]:
+    """Yield the rows of the log.
+
+    Raises: Corruption: one is missing or damaged.
+    """
+    for expected, (key, value) in enumerate(txn.scan(WITNESS), 1):
+        if key != seq_key(expected):
+            raise Corruption(f"{WITNESS} {expected}: the row is missing")
+        row = decode_witness(value, expected)
+        try:
+            signed = row.signed()
+        except DataLatticeError as error:
+            raise Corruption(f"{WITNESS} {expected}: {error}") from error
+        yield expected, row, signed
+
+
+def _check_links(txn: ReadTxn, store_id: bytes, faults: list[Fault]) -> Head:
+    """Check that the log is complete and chained up to the head; return the head."""
+    seq, content_hash = 0, ZERO
+    try:
+        for seq, row, signed in _read(txn):
+            if row.before != content_hash:
+                faults.append(
+                    Fault(1, WITNESS, seq_key(seq), "it does not name the record before it")
+                )
+            if signed.intention.store_id != store_id:
+                faults.append(
+                    Fault(1, WITNESS, seq_key(seq), f"of store {signed.intention.store_id.hex()}")
+                )
+            content_hash = blake3(witness_content(store_id, signed.hash, row.wall, row.before))
+    except Corruption as error:
+        faults.append(Fault(1, WITNESS, seq_key(seq + 1), str(error)))
+    found = txn.get(LOG_META, HEAD_KEY)
+    try:
+        head = Head() if found is None else decode_head(found)
+    except Corruption as error:
+        faults.append(Fault(1, LOG_META, HEAD_KEY, str(error)))
+        return Head()
+    if (head.seq, head.content_hash) != (seq, content_hash):
+        text = f"the head is at {head.seq}, {head.content_hash.hex()}; the log ends at {seq}, "
+        faults.append(Fault(1, LOG_META, HEAD_KEY, text + content_hash.hex()))
+    return head
+
+
+def _check_signatures(txn: ReadTxn, node: bytes, head: Head) -> Iterator[Fault]:
+    try:
+        for seq, _, signed in _read(txn):
+            if not signed.verify():
+                yield Fault(2, WITNESS, seq_key(seq), "its author did not sign it")
+    except Corruption:
+        return  # level 1 has reported it
+    # The newest record names all before it, so one signature of the node covers the log.
+    if head.seq and not verify_lenient(node, head.signature, head.content_hash):
+        yield Fault(2, LOG_META, HEAD_KEY, "the node did not sign the newest record")
+    for hash, value in txn.scan(FLOATING):
+        try:
+            if not decode_floating(value).signed.verify():
+                yield Fault(2, FLOATING, hash, "its author did not sign it")
+        except Corruption as error:
+            yield Fault(2, FLOATING, hash, str(error))
+
+
+# --- what follows from it ---------------------------------------------------------------------
+
+
+def _derive(txn: ReadTxn, out: WriteTxn, store_id: bytes) -> Head:
+    """Write to `out` all that follows from `witness` and `floating` in `txn`, but for the head.
+
+    Return the head, its clock and arrival counter the least possible ones, without a signature.
+    """
+    log = Appender(out, store_id, Head())
+    for seq, row, signed in _read(txn):
+        log.append(signed, row.wall, local=bool(row.flags & LOCAL))
+        if seq % _ROWS_AT_ONCE == 0:
+            log.write()
+    log.write()
+    count = size = last = 0
+    for waiting in _floating_rows(txn):
+        signed = waiting.signed
+        intention = signed.intention
+        last = waiting.arrival
+        count += 1
+        size += signed.size
+        line = line_key(intention.store_prev, intention.author)
+        out.put(FLOATING_BY_PREV, line + seq_key(last), signed.hash)
+        missing = log.first_missing(intention.deps)
+        if missing is not None:
+            out.put(FLOATING_BY_DEP, missing + seq_key(last), signed.hash)
+        witnessed = log.successor(intention.author, intention.store_prev)
+        if witnessed is not None:
+            out.put(LOG_META, FORK_PREFIX + signed.hash, witnessed.hash)
+    return Head(
+        log.seq,
+        log.authors,
+        count,
+        size,
+        last + 1,
+        log.clock,
+        log.content_hash,
+        log.fingerprint,
+    )
+
+
+def _floating_rows(txn: ReadTxn) -> list[FloatingRow]:
+    """Return what waits, in order of arrival.
+
+    Raises: Corruption: a row does not decode, or holds another intention than its key says.
+    """
+    rows = []
+    for hash, value in txn.scan(FLOATING):
+        row = decode_floating(value)
+        if row.signed.hash != hash:
+            raise Corruption(f"{FLOATING} {hash.hex()}: it holds {row.signed.hash.hex()}")
+        rows.append(row)
+    return sorted(rows, key=lambda row: row.arrival)
+
+
+class _Comparison:
+    """A transaction that compares what is written with what is there.
+
+    Look-ups see the tables as they are, except for tips: the pass begins without any.
+    """
+
+    def __init__(self, txn: ReadTxn) -> None:
+        self._txn = txn
+        self.faults: list[Fault] = []
+        self.counts = dict.fromkeys((WITNESS, *INDEX_TABLES), 0)
+        self._tips: dict[bytes, bytes] = {}
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """Return what is stored."""
+        return self._txn.get(table, key)
+
+    def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
+        """Return what is stored."""
+        if table == AUTHOR_TIPS:
+            return [self._tips.get(key) for key in keys]
+        return self._txn.get_many(table, keys)
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Compare a row."""
+        if table == AUTHOR_TIPS:
+            self._tips[key] = value  # it moves until the end of the log is reached
+        else:
+            self._compare(table, key, value)
+
+    def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Compare rows."""
+        for key, value in items:
+            self.put(table, key, value)
+
+    def _compare(self, table: str, key: bytes, value: bytes) -> None:
+        self.counts[table] += 1
+        stored = self._txn.get(table, key)
+        if stored != value:
+            text = "the row is missing" if stored is None else f"{stored.hex()} is stored"
+            self.faults.append(Fault(3, table, key, f"{text}, {value.hex()} follows from the log"))
+
+    def finish(self) -> list[Fault]:
+        """Compare tips, and count rows that follow from nothing; return all faults."""
+        for author, value in self._tips.items():
+            self._compare(AUTHOR_TIPS, author, value)
+        for table, count in self.counts.items():
+            rows = sum(1 for _ in self._txn.scan(table))
+            if rows > count:
+                text = f"{rows - count} rows more than follow from the log"
+                self.faults.append(Fault(3, table, b"", text))
+        return self.faults
+
+
+def _check_indexes(txn: ReadTxn, store_id: bytes, head: Head) -> list[Fault]:
+    comparison = _Comparison(txn)
+    try:
+        comparison.faults += _check_order(txn)
+        derived = _derive(txn, cast("WriteTxn", comparison), store_id)
+    except DataLatticeError as error:
+        return [*comparison.faults, Fault(3, WITNESS, b"", f"it cannot be replayed: {error}")]
+    # Stamps that were used up and numbers of intentions witnessed since leave no row behind.
+    expected = dataclasses.replace(
+        derived,
+        arrival=max(derived.arrival, head.arrival),
+        clock=max(derived.clock, head.clock),
+        signature=head.signature,
+    )
+    if expected != Head():
+        comparison.put(LOG_META, HEAD_KEY, expected.encode())
+    return comparison.finish()
+
+
+def _check_order(txn: ReadTxn) -> Iterator[Fault]:
+    """Check that every intention follows its author's one before it, and all it depends on."""
+    tips: dict[bytes, bytes] = {}
+    for seq, _, signed in _read(txn):
+        intention = signed.intention
+        if intention.store_prev != tips.get(intention.author, ZERO):
+            yield Fault(3, WITNESS, seq_key(seq), "it does not follow its author's tip")
+        tips[intention.author] = signed.hash
+        places = txn.get_many(WITNESS_INDEX, [dep for dep in intention.deps if dep != ZERO])
+        if any(place is None or place[:4] >= seq.to_bytes(4, "big") for place in places):
+            yield Fault(3, WITNESS, seq_key(seq), "a dependency is not before it")

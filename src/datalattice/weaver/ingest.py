@@ -1,0 +1,350 @@
+"""Ingest: one call's work on the log: what becomes witnessed, what waits, what is a fork.
+
+An intention is witnessed when its `store_prev` is its author's tip and all its dependencies are
+witnessed. The rule is tested at that moment and per author: two branches of one chain, or a
+predecessor that is another author's, would make every projection stop.
+
+Order: a queue of candidates, begun with the new intentions as given. One that is ready is witnessed
+and calls those that wait for it to the end of the queue: first its author's next ones, then those
+with the dependency, each in order of arrival. One that is not ready waits: below its `store_prev`,
+and below the first of its dependencies that is missing. When that one comes it moves on to the
+next, so an intention with a thousand missing dependencies has one row and is looked at once for
+each.
+
+Rows are collected and written at the end, and a batch that waits for nothing outside of itself
+writes no waiting row at all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from datalattice.clock import Hlc, clamp_future, is_future
+from datalattice.crypto import KeyPair
+from datalattice.engine import WriteTxn, successor
+from datalattice.errors import BadFormat, Corruption, LimitExceeded
+from datalattice.protobuf import read_fields, varint
+from datalattice.weaver.append import Appender
+from datalattice.weaver.intention import ZERO, LogLimits, SignedIntention
+from datalattice.weaver.rows import (
+    FLOATING,
+    FLOATING_BY_DEP,
+    FLOATING_BY_PREV,
+    FORK_PREFIX,
+    HEAD_KEY,
+    LOG_META,
+    FloatingRow,
+    Head,
+    line_key,
+    read_floating,
+    read_head,
+    seq_key,
+    waiting,
+)
+
+
+class FloatingFull(LimitExceeded):
+    """More intentions would wait than the store keeps; nothing of the call was."""
+
+    code = "floating-full"
+
+
+class Fork(NamedTuple):
+    """Two branches of one author: both signed, both after the same predecessor.
+
+    `witnessed` is the one this node has in its log, `other` the one that stays out of it. Encoded
+    it proves the fork to anyone, without access to this node.
+    """
+
+    author: bytes
+    store_prev: bytes
+    witnessed: SignedIntention
+    other: SignedIntention
+
+    def encode(self) -> bytes:
+        """Return the evidence: protobuf, the envelopes of both as fields 1 and 2."""
+        out = bytearray()
+        for tag, branch in ((b"\x0a", self.witnessed), (b"\x12", self.other)):
+            envelope = branch.encode()
+            out += tag + varint(len(envelope)) + envelope
+        return bytes(out)
+
+    @classmethod
+    def decode(cls, evidence: bytes) -> Fork:
+        """Return a fork that is proved by `evidence`.
+
+        Raises: BadFormat: it is not two different intentions of one author and store after the same
+                predecessor, both correctly signed.
+        """
+        parts = {number: value for number, _, value in read_fields(evidence)}
+        envelopes = (parts.get(1), parts.get(2))
+        first, second = [
+            SignedIntention.decode(part if isinstance(part, bytes) else b"") for part in envelopes
+        ]
+        one, other = first.intention, second.intention
+        if (one.author, one.store_id, one.store_prev) != (
+            other.author,
+            other.store_id,
+            other.store_prev,
+        ) or first.hash == second.hash:
+            raise BadFormat("the intentions are not two branches of one author")
+        if not (first.verify() and second.verify()):
+            raise BadFormat("the author did not sign both branches")
+        return cls(one.author, one.store_prev, first, second)
+
+
+class MissingPrev(NamedTuple):
+    """A predecessor that is not here, and from where on its author's chain is wanted."""
+
+    prev: bytes
+    since: bytes
+    author: bytes
+
+
+class Ingested(NamedTuple):
+    """What a call did.
+
+    witnessed: the new seqs. floating: hashes of the call that wait now. missing: predecessors to
+    fetch, in order. missing_condition: dependencies to fetch, in order. forks: branches that were
+    found to be forks, each reported once. futures: hashes stamped later than the clock allows.
+    """
+
+    witnessed: tuple[int, ...]
+    floating: tuple[bytes, ...]
+    missing: tuple[MissingPrev, ...]
+    missing_condition: tuple[bytes, ...]
+    forks: tuple[Fork, ...]
+    futures: tuple[bytes, ...]
+
+    @property
+    def result(self) -> str:
+        """Return "missing" when a predecessor has to be fetched, else "applied"."""
+        return "missing" if self.missing else "applied"
+
+
+class Ingest:
+    """One call: construct, `run`."""
+
+    def __init__(
+        self, txn: WriteTxn, store_id: bytes, signer: KeyPair, limits: LogLimits, now_ms: int
+    ) -> None:
+        self._txn = txn
+        self._signer = signer
+        self._limits = limits
+        self._now = now_ms
+        self._head = read_head(txn)
+        self._log = Appender(txn, store_id, self._head)
+        self._arrival = self._head.arrival
+        self._local = ZERO
+        # What waits: of this call, and of the tables as far as it was called.
+        self._new: dict[bytes, FloatingRow] = {}
+        self._woken: dict[bytes, FloatingRow] = {}
+        self._by_prev: dict[bytes, dict[int, bytes]] = {}  # arrival to hash, for each key
+        self._by_dep: dict[bytes, dict[int, bytes]] = {}
+        self._gone: list[FloatingRow] = []  # of the tables, witnessed now
+        self._come: list[bytes] = []  # dependencies with rows in the tables, witnessed now
+
+    def run(self, signed: Iterable[SignedIntention], *, bounded: bool = True) -> Ingested:
+        """Take admitted intentions in; those that are here already are skipped.
+
+        Raises: FloatingFull: too many would wait, and `bounded`.
+        """
+        fresh = self._insert(signed)
+        queue = deque(fresh)
+        while queue:
+            row = self._candidate(queue.popleft())
+            if row is None:
+                continue
+            if self._is_ready(row):
+                self._witness(row, local=row.signed.hash == self._local)
+                queue.extend(self._waiters(row.signed))
+        floating = [hash for hash in fresh if hash in self._new]
+        missing, missing_condition = self._missing(floating)
+        forks = self._forks(floating)
+        count = self._head.floating_count + len(self._new) - len(self._gone)
+        size = self._head.floating_bytes + sum(row.signed.size for row in self._new.values())
+        size -= sum(row.signed.size for row in self._gone)
+        if bounded and count > self._head.floating_count:
+            self._check_bound(count, size)
+        self._write(count, size, forks)
+        return Ingested(
+            tuple(range(self._head.seq + 1, self._log.seq + 1)),
+            tuple(floating),
+            missing,
+            missing_condition,
+            forks,
+            tuple(hash for hash, row in fresh.items() if is_future(_stamp(row), self._now)),
+        )
+
+    def run_local(self, signed: SignedIntention) -> Ingested:
+        """Take in an intention written here, which has ticked the clock."""
+        self._local = signed.hash
+        # It may float: its stamp is used up all the same.
+        stamp = clamp_future(signed.intention.stamp, self._log.clock, self._now)
+        self._log.clock = max(self._log.clock, stamp)
+        return self.run((signed,))
+
+    # --- taking in ----------------------------------------------------------------------------
+
+    def _insert(self, signed: Iterable[SignedIntention]) -> dict[bytes, FloatingRow]:
+        """Return what is new, by hash in the order given; read ahead what it refers to."""
+        unique = {each.hash: each for each in signed}
+        self._log.read_places(
+            hash
+            for each in unique.values()
+            for hash in (each.hash, each.intention.store_prev, *each.intention.deps)
+        )
+        absent = [hash for hash in unique if self._log.place(hash) is None]
+        if self._head.floating_count:
+            stored = self._txn.get_many(FLOATING, absent)
+            absent = [hash for hash, row in zip(absent, stored, strict=True) if row is None]
+        for hash in absent:
+            self._new[hash] = FloatingRow(self._arrival, self._now, unique[hash])
+            self._arrival += 1
+        self._log.read_tips(row.signed.intention.author for row in self._new.values())
+        return dict(self._new)
+
+    def _candidate(self, hash: bytes) -> FloatingRow | None:
+        """Return a waiting intention; None: it was witnessed meanwhile."""
+        row = self._new.get(hash) or self._woken.get(hash)
+        if row is None and self._log.place(hash) is None:
+            row = read_floating(self._txn, hash)
+            if row is None:
+                raise Corruption(f"{FLOATING} {hash.hex()}: the row is missing")
+            self._woken[hash] = row
+            self._log.read_places(row.signed.intention.deps)
+        return row
+
+    def _is_ready(self, row: FloatingRow) -> bool:
+        """Return whether an intention can be witnessed; note what it waits for otherwise."""
+        intention = row.signed.intention
+        missing = self._log.first_missing(intention.deps)
+        if missing is None and intention.store_prev == self._log.tip_hash(intention.author):
+            return True
+        if missing is not None:
+            self._by_dep.setdefault(missing, {})[row.arrival] = row.signed.hash
+        if row.signed.hash in self._new:
+            self._by_prev.setdefault(_line(row.signed), {})[row.arrival] = row.signed.hash
+        return False
+
+    def _witness(self, row: FloatingRow, *, local: bool) -> None:
+        self._log.append(row.signed, self._now, local=local)
+        if self._new.pop(row.signed.hash, None) is None:
+            del self._woken[row.signed.hash]
+            self._gone.append(row)
+
+    def _waiters(self, signed: SignedIntention) -> list[bytes]:
+        """Return what waits for an intention, and take it off the list of that dependency."""
+        by_prev = self._after(line_key(signed.hash, signed.intention.author))
+        by_dep = self._by_dep.pop(signed.hash, {})
+        stored = self._stored(FLOATING_BY_DEP, signed.hash)
+        if stored:
+            self._come.append(signed.hash)
+            by_dep |= stored
+        return [by_prev[arrival] for arrival in sorted(by_prev)] + [
+            by_dep[arrival] for arrival in sorted(by_dep)
+        ]
+
+    def _after(self, line: bytes) -> dict[int, bytes]:
+        """Return what waits on one author's chain after one predecessor, by arrival."""
+        return self._by_prev.get(line, {}) | self._stored(FLOATING_BY_PREV, line)
+
+    def _stored(self, table: str, prefix: bytes) -> dict[int, bytes]:
+        return dict(waiting(self._txn, table, prefix)) if self._head.floating_count else {}
+
+    # --- reporting ----------------------------------------------------------------------------
+
+    def _missing(
+        self, floating: Sequence[bytes]
+    ) -> tuple[tuple[MissingPrev, ...], tuple[bytes, ...]]:
+        prevs: set[MissingPrev] = set()
+        conditions: set[bytes] = set()
+        for hash in floating:
+            intention = self._new[hash].signed.intention
+            if not self._is_present(intention.store_prev):
+                since = self._log.tip_hash(intention.author)
+                prevs.add(MissingPrev(intention.store_prev, since, intention.author))
+            conditions.update(dep for dep in intention.deps if not self._is_present(dep))
+        return tuple(sorted(prevs)), tuple(sorted(conditions))
+
+    def _is_present(self, hash: bytes) -> bool:
+        """Return whether an intention is stored, waiting ones included."""
+        if hash == ZERO or hash in self._new or self._log.place(hash) is not None:
+            return True
+        return self._head.floating_count > 0 and self._txn.get(FLOATING, hash) is not None
+
+    def _forks(self, floating: Sequence[bytes]) -> tuple[Fork, ...]:
+        """Return the forks that this call revealed, in order of arrival.
+
+        A waiting intention is one when its author's chain goes on after the same predecessor: with
+        an intention of this call, or with an older one.
+        """
+        suspects = dict.fromkeys(floating)
+        if self._new or self._head.floating_count:
+            for signed in self._log.appended:
+                suspects |= dict.fromkeys(self._after(_line(signed)).values())
+        forks = []
+        for hash in suspects:
+            row = self._candidate(hash)
+            if row is None:
+                continue
+            intention = row.signed.intention
+            witnessed = self._log.successor(intention.author, intention.store_prev)
+            if witnessed is not None:
+                forks.append(Fork(intention.author, intention.store_prev, witnessed, row.signed))
+        return tuple(forks)
+
+    def _check_bound(self, count: int, size: int) -> None:
+        limits = self._limits
+        if count > limits.floating_entries or size > limits.floating_bytes:
+            raise FloatingFull(
+                f"{count} intentions of {size} bytes would wait for others; at most "
+                f"{limits.floating_entries} of {limits.floating_bytes} bytes may"
+            )
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def _write(self, floating_count: int, floating_bytes: int, forks: Sequence[Fork]) -> None:
+        txn, log = self._txn, self._log
+        log.write()
+        for fork in forks:
+            txn.put(LOG_META, FORK_PREFIX + fork.other.hash, fork.witnessed.hash)
+        for dep in self._come:
+            txn.delete_range(FLOATING_BY_DEP, dep, successor(dep))
+        for row in self._gone:
+            txn.delete(FLOATING, row.signed.hash)
+            txn.delete(FLOATING_BY_PREV, _line(row.signed) + seq_key(row.arrival))
+        for hash, row in self._new.items():
+            txn.put(FLOATING, hash, row.encode())
+            txn.put(FLOATING_BY_PREV, _line(row.signed) + seq_key(row.arrival), hash)
+        for dep, waiters in self._by_dep.items():
+            for arrival, hash in waiters.items():
+                txn.put(FLOATING_BY_DEP, dep + seq_key(arrival), hash)
+        signature = self._head.signature
+        if log.seq != self._head.seq:
+            # One signature a call: the newest record names all before it. The others are signed
+            # again when they are read; Ed25519 gives the same bytes each time.
+            signature = self._signer.sign(log.content_hash)
+        head = Head(
+            log.seq,
+            log.authors,
+            floating_count,
+            floating_bytes,
+            self._arrival,
+            log.clock,
+            log.content_hash,
+            log.fingerprint,
+            signature,
+        )
+        if head != self._head:
+            txn.put(LOG_META, HEAD_KEY, head.encode())
+
+
+def _line(signed: SignedIntention) -> bytes:
+    return line_key(signed.intention.store_prev, signed.intention.author)
+
+
+def _stamp(row: FloatingRow) -> Hlc:
+    return row.signed.intention.stamp

@@ -1,0 +1,372 @@
+"""Log: the witness log of one store, and the intentions that wait to enter it.
+
+    log = IntentionLog(store_id, node_key, clock)
+    with engine.write() as txn:
+        log.ingest(txn, admit(envelopes, store_id))
+        signed, done = log.submit(txn, author_key, payload, deps)
+    for entry in log.scan(snapshot, start_seq=1, limit=100): entry.signed, entry.record
+
+An author's intentions form a chain (`store_prev`) and name what they depend on. The node witnesses
+an intention, gives it the next `seq`, once all of that is witnessed; until then it floats. The log
+keeps no state of its own: all of it is in the tables, in the section of the transaction that every
+method takes, so nothing is read when a store is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from datalattice.clock import Clock, Hlc, present_ms, tick, update
+from datalattice.crypto import KeyPair, blake3
+from datalattice.engine import ReadTxn, WriteTxn, successor
+from datalattice.errors import BadFormat, Corruption, LimitExceeded, UsageError
+from datalattice.weaver.dag import Node
+from datalattice.weaver.ingest import Fork, Ingest, Ingested
+from datalattice.weaver.intention import (
+    HASH_BYTES,
+    LOG_LIMITS,
+    ZERO,
+    Intention,
+    LogLimits,
+    PayloadTooLarge,
+    SignedIntention,
+    TooManyCausalDeps,
+)
+from datalattice.weaver.rows import (
+    AUTHOR_TIPS,
+    FLOATING,
+    FLOATING_BY_PREV,
+    FORK_END,
+    FORK_PREFIX,
+    LOG_META,
+    WITNESS,
+    WITNESS_INDEX,
+    Head,
+    Tip,
+    WitnessRow,
+    decode_floating,
+    decode_place,
+    decode_tip,
+    decode_witness,
+    line_key,
+    read_floating,
+    read_head,
+    read_place,
+    read_tip,
+    read_witness,
+    seq_key,
+    waiting,
+)
+from datalattice.weaver.witness import WitnessRecord, witness_content
+
+LISTED_HASHES_MAX: Final = 2048
+"""Most hashes of a range that are listed: reconciliation splits larger ranges."""
+
+
+class NotInChain(UsageError):
+    """A walk along an author's chain that does not reach what it looks for."""
+
+    code = "not-in-chain"
+
+
+class Floating(NamedTuple):
+    """An intention that waits, since when, and for what.
+
+    reason: "prev" its predecessor, "condition" a dependency, "fork" nothing: the author's chain
+    went on another way.
+    """
+
+    signed: SignedIntention
+    received_ms: int
+    reason: str
+
+
+class Entry:
+    """One witnessed intention: its place, and what the record says.
+
+    height: position in the author's chain, from 1. wall_ms: when it was witnessed. content_hash:
+    the hash of what the record says, which the next record names; prev_hash: that of the record
+    before, ZERO for the first.
+    """
+
+    __slots__ = (
+        "_content",
+        "_log",
+        "content_hash",
+        "height",
+        "prev_hash",
+        "seq",
+        "signed",
+        "wall_ms",
+    )
+
+    def __init__(self, log: IntentionLog, seq: int, row: WitnessRow) -> None:
+        self._log = log
+        self.seq = seq
+        self.height = row.height
+        self.wall_ms = row.wall
+        try:
+            self.signed = row.signed()
+        except BadFormat as error:
+            raise Corruption(f"{WITNESS} {seq}: {error}") from error
+        self._content = witness_content(log.store_id, self.signed.hash, row.wall, row.before)
+        self.content_hash = blake3(self._content)
+        self.prev_hash = row.before
+
+    @property
+    def record(self) -> WitnessRecord:
+        """The record, signed by this node. Cost: a signature each time."""
+        return WitnessRecord(self._content, self._log.signer.sign(self.content_hash))
+
+
+class IntentionLog:
+    """The log of one store. Every method takes the store's section of a transaction first."""
+
+    def __init__(
+        self, store_id: bytes, signer: KeyPair, clock: Clock, limits: LogLimits = LOG_LIMITS
+    ) -> None:
+        """Make the log; `signer` is the key of the node, which signs its records."""
+        self.store_id = store_id
+        self.signer = signer
+        self.limits = limits
+        self._clock = clock
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def ingest(
+        self, txn: WriteTxn, signed: Iterable[SignedIntention], *, bounded: bool = True
+    ) -> Ingested:
+        """Take in what `admit` accepted, and witness all that can be.
+
+        bounded: False for what was fetched on purpose, which may wait beyond the bound.
+
+        Raises: FloatingFull: more would wait than is kept; roll the transaction's work back.
+        """
+        return self._call(txn).run(signed, bounded=bounded)
+
+    def submit(
+        self, txn: WriteTxn, author: KeyPair, payload: bytes, deps: Iterable[bytes] = ()
+    ) -> tuple[SignedIntention, Ingested]:
+        """Sign and take in a local intention, stamped later than all it depends on.
+
+        With a dependency that is unknown here it floats, and so does what the author writes next:
+        a chain that went on without it would be a fork.
+
+        Raises: PayloadTooLarge, TooManyCausalDeps, FloatingFull. UsageError: a dependency is not a
+                hash, or is stamped with the end of time.
+        """
+        wanted = sorted(set(deps))
+        if len(payload) > self.limits.own_payload_bytes:
+            raise PayloadTooLarge(len(payload), self.limits.own_payload_bytes)
+        if len(wanted) > self.limits.deps:
+            raise TooManyCausalDeps(len(wanted), self.limits.deps)
+        if any(len(dep) != HASH_BYTES for dep in wanted):
+            raise UsageError(f"a dependency is a hash of {HASH_BYTES} bytes")
+        now = present_ms(self._clock)
+        prev, last = self._chain_end(txn, author.public_key)
+        stamp = tick(read_head(txn).clock, now)
+        # A write outranks what it replaces, and an author's stamps strictly increase, even when a
+        # stamp from the future could not move the store's clock.
+        for seen in (last, *self._stamps(txn, wanted)):
+            if seen >= stamp:
+                stamp = update(stamp, seen, now)
+        signed = Intention(
+            author.public_key, stamp, self.store_id, prev, tuple(wanted), payload
+        ).sign(author)
+        if not signed.verify():
+            raise UsageError("the signing key is damaged: its own signature does not verify")
+        return signed, self._call(txn, now).run_local(signed)
+
+    def _call(self, txn: WriteTxn, now_ms: int | None = None) -> Ingest:
+        now = present_ms(self._clock) if now_ms is None else now_ms
+        return Ingest(txn, self.store_id, self.signer, self.limits, now)
+
+    def _chain_end(self, txn: ReadTxn, author: bytes) -> tuple[bytes, Hlc]:
+        """Return hash and stamp of the author's last intention here, one that floats included."""
+        tip = read_tip(txn, author)
+        end, stamp = (tip.hash, tip.stamp) if tip else (ZERO, Hlc(0, 0))
+        if read_head(txn).floating_count:
+            while waiters := waiting(txn, FLOATING_BY_PREV, line_key(end, author)):
+                end = waiters[0][1]
+                row = read_floating(txn, end)
+                if row is None:
+                    raise Corruption(f"{FLOATING} {end.hex()}: the row is missing")
+                stamp = max(stamp, row.signed.intention.stamp)
+        return end, stamp
+
+    def _stamps(self, txn: ReadTxn, hashes: Iterable[bytes]) -> Iterator[Hlc]:
+        for hash in hashes:
+            found = self.get(txn, hash)
+            if found is not None:
+                yield found.intention.stamp
+
+    # --- one intention ------------------------------------------------------------------------
+
+    def head(self, txn: ReadTxn) -> Head:
+        """Return where the log stands. Cost: one row."""
+        return read_head(txn)
+
+    def get(self, txn: ReadTxn, hash: bytes) -> SignedIntention | None:
+        """Return an intention, witnessed or floating, or None."""
+        place = read_place(txn, hash)
+        if place is None:
+            floating = read_floating(txn, hash)
+            return None if floating is None else floating.signed
+        signed = self._entry(txn, place.seq).signed
+        # The name is made anew of the stored bytes, so damage never passes as another intention.
+        if signed.hash != hash:
+            raise Corruption(f"{WITNESS} {place.seq}: it holds {signed.hash.hex()}")
+        return signed
+
+    def seq_of(self, txn: ReadTxn, hash: bytes) -> int | None:
+        """Return the place of an intention in the log, or None while it is not witnessed."""
+        place = read_place(txn, hash)
+        return None if place is None else place.seq
+
+    def is_witnessed(self, txn: ReadTxn, hash: bytes) -> bool:
+        """Return whether an intention is in the log; ZERO always is."""
+        return hash == ZERO or read_place(txn, hash) is not None
+
+    def node(self, txn: ReadTxn, hash: bytes) -> Node | None:
+        """Return a witnessed intention for the questions of `dag`, or None."""
+        seq = self.seq_of(txn, hash)
+        if seq is None:
+            return None
+        intention = self._entry(txn, seq).signed.intention
+        return Node(hash, intention.deps, intention.stamp, seq)
+
+    def by_prefix(self, txn: ReadTxn, prefix: bytes) -> list[SignedIntention]:
+        """Return the intentions whose hash begins with 1 to 32 bytes; other lengths give none."""
+        if not 1 <= len(prefix) <= HASH_BYTES:
+            return []
+        end = successor(prefix)
+        hashes = [
+            hash for table in (WITNESS_INDEX, FLOATING) for hash, _ in txn.scan(table, prefix, end)
+        ]
+        return [found for hash in sorted(hashes) if (found := self.get(txn, hash)) is not None]
+
+    # --- the log in order ---------------------------------------------------------------------
+
+    def entry(self, txn: ReadTxn, seq: int) -> Entry:
+        """Return the entry at `seq`.
+
+        Raises: UsageError: the log does not reach there.
+        """
+        if not 1 <= seq <= read_head(txn).seq:
+            raise UsageError(f"the log has no entry {seq}")
+        return self._entry(txn, seq)
+
+    def _entry(self, txn: ReadTxn, seq: int) -> Entry:
+        return Entry(self, seq, read_witness(txn, seq))
+
+    def scan(self, txn: ReadTxn, start_seq: int = 1, limit: int | None = None) -> Iterator[Entry]:
+        """Yield entries from `start_seq` on, `limit` at most.
+
+        Raises: Corruption: a row is missing or damaged, or does not name the record before it.
+        """
+        expected = max(start_seq, 1)
+        before: bytes | None = None
+        end = None if limit is None else seq_key(expected + max(limit, 0))
+        for key, value in txn.scan(WITNESS, seq_key(expected), end):
+            if key != seq_key(expected):
+                raise Corruption(f"{WITNESS} {expected}: the row is missing")
+            entry = Entry(self, expected, decode_witness(value, expected))
+            # Records are signed when they are read: never one that its successor does not name.
+            if before is not None and entry.prev_hash != before:
+                raise Corruption(f"{WITNESS} {expected}: it does not name the record before it")
+            yield entry
+            before = entry.content_hash
+            expected += 1
+
+    def walk_back_until(
+        self, txn: ReadTxn, target: bytes, since: bytes = ZERO, limit: int = 32
+    ) -> list[SignedIntention]:
+        """Return an author's chain from `target` back to just after `since`, newest first.
+
+        ZERO as `since` means down to the author's first. Exactly `limit` intentions are allowed.
+
+        Raises: NotInChain: one is missing, or `since` is not below `target`. LimitExceeded: it is
+                further away than `limit`.
+        """
+        found: list[SignedIntention] = []
+        hash = target
+        while hash != since:
+            if hash == ZERO:
+                raise NotInChain(f"{since.hex()} is not below {target.hex()}")
+            if len(found) >= limit:
+                raise LimitExceeded(f"more than {limit} intentions lie between")
+            signed = self.get(txn, hash)
+            if signed is None:
+                raise NotInChain(f"intention {hash.hex()} is not here")
+            found.append(signed)
+            hash = signed.intention.store_prev
+        return found
+
+    # --- authors and what waits ---------------------------------------------------------------
+
+    def tip(self, txn: ReadTxn, author: bytes) -> Tip | None:
+        """Return the author's newest witnessed intention: hash, seq, height, contents."""
+        return read_tip(txn, author)
+
+    def tips(self, txn: ReadTxn) -> dict[bytes, Tip]:
+        """Return the tip of every author, by public key."""
+        return {author: decode_tip(value) for author, value in txn.scan(AUTHOR_TIPS)}
+
+    def floating(self, txn: ReadTxn) -> list[Floating]:
+        """Return what waits, in order of arrival."""
+        forks = {key[len(FORK_PREFIX) :] for key, _ in txn.scan(LOG_META, FORK_PREFIX, FORK_END)}
+        rows = [decode_floating(value) for _, value in txn.scan(FLOATING)]
+        found = []
+        for row in sorted(rows, key=lambda row: row.arrival):
+            reason = "prev"
+            if row.signed.hash in forks:
+                reason = "fork"
+            else:
+                tip = read_tip(txn, row.signed.intention.author)
+                if row.signed.intention.store_prev == (ZERO if tip is None else tip.hash):
+                    reason = "condition"
+            found.append(Floating(row.signed, row.received_ms, reason))
+        return found
+
+    def forks(self, txn: ReadTxn) -> list[Fork]:
+        """Return every fork found so far, with both signed branches."""
+        found = []
+        for key, witnessed in txn.scan(LOG_META, FORK_PREFIX, FORK_END):
+            other, kept = self.get(txn, key[len(FORK_PREFIX) :]), self.get(txn, witnessed)
+            if other is None or kept is None:
+                raise Corruption(f"{LOG_META}: a fork names intentions that are not here")
+            intention = other.intention
+            found.append(Fork(intention.author, intention.store_prev, kept, other))
+        return found
+
+    # --- ranges of hashes, for reconciliation ---------------------------------------------------
+
+    def count_range(self, txn: ReadTxn, start: bytes, end: bytes) -> int:
+        """Return how many witnessed hashes lie in start <= hash < end."""
+        return sum(1 for _ in txn.scan(WITNESS_INDEX, start, end))
+
+    def fingerprint_range(self, txn: ReadTxn, start: bytes, end: bytes) -> bytes:
+        """Return the XOR of the witnessed hashes in a range."""
+        total = 0
+        for hash, _ in txn.scan(WITNESS_INDEX, start, end):
+            total ^= int.from_bytes(hash, "big")
+        return total.to_bytes(HASH_BYTES, "big")
+
+    def hashes_in_range(self, txn: ReadTxn, start: bytes, end: bytes) -> list[bytes]:
+        """Return the witnessed hashes in a range, ascending.
+
+        Raises: LimitExceeded: they are more than 2,048.
+        """
+        found: list[bytes] = []
+        for hash, _ in txn.scan(WITNESS_INDEX, start, end):
+            if len(found) >= LISTED_HASHES_MAX:
+                raise LimitExceeded(f"a range lists at most {LISTED_HASHES_MAX} hashes")
+            found.append(hash)
+        return found
+
+    def in_log_order(self, txn: ReadTxn, hashes: Sequence[bytes]) -> list[bytes]:
+        """Return those of `hashes` that are witnessed, dependencies first."""
+        places = zip(txn.get_many(WITNESS_INDEX, hashes), hashes, strict=True)
+        seqs = [(decode_place(value).seq, hash) for value, hash in places if value is not None]
+        return [hash for _, hash in sorted(seqs)]

@@ -1,0 +1,451 @@
+"""Rows: the tables of one store's log and the bytes of their rows.
+
+Integers in keys are big-endian, so that scans run in order; in values little-endian. `seq` is the
+place in the witness log and `number` the place of an author in the order of first appearance, both
+counted from 1; 0 stands for "none".
+
+A witness row holds an intention and all that its record says besides, so the log costs one row and
+one index entry an intention:
+
+    number u32, height u32, contents u32, prev seq u32, skip seq u32, base seq u32, wall u64,
+    depth u8, flags u8, length of frontier u32, content hash before 32, frontier, signature 64,
+    Borsh bytes
+
+Source: docs/design/weaver.md "Tables of a store".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NamedTuple
+
+from datalattice.clock import HLC_ZERO, Hlc
+from datalattice.crypto import SIGNATURE_BYTES
+from datalattice.engine import ReadTxn, successor
+from datalattice.errors import Corruption, DataLatticeError
+from datalattice.protobuf import read_varint, varint
+from datalattice.weaver.intention import ZERO, SignedIntention
+
+WITNESS: Final = "witness"
+WITNESS_INDEX: Final = "witness_index"
+AUTHORS: Final = "authors"
+AUTHOR_TIPS: Final = "author_tips"
+FLOATING: Final = "floating"
+FLOATING_BY_PREV: Final = "floating_by_prev"
+FLOATING_BY_DEP: Final = "floating_by_dep"
+LOG_META: Final = "log_meta"
+
+LOG_TABLES: Final = (
+    WITNESS,
+    WITNESS_INDEX,
+    AUTHORS,
+    AUTHOR_TIPS,
+    FLOATING,
+    FLOATING_BY_PREV,
+    FLOATING_BY_DEP,
+    LOG_META,
+)
+"""The tables that an engine needs for the logs of its stores."""
+
+HEAD_KEY: Final = b"head"
+FORK_PREFIX: Final = b"fork/"
+FORK_END: Final = b"fork0"
+"""Rows of `log_meta`: the head; for each floating branch of a fork, the witnessed one."""
+
+SEQ_MAX: Final = 2**32 - 1
+"""Most intentions of a store: rows point at each other in 4 bytes."""
+
+LOCAL: Final = 1
+"""Flag of a row: it was submitted here, so it moved the clock by a tick and not by an update."""
+
+Frontier = dict[int, int]
+"""The greatest seq seen of each author, by number."""
+
+
+def seq_key(seq: int) -> bytes:
+    """Return the key of `witness`, and the last part of the keys of waiting intentions."""
+    return seq.to_bytes(8, "big")
+
+
+def number_key(number: int) -> bytes:
+    """Return the key of `authors`."""
+    return number.to_bytes(4, "big")
+
+
+# --- places -----------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Where an intention is witnessed: its seq, and its author's number."""
+
+    seq: int
+    number: int
+
+
+_PLACE: Final = Struct(">II")
+
+
+def encode_place(seq: int, number: int) -> bytes:
+    """Return a value of `witness_index`."""
+    return _PLACE.pack(seq, number)
+
+
+def decode_place(data: bytes) -> Place:
+    """Return a value of `witness_index`."""
+    if len(data) != _PLACE.size:
+        raise Corruption(f"{WITNESS_INDEX}: a value of {len(data)} bytes")
+    return Place(*_PLACE.unpack(data))
+
+
+def read_place(txn: ReadTxn, hash: bytes) -> Place | None:
+    """Return where an intention is witnessed, or None."""
+    found = txn.get(WITNESS_INDEX, hash)
+    return None if found is None else decode_place(found)
+
+
+# --- witness rows -----------------------------------------------------------------------------
+
+
+_WITNESS: Final = Struct("<IIIIIIQBBI32s")
+
+
+class WitnessRow(NamedTuple):
+    """One row of `witness`, the intention still encoded.
+
+    height: position in the author's chain, from 1. contents: the author's intentions up to here
+    that are not empty. prev: seq of its `store_prev`. skip: seq of the author's intention at height
+    `height & (height - 1)`, so that a walk back to any height reads few rows. wall: when it was
+    witnessed. before: hash of the content of the record before. base: seq of the row that the
+    frontier is the difference to, 0 where it is complete; depth: rows to read for all of it.
+    """
+
+    number: int
+    height: int
+    contents: int
+    prev: int
+    skip: int
+    base: int
+    wall: int
+    depth: int
+    flags: int
+    before: bytes
+    frontier: bytes
+    signature: bytes
+    borsh: bytes
+
+    def encode(self) -> bytes:
+        """Return the bytes of the row."""
+        head = _WITNESS.pack(
+            self.number,
+            self.height,
+            self.contents,
+            self.prev,
+            self.skip,
+            self.base,
+            self.wall,
+            self.depth,
+            self.flags,
+            len(self.frontier),
+            self.before,
+        )
+        return b"".join((head, self.frontier, self.signature, self.borsh))
+
+    def signed(self) -> SignedIntention:
+        """Return the intention.
+
+        Raises: BadFormat: the row is damaged.
+        """
+        return SignedIntention.of(self.borsh, self.signature)
+
+
+def decode_witness(data: bytes, seq: int) -> WitnessRow:
+    """Return a row of `witness`.
+
+    Raises: Corruption: it is shorter than its layout.
+    """
+    at = _WITNESS.size
+    if len(data) >= at + SIGNATURE_BYTES:
+        number, height, contents, prev, skip, base, wall, depth, flags, length, before = (
+            _WITNESS.unpack_from(data)
+        )
+        end = at + length
+        if end + SIGNATURE_BYTES <= len(data):
+            return WitnessRow(
+                number,
+                height,
+                contents,
+                prev,
+                skip,
+                base,
+                wall,
+                depth,
+                flags,
+                before,
+                data[at:end],
+                data[end : end + SIGNATURE_BYTES],
+                data[end + SIGNATURE_BYTES :],
+            )
+    raise Corruption(f"{WITNESS} {seq}: a row of {len(data)} bytes is too short")
+
+
+def read_witness(txn: ReadTxn, seq: int) -> WitnessRow:
+    """Return the row at `seq`.
+
+    Raises: Corruption: there is none, or it is damaged.
+    """
+    found = txn.get(WITNESS, seq_key(seq))
+    if found is None:
+        raise Corruption(f"{WITNESS} {seq}: the row is missing")
+    return decode_witness(found, seq)
+
+
+def seq_at(row_of: Callable[[int], WitnessRow], seq: int, height: int, wanted: int) -> int:
+    """Return the seq of an author's intention at height `wanted`, from a later one's; 0: height 0.
+
+    Cost: about the square of the logarithm of the distance, in rows.
+    """
+    while height > wanted > 0:
+        row = row_of(seq)
+        skipped = height & (height - 1)
+        seq, height = (row.skip, skipped) if skipped >= wanted else (row.prev, height - 1)
+    return seq if wanted else 0
+
+
+# --- frontiers --------------------------------------------------------------------------------
+
+
+def encode_frontier(frontier: Iterable[tuple[int, int]], seq: int) -> bytes:
+    """Return pairs of author number and seq, by number, as differences: seqs count back from `seq`.
+
+    Neighbours in the log are what most frontiers hold, so most pairs take two bytes.
+    """
+    out = bytearray()
+    last = 0
+    for number, seen in sorted(frontier):
+        gap, back = number - last, seq - seen
+        last = number
+        if gap < 0x80 and back < 0x80:
+            out.append(gap)
+            out.append(back)
+        else:
+            out += varint(gap)
+            out += varint(back)
+    return bytes(out)
+
+
+def decode_frontier(data: bytes, seq: int) -> Frontier:
+    """Return the pairs that `encode_frontier` wrote."""
+    out: Frontier = {}
+    number = at = 0
+    size = len(data)
+    while at < size:
+        gap = data[at]
+        if gap < 0x80:
+            at += 1
+        else:
+            gap, at = read_varint(data, at)
+        back, at = read_varint(data, at)
+        number += gap
+        out[number] = seq - back
+    return out
+
+
+# --- tips and head ----------------------------------------------------------------------------
+
+
+_TIP: Final = Struct("<IIIIIQIB32s")
+
+
+class Tip:
+    """An author's newest witnessed intention, with the complete frontier there.
+
+    content_seq: seq of the author's newest intention that is not empty, 0 for none.
+    """
+
+    __slots__ = (
+        "content_seq",
+        "contents",
+        "depth",
+        "frontier",
+        "hash",
+        "height",
+        "number",
+        "seq",
+        "stamp",
+    )
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.seq = 0
+        self.height = 0
+        self.contents = 0
+        self.content_seq = 0
+        self.stamp: Hlc = HLC_ZERO
+        self.depth = 0
+        self.hash = ZERO
+        self.frontier: Frontier = {}
+
+    def encode(self) -> bytes:
+        """Return the value of `author_tips`."""
+        wall, counter = self.stamp
+        return _TIP.pack(
+            self.number,
+            self.seq,
+            self.height,
+            self.contents,
+            self.content_seq,
+            wall,
+            counter,
+            self.depth,
+            self.hash,
+        ) + encode_frontier(self.frontier.items(), self.seq)
+
+
+def decode_tip(data: bytes) -> Tip:
+    """Return a value of `author_tips`.
+
+    Raises: Corruption: it is damaged.
+    """
+    if len(data) < _TIP.size:
+        raise Corruption(f"{AUTHOR_TIPS}: a value of {len(data)} bytes is too short")
+    number, seq, height, contents, content_seq, wall, counter, depth, hash = _TIP.unpack_from(data)
+    tip = Tip(number)
+    tip.seq = seq
+    tip.height = height
+    tip.contents = contents
+    tip.content_seq = content_seq
+    tip.stamp = Hlc(wall, counter)
+    tip.depth = depth
+    tip.hash = hash
+    tip.frontier = decode_frontier(data[_TIP.size :], seq)
+    return tip
+
+
+def read_tip(txn: ReadTxn, author: bytes) -> Tip | None:
+    """Return an author's tip, or None for an author without a witnessed intention."""
+    found = txn.get(AUTHOR_TIPS, author)
+    return None if found is None else decode_tip(found)
+
+
+_HEAD: Final = Struct("<IIIQQQI32s32s64s")
+_NO_SIGNATURE: Final = bytes(SIGNATURE_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where the log stands, kept with every change so that opening reads one row.
+
+    seq: of the newest record, which is also the number of witnessed intentions. fingerprint: XOR of
+    their hashes. signature: of the newest record. arrival: number of the next waiting intention.
+    clock: the store's hybrid clock.
+    """
+
+    seq: int = 0
+    authors: int = 0
+    floating_count: int = 0
+    floating_bytes: int = 0
+    arrival: int = 1
+    clock: Hlc = HLC_ZERO
+    content_hash: bytes = ZERO
+    fingerprint: bytes = ZERO
+    signature: bytes = _NO_SIGNATURE
+
+    @property
+    def count(self) -> int:
+        """The number of witnessed intentions."""
+        return self.seq
+
+    def encode(self) -> bytes:
+        """Return the value in `log_meta`."""
+        return _HEAD.pack(
+            self.seq,
+            self.authors,
+            self.floating_count,
+            self.floating_bytes,
+            self.arrival,
+            self.clock.wall,
+            self.clock.counter,
+            self.content_hash,
+            self.fingerprint,
+            self.signature,
+        )
+
+
+def decode_head(data: bytes) -> Head:
+    """Return the head in `log_meta`.
+
+    Raises: Corruption: it is damaged.
+    """
+    if len(data) != _HEAD.size:
+        raise Corruption(f"{LOG_META}: a head of {len(data)} bytes")
+    seq, authors, count, size, arrival, wall, counter, content, fingerprint, signature = (
+        _HEAD.unpack(data)
+    )
+    return Head(
+        seq, authors, count, size, arrival, Hlc(wall, counter), content, fingerprint, signature
+    )
+
+
+def read_head(txn: ReadTxn) -> Head:
+    """Return the head; that of an empty log where there is none."""
+    found = txn.get(LOG_META, HEAD_KEY)
+    return Head() if found is None else decode_head(found)
+
+
+# --- waiting intentions -----------------------------------------------------------------------
+
+
+_FLOATING: Final = Struct("<QQ64s")
+
+
+class FloatingRow(NamedTuple):
+    """An intention that waits: its number in the order of arrival, and when it came."""
+
+    arrival: int
+    received_ms: int
+    signed: SignedIntention
+
+    def encode(self) -> bytes:
+        """Return the value of `floating`."""
+        return _FLOATING.pack(self.arrival, self.received_ms, self.signed.signature) + (
+            self.signed.borsh
+        )
+
+
+def decode_floating(data: bytes) -> FloatingRow:
+    """Return a value of `floating`.
+
+    Raises: Corruption: it is damaged.
+    """
+    if len(data) < _FLOATING.size:
+        raise Corruption(f"{FLOATING}: a value of {len(data)} bytes is too short")
+    arrival, received, signature = _FLOATING.unpack_from(data)
+    try:
+        signed = SignedIntention.of(data[_FLOATING.size :], signature)
+    except DataLatticeError as error:
+        raise Corruption(f"{FLOATING}: {error}") from error
+    return FloatingRow(arrival, received, signed)
+
+
+def read_floating(txn: ReadTxn, hash: bytes) -> FloatingRow | None:
+    """Return the waiting intention with this hash, or None."""
+    found = txn.get(FLOATING, hash)
+    return None if found is None else decode_floating(found)
+
+
+def line_key(store_prev: bytes, author: bytes) -> bytes:
+    """Return the prefix in `floating_by_prev` of the author's intentions after `store_prev`.
+
+    The author belongs to it: only its own intentions can follow, and ZERO precedes one of each.
+    """
+    return store_prev + author
+
+
+def waiting(txn: ReadTxn, table: str, prefix: bytes) -> list[tuple[int, bytes]]:
+    """Return (arrival, hash) of the intentions waiting below `prefix`, in order of arrival."""
+    return [
+        (int.from_bytes(key[-8:], "big"), hash)
+        for key, hash in txn.scan(table, prefix, successor(prefix))
+    ]

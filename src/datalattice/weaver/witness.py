@@ -1,0 +1,128 @@
+"""Witness: the records of a node's witness log, chained by hash and signed by the node.
+
+A record says that this node had everything an intention depends on, and when. Its content names the
+content of the record before, so one signature covers all records up to it.
+
+The log is the node's own: another node's records prove only what that node claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, NamedTuple
+
+from datalattice.crypto import SIGNATURE_BYTES, KeyPair, blake3, verify_lenient
+from datalattice.errors import BadFormat, PeerError
+from datalattice.protobuf import Field, Message, varint
+from datalattice.weaver.intention import HASH_BYTES, STORE_ID_BYTES, ZERO
+
+
+class WitnessContent(Message, name="lattice.weaver.WitnessContent"):
+    """What a record says; `wall_time` in Unix milliseconds."""
+
+    store_id: Annotated[bytes, Field(1)] = b""
+    intention_hash: Annotated[bytes, Field(2)] = b""
+    wall_time: Annotated[int, Field(3, "uint64")] = 0
+    prev_hash: Annotated[bytes, Field(4)] = b""
+
+
+class ChainBroken(PeerError):
+    """A record that does not follow from those before it. `seq` is its place, counted from 1."""
+
+    code = "chain-broken"
+
+    def __init__(self, seq: int, text: str) -> None:
+        super().__init__(f"witness record {seq}: {text}")
+        self.seq = seq
+
+
+class ChainEnd(NamedTuple):
+    """Where a chain ends: its last seq and the hash of that record's content."""
+
+    seq: int
+    content_hash: bytes
+
+
+CHAIN_START = ChainEnd(0, ZERO)
+
+
+class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
+    """One record: the encoded content, as signed, and the signature of its hash."""
+
+    content: Annotated[bytes, Field(1)] = b""
+    signature: Annotated[bytes, Field(2)] = b""
+
+    @classmethod
+    def build(
+        cls, store_id: bytes, intention_hash: bytes, wall_ms: int, prev_hash: bytes, key: KeyPair
+    ) -> WitnessRecord:
+        """Return the signed record that follows the one with content hash `prev_hash`."""
+        content = witness_content(store_id, intention_hash, wall_ms, prev_hash)
+        return cls(content, key.sign(blake3(content)))
+
+    @property
+    def content_hash(self) -> bytes:
+        """The hash that the next record names: of the bytes as received, never encoded again."""
+        return blake3(self.content)
+
+    def read(self) -> WitnessContent:
+        """Return what the record says.
+
+        Raises: BadFormat: the content is not one, or a field has a wrong length.
+        """
+        found = WitnessContent.decode(self.content)
+        lengths = (len(found.store_id), len(found.intention_hash), len(found.prev_hash))
+        if lengths != (STORE_ID_BYTES, HASH_BYTES, HASH_BYTES):
+            raise BadFormat(
+                "a witness content has 16 bytes of store id and hashes of 32 bytes, got "
+                + ", ".join(map(str, lengths))
+            )
+        if len(self.signature) != SIGNATURE_BYTES:
+            raise BadFormat(f"a signature has {SIGNATURE_BYTES} bytes, got {len(self.signature)}")
+        return found
+
+    def verify(self, node: bytes) -> bool:
+        """Return whether the node with this public key signed the record."""
+        return verify_lenient(node, self.signature, self.content_hash)
+
+
+def witness_content(
+    store_id: bytes, intention_hash: bytes, wall_ms: int, prev_hash: bytes
+) -> bytes:
+    """Return the encoding of a `WitnessContent`, without its class: one is hashed an intention."""
+    return b"".join(
+        (
+            b"\x0a\x10",
+            store_id,
+            b"\x12\x20",
+            intention_hash,
+            b"\x18" + varint(wall_ms) if wall_ms else b"",
+            b"\x22\x20",
+            prev_hash,
+        )
+    )
+
+
+def check_chain(
+    records: Iterable[WitnessRecord], store_id: bytes, node: bytes, after: ChainEnd = CHAIN_START
+) -> ChainEnd:
+    """Check records that follow `after` in the log of `node`; return where they end.
+
+    Raises: ChainBroken: the first record that is malformed, of another store, not signed by `node`,
+            or does not name the record before it.
+    """
+    seq, expected = after
+    for record in records:
+        seq += 1
+        try:
+            content = record.read()
+        except BadFormat as error:
+            raise ChainBroken(seq, str(error)) from error
+        if content.store_id != store_id:
+            raise ChainBroken(seq, f"it is of store {content.store_id.hex()}")
+        if content.prev_hash != expected:
+            raise ChainBroken(seq, f"it follows {content.prev_hash.hex()}, not {expected.hex()}")
+        if not record.verify(node):
+            raise ChainBroken(seq, "the signature does not verify")
+        expected = record.content_hash
+    return ChainEnd(seq, expected)
