@@ -210,7 +210,7 @@ def test_a_second_node_and_a_port_in_use_are_one_line_each(
     assert json.loads(as_json.stderr)["error"] == "usage"
 
 
-def test_pull_works_with_a_node_and_without_and_for_one_without_a_key(
+def test_pull_works_with_a_node_and_without_and_a_start_makes_the_key_that_writes_need(
     home: Path, start: Start, tmp_path: Path
 ) -> None:
     _, address = node(start, home)
@@ -220,7 +220,9 @@ def test_pull_works_with_a_node_and_without_and_for_one_without_a_key(
     assert alone.returncode == 0, alone.stderr
     assert records(follower, "t") == ["a", "b"]
     process, _ = node(start, follower, "--peer", address)
-    assert "no key at" in pipe(process.stderr).readline()
+    made = pipe(process.stderr).readline()
+    key = lattice(follower, "key", "show").stdout.strip()
+    assert made == f"lattice: made the key {key} in {follower}\n"
     lattice(home, "queue", "offer", "t", "c")
     for arguments in ([], [address], [f"tls://{address}"]):
         pulled = lattice(follower, "node", "pull", *arguments)
@@ -231,9 +233,8 @@ def test_pull_works_with_a_node_and_without_and_for_one_without_a_key(
     assert "has no peer 127.0.0.1:1" in line(stranger)
     asked = json.loads(lattice(follower, "node", "status", address, "--json").stdout)
     assert asked["reply"] == "PONG"
-    keyless = lattice(follower, "queue", "offer", "t", "x")
-    assert keyless.returncode == 2
-    assert "started without a key" in line(keyless)
+    assert lattice(follower, "queue", "offer", "t", "x").returncode == 0
+    assert records(follower, "t") == ["x"]
 
 
 @pytest.mark.parametrize("arguments", [["node", "status"], ["node", "pull"]], ids=" ".join)

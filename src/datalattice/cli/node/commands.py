@@ -34,6 +34,7 @@ from datalattice.client import (
     Folder,
     open_reader,
     read_key,
+    read_keys,
     read_keys_or_none,
     take_turn,
     write_key,
@@ -145,7 +146,7 @@ def start(
 
     What is not given comes from the environment (LATTICE_PORT and so on), then
     from `node.toml` in the folder; `lattice node config` shows all settings.
-    Prints where it listens once it serves.
+    Makes a key in a folder that has none. Prints where it listens once it serves.
     """
     from datalattice.client import running
     from datalattice.client.settings import NodeConfig
@@ -172,15 +173,14 @@ def start(
 
     settings = load()
     _wait_for_writer(folder)
-    keys = read_keys_or_none(folder)
+    is_new = _make_key(folder)
+    keys = read_keys(folder)
     opening = ExitStack()
 
     def ready(running: Running, node: NodeServer) -> None:
         opening.close()
-        if keys is None:
-            print_notice(
-                f"no key at {folder.identity_path}; the node follows others but writes nothing"
-            )
+        if is_new:
+            print_notice(f"made the key {keys.identity.public_key.hex()} in {folder.path}")
         show(_ready(running, node))
         sys.stdout.flush()  # the process that started this one waits for the line
 
@@ -189,8 +189,8 @@ def start(
     daemon = Daemon(
         folder.path,
         settings,
-        identity=None if keys is None else keys.identity,
-        keys=() if keys is None else keys.in_order(),
+        identity=keys.identity,
+        keys=keys.in_order(),
         ready=ready,
         reload=reload,
     )
@@ -224,8 +224,7 @@ def init(
     if path.exists():
         raise AlreadyExists(f"{path} exists; edit it, or delete it first")
     RealDisk().create_folder(str(folder.path))
-    if read_keys_or_none(folder) is None:
-        write_key(folder.identity_path, KeyPair.generate())
+    _make_key(folder)
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     document = {
@@ -249,6 +248,16 @@ def stop(
     take_turn(str(folder.store_path / LOCK_NAME), wait_s, "node that was told to end").release()
     document = {"pid": found["pid"], "root_hash": found["root_hash"]}
     return CommandResult(document, [f"process {found['pid']} has ended"])
+
+
+def _make_key(folder: Folder) -> bool:
+    """Make the key of a folder that has none; return whether this process made it."""
+    # A node cannot take up a key while it runs: it would refuse the first own write.
+    if read_keys_or_none(folder) is None:
+        with contextlib.suppress(AlreadyExists):  # another first start was faster
+            write_key(folder.identity_path, KeyPair.generate())
+            return True
+    return False
 
 
 def _wait_for_writer(folder: Folder) -> None:
