@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+SERVER = ROOT / "tests" / "scripts" / "forking_server.py"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 """Its examples go on where the one before ended."""
 
@@ -31,11 +34,28 @@ EXAMPLES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Return the command behind which `lattice ARGUMENTS` or `program CODE` runs as a process."""
+    path = str(tmp_path_factory.mktemp("server") / "socket")
+    command = [sys.executable, str(SERVER), path]
+    with subprocess.Popen(command, start_new_session=True) as server:
+        try:
+            while not Path(path).exists():
+                assert server.poll() is None, "it ended while it imported the package"
+            # Without site packages: the server has them.
+            yield [sys.executable, "-I", "-S", *command[1:]]
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_in_documents_run_twice_in_one_folder(example: str, tmp_path: Path) -> None:
+def test_examples_in_documents_run_twice_in_one_folder(
+    shim: list[str], example: str, tmp_path: Path
+) -> None:
     for attempt in ("first", "second"):
         ran = subprocess.run(
-            [sys.executable, "-W", "error", "-c", example],
+            [*shim, "program", example],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -72,7 +92,7 @@ def script_of(page: Path, folder: Path) -> str:
             lines.append(text)
         else:
             (folder / f"block{number}.py").write_text(text, encoding="utf-8")
-            lines.append(f"{shlex.quote(sys.executable)} -W error block{number}.py")
+            lines.append(f'program "$(cat block{number}.py)"')
     return re.sub(
         r"(node start -d (\w+).*\n)sleep .*",
         r"\1until test -e \2/running.json; do sleep 0.1; done\n"
@@ -90,17 +110,19 @@ def free_port() -> int:
 @pytest.mark.once
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("page", SHELL_PAGES, ids=lambda page: page.name)
-def test_commands_of_a_page_run_in_order_twice_in_one_folder(page: Path, tmp_path: Path) -> None:
-    lattice = tmp_path / "bin" / "lattice"
-    lattice.parent.mkdir()
-    lattice.write_text(
-        f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m datalattice.cli "$@"\n', encoding="utf-8"
-    )
-    lattice.chmod(0o755)
+def test_commands_of_a_page_run_in_order_twice_in_one_folder(
+    shim: list[str], page: Path, tmp_path: Path
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("lattice", "program"):
+        text = f'#!/bin/sh\nexec {shlex.join([*shim, name])} "$@"\n'
+        (programs / name).write_text(text, encoding="utf-8")
+        (programs / name).chmod(0o755)
     environment = {
         **{name: text for name, text in os.environ.items() if name != "DATALATTICE_HOME"},
         "HOME": str(tmp_path),
-        "PATH": f"{lattice.parent}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{os.environ['PATH']}",
     }
     for attempt in ("first", "second"):
         ran = subprocess.run(
