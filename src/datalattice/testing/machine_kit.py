@@ -1,0 +1,242 @@
+"""Machine kit: runs state machines without signatures and without a network.
+
+    replica = Replica(KvMachine())
+    replica.execute(AUTHORS[0], "Put", PutRequest(b"k", b"v"))
+    replica.query("Get", GetRequest(b"k"))
+
+A `Replica` is a witness log and a state in memory. Operations travel between replicas as objects:
+`replica.deliver(signed)`. Authors are plain bytes and nothing is verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from datalattice.clock import HLC_ZERO, Hlc, tick
+from datalattice.crypto import blake3
+from datalattice.engine import Engine, MemoryEngine, ReadTxn, Snapshot, WriteTxn
+from datalattice.protobuf import Message
+from datalattice.testing.disk import SimulatedCrash
+from datalattice.weaver.intention import ZERO, Intention, SignedIntention
+from datalattice.weaver.machine import Machine
+from datalattice.weaver.state import STATE_TABLES, Event, PlainLayer, Projection, State
+
+STORE_ID: Final = bytes(range(16))
+
+AUTHORS: Final = tuple(bytes([number]) * 32 for number in range(1, 8))
+"""Seven authors, in ascending order."""
+
+
+class MemoryEntry(NamedTuple):
+    """One record of a `MemoryLog`."""
+
+    seq: int
+    signed: SignedIntention
+    content_hash: bytes
+    height: int
+
+
+class MemoryHead(NamedTuple):
+    """The end of a `MemoryLog`."""
+
+    seq: int
+    content_hash: bytes
+
+
+class MemoryLog:
+    """A witness log in a list, as `State` reads it."""
+
+    def __init__(self) -> None:
+        self.entries: list[MemoryEntry] = []
+        self.seqs: dict[bytes, int] = {}
+        self.tips: dict[bytes, MemoryEntry] = {}
+
+    def head(self, txn: ReadTxn | None = None) -> MemoryHead:
+        """Return number and hash of the last record."""
+        if not self.entries:
+            return MemoryHead(0, ZERO)
+        return MemoryHead(self.entries[-1].seq, self.entries[-1].content_hash)
+
+    def entry(self, txn: ReadTxn | None, seq: int) -> MemoryEntry:
+        """Return a record."""
+        return self.entries[seq - 1]
+
+    def seq_of(self, txn: ReadTxn | None, hash: bytes) -> int | None:
+        """Return where an intention is witnessed."""
+        return self.seqs.get(hash)
+
+    def scan(self, txn: ReadTxn | None, start_seq: int, limit: int) -> Iterator[MemoryEntry]:
+        """Yield records in order."""
+        return iter(self.entries[start_seq - 1 : start_seq - 1 + limit])
+
+    def can_append(self, signed: SignedIntention) -> bool:
+        """Return whether an intention may be witnessed now."""
+        intention = signed.intention
+        tip = self.tips.get(intention.author)
+        follows = intention.store_prev == (ZERO if tip is None else tip.signed.hash)
+        return follows and all(dep in self.seqs for dep in intention.deps)
+
+    def append(self, signed: SignedIntention) -> None:
+        """Witness an intention, whether or not it may be."""
+        author = signed.intention.author
+        tip = self.tips.get(author)
+        height = 1 if tip is None else tip.height + 1
+        content_hash = blake3(self.head().content_hash + signed.hash)
+        entry = MemoryEntry(len(self.entries) + 1, signed, content_hash, height)
+        self.entries.append(entry)
+        self.seqs[signed.hash] = entry.seq
+        self.tips[author] = entry
+
+
+def unsigned(
+    author: bytes,
+    payload: bytes,
+    *,
+    stamp: Hlc,
+    prev: bytes = ZERO,
+    deps: Iterable[bytes] = (),
+    store_id: bytes = STORE_ID,
+) -> SignedIntention:
+    """Return an intention with an empty signature."""
+    intention = Intention.build(author, stamp, store_id, prev, deps, payload)
+    borsh = intention.encode()
+    return SignedIntention(intention, borsh, bytes(64), blake3(borsh))
+
+
+def legal_order(
+    operations: Sequence[SignedIntention], choose: Callable[[int], int]
+) -> list[SignedIntention]:
+    """Return operations in an order in which they can be witnessed.
+
+    choose: returns an index below a number of candidates: `Random(1).randrange`.
+    """
+    log = MemoryLog()
+    left = list(operations)
+    order = []
+    while left:
+        ready = [signed for signed in left if log.can_append(signed)]
+        chosen = ready[choose(len(ready))]
+        log.append(chosen)
+        order.append(chosen)
+        left.remove(chosen)
+    return order
+
+
+class Replica:
+    """One node's copy of a store: its log, its state, and the events since the last look."""
+
+    def __init__(self, machine: Machine, engine: Engine | None = None) -> None:
+        self.machine = machine
+        self.engine = engine or MemoryEngine(STATE_TABLES)
+        self.log = MemoryLog()
+        self.state = State(STORE_ID, PlainLayer(machine), self.log)
+        self.events: list[Event] = []
+        self.now_ms = 1_000
+        self._clock = HLC_ZERO
+        with self.engine.write() as txn:
+            self.state.open(txn)
+
+    def execute(
+        self, author: bytes, name: str, request: Message, stamp: Hlc | None = None
+    ) -> Message:
+        """Run a command, as the author's next operation, and apply it."""
+        with self.engine.read() as txn:
+            proposal = self.machine.execute(
+                name, request, self.state.reader(txn), self.state.dag(txn)
+            )
+        signed = self.write(author, proposal.payload, proposal.deps, stamp)
+        return proposal.answer(signed.hash)
+
+    def query(self, name: str, request: Message) -> Message:
+        """Answer a query."""
+        with self.engine.read() as txn:
+            return self.machine.query(name, request, self.state.reader(txn), self.state.dag(txn))
+
+    def write(
+        self,
+        author: bytes,
+        payload: bytes,
+        deps: Iterable[bytes] = (),
+        stamp: Hlc | None = None,
+    ) -> SignedIntention:
+        """Witness and apply an operation of an author of this node; the clock ticks."""
+        self._clock = tick(self._clock, self.now_ms) if stamp is None else stamp
+        tip = self.log.tips.get(author)
+        prev = ZERO if tip is None else tip.signed.hash
+        signed = unsigned(author, payload, stamp=self._clock, prev=prev, deps=deps)
+        self.deliver(signed)
+        return signed
+
+    def deliver(self, signed: SignedIntention) -> Projection:
+        """Witness an operation, whether or not it may be, and apply it."""
+        self.log.append(signed)
+        self._clock = max(self._clock, signed.intention.stamp)
+        return self.project()
+
+    def project(self, limit: int | None = None) -> Projection:
+        """Apply what the log has."""
+        with self.engine.write() as txn:
+            done = self.state.project(txn, limit)
+        self.events += done.events
+        return done
+
+    def take_events(self) -> list[Message]:
+        """Return the events since the last call."""
+        found = [event.message for event in self.events]
+        self.events.clear()
+        return found
+
+    def rows(self, table: str) -> dict[bytes, bytes]:
+        """Return the rows of one of the state's tables."""
+        with self.engine.read() as txn:
+            return dict(txn.scan(table))
+
+    def snapshot(self) -> bytes:
+        """Return a snapshot of the state."""
+        with self.engine.read() as txn:
+            return b"".join(self.state.snapshot(txn))
+
+
+class CrashingEngine:
+    """An engine that crashes at one call of a write transaction, or behind its commit.
+
+    crash_at: the number of the call, from 0; the commit is the last one. calls: how many were made.
+    """
+
+    def __init__(self, engine: Engine, crash_at: int | None = None) -> None:
+        self.engine = engine
+        self.crash_at = crash_at
+        self.calls = 0
+
+    def read(self) -> Snapshot:
+        """Begin a read transaction."""
+        return self.engine.read()
+
+    @contextmanager
+    def write(self) -> Iterator[WriteTxn]:
+        """Begin the write transaction."""
+        with self.engine.write() as txn:
+            yield _CrashingTxn(txn, self)
+            self.count()  # before the commit
+        self.count()  # behind it
+
+    def count(self) -> None:
+        """Count one call.
+
+        Raises: SimulatedCrash: it is the one to crash at.
+        """
+        self.calls += 1
+        if self.calls - 1 == self.crash_at:
+            raise SimulatedCrash(f"call {self.crash_at}")
+
+
+class _CrashingTxn:
+    def __init__(self, txn: WriteTxn, owner: CrashingEngine) -> None:
+        self._txn = txn
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        self._owner.count()
+        return getattr(self._txn, name)
