@@ -42,7 +42,8 @@ from datalattice.weaver.kv import (
     written_by,
 )
 from datalattice.weaver.machine import Machine
-from datalattice.weaver.state import DATA, META, STATE_TABLES, SYSTEM, State
+from datalattice.weaver.state import State
+from datalattice.weaver.tables import DATA, META, STATE_TABLES, SYSTEM
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"\xff"])
 VALUES = st.binary(max_size=3)

@@ -19,9 +19,17 @@ from datalattice.crypto import blake3
 from datalattice.engine import Engine, MemoryEngine, ReadTxn, Snapshot, WriteTxn
 from datalattice.protobuf import Message
 from datalattice.testing.disk import SimulatedCrash
-from datalattice.weaver.intention import ZERO, Intention, SignedIntention
-from datalattice.weaver.machine import Machine
-from datalattice.weaver.state import STATE_TABLES, Event, PlainLayer, Projection, State
+from datalattice.weaver import (
+    STATE_TABLES,
+    ZERO,
+    Event,
+    Intention,
+    Machine,
+    PlainLayer,
+    Projection,
+    SignedIntention,
+    State,
+)
 
 STORE_ID: Final = bytes(range(16))
 

@@ -8,7 +8,7 @@ Entries are ordered by time, then author:
 A payload is the content itself. An author's stamps increase, so keys differ; where a foreign author
 stamps two entries alike, the later one of its chain has its hash appended to the key.
 
-Source: spec/weaver.md section 8.2.
+Source: docs/design/weaver.md "Shipped machines".
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ heads of a key are a function of the set of its operations, because dependencies
 everywhere, and the rows list them in descending rank: so every order gives the same bytes. Stamps
 and payloads are not copied into rows; they are looked up by hash.
 
-Source: spec/weaver.md section 7.
+Source: docs/design/weaver.md "Heads".
 """
 
 from __future__ import annotations

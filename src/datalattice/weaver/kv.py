@@ -4,7 +4,7 @@ A payload is a list of operations that are applied as one; the last operation on
 Every write names the heads of its keys as dependencies, so it replaces what its author saw; writes
 that did not see each other leave a conflict, which the next write to the key resolves.
 
-Source: spec/weaver.md section 8.1.
+Source: docs/design/weaver.md "Shipped machines".
 """
 
 from __future__ import annotations

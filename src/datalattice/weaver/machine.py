@@ -23,7 +23,9 @@ only for a payload that this node cannot read; then projection stops at that ope
 machine can. What a request must satisfy is checked by its command, before anything is signed.
 
 Names, requests and responses are read from the annotations, so messages are declared at the level
-of a module. Source: spec/weaver.md sections 6.1 and 11.
+of a module.
+
+Source: docs/design/weaver.md "Machines".
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from enum import IntEnum
 from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from datalattice.clock import Hlc
-from datalattice.errors import UsageError
+from datalattice.errors import UnsupportedOperation, UsageError
 from datalattice.protobuf import Field, Message, descriptor_set
 from datalattice.weaver.sexpr import SExpr, message_to_sexpr
 
@@ -262,7 +264,7 @@ class Machine:
 
     def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
         """Change the state and return what happened, in order; repeat changes nothing."""
-        raise NotImplementedError(f"{type(self).__name__} has no apply")
+        raise UnsupportedOperation(f"{type(self).__name__} has no apply")
 
     # --- introspection --------------------------------------------------------------------------
 
@@ -301,7 +303,7 @@ class Machine:
         if cls.service:
             return cls.service
         namespace, _, name = cls.kind.partition(":")
-        return f"{_package(namespace)}.{_camel(name)}"
+        return f"{namespace.replace('-', '_')}.{_camel(name)}"
 
     @classmethod
     def descriptor_set(cls) -> bytes:
@@ -446,10 +448,6 @@ def _answer_of(mark: str, result: Any) -> type[Message] | None:
 
 def _camel(name: str) -> str:
     return "".join([word[:1].upper() + word[1:] for word in re.split(r"[_.-]", name)])
-
-
-def _package(name: str) -> str:
-    return name.replace("-", "_")
 
 
 # --- descriptors --------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Null machine, `core:nullstore`: keeps no state, so that replication can be run alone.
 
-Source: spec/weaver.md section 8.3.
+Source: docs/design/weaver.md "Shipped machines".
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ An expression is a `Symbol`, a string, bytes, a number or a tuple of expressions
 
 Rendered text parses back, except that bytes come back as a symbol or a number: their hex digits
 carry no mark. `message_to_sexpr` shows a protobuf message, `message_from_sexprs` makes one from the
-arguments of a command. Source: spec/weaver-node.md section 5.
+arguments of a command. Source: docs/design/weaver.md "S-expressions".
 """
 
 from __future__ import annotations

@@ -13,72 +13,28 @@ All methods take the store's section of a transaction. Tables: `state_data` belo
     store_id | store_type | schema_version (u64, little-endian) | tip/<author> -> operation's hash
     last_applied_witness -> content hash | last_applied_seq (u64, big-endian)
 
-A snapshot is a stream of all rows:
-
-    "LATS" | version 1 (u32, little-endian) | store id (16)
-    repeat: type (1 data, 2 meta, 3 system) | u64 key length | key | u64 value length | value
-    0 | BLAKE3 of everything before (32)
-
-Source: spec/weaver.md sections 6.2 to 6.6.
+Source: docs/design/weaver.md "The state".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from heapq import merge
-from itertools import groupby
-from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
-from datalattice.crypto import Blake3
 from datalattice.engine import ReadTxn, WriteTxn
-from datalattice.errors import (
-    BadFormat,
-    ProtocolViolation,
-    StoreError,
-    StoreVersion,
-    UsageError,
-)
+from datalattice.errors import ProtocolViolation, StoreError, StoreVersion, UsageError
 from datalattice.protobuf import Message
 from datalattice.weaver import dag as dags
 from datalattice.weaver.intention import ZERO, SignedIntention
-from datalattice.weaver.machine import (
-    Dag,
-    Layer,
-    Machine,
-    Op,
-    StateReader,
-    StateTables,
-)
-
-DATA: Final = "state_data"
-META: Final = "state_meta"
-SYSTEM: Final = "state_system"
-STATE_TABLES: Final = (DATA, META, SYSTEM)
-
-STATE_KEY_BYTES_MAX: Final = 32_768
-"""Longest key of a state: an engine takes twice as much, with the store's prefix in front."""
-
-STATE_VALUE_BYTES_MAX: Final = 64 << 20
-"""Longest value of a state, as in a snapshot."""
+from datalattice.weaver.machine import Dag, Layer, Machine, Op, StateTables
+from datalattice.weaver.snapshot import read_snapshot, write_snapshot
+from datalattice.weaver.tables import DATA, META, STATE_TABLES, SYSTEM, Overlay, TableReader
 
 BATCH_RECORDS: Final = 256
 """Records that are applied between two writes to the tables."""
 
 BATCH_BYTES: Final = 16 << 20
 """Bytes of changed rows that are held before they are written to the tables."""
-
-SNAPSHOT_VERSION: Final = 1
-SNAPSHOT_CHUNK_BYTES: Final = 64 << 10
-"""Least length of the parts of a snapshot, the last one apart."""
-
-RESTORE_ROWS: Final = 1_024
-"""Rows that a restore writes at once."""
-
-_MAGIC: Final = b"LATS"
-_END: Final = 0
-_ROW_TYPES: Final = ((1, DATA), (2, META), (3, SYSTEM))  # also the order of the tables
-_HASH_BYTES: Final = 32
 
 _STORE_ID: Final = b"store_id"
 _STORE_TYPE: Final = b"store_type"
@@ -116,20 +72,6 @@ class BrokenChain(ProtocolViolation):
         super().__init__(f"an author's operation follows {got.hex()}; its last is {expected.hex()}")
         self.expected = expected
         self.got = got
-
-
-class SnapshotRefused(BadFormat):
-    """A snapshot cannot be restored; nothing was changed.
-
-    reason: "invalid_magic", "unsupported_version", "store_id_mismatch", "unknown_record_type",
-    "checksum_mismatch", or "io" for a stream that is cut short or declares too long a row.
-    """
-
-    code = "snapshot-refused"
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
 
 
 class LogEntry(Protocol):
@@ -233,122 +175,7 @@ def op_of(entry: LogEntry) -> Op:
     )
 
 
-# --- views of a table ---------------------------------------------------------------------------
-
-
-class TableReader:
-    """One table of a transaction, as a `StateReader`."""
-
-    __slots__ = ("_table", "_txn")
-
-    def __init__(self, txn: ReadTxn, table: str) -> None:
-        self._txn = txn
-        self._table = table
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
-        return self._txn.get(self._table, key)
-
-    def scan(
-        self, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
-        return self._txn.scan(self._table, start, end, reverse=reverse)
-
-
-class Overlay:
-    """Changes in front of a table that does not change meanwhile; without one, a table in memory.
-
-    `changes` maps keys to values, None for a removed key.
-    """
-
-    __slots__ = ("_base", "changes", "size")
-
-    def __init__(self, base: StateReader | None = None) -> None:
-        self._base = base
-        self.changes: dict[bytes, bytes | None] = {}
-        self.size = 0  # bytes that were put
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None."""
-        if key in self.changes:
-            return self.changes[key]
-        return None if self._base is None else self._base.get(key)
-
-    def put(self, key: bytes, value: bytes) -> None:
-        """Set the value of `key`.
-
-        Raises: UsageError: the key is longer than 32,768 bytes, or the value than 64 MiB.
-        """
-        # Refused here, within `apply`: refused later by the engine it would fail the transaction.
-        if type(key) is not bytes or type(value) is not bytes:
-            raise UsageError("keys and values of a state are bytes")
-        if len(key) > STATE_KEY_BYTES_MAX or len(value) > STATE_VALUE_BYTES_MAX:
-            raise UsageError(
-                f"a state has keys of up to {STATE_KEY_BYTES_MAX} bytes and values of up to "
-                f"{STATE_VALUE_BYTES_MAX}, got {len(key)} and {len(value)}"
-            )
-        self.changes[key] = value
-        self.size += len(key) + len(value)
-
-    def delete(self, key: bytes) -> None:
-        """Remove `key`, if it is there."""
-        self.changes[key] = None
-        self.size += len(key)
-
-    def scan(
-        self, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield `(key, value)` for start <= key < end in key order, or in reverse.
-
-        Changes made while it runs are not seen.
-        """
-        changed = sorted(
-            [
-                (key, value)
-                for key, value in self.changes.items()
-                if key >= start and (end is None or key < end)
-            ],
-            key=itemgetter(0),
-            reverse=reverse,
-        )
-        if self._base is None:
-            return ((key, value) for key, value in changed if value is not None)
-        below = self._base.scan(start, end, reverse=reverse)
-        return _merged(changed, below, reverse) if changed else below
-
-    def absorb(self, other: Overlay) -> None:
-        """Take over the changes of `other`, and leave it empty."""
-        self.changes.update(other.changes)
-        self.size += other.size
-        other.clear()
-
-    def clear(self) -> None:
-        """Drop all changes."""
-        self.changes.clear()
-        self.size = 0
-
-    def write_to(self, txn: WriteTxn, table: str) -> None:
-        """Write all changes to the table, in key order, and leave the overlay empty."""
-        put = []
-        for key, value in sorted(self.changes.items(), key=itemgetter(0)):
-            if value is None:
-                txn.delete(table, key)
-            else:
-                put.append((key, value))
-        txn.put_many(table, put)
-        self.clear()
-
-
-def _merged(
-    changed: list[tuple[bytes, bytes | None]], below: Iterator[tuple[bytes, bytes]], reverse: bool
-) -> Iterator[tuple[bytes, bytes]]:
-    # The merge is stable: of equal keys the change comes first, and it hides the row below.
-    rows = merge(changed, below, key=itemgetter(0), reverse=reverse)
-    for key, same in groupby(rows, key=itemgetter(0)):
-        value = next(same)[1]
-        if value is not None:
-            yield key, value
+# --- what operations are applied with -----------------------------------------------------------
 
 
 class LogDag:
@@ -507,20 +334,7 @@ class State:
 
     def snapshot(self, txn: ReadTxn) -> Iterator[bytes]:
         """Yield a snapshot of all tables in parts; equal states give equal bytes."""
-        digest = Blake3()
-        part = bytearray(_MAGIC + SNAPSHOT_VERSION.to_bytes(4, "little") + self.store_id)
-        for number, table in _ROW_TYPES:
-            for key, value in txn.scan(table):
-                part.append(number)
-                part += len(key).to_bytes(8, "little") + key
-                part += len(value).to_bytes(8, "little") + value
-                if len(part) >= SNAPSHOT_CHUNK_BYTES:
-                    digest.update(part)
-                    yield bytes(part)
-                    part = bytearray()
-        part.append(_END)
-        digest.update(part)
-        yield bytes(part) + digest.digest()
+        return write_snapshot(txn, self.store_id)
 
     def restore(self, txn: WriteTxn, parts: Iterable[bytes]) -> Restored:
         """Replace all tables by a snapshot.
@@ -530,20 +344,7 @@ class State:
         Raises: SnapshotRefused, StoreTypeMismatch: roll the transaction back, which keeps the old
                 state.
         """
-        for table in STATE_TABLES:
-            txn.delete_range(table)
-        rows = 0
-        batch: list[tuple[bytes, bytes]] = []
-        current = ""
-        for table, key, value in _snapshot_rows(parts, self.store_id):
-            if table != current or len(batch) >= RESTORE_ROWS:
-                if batch:
-                    txn.put_many(current, batch)
-                batch, current = [], table
-            batch.append((key, value))
-            rows += 1
-        if batch:
-            txn.put_many(current, batch)
+        rows = read_snapshot(txn, parts, self.store_id)
         self._check_kind(txn.get(META, _STORE_TYPE))
         fits = self._fits(txn)
         if not fits:
@@ -650,79 +451,3 @@ class _Run:
         for table, below in self._batch:
             if below.changes:
                 below.write_to(self._txn, table)
-
-
-# --- reading a snapshot -------------------------------------------------------------------------
-
-
-class _Source:
-    """Takes exact lengths from a stream of parts and hashes what it takes."""
-
-    def __init__(self, parts: Iterable[bytes]) -> None:
-        self._parts = iter(parts)
-        self._buffer = bytearray()
-        self._at = 0
-        self.digest = Blake3()
-
-    def take(self, count: int) -> bytes:
-        """Return the next `count` bytes, and hash them.
-
-        Raises: SnapshotRefused: the stream ends before.
-        """
-        data = self.take_unhashed(count)
-        self.digest.update(data)
-        return data
-
-    def take_unhashed(self, count: int) -> bytes:
-        """Return the next `count` bytes."""
-        while len(self._buffer) - self._at < count:
-            part = next(self._parts, None)
-            if part is None:
-                raise SnapshotRefused("io", "the snapshot is cut short")
-            del self._buffer[: self._at]
-            self._at = 0
-            self._buffer += part
-        start = self._at
-        self._at += count
-        return bytes(self._buffer[start : self._at])
-
-    def take_counted(self, limit: int) -> bytes:
-        """Return a length and that many bytes, without the length."""
-        count = int.from_bytes(self.take(8), "little")
-        # Checked before reading: a damaged length must not allocate memory.
-        if count > limit:
-            raise SnapshotRefused("io", f"a row declares {count} bytes; at most {limit} are taken")
-        return self.take(count)
-
-
-def _snapshot_rows(parts: Iterable[bytes], store_id: bytes) -> Iterator[tuple[str, bytes, bytes]]:
-    """Yield table, key and value of every row; the checksum is verified at the end.
-
-    Raises: SnapshotRefused: in the order in which the bytes show what is wrong.
-    """
-    source = _Source(parts)
-    if source.take(len(_MAGIC)) != _MAGIC:
-        raise SnapshotRefused("invalid_magic", "not a snapshot: it does not begin with LATS")
-    version = int.from_bytes(source.take(4), "little")
-    if version != SNAPSHOT_VERSION:
-        raise SnapshotRefused(
-            "unsupported_version", f"a snapshot of version {version}; known: {SNAPSHOT_VERSION}"
-        )
-    found = source.take(len(store_id))
-    if found != store_id:
-        raise SnapshotRefused(
-            "store_id_mismatch", f"a snapshot of store {found.hex()}, not of {store_id.hex()}"
-        )
-    tables = dict(_ROW_TYPES)
-    while (number := source.take(1)[0]) != _END:
-        table = tables.get(number)
-        if table is None:
-            raise SnapshotRefused("unknown_record_type", f"a row of type {number}; known: 1, 2, 3")
-        yield (
-            table,
-            source.take_counted(STATE_KEY_BYTES_MAX),
-            source.take_counted(STATE_VALUE_BYTES_MAX),
-        )
-    # Bytes behind the checksum are not read.
-    if source.take_unhashed(_HASH_BYTES) != source.digest.digest():
-        raise SnapshotRefused("checksum_mismatch", "the checksum of the snapshot differs")

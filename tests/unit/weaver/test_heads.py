@@ -20,7 +20,7 @@ from datalattice.weaver.heads import (
     encode_row,
 )
 from datalattice.weaver.machine import Op
-from datalattice.weaver.state import Overlay
+from datalattice.weaver.tables import Overlay
 
 A, B, C = AUTHORS[:3]
 

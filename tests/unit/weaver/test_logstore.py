@@ -21,7 +21,7 @@ from datalattice.weaver.appendlog import (
 from datalattice.weaver.machine import Written
 from datalattice.weaver.null import NullMachine, WriteRequest
 from datalattice.weaver.sexpr import render
-from datalattice.weaver.state import DATA
+from datalattice.weaver.tables import DATA
 
 A, B = AUTHORS[:2]
 

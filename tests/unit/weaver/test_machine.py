@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from datalattice.errors import BadFormat, UsageError
+from datalattice.errors import BadFormat, UnsupportedOperation, UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.testing.machine_kit import AUTHORS, Replica
 from datalattice.weaver.heads import HeadReader, HeadTable
@@ -279,7 +279,7 @@ def test_a_machine_without_apply() -> None:
     replica.write(A, b"x")
     done = replica.project()
     assert done.stall is not None
-    assert isinstance(done.stall.error, NotImplementedError)
+    assert isinstance(done.stall.error, UnsupportedOperation)
 
 
 # --- a machine on heads -------------------------------------------------------------------------

@@ -19,20 +19,24 @@ from datalattice.weaver import state as states
 from datalattice.weaver.appendlog import LogMachine
 from datalattice.weaver.kv import KvMachine, KvPayload, Operation, PutOp
 from datalattice.weaver.machine import Dag, Machine, Op, StateTables, StateWriter
+from datalattice.weaver.snapshot import SNAPSHOT_PART_BYTES, SnapshotRefused
 from datalattice.weaver.state import (
-    DATA,
-    META,
     START,
-    STATE_TABLES,
-    SYSTEM,
     BrokenChain,
     InvalidGenesis,
-    Overlay,
     PlainLayer,
-    SnapshotRefused,
     State,
     StoreIdMismatch,
     StoreTypeMismatch,
+)
+from datalattice.weaver.tables import (
+    DATA,
+    META,
+    STATE_KEY_BYTES_MAX,
+    STATE_TABLES,
+    STATE_VALUE_BYTES_MAX,
+    SYSTEM,
+    Overlay,
 )
 
 A, B = AUTHORS[:2]
@@ -234,7 +238,7 @@ def test_a_generator_may_be_the_result_of_apply() -> None:
 def test_limits_of_keys_and_values_stall_instead_of_failing_the_commit() -> None:
     class Large(Keeper):
         def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
-            state.put(bytes(states.STATE_KEY_BYTES_MAX + 1), b"")
+            state.put(bytes(STATE_KEY_BYTES_MAX + 1), b"")
             return ()
 
     replica = Replica(Large())
@@ -477,11 +481,7 @@ def test_damage_is_reported_in_the_order_of_the_bytes() -> None:
         (sealed(head + b"\x01" + length + b"k" + length + b"v\x07"), "unknown_record_type"),
         (head + b"\x01" + (2**63).to_bytes(8, "little"), "io"),
         (
-            head
-            + b"\x01"
-            + length
-            + b"k"
-            + (states.STATE_VALUE_BYTES_MAX + 1).to_bytes(8, "little"),
+            head + b"\x01" + length + b"k" + (STATE_VALUE_BYTES_MAX + 1).to_bytes(8, "little"),
             "io",
         ),
         (head + b"\x00" + bytes(31), "io"),
@@ -560,7 +560,7 @@ def test_snapshots_come_in_parts() -> None:
     with replica.engine.read() as txn:
         parts = list(replica.state.snapshot(txn))
     assert len(parts) > 3
-    assert all(len(part) >= states.SNAPSHOT_CHUNK_BYTES for part in parts[:-1])
+    assert all(len(part) >= SNAPSHOT_PART_BYTES for part in parts[:-1])
     restore(replica, b"".join(parts))
     assert len(replica.rows(DATA)) == 300
 
