@@ -1,4 +1,4 @@
-"""Parsers of Spark options, shared by all formats of this package.
+"""Options of Spark formats: how a format declares them, and the parsers that formats share.
 
 Options arrive as strings under case-insensitive names. Every error names the option, its value and
 the accepted values.
@@ -10,13 +10,16 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Final, TypeVar
+from inspect import cleandoc
+from typing import Any, Final, Self, TypeVar, cast
 
 from datalattice.errors import UsageError
 from datalattice.limits import COUNT_MAX, HASH_BYTES
 
 _T = TypeVar("_T")
+_K = TypeVar("_K")
 
 
 def bad_option(name: str, value: object, accepted: str) -> UsageError:
@@ -26,6 +29,57 @@ def bad_option(name: str, value: object, accepted: str) -> UsageError:
 
 class Refused(Exception):
     """A parser does not accept a value; the text says what it accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option as its format declares it, in the record that holds its value."""
+
+    name: str
+    parse: Callable[[str], object]
+    exact: bool
+    """Whether blanks around the value belong to it."""
+
+
+def option(name: str, parse: Callable[[str], _T], default: _T, *, exact: bool = False) -> _T:
+    """Declare the option of a record's field.
+
+    The record's docstring describes it in a row of a table: option, meaning, default. What accepts,
+    parses and documents the option is made from the record: `Given.of`, `read_record`,
+    `documents` and `option_rows`.
+    """
+    # A dataclass makes a field of it; for the type checker it is the default value.
+    made: Any = field(default=default, metadata={_DECLARED: Option(name, parse, exact)})
+    return cast("_T", made)
+
+
+_DECLARED: Final = "option"
+
+
+def declared(*records: type) -> dict[str, Option]:
+    """Return the options that records declare, by the names of their fields."""
+    found = [field for record in records for field in fields(record)]
+    return {one.name: one.metadata[_DECLARED] for one in found if _DECLARED in one.metadata}
+
+
+def option_rows(*records: type) -> list[str]:
+    """Return the options of records as rows of one table in Markdown, header included."""
+    rows: list[str] = []
+    for record in records:
+        table = cleandoc(record.__doc__ or "").partition("| option |")[1:]
+        lines = "".join(table).partition("\n\n")[0].replace("\n  ", " ").split("\n")
+        rows += lines if not rows else lines[2:]
+    return rows
+
+
+def documents(*records: type) -> Callable[[type[_K]], type[_K]]:
+    """Return the decorator that adds the options of records to a class's docstring."""
+
+    def add(kind: type[_K]) -> type[_K]:
+        kind.__doc__ = "\n".join([cleandoc(kind.__doc__ or ""), "", *option_rows(*records), ""])
+        return kind
+
+    return add
 
 
 class Given:
@@ -46,6 +100,16 @@ class Given:
                 )
         self._values = {name.lower(): str(value) for name, value in given.items()}
 
+    @classmethod
+    def of(cls, given: Mapping[str, str], *records: type, also: Sequence[str] = ()) -> Self:
+        """Return the given options of records.
+
+        Spark passes the argument of `load` and `save` as the option `path`.
+        also: options that Spark itself adds.
+        """
+        names = [one.name for one in declared(*records).values()]
+        return cls(given, [*names, "path", *also])
+
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._values
 
@@ -62,6 +126,22 @@ class Given:
             return parse(text if exact else text.strip())
         except Refused as refused:
             raise bad_option(name, text, str(refused)) from None
+
+
+def read_record(kind: type[_K], options: Given, **more: object) -> _K:
+    """Return a record with its options parsed; `more` are its other fields.
+
+    Raises: UsageError: a value is not accepted.
+    """
+    values = {
+        name: options.get(one.name, one.parse, _default(kind, name), exact=one.exact)
+        for name, one in declared(kind).items()
+    }
+    return kind(**values, **more)
+
+
+def _default(kind: type, name: str) -> object:
+    return next(one.default for one in fields(kind) if one.name == name)
 
 
 def folder_option(options: Given) -> str:
@@ -211,3 +291,25 @@ def json_option(text: str, accepted: str) -> object:
     except (ValueError, RecursionError):
         raise Refused(accepted) from None
     return found
+
+
+_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def bytes_option(most: int) -> Callable[[str], int]:
+    """Return the parser of a byte count from 1 to `most`, with Spark's suffixes k, m and g."""
+
+    def parse(text: str) -> int:
+        number = text.lower().removesuffix("b").rstrip("kmg")
+        unit = text.lower().removesuffix("b")[len(number) :]
+        if not (number.isascii() and number.isdigit()) or len(number) > _DIGITS_MAX:
+            raise Refused(accepted)
+        if unit not in _UNITS or not 1 <= int(number) * _UNITS[unit] <= most:
+            raise Refused(accepted)
+        return int(number) * _UNITS[unit]
+
+    accepted = f"a number of bytes from 1 to {most}, such as 65536, 64k or 16m"
+    return parse
+
+
+_DIGITS_MAX: Final = 19

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -30,6 +30,8 @@ from datalattice.pipeline.options import (
     count_option,
     folder_option,
     hash_of,
+    option,
+    read_record,
     text_option,
 )
 from datalattice.store import STORE_FILE, CellStore, store_in
@@ -40,9 +42,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READ_TARGET_OPTIONS: Final = ("store", "path", "node", "nodeKey", "asOf", "leaseSeconds")
-"""Options that make a `ReadTarget`. Spark passes the argument of `load()` as `path`."""
-
 LEASE_SECONDS: Final = 3_600
 """Default of `leaseSeconds`: how long a batch read leases its root."""
 
@@ -51,56 +50,6 @@ MOVED_MAX: Final = 10
 
 OPEN_MAX: Final = 8
 """Stores and connections that one process keeps open; the least recently used is closed first."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTarget:
-    """A folder or a node to read from, and the root to read.
-
-    store: folder of a store or of a node; empty if a node is given.
-    node: address of a running node; empty if a folder is given.
-    as_of: a time, a pin or a root hash; empty for the current root.
-    lease_seconds: duration of the lease on the chosen root; 0 takes none.
-    node_key: file of the private key used to authenticate to the node; empty for a temporary key.
-    """
-
-    store: str = ""
-    node: str = ""
-    as_of: str = ""
-    lease_seconds: int = LEASE_SECONDS
-    node_key: str = ""
-
-    def __str__(self) -> str:
-        return f"node {self.node}" if self.node else self.store
-
-
-def read_target_option(options: Given) -> ReadTarget:
-    """Return the place that the options name.
-
-    Raises: UsageError: they name none or both, or a value is malformed.
-    """
-    store = folder_option(options)
-    node = options.get("node", _address_option, "")
-    if store and node:
-        raise bad_option("node", node, f"the option store is given as well ({store!r}); give one")
-    if not store and not node:
-        raise UsageError(
-            "option store is missing: give the folder of a store, as store or to load(), "
-            "or the address of a running node as node"
-        )
-    node_key = options.get("nodeKey", text_option, "")
-    if node_key and not node:
-        raise bad_option("nodeKey", node_key, "it authenticates to a node; give the option node")
-    as_of = options.get("asOf", text_option, "")
-    if node and as_of and hash_of(as_of) is None:
-        raise bad_option(
-            "asOf",
-            as_of,
-            f"a node finds roots by hash only, 0x and {2 * HASH_BYTES} hex digits; "
-            "only its store knows times and pins",
-        )
-    seconds = options.get("leaseSeconds", _lease_option, LEASE_SECONDS)
-    return ReadTarget(store, node, as_of, seconds, node_key)
 
 
 def _address_option(text: str) -> str:
@@ -118,6 +67,59 @@ def _lease_option(text: str) -> int:
     if seconds > LEASE_SECONDS_MAX:
         raise Refused(accepted)
     return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTarget:
+    """A folder or a node to read from, and the root to read.
+
+    | option | meaning | default |
+    |---|---|---|
+    | `store` | the folder of a store or of a node; also the argument of `load` | this or `node` is
+      required |
+    | `node` | address of a running node: `tcp://host:port`, `tls://host:port` ([node.md](node.md))
+      | |
+    | `asOf` | for batches, a past root: a time, a pin, `HEAD~1`, a hash ([history.md](history.md))
+      | the current root |
+    | `leaseSeconds` | how long a batch's root is leased at least; 0 takes no lease | 3600 |
+    | `nodeKey` | file of the private key that authenticates to the node | a temporary key |
+    """
+
+    store: str = option("store", text_option, "")
+    node: str = option("node", _address_option, "")
+    as_of: str = option("asOf", text_option, "")
+    lease_seconds: int = option("leaseSeconds", _lease_option, LEASE_SECONDS)
+    node_key: str = option("nodeKey", text_option, "")
+
+    def __str__(self) -> str:
+        return f"node {self.node}" if self.node else self.store
+
+
+def read_target_option(options: Given) -> ReadTarget:
+    """Return the store or node that the options name.
+
+    Raises: UsageError: they name none or both, or a value is malformed.
+    """
+    target = replace(read_record(ReadTarget, options), store=folder_option(options))
+    store, node, as_of = target.store, target.node, target.as_of
+    if store and node:
+        raise bad_option("node", node, f"the option store is given as well ({store!r}); give one")
+    if not store and not node:
+        raise UsageError(
+            "option store is missing: give the folder of a store, as store or to load(), "
+            "or the address of a running node as node"
+        )
+    if target.node_key and not node:
+        what = "it authenticates to a node; give the option node"
+        raise bad_option("nodeKey", target.node_key, what)
+    if node and as_of and hash_of(as_of) is None:
+        raise bad_option(
+            "asOf",
+            as_of,
+            f"a node finds roots by hash only, 0x and {2 * HASH_BYTES} hex digits; "
+            "only its store knows times and pins",
+        )
+    return target
 
 
 class OpenTarget:

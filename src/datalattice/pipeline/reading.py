@@ -4,8 +4,8 @@
 
     delays = read_queue(spark, "data/node", topic="flights", value_format="variant")
 
-Each function registers the formats if necessary and sets the options of one of them. An omitted
-argument means the format's own default (see `datalattice.pipeline.queue.source` and so on).
+Each function registers the formats if necessary and sets the options of one of them. The records of
+options (`pipeline.queue.options.QueueOptions` and so on) describe them with their defaults.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Required, TypedDict, Unpack
 from weakref import WeakSet
 
 from datalattice.errors import UsageError
@@ -41,29 +41,87 @@ _registered: Final[WeakSet[SparkSession]] = WeakSet()
 """Sessions in which the formats are registered."""
 
 
+class RootArguments(TypedDict, total=False):
+    """Which node, and which root; `as_of` is for batches."""
+
+    node: str
+    node_key: Where
+    as_of: str | datetime
+    lease_seconds: int
+
+
+class QueueArguments(RootArguments, total=False):
+    """The options of `lattice.queue`, described by `QueueOptions`."""
+
+    topic: Names
+    owner: Names
+    columns: Names
+    include_headers: bool
+    value_format: ValueFormatName
+    key_format: ValueFormatName
+    partition_format: PartitionFormatName
+    starting_offsets: Offsets
+    starting_timestamp: datetime | int
+    ending_offsets: Offsets
+    max_offsets_per_trigger: int
+    min_partitions: int
+    fail_on_data_loss: bool
+    verify: bool
+
+
+class KVArguments(RootArguments, total=False):
+    """The options of `lattice.kv`, described by `KVOptions`."""
+
+    database: Names
+    owner: Names
+    prefix: str
+    columns: Names
+    value_format: ValueFormatName
+    starting_offsets: str
+    min_partitions: int
+    fail_on_data_loss: bool
+
+
+class GridArguments(RootArguments, total=False):
+    """The options of `lattice.grid`, described by `GridOptions`."""
+
+    table: Required[TableName]
+    venue: Names
+    columns: Names
+    value_format: RecordFormatName
+    include_content: bool
+    include_hidden: bool
+    max_content_bytes: int | str
+    starting_offsets: str
+    fail_on_data_loss: bool
+
+
+class FilesArguments(RootArguments, total=False):
+    """The options of `lattice.files`, described by `FilesOptions`."""
+
+    drive: Names
+    owner: Names
+    glob: str
+    columns: Names
+    include_content: bool
+    max_content_bytes: int | str
+    chunk_bytes: int | str
+
+
+class CellsArguments(TypedDict, total=False):
+    """The options of `lattice.cells`, described by `ReadOptions`."""
+
+    columns: Names
+    verify: bool
+    min_partitions: int
+
+
 def read_queue(
     spark: SparkSession,
     store: Where | None = None,
     *,
-    topic: Names | None = None,
-    owner: Names | None = None,
-    node: str | None = None,
-    node_key: Where | None = None,
-    as_of: str | datetime | None = None,
-    lease_seconds: int | None = None,
-    columns: Names | None = None,
-    include_headers: bool | None = None,
-    value_format: ValueFormatName | None = None,
-    key_format: ValueFormatName | None = None,
-    partition_format: PartitionFormatName | None = None,
-    starting_offsets: Offsets | None = None,
-    starting_timestamp: datetime | int | None = None,
-    ending_offsets: Offsets | None = None,
-    max_offsets_per_trigger: int | None = None,
-    min_partitions: int | None = None,
-    fail_on_data_loss: bool | None = None,
-    verify: bool | None = None,
     stream: bool = False,
+    **options: Unpack[QueueArguments],
 ) -> DataFrame:
     """Return records of queues: owner, topic, partition, offset, timestamp, key, value.
 
@@ -74,54 +132,23 @@ def read_queue(
         live.writeStream.format("console").start()
 
     store is the folder of a store or of a node; node is the address of a running node instead.
-    as_of, for batches only, is a time, a pin or the hash of a root.
+    Keyword arguments are the options of `lattice.queue` in Python's spelling.
 
     Units:  starting_timestamp: a datetime, or Unix milliseconds. lease_seconds: seconds.
     Raises: UsageError: an option is missing or malformed, or two options contradict each other.
     """
-    return _frame(
-        spark,
-        "lattice.queue",
-        stream=stream,
-        store=store,
-        topic=topic,
-        owner=owner,
-        node=node,
-        node_key=node_key,
-        as_of=as_of,
-        lease_seconds=lease_seconds,
-        columns=columns,
-        include_headers=include_headers,
-        value_format=value_format,
-        key_format=key_format,
-        partition_format=partition_format,
-        starting_offsets=starting_offsets,
-        starting_timestamp=_milliseconds(starting_timestamp),
-        ending_offsets=ending_offsets,
-        max_offsets_per_trigger=max_offsets_per_trigger,
-        min_partitions=min_partitions,
-        fail_on_data_loss=fail_on_data_loss,
-        verify=verify,
-    )
+    when = options.get("starting_timestamp")
+    if isinstance(when, datetime):
+        options["starting_timestamp"] = _milliseconds(when)
+    return _frame(spark, "lattice.queue", stream, store, options)
 
 
 def read_kv(
     spark: SparkSession,
     store: Where | None = None,
     *,
-    database: Names | None = None,
-    owner: Names | None = None,
-    node: str | None = None,
-    node_key: Where | None = None,
-    as_of: str | datetime | None = None,
-    lease_seconds: int | None = None,
-    prefix: str | None = None,
-    columns: Names | None = None,
-    value_format: ValueFormatName | None = None,
-    starting_offsets: str | None = None,
-    min_partitions: int | None = None,
-    fail_on_data_loss: bool | None = None,
     stream: bool = False,
+    **options: Unpack[KVArguments],
 ) -> DataFrame:
     """Return keys of databases: owner, database, key, type, value, updated, expires.
 
@@ -129,51 +156,20 @@ def read_kv(
         yesterday = read_kv(spark, "data/node", database="settings", as_of="@1d")
         changes = read_kv(spark, "data/node", database="settings", stream=True)
 
-    A stream returns the keys that were written or deleted since the previous batch.
-
-    starting_offsets is `earliest`, `latest` (streams only) or the hash of a root. Other arguments
-    are those of `read_queue`.
+    A stream returns the keys that were written or deleted since the previous batch. Keyword
+    arguments are the options of `lattice.kv` in Python's spelling.
 
     Raises: UsageError: an option is missing or malformed, or two options contradict each other.
     """
-    return _frame(
-        spark,
-        "lattice.kv",
-        stream=stream,
-        store=store,
-        database=database,
-        owner=owner,
-        node=node,
-        node_key=node_key,
-        as_of=as_of,
-        lease_seconds=lease_seconds,
-        prefix=prefix,
-        columns=columns,
-        value_format=value_format,
-        starting_offsets=starting_offsets,
-        min_partitions=min_partitions,
-        fail_on_data_loss=fail_on_data_loss,
-    )
+    return _frame(spark, "lattice.kv", stream, store, options)
 
 
 def read_grid(
     spark: SparkSession,
     store: Where | None = None,
     *,
-    table: TableName,
-    venue: Names | None = None,
-    node: str | None = None,
-    node_key: Where | None = None,
-    as_of: str | datetime | None = None,
-    lease_seconds: int | None = None,
-    columns: Names | None = None,
-    value_format: RecordFormatName | None = None,
-    include_content: bool | None = None,
-    include_hidden: bool | None = None,
-    max_content_bytes: int | str | None = None,
-    starting_offsets: str | None = None,
-    fail_on_data_loss: bool | None = None,
     stream: bool = False,
+    **options: Unpack[GridArguments],
 ) -> DataFrame:
     """Return a table of the grid's venues: assets, jobs, meta or storage.
 
@@ -182,49 +178,15 @@ def read_grid(
         changes = read_grid(spark, "data/node", table="jobs", stream=True)
 
     Only jobs can be streamed: each batch returns the records added or changed since the previous
-    one.
-
-    venue takes DIDs; max_content_bytes a number or a text such as `64m`. starting_offsets and
-    fail_on_data_loss are for streams. Other arguments are those of `read_queue`.
+    one. Keyword arguments are the options of `lattice.grid` in Python's spelling.
 
     Raises: UsageError: an option is missing or malformed, or two options contradict each other.
     """
-    return _frame(
-        spark,
-        "lattice.grid",
-        stream=stream,
-        store=store,
-        table=table,
-        venue=venue,
-        node=node,
-        node_key=node_key,
-        as_of=as_of,
-        lease_seconds=lease_seconds,
-        columns=columns,
-        value_format=value_format,
-        include_content=include_content,
-        include_hidden=include_hidden,
-        max_content_bytes=max_content_bytes,
-        starting_offsets=starting_offsets,
-        fail_on_data_loss=fail_on_data_loss,
-    )
+    return _frame(spark, "lattice.grid", stream, store, options)
 
 
 def read_files(
-    spark: SparkSession,
-    store: Where | None = None,
-    *,
-    drive: Names | None = None,
-    owner: Names | None = None,
-    node: str | None = None,
-    node_key: Where | None = None,
-    as_of: str | datetime | None = None,
-    lease_seconds: int | None = None,
-    glob: str | None = None,
-    columns: Names | None = None,
-    include_content: bool | None = None,
-    max_content_bytes: int | str | None = None,
-    chunk_bytes: int | str | None = None,
+    spark: SparkSession, store: Where | None = None, **options: Unpack[FilesArguments]
 ) -> DataFrame:
     """Return the files of drives: path, size, modified, and on demand the content.
 
@@ -233,67 +195,43 @@ def read_files(
         parts = read_files(spark, "data/node", drive="video", chunk_bytes="4m")
 
     glob is a path with `*`, `?`, `[abc]` and `**`. max_content_bytes and chunk_bytes are numbers or
-    texts such as `64m`. Other arguments are those of `read_queue`.
+    texts such as `64m`. Keyword arguments are the options of `lattice.files` in Python's spelling.
 
     Raises: UsageError: an option is missing or malformed, or two options contradict each other.
     """
-    return _frame(
-        spark,
-        "lattice.files",
-        stream=False,
-        store=store,
-        drive=drive,
-        owner=owner,
-        node=node,
-        node_key=node_key,
-        as_of=as_of,
-        lease_seconds=lease_seconds,
-        glob=glob,
-        columns=columns,
-        include_content=include_content,
-        max_content_bytes=max_content_bytes,
-        chunk_bytes=chunk_bytes,
-    )
+    return _frame(spark, "lattice.files", False, store, options)
 
 
-def read_cells(
-    spark: SparkSession,
-    store: Where,
-    *,
-    columns: Names | None = None,
-    verify: bool | None = None,
-    min_partitions: int | None = None,
-) -> DataFrame:
+def read_cells(spark: SparkSession, store: Where, **options: Unpack[CellsArguments]) -> DataFrame:
     """Return every cell of a store: hash, encoding, refs.
 
         cells = read_cells(spark, "data/node")
         cells.selectExpr("count(*)", "sum(length(encoding))").show()
 
-    store is the folder of a store or of a node; a running node cannot list its cells.
+    store is the folder of a store or of a node; a running node cannot list its cells. Keyword
+    arguments are the options of `lattice.cells` in Python's spelling.
 
     Raises: UsageError: an option is malformed.
     """
-    return _frame(
-        spark,
-        "lattice.cells",
-        stream=False,
-        store=store,
-        columns=columns,
-        verify=verify,
-        min_partitions=min_partitions,
-    )
+    return _frame(spark, "lattice.cells", False, store, options)
 
 
-def _frame(spark: SparkSession, format: str, *, stream: bool, **options: object) -> DataFrame:
+def _frame(
+    spark: SparkSession,
+    format: str,
+    stream: bool,
+    store: Where | None,
+    options: Mapping[str, object],
+) -> DataFrame:
     if spark not in _registered:
         register(spark)
         _registered.add(spark)
+    named = {"store": store, **options}
     given = {
-        _camel(name): text_of(name, value) for name, value in options.items() if value is not None
+        _camel(name): text_of(name, value) for name, value in named.items() if value is not None
     }
-    if stream:
-        return spark.readStream.format(format).options(**given).load()
-    return spark.read.format(format).options(**given).load()
+    reader = spark.readStream if stream else spark.read
+    return reader.format(format).options(**given).load()
 
 
 def _camel(name: str) -> str:
@@ -321,6 +259,6 @@ def text_of(name: str, value: object) -> str:
     raise UsageError(f"{name} cannot be of the type {type(value).__name__}")
 
 
-def _milliseconds(when: datetime | int | None) -> int | None:
-    """Return a time as Unix milliseconds; a datetime without a zone is local time, as in Spark."""
-    return int(when.timestamp() * 1_000) if isinstance(when, datetime) else when
+def _milliseconds(when: datetime) -> int:
+    """Return a time as Unix milliseconds; one without a zone is local time, as in Spark."""
+    return int(when.timestamp() * 1_000)

@@ -46,6 +46,13 @@ class ValueFormat(Enum):
 VARIANT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest VARIANT, set by Spark; longer values are refused."""
 
+CONTENT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Default of `maxContentBytes`. A row is in memory several times, in Python and in Java, so longer
+contents are refused or read in chunks."""
+
+CONTENT_BYTES_LIMIT: Final = 1024 * 1024 * 1024
+"""Greatest `maxContentBytes`, half of the longest byte array in Java."""
+
 _TYPES: Final = {
     ValueFormat.CELL: "BINARY",
     ValueFormat.BYTES: "BINARY",
@@ -184,3 +191,21 @@ def plain(item: Any) -> object:
     if isinstance(item, (dt.date, dt.time)):
         return item.isoformat()
     return item
+
+
+def check_size(what: str, size: int, most: int, remedy: str = "") -> None:
+    """Check that a content fits into a column.
+
+    what: names the content. remedy: an alternative to raising the limit.
+    Raises: LimitExceeded: it is larger than `most`.
+    """
+    if size > most:
+        raise LimitExceeded(
+            f"{what} has {size} bytes, and maxContentBytes is {most}: raise it (up to "
+            f"{CONTENT_BYTES_LIMIT}){remedy}"
+        )
+
+
+def part_of(content: bytes | Blob, start: int, stop: int) -> bytes:
+    """Return the bytes `start` .. `stop - 1` of a content without loading the rest."""
+    return content[start:stop] if isinstance(content, bytes) else content.read(start, stop)

@@ -37,7 +37,6 @@ from datalattice.pipeline.exactly_once import job as exactly_once
 from datalattice.pipeline.exactly_once import task_files
 from datalattice.pipeline.exactly_once.job import (
     SAVES_MAX,
-    TARGET_OPTIONS,
     Job,
     Mark,
     RootMoved,
@@ -64,7 +63,7 @@ def home(tmp_path: Path) -> Path:
 
 def target(home: Path, **options: str) -> WriteTarget:
     return write_target_option(
-        Given({"store": str(home), **options}, TARGET_OPTIONS), streaming=False
+        Given.of({"store": str(home), **options}, WriteTarget), streaming=False
     )
 
 
@@ -130,7 +129,7 @@ def test_a_target_is_absolute_and_has_its_staging_folder(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(home.parent)
-    found = write_target_option(Given({"PATH": "home"}, TARGET_OPTIONS), streaming=True)
+    found = write_target_option(Given.of({"PATH": "home"}, WriteTarget), streaming=True)
     assert found == WriteTarget(str(home), str(home / "staging"), None, 0)
     other = target(home, staging="elsewhere", writeId="a.b:c-1", writeVersion="7")
     assert other == WriteTarget(str(home), str(home.parent / "elsewhere"), "a.b:c-1", 7)
@@ -161,7 +160,7 @@ def test_names_of_saves_may_have_100_letters(home: Path) -> None:
 
 
 def test_a_stream_has_its_own_name(home: Path) -> None:
-    given = Given({"store": str(home), "writeId": "a"}, TARGET_OPTIONS)
+    given = Given.of({"store": str(home), "writeId": "a"}, WriteTarget)
     with pytest.raises(UsageError, match="the checkpoint identifies a stream"):
         write_target_option(given, streaming=True)
 
@@ -176,7 +175,7 @@ def test_only_the_folder_of_a_node_is_written_to(tmp_path: Path) -> None:
             target(tmp_path / folder)
         assert says in str(caught.value)
     with pytest.raises(UsageError, match="option store is missing"):
-        write_target_option(Given({}, TARGET_OPTIONS), streaming=False)
+        write_target_option(Given.of({}, WriteTarget), streaming=False)
 
 
 # --- marks ----------------------------------------------------------------------------------

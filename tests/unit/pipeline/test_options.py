@@ -11,10 +11,26 @@ import pytest
 pytest.importorskip("pyspark")
 
 from datalattice.errors import UsageError
+from datalattice.pipeline.cells.options import ReadOptions, WriteOptions
 from datalattice.pipeline.cells.options import read_options as cells_options
+from datalattice.pipeline.exactly_once.job import WriteTarget
+from datalattice.pipeline.files.options import FilesOptions
+from datalattice.pipeline.formats import sources
+from datalattice.pipeline.grid.options import GridOptions
+from datalattice.pipeline.kv.options import KVOptions
 from datalattice.pipeline.kv.options import parse_options as kv_options
-from datalattice.pipeline.options import MIN_PARTITIONS_MAX, NAMED_MAX, check_there
+from datalattice.pipeline.kv.sink import KVSinkOptions
+from datalattice.pipeline.options import (
+    MIN_PARTITIONS_MAX,
+    NAMED_MAX,
+    check_there,
+    declared,
+    option_rows,
+)
+from datalattice.pipeline.queue.options import QueueOptions
 from datalattice.pipeline.queue.options import parse_options as queue_options
+from datalattice.pipeline.queue.sink import QueueSinkOptions
+from datalattice.pipeline.read_targets import ReadTarget
 from datalattice.store import CellStore
 
 
@@ -55,3 +71,45 @@ def test_numbers_end_where_those_of_java_do() -> None:
     for text in ("0", str(2**63), "1" * 20, "\u0661", "1_0", "0x1", "1.0"):
         with pytest.raises(UsageError, match=f"from 1 to {2**63 - 1}"):
             queue_options({"store": "s", "maxOffsetsPerTrigger": text})
+
+
+# --- declared once --------------------------------------------------------------------------
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+TABLES: list[tuple[str, tuple[type, ...]]] = [
+    ("spark.md", (ReadTarget,)),
+    ("spark.md", (QueueOptions,)),
+    ("spark-writing.md", (WriteTarget, QueueSinkOptions)),
+    ("spark-kv.md", (KVOptions,)),
+    ("spark-kv.md", (WriteTarget, KVSinkOptions)),
+    ("spark-formats.md", (GridOptions,)),
+    ("spark-formats.md", (FilesOptions,)),
+    ("spark-formats.md", (ReadOptions,)),
+    ("spark-formats.md", (WriteOptions,)),
+]
+
+
+@pytest.mark.parametrize(("page", "records"), TABLES)
+def test_records_describe_their_options_and_pages_have_these_tables(
+    page: str, records: tuple[type, ...]
+) -> None:
+    rows = option_rows(*records)
+    names = [f"| `{one.name}` | " for one in declared(*records).values()]
+    assert [row[: len(name)] for row, name in zip(rows[2:], names, strict=True)] == names
+    assert all(row.count(" |") == 3 for row in rows[2:])
+    table = "\n".join(rows) + "\n"
+    assert table in (DOCS / page).read_text(), f"docs/{page} needs this table:\n{table}"
+
+
+def test_the_docstring_of_a_format_has_its_options() -> None:
+    records: dict[str, tuple[type, ...]] = {
+        "lattice.queue": (ReadTarget, QueueOptions),
+        "lattice.kv": (ReadTarget, KVOptions),
+        "lattice.grid": (ReadTarget, GridOptions),
+        "lattice.files": (ReadTarget, FilesOptions),
+        "lattice.cells": (ReadOptions,),
+    }
+    for source in sources():
+        words = source.__doc__ or ""
+        assert words.endswith("\n".join(option_rows(*records.pop(source.name()))) + "\n")
+    assert not records

@@ -19,7 +19,6 @@ from datalattice.pipeline.options import Given
 from datalattice.pipeline.read_targets import (
     LEASE_SECONDS,
     OPEN_MAX,
-    READ_TARGET_OPTIONS,
     ReadTarget,
     encodings,
     open_target,
@@ -36,7 +35,7 @@ HASH = "ab" * 32
 
 
 def place(**options: str) -> ReadTarget:
-    return read_target_option(Given(options, READ_TARGET_OPTIONS))
+    return read_target_option(Given.of(options, ReadTarget))
 
 
 def value(number: int) -> Index:

@@ -6,17 +6,19 @@ import inspect
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from datalattice.errors import UsageError
 from datalattice.pipeline import reading
-from datalattice.pipeline.cells.options import READ_OPTIONS
+from datalattice.pipeline.cells.options import ReadOptions
 from datalattice.pipeline.files import options as files
 from datalattice.pipeline.grid import options as grid
-from datalattice.pipeline.kv import options as kv
+from datalattice.pipeline.kv.options import KVOptions
+from datalattice.pipeline.options import declared
 from datalattice.pipeline.queue import options as queue
+from datalattice.pipeline.read_targets import ReadTarget
 from datalattice.pipeline.reading import (
     read_cells,
     read_files,
@@ -70,22 +72,21 @@ SPARK: Any = Session()
 
 
 @pytest.mark.parametrize(
-    ("helper", "accepted"),
+    ("helper", "arguments", "records"),
     [
-        (read_queue, queue.ACCEPTED),
-        (read_kv, kv.ACCEPTED),
-        (read_grid, grid.ACCEPTED),
-        (read_files, files.ACCEPTED),
-        (read_cells, READ_OPTIONS),
+        (read_queue, reading.QueueArguments, (ReadTarget, queue.QueueOptions)),
+        (read_kv, reading.KVArguments, (ReadTarget, KVOptions)),
+        (read_grid, reading.GridArguments, (ReadTarget, grid.GridOptions)),
+        (read_files, reading.FilesArguments, (ReadTarget, files.FilesOptions)),
+        (read_cells, reading.CellsArguments, (ReadOptions,)),
     ],
 )
 def test_every_option_of_a_format_is_an_argument(
-    helper: Callable[..., Any], accepted: tuple[str, ...]
+    helper: Callable[..., Any], arguments: type, records: tuple[type, ...]
 ) -> None:
-    names = set(inspect.signature(helper).parameters) - {"spark", "stream"}
-    given = dict.fromkeys(names, "x")
-    told = helper(SPARK, **given)
-    assert set(told["options"]) == set(accepted) - {"path"}
+    names = {"store", *get_type_hints(arguments)}
+    told = helper(SPARK, **dict.fromkeys(names, "x"))
+    assert set(told["options"]) == {one.name for one in declared(*records).values()}
     assert told["format"] == "lattice." + helper.__name__.removeprefix("read_")
     assert told["kind"] == "batch"
 

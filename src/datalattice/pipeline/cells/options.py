@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,8 @@ from datalattice.pipeline.options import (
     folder_option,
     hash_of,
     min_partitions_option,
+    option,
+    read_record,
     text_option,
 )
 from datalattice.store import STORE_FILE, store_in
@@ -25,105 +27,6 @@ from datalattice.store.kept import check_name as check_pin_name
 
 TYPES: Final = {"hash": "BINARY", "encoding": "BINARY", "refs": "ARRAY<BINARY>"}
 """Every column, in order, with its type in Spark's DDL."""
-
-READ_OPTIONS: Final = ("store", "path", "columns", "verify", "minPartitions")
-WRITE_OPTIONS: Final = ("store", "path", "staging", "root", "pin", "merge")
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """The options of reading; `CellsSource` documents them."""
-
-    folder: str
-    """The folder of the store, not of the node."""
-    columns: tuple[str, ...]
-    verify: bool
-    min_partitions: int
-
-    @property
-    def types(self) -> dict[str, str]:
-        """Each column's type in the order of the rows."""
-        return {name: TYPES[name] for name in self.columns}
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """The options of writing; `CellsSource` documents them."""
-
-    folder: str
-    """The folder of a node, or of a store."""
-    is_node: bool
-    staging: str
-    root: bytes
-    pin: str
-    merge: bool
-
-    @property
-    def store(self) -> str:
-        """The folder of the store, not of the node."""
-        return f"{self.folder}/store" if self.is_node else self.folder
-
-
-def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of reading. Raises: UsageError: one is not accepted or missing."""
-    options = Given(given, READ_OPTIONS)
-    path = _folder(options)
-    folder = store_in(path)
-    if folder is None:
-        raise bad_option("store", path, "there is no store; give the folder of a store or a node")
-    all_columns: tuple[str, ...] = tuple(TYPES)
-    return ReadOptions(
-        folder=str(folder.absolute()),
-        columns=options.get("columns", columns_option(all_columns), all_columns),
-        verify=options.get("verify", flag_option, True),
-        min_partitions=options.get("minPartitions", min_partitions_option, 1),
-    )
-
-
-def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Parse the options of writing with absolute paths. Raises: as `read_options`."""
-    options = Given(given, WRITE_OPTIONS)
-    folder = Path(_folder(options)).expanduser().absolute()
-    from datalattice.client import Folder
-
-    is_node = Folder(folder).key_path.is_file() or (folder / "store" / STORE_FILE).is_file()
-    if not is_node and folder.exists() and not (folder / STORE_FILE).is_file():
-        raise bad_option(
-            "store", folder, "it is neither the folder of a node, nor a store, nor a new folder"
-        )
-    root = options.get("root", _hash_option, None)
-    if root is None:
-        raise UsageError(
-            "option root is missing: the hash of the value whose cells are written, 0x and "
-            f"{2 * HASH_BYTES} hex digits"
-        )
-    pin = options.get("pin", _pin_option, "")
-    merge = options.get("merge", flag_option, False)
-    # Cells that nothing refers to are garbage from the start.
-    if not pin and not merge:
-        raise UsageError(
-            "option pin or merge=true is missing: a name that keeps the value, or its merge into "
-            "the root; otherwise the next collection would remove it"
-        )
-    default = folder / "staging" if is_node else folder.with_name(folder.name + ".staging")
-    staging = options.get("staging", text_option, "")
-    return WriteOptions(
-        folder=str(folder),
-        is_node=is_node,
-        staging=str(Path(staging).expanduser().absolute() if staging else default),
-        root=root,
-        pin=pin,
-        merge=merge,
-    )
-
-
-def _folder(options: Given) -> str:
-    folder = folder_option(options)
-    if not folder:
-        raise UsageError(
-            "option store is missing: give the folder of a store, as store or to load() or save()"
-        )
-    return folder
 
 
 def _pin_option(text: str) -> str:
@@ -138,3 +41,101 @@ def _hash_option(text: str) -> bytes:
     if found is None:
         raise Refused(f"the hash of a cell, 0x and {2 * HASH_BYTES} hex digits")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """The options of reading `lattice.cells`.
+
+    | option | meaning | default |
+    |---|---|---|
+    | `store` | the folder of a store, or of a node; also the argument of `load` | required |
+    | `columns` | the columns to read, in this order | all |
+    | `verify` | `false` skips the comparison with the hash | `true` |
+    | `minPartitions` | least number of tasks, if there are enough segments; up to 262,144 | |
+    """
+
+    folder: str = option("store", text_option, "")
+    columns: tuple[str, ...] = option("columns", columns_option(tuple(TYPES)), tuple(TYPES))
+    verify: bool = option("verify", flag_option, True)
+    min_partitions: int = option("minPartitions", min_partitions_option, 1)
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Each column's type in the order of the rows."""
+        return {name: TYPES[name] for name in self.columns}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of writing `lattice.cells`.
+
+    | option | meaning | default |
+    |---|---|---|
+    | `store` | the folder of a node, running or not, or of a store, made if necessary; also the
+      argument of `save` | required |
+    | `root` | the hash of the value | required |
+    | `pin` | name of a pin that keeps the value | this or `merge` is required |
+    | `merge` | `true` merges the value into the root like data from a peer | `false` |
+    | `staging` | a folder that the driver and all tasks can reach | `staging` in the node's folder,
+      or beside the store's |
+    """
+
+    folder: str = option("store", text_option, "")
+    root: bytes = option("root", _hash_option, b"")
+    pin: str = option("pin", _pin_option, "")
+    merge: bool = option("merge", flag_option, False)
+    staging: str = option("staging", text_option, "")
+    is_node: bool = False
+
+    @property
+    def store(self) -> str:
+        """The folder of the store, not of the node."""
+        return f"{self.folder}/store" if self.is_node else self.folder
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """Parse the options of reading. Raises: UsageError: one is not accepted or missing."""
+    options = Given.of(given, ReadOptions)
+    path = _folder(options)
+    folder = store_in(path)
+    if folder is None:
+        raise bad_option("store", path, "there is no store; give the folder of a store or a node")
+    return replace(read_record(ReadOptions, options), folder=str(folder.absolute()))
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """Parse the options of writing with absolute paths. Raises: as `read_options`."""
+    from datalattice.client import Folder
+
+    options = Given.of(given, WriteOptions)
+    folder = Path(_folder(options)).expanduser().absolute()
+    is_node = Folder(folder).key_path.is_file() or (folder / "store" / STORE_FILE).is_file()
+    if not is_node and folder.exists() and not (folder / STORE_FILE).is_file():
+        raise bad_option(
+            "store", folder, "it is neither the folder of a node, nor a store, nor a new folder"
+        )
+    made = read_record(WriteOptions, options, is_node=is_node)
+    if not made.root:
+        raise UsageError(
+            "option root is missing: the hash of the value whose cells are written, 0x and "
+            f"{2 * HASH_BYTES} hex digits"
+        )
+    # Cells that nothing refers to are garbage from the start.
+    if not made.pin and not made.merge:
+        raise UsageError(
+            "option pin or merge=true is missing: a name that keeps the value, or its merge into "
+            "the root; otherwise the next collection would remove it"
+        )
+    default = folder / "staging" if is_node else folder.with_name(folder.name + ".staging")
+    staging = Path(made.staging).expanduser().absolute() if made.staging else default
+    return replace(made, folder=str(folder), staging=str(staging))
+
+
+def _folder(options: Given) -> str:
+    folder = folder_option(options)
+    if not folder:
+        raise UsageError(
+            "option store is missing: give the folder of a store, as store or to load() or save()"
+        )
+    return folder

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from datalattice.pipeline.arrow_batches import arrow_schema, batches, check_schema, ddl
 from datalattice.pipeline.cells.options import ReadOptions, read_options
 from datalattice.pipeline.cells.rows import SegmentsTask, plan, rows
+from datalattice.pipeline.options import documents
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "lattice.cells"
 
 
+@documents(ReadOptions)
 class CellsSource(DataSource):
     """Every cell of a store, reachable or not; and writing cells into a store.
 
@@ -32,28 +34,13 @@ class CellsSource(DataSource):
     | encoding | BINARY | canonical encoding |
     | refs | ARRAY<BINARY> | hashes of the cells it refers to, each once, in order |
 
-    Options of reading (names are case-insensitive):
-
-    * `store`: the folder of a store, or of a node; or as the argument of `load()`.
-    * `columns`: the columns to read, in this order. Default: all.
-    * `verify`: false skips the comparison with the hash. Default: true; damage is an error.
-    * `minPartitions`: least number of tasks, if there are enough segments (of 64 MiB).
-
     Cells committed after planning are left out. If cells are removed meanwhile, the read fails and
     has to be repeated.
 
     Writing (mode append) takes the columns encoding and, for comparison, hash; refs are ignored.
-    Options:
-
-    * `store`: the folder of a node, running or not, or of a store, which is made if necessary.
-    * `root`: the hash of the value to write. All cells below it must be among the rows or in the
-      store; other cells are left out.
-    * `pin`: the name of a pin that keeps the value. `merge`: true merges it into the root like data
-      from a peer: without `:local`, and only what its owners signed. One of the two is required.
-    * `staging`: a folder that the driver and all tasks can reach. Default: `staging` in the node's
-      folder, or beside that of the store.
-
-    The value becomes visible when all cells are there. Writing it again changes nothing.
+    All cells below the root must be among the rows or in the store. The value becomes visible when
+    they are all there. Writing it again changes nothing. `WriteOptions` describes the options of
+    writing. Those of reading are:
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -43,6 +43,8 @@ from datalattice.pipeline.options import (
     bad_option,
     count_option,
     folder_option,
+    option,
+    read_record,
     text_option,
 )
 from datalattice.store import STORE_FILE, CellStore
@@ -50,16 +52,8 @@ from datalattice.store import STORE_FILE, CellStore
 if TYPE_CHECKING:
     from pyspark import TaskContext
 
-TARGET_OPTIONS: Final = (
-    "store",
-    "path",
-    "staging",
-    "writeId",
-    "writeVersion",
-    "checkpointLocation",
-    "queryName",
-)
-"""Options of every sink. Spark adds a stream's own `checkpointLocation` and `queryName`."""
+SPARK_OPTIONS: Final = ("checkpointLocation", "queryName")
+"""Options that Spark itself adds to those of a stream."""
 
 STAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Approximate size of the cells that a task or the driver buffers before it writes them."""
@@ -95,18 +89,31 @@ C = TypeVar("C", bound=Cell)
 T = TypeVar("T")
 
 
+def _write_id(text: str) -> str:
+    if not _WRITE_ID.fullmatch(text):
+        raise Refused("1 to 100 letters, digits and _ . : - that begin with a letter, digit or _")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """Where a sink writes, and the name of the save."""
+    """Where a sink writes, and the name of the save.
 
-    folder: str
-    """The folder of the node whose key signs."""
-    staging: str
-    """The folder that tasks stage in; the driver and all tasks can reach it."""
-    write_id: str | None
-    """Name of a save that happens once; None: every save is a new one."""
-    version: int
-    """Number of a save under its name; a number that is not above the last one is skipped."""
+    | option | meaning | default |
+    |---|---|---|
+    | `store` | the folder of a node, whose key signs; also the argument of `save` and `start` |
+      required |
+    | `staging` | folder for the output of tasks; the driver and all tasks reach it by this path |
+      `staging` in the node's folder |
+    | `writeId` | name of a save that happens once (batches) | none: each save is a new one |
+    | `writeVersion` | number of a save under its name; one that is not above the last is skipped |
+      0 |
+    """
+
+    folder: str = option("store", text_option, "")
+    staging: str = option("staging", text_option, "")
+    write_id: str | None = option("writeId", _write_id, None)
+    version: int = option("writeVersion", count_option("a whole number from 0 on"), 0)
 
 
 def write_target_option(options: Given, *, streaming: bool) -> WriteTarget:
@@ -122,19 +129,17 @@ def write_target_option(options: Given, *, streaming: bool) -> WriteTarget:
     folder = Path(given).expanduser().absolute()
     if not Folder(folder).key_path.is_file():
         raise bad_option("store", given, _no_key(folder))
+    target = read_record(WriteTarget, options)
     # Made absolute here: tasks run with other working folders.
-    staging = options.get("staging", text_option, "") or str(folder / "staging")
-    write_id = options.get("writeId", _write_id, None)
+    staging = Path(target.staging or folder / "staging").expanduser().absolute()
     if streaming and ("writeId" in options or "writeVersion" in options):
         raise UsageError(
             "options writeId and writeVersion are for batches: the checkpoint identifies a stream"
         )
-    if write_id is None and "writeVersion" in options:
+    if target.write_id is None and "writeVersion" in options:
         raise UsageError("option writeVersion numbers the saves of a name: give writeId as well")
-    version = options.get("writeVersion", count_option("a whole number from 0 on"), 0)
-    return WriteTarget(
-        str(folder), str(Path(staging).expanduser().absolute()), write_id, min(version, COUNT_MAX)
-    )
+    version = min(target.version, COUNT_MAX)
+    return replace(target, folder=str(folder), staging=str(staging), version=version)
 
 
 def _no_key(folder: Path) -> str:
@@ -144,12 +149,6 @@ def _no_key(folder: Path) -> str:
         "writing needs the folder of a node, whose key signs the data "
         f"(`lattice key new --dir {folder}` makes one)"
     )
-
-
-def _write_id(text: str) -> str:
-    if not _WRITE_ID.fullmatch(text):
-        raise Refused("1 to 100 letters, digits and _ . : - that begin with a letter, digit or _")
-    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,18 +480,3 @@ def _task_context() -> TaskContext | None:
     from pyspark import TaskContext
 
     return TaskContext.get()
-
-
-__all__ = [
-    "STAGE_BYTES_MAX",
-    "TARGET_OPTIONS",
-    "Job",
-    "Join",
-    "Mark",
-    "RootMoved",
-    "Stage",
-    "Staged",
-    "StagedTasks",
-    "WriteTarget",
-    "write_target_option",
-]

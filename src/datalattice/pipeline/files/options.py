@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from datalattice.errors import UsageError
-from datalattice.pipeline.byte_limits import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX, bytes_option
 from datalattice.pipeline.files.globs import EVERYTHING, Glob, glob_option
 from datalattice.pipeline.options import (
     Given,
     bad_option,
+    bytes_option,
     check_agreed,
     columns_option,
     flag_option,
     names_option,
+    option,
     owners_option,
+    read_record,
 )
-from datalattice.pipeline.read_targets import READ_TARGET_OPTIONS, ReadTarget, read_target_option
+from datalattice.pipeline.read_targets import ReadTarget, read_target_option
+from datalattice.pipeline.values import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX
 
 TYPES: Final = {
     "owner": "STRING",
@@ -35,29 +38,33 @@ _LISTED: Final[tuple[str, ...]] = ("path", "size", "modified")
 _WITH_CONTENT: Final = (*_LISTED, "content")
 _WITH_CHUNKS: Final = (*_LISTED, "chunk", "content")
 
-ACCEPTED: Final = (
-    *READ_TARGET_OPTIONS,
-    "owner",
-    "drive",
-    "glob",
-    "columns",
-    "includeContent",
-    "maxContentBytes",
-    "chunkBytes",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class FilesOptions:
-    """The options of `lattice.files`; `FilesSource` documents them."""
+    """The options of `lattice.files`.
+
+    | option | meaning | default |
+    |---|---|---|
+    | `drive` | drives to read: names separated by commas, or a JSON array | the only drive |
+    | `owner` | owners of the drives | all |
+    | `glob` | which files: a path that may contain `*`, `?`, `[abc]` and `**` | all |
+    | `includeContent` | `true` adds the column content | `false` |
+    | `maxContentBytes` | a longer file is an error | `16m` |
+    | `chunkBytes` | contents in chunks of this size, a row for each | |
+    | `columns` | the columns to read, in this order | path, size, modified, and those of other
+      options |
+    """
 
     target: ReadTarget
-    owners: tuple[str, ...]
-    drives: tuple[str, ...]
-    glob: Glob
-    columns: tuple[str, ...]
-    content_bytes_max: int
-    chunk_bytes: int | None
+    drives: tuple[str, ...] = option("drive", names_option, ())
+    owners: tuple[str, ...] = option("owner", owners_option, ())
+    glob: Glob = option("glob", glob_option, EVERYTHING)
+    include_content: bool | None = option("includeContent", flag_option, None)
+    content_bytes_max: int = option(
+        "maxContentBytes", bytes_option(CONTENT_BYTES_LIMIT), CONTENT_BYTES_MAX
+    )
+    chunk_bytes: int | None = option("chunkBytes", bytes_option(CONTENT_BYTES_LIMIT), None)
+    columns: tuple[str, ...] = option("columns", columns_option(tuple(TYPES)), ())
 
     @property
     def types(self) -> dict[str, str]:
@@ -72,40 +79,29 @@ class FilesOptions:
 
 def parse_options(given: Mapping[str, str]) -> FilesOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
-    options = Given(given, ACCEPTED)
-    chunk_bytes = options.get("chunkBytes", bytes_option(CONTENT_BYTES_LIMIT), None)
-    columns = _columns(options, chunk_bytes)
-    if chunk_bytes is not None and "maxContentBytes" in options:
+    options = Given.of(given, ReadTarget, FilesOptions)
+    made = read_record(FilesOptions, options, target=read_target_option(options))
+    if made.chunk_bytes is not None and "maxContentBytes" in options:
         raise UsageError(
             "options maxContentBytes and chunkBytes exclude each other: in chunks a file may have "
             "any length"
         )
-    return FilesOptions(
-        target=read_target_option(options),
-        owners=options.get("owner", owners_option, ()),
-        drives=options.get("drive", names_option, ()),
-        glob=options.get("glob", glob_option, EVERYTHING),
-        columns=columns,
-        content_bytes_max=options.get(
-            "maxContentBytes", bytes_option(CONTENT_BYTES_LIMIT), CONTENT_BYTES_MAX
-        ),
-        chunk_bytes=chunk_bytes,
-    )
+    return replace(made, columns=_columns(made))
 
 
-def _columns(options: Given, chunk_bytes: int | None) -> tuple[str, ...]:
-    content = options.get("includeContent", flag_option, None)
-    if "columns" not in options:
-        if chunk_bytes is not None:
-            if content is False:
-                raise bad_option("includeContent", "false", "chunkBytes asks for contents")
+def _columns(options: FilesOptions) -> tuple[str, ...]:
+    content, columns = options.include_content, options.columns
+    is_chunked = options.chunk_bytes is not None
+    if not columns:
+        if is_chunked and content is False:
+            raise bad_option("includeContent", "false", "chunkBytes asks for contents")
+        if is_chunked:
             return _WITH_CHUNKS
         return _WITH_CONTENT if content else _LISTED
-    columns = options.get("columns", columns_option(tuple(TYPES)), _LISTED)
     check_agreed("includeContent", content, "content", columns)
-    if chunk_bytes is None and "chunk" in columns:
+    if not is_chunked and "chunk" in columns:
         raise bad_option("columns", ",".join(columns), "the column chunk needs chunkBytes")
-    if chunk_bytes is not None and "content" not in columns:
+    if is_chunked and "content" not in columns:
         raise bad_option(
             "columns", ",".join(columns), "with chunkBytes the columns must contain content"
         )

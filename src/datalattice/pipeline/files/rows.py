@@ -10,7 +10,6 @@ from datalattice.apps.dlfs import read_node as node_of
 from datalattice.cells import Loader, Value, blob_length, decode
 from datalattice.errors import BadFormat
 from datalattice.pipeline.arrow_batches import Row, micros
-from datalattice.pipeline.byte_limits import check_size, part_of
 from datalattice.pipeline.files.globs import States
 from datalattice.pipeline.files.options import FilesOptions
 from datalattice.pipeline.files.plan import (
@@ -22,7 +21,7 @@ from datalattice.pipeline.files.plan import (
     index_of,
     is_long,
 )
-from datalattice.pipeline.values import ValueFormat, render
+from datalattice.pipeline.values import ValueFormat, check_size, part_of, render
 
 ROW_BYTES: Final = 64
 """Approximate size of a row without its path and content."""

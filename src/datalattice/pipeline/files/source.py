@@ -12,7 +12,8 @@ from datalattice.pipeline.arrow_batches import Row, ddl
 from datalattice.pipeline.files.options import FilesOptions, parse_options
 from datalattice.pipeline.files.plan import FilesTask, plan
 from datalattice.pipeline.files.rows import rows
-from datalattice.pipeline.read_targets import OpenTarget
+from datalattice.pipeline.options import documents
+from datalattice.pipeline.read_targets import OpenTarget, ReadTarget
 from datalattice.pipeline.reader import BatchReader, NamedPart
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "lattice.files"
 
 
+@documents(ReadTarget, FilesOptions)
 class FilesSource(DataSource):
     """Files of drives: path, size, time and content.
 
@@ -36,21 +38,8 @@ class FilesSource(DataSource):
     | chunk | BIGINT | number of the chunk, from 0; with chunkBytes |
     | content | BINARY | content of the file or chunk; only on demand |
 
-    Options (names are case-insensitive):
-
-    * `store` or `node`: the folder of a store or of a node (also as the argument of `load()`), or
-      the address of a running node. `nodeKey`, `asOf` and `leaseSeconds` as in
-      `datalattice.pipeline.queue.source`.
-    * `drive`: names separated by commas or a JSON array. Optional if there is only one drive.
-    * `owner`: owners of the drives. Default: all.
-    * `glob`: a path with `*`, `?` and `[abc]` in its names, and `**` for any number of names. A
-      path without these is a file, or a directory with everything below it. Default: all.
-    * `includeContent`: true adds the column content.
-    * `maxContentBytes`: a longer file is an error. Default: 16m.
-    * `chunkBytes`: return contents in chunks of this size, one row each. Files may have any length;
-      several tasks read a long one. An empty file has one chunk.
-    * `columns`: the columns to read, in this order. Default: path, size and modified, and those
-      that the other options add.
+    A path without wildcards is a file, or a directory with everything below it. Several tasks read
+    a long file in chunks. An empty file has one chunk. The options are:
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from datalattice.errors import UsageError
-from datalattice.pipeline.byte_limits import CONTENT_BYTES_LIMIT, CONTENT_BYTES_MAX, bytes_option
 from datalattice.pipeline.changes import EARLIEST, start_option
 from datalattice.pipeline.options import (
     Given,
     bad_option,
+    bytes_option,
     check_agreed,
     choice_option,
     columns_option,
     flag_option,
     names_option,
+    option,
+    read_record,
 )
-from datalattice.pipeline.read_targets import READ_TARGET_OPTIONS, ReadTarget, read_target_option
-from datalattice.pipeline.values import ValueFormat, column_type
+from datalattice.pipeline.read_targets import ReadTarget, read_target_option
+from datalattice.pipeline.values import (
+    CONTENT_BYTES_LIMIT,
+    CONTENT_BYTES_MAX,
+    ValueFormat,
+    column_type,
+)
 
 
 class GridTable(Enum):
@@ -42,33 +49,38 @@ COLUMNS: Final[dict[GridTable, tuple[str, ...]]] = {
 
 _STREAM_ONLY: Final = ("startingOffsets", "failOnDataLoss")
 
-ACCEPTED: Final = (
-    *READ_TARGET_OPTIONS,
-    "table",
-    "venue",
-    "columns",
-    "valueFormat",
-    "includeContent",
-    "includeHidden",
-    "maxContentBytes",
-    *_STREAM_ONLY,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class GridOptions:
-    """The options of `lattice.grid`; `GridSource` documents them."""
+    """The options of `lattice.grid`.
+
+    | option | meaning | default |
+    |---|---|---|
+    | `table` | `assets`, `jobs`, `meta` or `storage` | required |
+    | `venue` | venues to read: DIDs separated by commas, or a JSON array | all |
+    | `columns` | the columns to read, in this order | all but the content of storage |
+    | `valueFormat` | form of a job's record: `json`, `string`, `variant` or `cell` | `json` |
+    | `includeContent` | `true` adds the content of storage | `false` |
+    | `maxContentBytes` | a longer content is an error | `16m` |
+    | `includeHidden` | `true` also reads entries that a venue's own node hides | `false` |
+    | `startingOffsets` | for streams: `earliest`, `latest` or the hash of a root | `earliest` |
+    | `failOnDataLoss` | for streams: `false` reads all jobs again if the root of the position is
+      gone | `true` |
+    """
 
     target: ReadTarget
-    table: GridTable
-    venues: tuple[str, ...]
-    columns: tuple[str, ...]
-    value_format: ValueFormat
-    include_hidden: bool
-    content_bytes_max: int
-    starting: str
-    fail_on_data_loss: bool
-    stream_only: tuple[str, ...]
+    table: GridTable = option("table", choice_option(GridTable), GridTable.JOBS)
+    venues: tuple[str, ...] = option("venue", names_option, ())
+    columns: tuple[str, ...] = option("columns", names_option, ())
+    value_format: ValueFormat = option("valueFormat", choice_option(ValueFormat), ValueFormat.JSON)
+    include_content: bool | None = option("includeContent", flag_option, None)
+    content_bytes_max: int = option(
+        "maxContentBytes", bytes_option(CONTENT_BYTES_LIMIT), CONTENT_BYTES_MAX
+    )
+    include_hidden: bool = option("includeHidden", flag_option, False)
+    starting: str = option("startingOffsets", start_option, EARLIEST)
+    fail_on_data_loss: bool = option("failOnDataLoss", flag_option, True)
+    stream_only: tuple[str, ...] = ()
     """Given options that are for streams only."""
 
     @property
@@ -87,39 +99,26 @@ class GridOptions:
 
 def parse_options(given: Mapping[str, str]) -> GridOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
-    options = Given(given, ACCEPTED)
-    table = options.get("table", choice_option(GridTable), None)
-    if table is None:
+    options = Given.of(given, ReadTarget, GridOptions)
+    if "table" not in options:
         tables = ", ".join(table.value for table in GridTable)
         raise UsageError(f"option table is missing: one of {tables}")
-    venues: tuple[str, ...] = options.get("venue", names_option, ())
-    if venues and table is GridTable.META:
-        raise bad_option("venue", ",".join(venues), "the table meta is not divided by venues")
-    return GridOptions(
-        target=read_target_option(options),
-        table=table,
-        venues=venues,
-        columns=_columns(options, table),
-        value_format=options.get("valueFormat", choice_option(ValueFormat), ValueFormat.JSON),
-        include_hidden=options.get("includeHidden", flag_option, False),
-        content_bytes_max=options.get(
-            "maxContentBytes", bytes_option(CONTENT_BYTES_LIMIT), CONTENT_BYTES_MAX
-        ),
-        starting=options.get("startingOffsets", start_option, EARLIEST),
-        fail_on_data_loss=options.get("failOnDataLoss", flag_option, True),
-        stream_only=tuple(name for name in _STREAM_ONLY if name in options),
-    )
+    stream_only = tuple(name for name in _STREAM_ONLY if name in options)
+    target = read_target_option(options)
+    made = read_record(GridOptions, options, target=target, stream_only=stream_only)
+    if made.venues and made.table is GridTable.META:
+        venues = ",".join(made.venues)
+        raise bad_option("venue", venues, "the table meta is not divided by venues")
+    return replace(made, columns=_columns(options, made.table, made.include_content))
 
 
-def _columns(options: Given, table: GridTable) -> tuple[str, ...]:
+def _columns(options: Given, table: GridTable, content: bool | None) -> tuple[str, ...]:
     known: tuple[str, ...] = COLUMNS[table]
-    content = options.get("includeContent", flag_option, None)
     if content is not None and table is not GridTable.STORAGE:
         raise bad_option(
             "includeContent", str(content).lower(), "only the table storage has contents"
         )
-    if "columns" in options:
-        columns = options.get("columns", columns_option(known), known)
-        check_agreed("includeContent", content, "content", columns)
-        return columns
-    return known if table is not GridTable.STORAGE or content else known[:-1]
+    default = known if table is not GridTable.STORAGE or content else known[:-1]
+    columns = options.get("columns", columns_option(known), default)
+    check_agreed("includeContent", content, "content", columns)
+    return columns

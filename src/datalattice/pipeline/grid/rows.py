@@ -33,11 +33,10 @@ from datalattice.cells import (
 from datalattice.errors import BadSignature, Corruption, LimitExceeded, UsageError
 from datalattice.lattice import public_key_of
 from datalattice.pipeline.arrow_batches import Row, micros
-from datalattice.pipeline.byte_limits import check_size, part_of
 from datalattice.pipeline.grid.options import GridOptions, GridTable
 from datalattice.pipeline.index_partitions import ENTRIES_PER_TASK_MAX, Piece, cut, entries
 from datalattice.pipeline.options import bad_option, check_there
-from datalattice.pipeline.values import NotBytes, render
+from datalattice.pipeline.values import NotBytes, check_size, part_of, render
 
 CONTENTS_PER_TASK_MAX: Final = 256
 """Entries that one task reads if their contents are selected."""

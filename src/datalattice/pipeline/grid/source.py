@@ -17,7 +17,8 @@ from datalattice.pipeline.arrow_batches import Row, ddl
 from datalattice.pipeline.changes import ChangeReader, ReadPosition
 from datalattice.pipeline.grid.options import GridOptions, GridTable, parse_options
 from datalattice.pipeline.grid.rows import GridTask, check_venues, plan, rows
-from datalattice.pipeline.read_targets import OpenTarget
+from datalattice.pipeline.options import documents
+from datalattice.pipeline.read_targets import OpenTarget, ReadTarget
 from datalattice.pipeline.reader import BatchReader, FormatReader, NamedPart
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "lattice.grid"
 
 
+@documents(ReadTarget, GridOptions)
 class GridSource(DataSource):
     """The venues' data, as rows of one of four tables.
 
@@ -39,27 +41,9 @@ class GridSource(DataSource):
     `created` and `updated` are TIMESTAMP, `size` BIGINT, `content` of storage BINARY, `record` as
     valueFormat says, all others STRING. Ids and hashes are lower-case hex.
 
-    Options (names are case-insensitive):
-
-    * `store` or `node`: the folder of a store or of a node (also as the argument of `load()`), or
-      the address of a running node. `nodeKey`, `asOf` (batches only) and `leaseSeconds` as in
-      `datalattice.pipeline.queue.source`.
-    * `table`: assets, jobs, meta or storage.
-    * `venue`: whose entries to read; DIDs separated by commas or a JSON array. Default: all.
-    * `columns`: the columns to read, in this order. Default: all but the content of storage.
-    * `includeContent`: true adds the column content of storage.
-    * `maxContentBytes`: a longer content is an error. Default: 16m.
-    * `valueFormat`: the form of a job's record: `json` (default), `string`, `variant` or `cell`.
-    * `includeHidden`: true also reads entries that a venue's own node hides. Default: false. Only a
-      store knows what is hidden; a node does not reveal it.
-
     The table jobs can be read as a stream: each batch has the last version of every record that is
-    new or changed since the previous batch. Further options of streams:
-
-    * `startingOffsets`: `earliest` (default: all jobs first), `latest` (only later changes), or the
-      hash of a root. A restarted stream continues from its checkpoint.
-    * `failOnDataLoss`: true (default) fails if the root that a stream stands at is gone; false
-      reads all jobs again, with a warning.
+    new or changed since the previous batch. A restarted stream continues from its checkpoint. Only
+    a store knows what is hidden; a node does not reveal it. The options are:
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

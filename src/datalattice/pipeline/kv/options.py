@@ -14,10 +14,12 @@ from datalattice.pipeline.options import (
     flag_option,
     min_partitions_option,
     names_option,
+    option,
     owners_option,
+    read_record,
     text_option,
 )
-from datalattice.pipeline.read_targets import READ_TARGET_OPTIONS, ReadTarget, read_target_option
+from datalattice.pipeline.read_targets import ReadTarget, read_target_option
 from datalattice.pipeline.values import ValueFormat, column_type
 
 FORMAT: Final = "lattice.kv"
@@ -28,33 +30,33 @@ COLUMNS: Final = ("owner", "database", "key", "type", "value", "updated", "expir
 HIDDEN_DATABASE: Final = ".pipeline"
 """Where sinks store their marks; it is read only if the option `database` names it."""
 
-ACCEPTED: Final = (
-    *READ_TARGET_OPTIONS,
-    "owner",
-    "database",
-    "prefix",
-    "columns",
-    "valueFormat",
-    "startingOffsets",
-    "minPartitions",
-    "failOnDataLoss",
-)
-"""Names of all options of reading."""
-
 
 @dataclass(frozen=True, slots=True)
 class KVOptions:
-    """The options of `lattice.kv`; `KVSource` documents them."""
+    """The options of reading `lattice.kv`.
+
+    | option | meaning | default |
+    |---|---|---|
+    | `owner` | owners of the databases to read: names separated by commas, or a JSON array | all |
+    | `database` | databases to read, in the same form | all |
+    | `prefix` | only keys that begin with this; others are not visited | |
+    | `columns` | the columns to read, in this order; omitted ones are not decoded | all |
+    | `valueFormat` | `cell`, `bytes`, `string`, `json` or `variant` | `cell` |
+    | `startingOffsets` | `earliest`, the hash of a root, or, for streams, `latest` | `earliest` |
+    | `minPartitions` | least number of tasks, if there are enough keys; up to 262,144 | |
+    | `failOnDataLoss` | `false` reads everything again if the root of the stream's position is gone
+      | `true` |
+    """
 
     target: ReadTarget
-    owners: tuple[str, ...]
-    databases: tuple[str, ...]
-    prefix: str
-    columns: tuple[str, ...]
-    value_format: ValueFormat
-    starting: str
-    min_partitions: int | None
-    fail_on_data_loss: bool
+    owners: tuple[str, ...] = option("owner", owners_option, ())
+    databases: tuple[str, ...] = option("database", names_option, ())
+    prefix: str = option("prefix", text_option, "", exact=True)
+    columns: tuple[str, ...] = option("columns", columns_option(COLUMNS), COLUMNS)
+    value_format: ValueFormat = option("valueFormat", choice_option(ValueFormat), ValueFormat.CELL)
+    starting: str = option("startingOffsets", start_option, EARLIEST)
+    min_partitions: int | None = option("minPartitions", min_partitions_option, None)
+    fail_on_data_loss: bool = option("failOnDataLoss", flag_option, True)
 
     def selects_owner(self, owner: str) -> bool:
         """Return whether the options select this owner."""
@@ -77,15 +79,5 @@ class KVOptions:
 
 def parse_options(given: Mapping[str, str]) -> KVOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
-    options = Given(given, ACCEPTED)
-    return KVOptions(
-        target=read_target_option(options),
-        owners=options.get("owner", owners_option, ()),
-        databases=options.get("database", names_option, ()),
-        prefix=options.get("prefix", text_option, "", exact=True),
-        columns=options.get("columns", columns_option(COLUMNS), COLUMNS),
-        value_format=options.get("valueFormat", choice_option(ValueFormat), ValueFormat.CELL),
-        starting=options.get("startingOffsets", start_option, EARLIEST),
-        min_partitions=options.get("minPartitions", min_partitions_option, None),
-        fail_on_data_loss=options.get("failOnDataLoss", flag_option, True),
-    )
+    options = Given.of(given, ReadTarget, KVOptions)
+    return read_record(KVOptions, options, target=read_target_option(options))

@@ -15,7 +15,7 @@ from datalattice.clock import SystemClock
 from datalattice.errors import UsageError
 from datalattice.pipeline.columns import check_known, check_type, column_types, value_format
 from datalattice.pipeline.exactly_once.job import (
-    TARGET_OPTIONS,
+    SPARK_OPTIONS,
     Job,
     WriteTarget,
     write_target_option,
@@ -23,14 +23,11 @@ from datalattice.pipeline.exactly_once.job import (
 from datalattice.pipeline.exactly_once.writers import FormatSink, Writing
 from datalattice.pipeline.kv.stage import KeyPlan, KeyStager, checked_database
 from datalattice.pipeline.kv.upsert import upserting
-from datalattice.pipeline.options import Given, choice_option, text_option
+from datalattice.pipeline.options import Given, choice_option, option, read_record, text_option
 from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-SINK_OPTIONS: Final = (*TARGET_OPTIONS, "database", "valueFormat")
-"""Names of all options of the sink."""
 
 SINK_COLUMNS: Final = ("key", "value", "type", "expires", "database")
 """Columns that are written."""
@@ -41,22 +38,27 @@ IGNORED_COLUMNS: Final = ("owner", "updated")
 
 @dataclass(frozen=True, slots=True)
 class KVSinkOptions:
-    """The options of writing to `lattice.kv`, documented in docs/spark-kv.md."""
+    """The options of writing to `lattice.kv`; docs/spark-kv.md describes the rows.
+
+    | option | meaning | default |
+    |---|---|---|
+    | `database` | the database of all rows | the column database |
+    | `valueFormat` | how value is read | by the column's type |
+    """
 
     target: WriteTarget
-    database: str | None
-    value_format: ValueFormat | None
+    database: str | None = option("database", text_option, None)
+    value_format: ValueFormat | None = option("valueFormat", choice_option(ValueFormat), None)
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> KVSinkOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
-    options = Given(given, SINK_OPTIONS)
-    database = options.get("database", text_option, None)
-    return KVSinkOptions(
-        target=write_target_option(options, streaming=streaming),
-        database=None if database is None else checked_database(database),
-        value_format=options.get("valueFormat", choice_option(ValueFormat), None),
-    )
+    options = Given.of(given, WriteTarget, KVSinkOptions, also=SPARK_OPTIONS)
+    target = write_target_option(options, streaming=streaming)
+    made = read_record(KVSinkOptions, options, target=target)
+    if made.database is not None:
+        checked_database(made.database)
+    return made
 
 
 class KVSink(FormatSink):

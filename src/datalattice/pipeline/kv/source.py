@@ -28,14 +28,15 @@ from datalattice.pipeline.kv.rows import Times, rows
 from datalattice.pipeline.kv.sink import KVSink
 from datalattice.pipeline.kv.view import check_named, differing
 from datalattice.pipeline.leasing import LeasedRoot
-from datalattice.pipeline.options import bad_option, hash_of
-from datalattice.pipeline.read_targets import OpenTarget
+from datalattice.pipeline.options import bad_option, documents, hash_of
+from datalattice.pipeline.read_targets import OpenTarget, ReadTarget
 from datalattice.pipeline.reader import BatchReader, NamedPart, Planned
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@documents(ReadTarget, KVOptions)
 class KVSource(KVSink):
     """Keys of databases in a store, as rows.
 
@@ -54,25 +55,9 @@ class KVSource(KVSink):
     A batch has a row for each live key. A stream has a row for each key that was written or deleted
     since the previous batch, with its last value.
 
-    Options (names are case-insensitive):
-
-    * `store` or `node`: the folder of a store or of a node (also as the argument of `load()`), or
-      the address of a running node. `nodeKey`, `asOf` (batches only) and `leaseSeconds` as in
-      `datalattice.pipeline.queue.source`.
-    * `owner`, `database`: what to read; names separated by commas or a JSON array. Default: all.
-    * `prefix`: only keys that begin with this; others are not visited.
-    * `columns`: the columns to read, in this order. Default: all. Omitted columns are not decoded.
-    * `valueFormat`: `cell` (default), `bytes`, `string`, `json` or `variant`.
-    * `startingOffsets`: `earliest` (default: all present keys first), `latest` (streams only: only
-      later changes), or the hash of a root: changes since then, also in a batch. A restarted stream
-      continues from its checkpoint.
-    * `minPartitions`: least number of tasks, if there are enough keys. Large databases are always
-      divided.
-    * `failOnDataLoss`: true (default) fails if the root that a stream stands at is gone; false
-      reads every present key again, with a warning.
-
-    Writing (`datalattice.pipeline.kv.sink` says how) takes the columns key and value, and
-    optionally database, type and expires.
+    A batch with `startingOffsets` at a root has the changes since then. A restarted stream
+    continues from its checkpoint. `KVSinkOptions` describes the options of writing. Those of
+    reading are:
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -21,11 +21,13 @@ from datalattice.pipeline.options import (
     json_option,
     min_partitions_option,
     names_option,
+    option,
     owner_name,
     owners_option,
     positive_option,
+    read_record,
 )
-from datalattice.pipeline.read_targets import READ_TARGET_OPTIONS, ReadTarget, read_target_option
+from datalattice.pipeline.read_targets import ReadTarget, read_target_option
 from datalattice.pipeline.values import ValueFormat, column_type
 
 COLUMNS: Final = ("owner", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -76,120 +78,6 @@ class Positions:
     def has(self, edge: Edge) -> bool:
         """Return whether the default or a named position is `edge`."""
         return self.default is edge or edge in self.named.values()
-
-
-@dataclass(frozen=True, slots=True)
-class QueueOptions:
-    """The options of `lattice.queue`; `QueueSource` documents them."""
-
-    target: ReadTarget
-    owners: tuple[str, ...]
-    topics: tuple[str, ...]
-    columns: tuple[str, ...]
-    value_format: ValueFormat
-    key_format: ValueFormat
-    partition_format: PartitionFormat
-    starting: Positions
-    starting_timestamp_ms: int | None
-    ending: Positions
-    max_offsets_per_trigger: int | None
-    min_partitions: int | None
-    fail_on_data_loss: bool
-    verify: bool
-
-    @property
-    def types(self) -> dict[str, str]:
-        """Type of each column in Spark's DDL, in the order of the rows."""
-        types = {
-            "owner": "STRING",
-            "topic": "STRING",
-            "partition": "BIGINT" if self.partition_format is PartitionFormat.LONG else "STRING",
-            "offset": "BIGINT",
-            "timestamp": "TIMESTAMP",
-            "key": column_type(self.key_format),
-            "value": column_type(self.value_format),
-            "headers": "MAP<STRING, STRING>",
-        }
-        return {name: types[name] for name in self.columns}
-
-    def selects(self, owner: str, topic: str) -> bool:
-        """Return whether the options select this owner and topic."""
-        return (not self.owners or owner in self.owners) and (
-            not self.topics or topic in self.topics
-        )
-
-
-ACCEPTED: Final = (
-    *READ_TARGET_OPTIONS,
-    "owner",
-    "topic",
-    "columns",
-    "includeHeaders",
-    "valueFormat",
-    "keyFormat",
-    "partitionFormat",
-    "startingOffsets",
-    "startingTimestamp",
-    "endingOffsets",
-    "maxOffsetsPerTrigger",
-    "minPartitions",
-    "failOnDataLoss",
-    "verify",
-)
-"""Names of all options."""
-
-
-def parse_options(given: Mapping[str, str]) -> QueueOptions:
-    """Parse the options. Raises: UsageError: one is not accepted or missing."""
-    options = Given(given, ACCEPTED)
-    value_format = options.get("valueFormat", choice_option(ValueFormat), ValueFormat.CELL)
-    target = read_target_option(options)
-    return QueueOptions(
-        target=target,
-        owners=options.get("owner", owners_option, ()),
-        topics=options.get("topic", names_option, ()),
-        columns=_columns(options),
-        value_format=value_format,
-        key_format=options.get("keyFormat", choice_option(ValueFormat), value_format),
-        partition_format=options.get(
-            "partitionFormat", choice_option(PartitionFormat), PartitionFormat.LONG
-        ),
-        starting=options.get(
-            "startingOffsets", _positions(Edge.EARLIEST), _everywhere(Edge.EARLIEST)
-        ),
-        starting_timestamp_ms=_starting_timestamp(options),
-        ending=options.get("endingOffsets", _positions(Edge.LATEST), _everywhere(Edge.LATEST)),
-        max_offsets_per_trigger=options.get("maxOffsetsPerTrigger", positive_option(), None),
-        min_partitions=options.get("minPartitions", min_partitions_option, None),
-        fail_on_data_loss=options.get("failOnDataLoss", flag_option, True),
-        verify=_verify(options, target),
-    )
-
-
-def _verify(options: Given, target: ReadTarget) -> bool:
-    verify = options.get("verify", flag_option, True)
-    if target.node and not verify:
-        raise bad_option("verify", "false", "cells from a node are always compared with their hash")
-    return verify
-
-
-def _columns(options: Given) -> tuple[str, ...]:
-    headers = options.get("includeHeaders", flag_option, None)
-    if "columns" not in options:
-        return COLUMNS if headers else DEFAULT_COLUMNS
-    columns = options.get("columns", columns_option(COLUMNS), DEFAULT_COLUMNS)
-    check_agreed("includeHeaders", headers, "headers", columns)
-    return columns
-
-
-def _starting_timestamp(options: Given) -> int | None:
-    if "startingTimestamp" in options and "startingOffsets" in options:
-        raise UsageError(
-            "options startingOffsets and startingTimestamp exclude each other; give one"
-        )
-    return options.get(
-        "startingTimestamp", count_option(f"Unix milliseconds, 0 to {COUNT_MAX}"), None
-    )
 
 
 def _everywhere(edge: Edge) -> Positions:
@@ -243,3 +131,91 @@ def _leaves(
 
 def _canonical(name: tuple[str, ...]) -> tuple[str, ...]:
     return (owner_name(name[0]), *name[1:]) if len(name) == _NAME_PARTS_MAX else name
+
+
+_VALUES: Final = choice_option(ValueFormat)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """The options of reading `lattice.queue`.
+
+    | option | meaning | default |
+    |---|---|---|
+    | `owner` | owners of the queues to read: names separated by commas, or a JSON array | all |
+    | `topic` | topics to read, in the same form | all |
+    | `columns` | the columns to read, in this order; omitted ones are not decoded | all but headers
+      |
+    | `includeHeaders` | `true` adds the headers | `false` |
+    | `valueFormat` | `cell`, `bytes`, `string`, `json` or `variant` | `cell` |
+    | `keyFormat` | the same for keys | as `valueFormat` |
+    | `partitionFormat` | `long`, or `string` for ids that are not integers | `long` |
+    | `startingOffsets` | where to begin: `earliest`, `latest` (streams only), or offsets by
+      partition in JSON | `earliest` |
+    | `startingTimestamp` | begin at this time, in Unix milliseconds; instead of `startingOffsets` |
+      |
+    | `endingOffsets` | where a batch ends, exclusive; not before a given start | `latest` |
+    | `maxOffsetsPerTrigger` | most records of one batch of a stream | no limit |
+    | `minPartitions` | least number of tasks, if there are enough records; up to 262,144 | |
+    | `failOnDataLoss` | `false` skips missing records with a warning | `true` |
+    | `verify` | `false` reads cells of a folder without comparing them with their hashes | `true` |
+    """
+
+    target: ReadTarget
+    owners: tuple[str, ...] = option("owner", owners_option, ())
+    topics: tuple[str, ...] = option("topic", names_option, ())
+    columns: tuple[str, ...] = option("columns", columns_option(COLUMNS), ())
+    include_headers: bool | None = option("includeHeaders", flag_option, None)
+    value_format: ValueFormat = option("valueFormat", _VALUES, ValueFormat.CELL)
+    key_format: ValueFormat = option("keyFormat", _VALUES, ValueFormat.CELL)
+    partition_format: PartitionFormat = option(
+        "partitionFormat", choice_option(PartitionFormat), PartitionFormat.LONG
+    )
+    starting: Positions = option(
+        "startingOffsets", _positions(Edge.EARLIEST), _everywhere(Edge.EARLIEST)
+    )
+    starting_timestamp_ms: int | None = option(
+        "startingTimestamp", count_option(f"Unix milliseconds, 0 to {COUNT_MAX}"), None
+    )
+    ending: Positions = option("endingOffsets", _positions(Edge.LATEST), _everywhere(Edge.LATEST))
+    max_offsets_per_trigger: int | None = option("maxOffsetsPerTrigger", positive_option(), None)
+    min_partitions: int | None = option("minPartitions", min_partitions_option, None)
+    fail_on_data_loss: bool = option("failOnDataLoss", flag_option, True)
+    verify: bool = option("verify", flag_option, True)
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Type of each column in Spark's DDL, in the order of the rows."""
+        types = {
+            "owner": "STRING",
+            "topic": "STRING",
+            "partition": "BIGINT" if self.partition_format is PartitionFormat.LONG else "STRING",
+            "offset": "BIGINT",
+            "timestamp": "TIMESTAMP",
+            "key": column_type(self.key_format),
+            "value": column_type(self.value_format),
+            "headers": "MAP<STRING, STRING>",
+        }
+        return {name: types[name] for name in self.columns}
+
+    def selects(self, owner: str, topic: str) -> bool:
+        """Return whether the options select this owner and topic."""
+        return (not self.owners or owner in self.owners) and (
+            not self.topics or topic in self.topics
+        )
+
+
+def parse_options(given: Mapping[str, str]) -> QueueOptions:
+    """Parse the options. Raises: UsageError: one is not accepted or missing."""
+    options = Given.of(given, ReadTarget, QueueOptions)
+    made = read_record(QueueOptions, options, target=read_target_option(options))
+    if made.target.node and not made.verify:
+        raise bad_option("verify", "false", "cells from a node are always compared with their hash")
+    if "startingTimestamp" in options and "startingOffsets" in options:
+        raise UsageError(
+            "options startingOffsets and startingTimestamp exclude each other; give one"
+        )
+    columns = made.columns or (COLUMNS if made.include_headers else DEFAULT_COLUMNS)
+    check_agreed("includeHeaders", made.include_headers, "headers", columns)
+    key_format = made.key_format if "keyFormat" in options else made.value_format
+    return replace(made, columns=columns, key_format=key_format)

@@ -29,7 +29,7 @@ from datalattice.pipeline.columns import (
     value_format,
 )
 from datalattice.pipeline.exactly_once.job import (
-    TARGET_OPTIONS,
+    SPARK_OPTIONS,
     Job,
     WriteTarget,
     write_target_option,
@@ -40,7 +40,9 @@ from datalattice.pipeline.options import (
     bad_option,
     choice_option,
     flag_option,
+    option,
     positive_option,
+    read_record,
     text_option,
 )
 from datalattice.pipeline.queue.append import appending
@@ -49,18 +51,6 @@ from datalattice.pipeline.values import ValueFormat
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-SINK_OPTIONS: Final = (
-    *TARGET_OPTIONS,
-    "topic",
-    "valueFormat",
-    "keyFormat",
-    "numPartitions",
-    "rows",
-    "keyColumn",
-    "dropNulls",
-)
-"""Names of all options of the sink."""
 
 SINK_COLUMNS: Final = ("value", "key", "headers", "topic", "partition", "timestamp")
 """Columns that are written."""
@@ -88,35 +78,40 @@ class RowsAs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueueSinkOptions:
-    """The options of writing to `lattice.queue`, documented in docs/spark-writing.md."""
+    """The options of writing to `lattice.queue`; docs/spark-writing.md describes the rows.
+
+    | option | meaning | default |
+    |---|---|---|
+    | `topic` | the topic of all rows | the column topic |
+    | `valueFormat` | how value is read | by the column's type |
+    | `keyFormat` | how key is read | by the column's type |
+    | `rows` | `map`: the value of each record is the map of all columns of its row, whatever their
+      names, and the table above does not apply; requires `topic` | `columns` |
+    | `keyColumn` | with `rows=map`, the column whose value is the record's key as well | no key |
+    | `dropNulls` | with `rows=map`, `true` leaves NULLs out of the map; otherwise they become nil |
+      `false` |
+    | `numPartitions` | number of partitions of a topic that has not set one, also if rows name
+      their partitions | 1 |
+    """
 
     target: WriteTarget
-    topic: str | None
-    value_format: ValueFormat | None
-    key_format: ValueFormat | None
-    num_partitions: int | None
-    rows: RowsAs
-    key_column: str | None
-    drop_nulls: bool
+    topic: str | None = option("topic", text_option, None)
+    value_format: ValueFormat | None = option("valueFormat", choice_option(ValueFormat), None)
+    key_format: ValueFormat | None = option("keyFormat", choice_option(ValueFormat), None)
+    rows: RowsAs = option("rows", choice_option(RowsAs), RowsAs.COLUMNS)
+    key_column: str | None = option("keyColumn", text_option, None)
+    drop_nulls: bool = option("dropNulls", flag_option, False)
+    num_partitions: int | None = option("numPartitions", positive_option(PARTITIONS_MAX), None)
 
 
 def sink_options(given: Mapping[str, str], *, streaming: bool) -> QueueSinkOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
-    options = Given(given, SINK_OPTIONS)
-    topic = options.get("topic", text_option, None)
-    check_name(topic or "", "topic")
-    rows = options.get("rows", choice_option(RowsAs), RowsAs.COLUMNS)
-    _check_agreed(options, rows)
-    return QueueSinkOptions(
-        target=write_target_option(options, streaming=streaming),
-        topic=topic,
-        value_format=options.get("valueFormat", choice_option(ValueFormat), None),
-        key_format=options.get("keyFormat", choice_option(ValueFormat), None),
-        num_partitions=options.get("numPartitions", positive_option(PARTITIONS_MAX), None),
-        rows=rows,
-        key_column=options.get("keyColumn", text_option, None),
-        drop_nulls=options.get("dropNulls", flag_option, False),
-    )
+    options = Given.of(given, WriteTarget, QueueSinkOptions, also=SPARK_OPTIONS)
+    target = write_target_option(options, streaming=streaming)
+    made = read_record(QueueSinkOptions, options, target=target)
+    check_name(made.topic or "", "topic")
+    _check_agreed(options, made.rows)
+    return made
 
 
 def _check_agreed(options: Given, rows: RowsAs) -> None:

@@ -25,7 +25,7 @@ from datalattice.clock import Clock
 from datalattice.errors import MissingData, UsageError
 from datalattice.pipeline.arrow_batches import ddl
 from datalattice.pipeline.leasing import LeasedRoot, StreamLeases
-from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.options import bad_option, documents
 from datalattice.pipeline.queue.options import Edge, Positions, QueueOptions, parse_options
 from datalattice.pipeline.queue.plan import (
     LostRecords,
@@ -44,7 +44,7 @@ from datalattice.pipeline.queue.plan import (
 from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.queue.sink import QueueSink
 from datalattice.pipeline.queue.view import QueueViews, offsets_since, read_view
-from datalattice.pipeline.read_targets import OpenTarget, encodings, many_encodings
+from datalattice.pipeline.read_targets import OpenTarget, ReadTarget, encodings, many_encodings
 from datalattice.pipeline.reader import BatchReader, FormatReader, NamedPart, Planned
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ T = TypeVar("T")
 _log: Final = logging.getLogger("datalattice.pipeline")
 
 
+@documents(ReadTarget, QueueOptions)
 class QueueSource(QueueSink):
     """Records of queues in a store or of a running node, as rows.
 
@@ -74,35 +75,10 @@ class QueueSource(QueueSink):
     | value | see valueFormat | value |
     | headers | MAP<STRING, STRING> | headers; only on demand |
 
-    Options (names are case-insensitive):
-
-    * `store`: the folder of a store or of a node; also as the argument of `load()`.
-    * `node`: instead, the address of a running node, from which tasks fetch cells.
-    * `nodeKey`: file of the private key that authenticates to the node. Default: a temporary key.
-    * `asOf`: read the root as of a time, a pin or a hash (of a node: a hash); batches only.
-    * `leaseSeconds`: how long a batch's root is leased at least. Default: 3600.
-    * `owner`, `topic`: what to read; names separated by commas or a JSON array. Default: all.
-    * `columns`: the columns to read, in this order. Default: all but headers. Spark does not tell
-      the source which columns a query needs; omitted columns are not decoded.
-    * `includeHeaders`: true adds the column headers.
-    * `valueFormat`: `cell` (default; BINARY: the canonical encoding with all branches, exact for
-      every value, read back by `decode_message`), `bytes` (BINARY: the content of a Blob or the
-      UTF-8 of a String; other values are refused), `string` (STRING: Strings as they are, all
-      others as JSON), `json` (STRING: JSON), `variant` (VARIANT: the same JSON, parsed).
-    * `keyFormat`: the same for the key. Default: as valueFormat.
-    * `partitionFormat`: `long` (default; BIGINT) or `string`, for ids that are not integers.
-    * `startingOffsets`: where to begin: `earliest` (default), `latest` (streams only) or JSON with
-      offsets by partition: `{"0": 5}`, `{"topic": {"0": 5}}`, `{"owner": {"topic": {"0": 5}}}`,
-      where -2 is earliest and -1 latest. A restarted stream continues from its checkpoint.
-    * `startingTimestamp`: begin with records of this time or later, in Unix milliseconds.
-    * `endingOffsets`: where a batch ends (exclusive), in the same forms. Default: latest.
-    * `maxOffsetsPerTrigger`: most records in one batch of a stream. Default: no limit.
-    * `minPartitions`: least number of tasks, if there are enough records. Long ranges are always
-      divided.
-    * `verify`: false reads cells of a folder without comparing them with their hashes; damage then
-      shows as wrong records or an error. Default: true.
-    * `failOnDataLoss`: true (default) makes records that were truncated before they were read an
-      error; false skips them with a warning.
+    Offsets in JSON are by partition: `{"0": 5}`, `{"topic": {"0": 5}}`,
+    `{"owner": {"topic": {"0": 5}}}`, where -2 is earliest and -1 latest. A restarted stream
+    continues from its checkpoint. `QueueSinkOptions` describes the options of writing. Those of
+    reading are:
     """
 
     @classmethod
