@@ -521,11 +521,12 @@ class LmdbSnapshot(_Transaction):
 class LmdbWriteTxn(_Transaction):
     """The write transaction of an LMDB engine."""
 
-    __slots__ = ("over",)
+    __slots__ = ("_writes", "over")
 
     def __init__(self, engine: LmdbEngine, raw: Any) -> None:
         super().__init__(engine, raw)
         self.over = False
+        self._writes = 0
 
     def _live(self) -> Any:
         if self.over:
@@ -541,20 +542,40 @@ class LmdbWriteTxn(_Transaction):
         return self._walk(table, start, end, reverse)
 
     def _walk(self, table: str, start: bytes, end: bytes | None, reverse: bool) -> Iterator[Entry]:
-        # Every step seeks with a new cursor: writes between two steps may move LMDB's pages.
+        # A write between two steps may move LMDB's pages: then the next step seeks anew.
         bound = end if reverse else start
+        cursor, writes = None, -1
         while True:
-            found = self._next(table, bound, reverse)
+            found: Entry | None = None
+            if cursor is not None and writes == self._writes:
+                found = self._step(cursor, reverse)
+            if found is None:
+                cursor, found = self._seek(table, bound, reverse)
+                writes = self._writes
             if found is None:
                 return
-            key, value = found
+            key = found[0]
             if key < start if reverse else end is not None and key >= end:
                 return
-            yield key, value
+            yield found
             bound = key if reverse else key + b"\0"
 
-    def _next(self, table: str, bound: bytes | None, reverse: bool) -> Entry | None:
-        """Return the first entry at or after `bound`, or with `reverse` the last before it."""
+    def _step(self, cursor: Any, reverse: bool) -> Entry | None:
+        """Return the next entry; None at the end and before a group of long keys."""
+        self._live()
+        try:
+            if not (cursor.prev() if reverse else cursor.next()):
+                return None
+            entry: Entry = cursor.item()
+        except lmdb.Error as error:
+            raise self._engine.failure(error) from error
+        return entry if len(entry[0]) <= SHORT_KEY_BYTES else None
+
+    def _seek(self, table: str, bound: bytes | None, reverse: bool) -> tuple[Any, Entry | None]:
+        """Return the first entry at or after `bound`, or with `reverse` the last before it.
+
+        With it goes a cursor that stands on it; None for a long key or the empty one.
+        """
         raw = self._live()
         try:
             cursor = raw.cursor(self._engine.handle(table))
@@ -566,11 +587,11 @@ class LmdbWriteTxn(_Transaction):
             if found:
                 entry: Entry = cursor.item()
                 if len(entry[0]) <= SHORT_KEY_BYTES:
-                    return entry
+                    return cursor, entry
             elif bound and not reverse:
-                return None
+                return None, None
             long = self._long(table)
-            return long.last(bound) if reverse else long.first(bound or b"")
+            return None, long.last(bound) if reverse else long.first(bound or b"")
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
 
@@ -579,47 +600,56 @@ class LmdbWriteTxn(_Transaction):
         assert long is not None, "a writer has created all tables"
         return long
 
-    def _do(self, table: str, method: str, *arguments: object) -> Any:
-        raw = self._live()
-        handle = self._engine.handle(table)
-        try:
-            return getattr(raw, method)(*arguments, db=handle)
-        except lmdb.Error as error:
-            raise self._engine.failure(error) from error
-
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
+        raw = self._live()
         check_value(value)
-        if is_short(key):
-            self._do(table, "put", key, value)
-        else:
-            self._do_long(table, lambda long: long.put(key, value))
+        short = is_short(key)
+        handle = self._engine.handle(table)
+        self._writes += 1
+        try:
+            if short:
+                raw.put(key, value, db=handle)
+            else:
+                self._long(table).put(key, value)
+        except lmdb.Error as error:
+            raise self._engine.failure(error) from error
 
     def put_many(self, table: str, items: Iterable[Entry]) -> None:
         """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
         raw = self._live()
         long: list[Entry] = []
         try:
-            raw.cursor(self._engine.handle(table)).putmulti(_checked(items, long))
+            raw.cursor(self._engine.handle(table)).putmulti(self._checked(items, long))
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
         for key, value in long:
             self.put(table, key, value)
 
+    def _checked(self, items: Iterable[Entry], long: list[Entry]) -> Iterator[Entry]:
+        """Yield the pairs with short keys after checking each; append the others to `long`."""
+        for pair in items:
+            # The conditions repeat is_short and check_value to save two calls per valid pair.
+            key, value = pair
+            if not (type(value) is bytes and len(value) <= VALUE_BYTES_MAX):
+                check_value(value)
+            if (type(key) is bytes and 0 < len(key) <= SHORT_KEY_BYTES) or is_short(key):
+                self._writes += 1  # `items` may be made from a scan
+                yield pair
+            else:
+                long.append(pair)
+
     def delete(self, table: str, key: bytes) -> bool:
         """Remove `key`; return whether it was there."""
-        gone: bool
-        if is_short(key):
-            gone = self._do(table, "delete", key)
-        else:
-            gone = self._do_long(table, lambda long: long.delete(key))
-        return gone
-
-    def _do_long(self, table: str, do: Callable[[LongKeys], Any]) -> Any:
+        raw = self._live()
+        short = is_short(key)
+        handle = self._engine.handle(table)
+        self._writes += 1
         try:
-            return do(self._long(table))
+            gone: bool = raw.delete(key, db=handle) if short else self._long(table).delete(key)
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
+        return gone
 
     def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
         """Remove every key with start <= key < end; return how many there were."""
@@ -640,19 +670,6 @@ def is_short(key: bytes) -> bool:
     if length > SHORT_KEY_BYTES:
         check_key(key)
     return 0 < length <= SHORT_KEY_BYTES
-
-
-def _checked(items: Iterable[Entry], long: list[Entry]) -> Iterator[Entry]:
-    """Yield the pairs with short keys after checking each; append the others to `long`."""
-    for pair in items:
-        # The conditions repeat is_short and check_value to save two calls per valid pair.
-        key, value = pair
-        if not (type(value) is bytes and len(value) <= VALUE_BYTES_MAX):
-            check_value(value)
-        if (type(key) is bytes and 0 < len(key) <= SHORT_KEY_BYTES) or is_short(key):
-            yield pair
-        else:
-            long.append(pair)
 
 
 def _nothing(_: bytes) -> None:

@@ -198,6 +198,12 @@ def _scans_ahead_of_its_own_writes(engine: Engine) -> None:
                 txn.put("one", b"b", b"")
                 txn.delete("one", b"c")
     assert seen == [b"a", b"b", b"e"], "a scan sees what its transaction changed ahead of it"
+    many = [b"%04d" % i for i in range(2_000)]
+    with engine.write() as txn:
+        txn.put_many("two", [(key, b"") for key in many])
+        doubled = ((key + b"+", b"x" * 90) for key, value in txn.scan("two") if not value)
+        txn.put_many("two", doubled)
+        assert txn.count("two") == 2 * len(many), "also when it feeds a put of many"
 
 
 def _refuses_bad_arguments(engine: Engine) -> None:
