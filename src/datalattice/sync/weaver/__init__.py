@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from datalattice.sync.weaver.conversation import (
+    FETCH_HASHES_ACCEPTED,
+    PROTOCOL,
+    SILENCE_MS,
+    Push,
+    WeaverConversation,
+    WeaverProtocol,
+)
 from datalattice.sync.weaver.messages import (
     ALPN,
     FRAMING,
@@ -18,10 +26,19 @@ from datalattice.sync.weaver.messages import (
     SyncDone,
     topic_of,
 )
+from datalattice.sync.weaver.replica import (
+    RangeComparison,
+    ReplicatedStore,
+    WeaverReplica,
+    WitnessedSet,
+)
 
 __all__ = [
     "ALPN",
+    "FETCH_HASHES_ACCEPTED",
     "FRAMING",
+    "PROTOCOL",
+    "SILENCE_MS",
     "BootstrapRequest",
     "BootstrapResponse",
     "FetchChain",
@@ -31,7 +48,14 @@ __all__ = [
     "JoinRequest",
     "JoinResponse",
     "PeerMessage",
+    "Push",
+    "RangeComparison",
     "ReconcilePayload",
+    "ReplicatedStore",
     "SyncDone",
+    "WeaverConversation",
+    "WeaverProtocol",
+    "WeaverReplica",
+    "WitnessedSet",
     "topic_of",
 ]

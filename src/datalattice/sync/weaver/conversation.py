@@ -1,0 +1,373 @@
+"""Conversation: one Weaver store and one peer on one stream of a connection between our nodes.
+
+The reference opens a stream for each exchange. Here all exchanges of a store share one, so a frame
+begins with the number of its exchange:
+
+    frame    = exchange, message
+    exchange = zigzag varint: positive for one that the sender began, negative for the receiver's;
+               0: news, message is a Push
+    message  = PeerMessage; empty: the exchange is refused or given up
+
+| exchange | opened by | then | over |
+|---|---|---|---|
+| comparison | ReconcilePayload | ReconcilePayload in turn | SyncDone both ways |
+| fetch | FetchIntentions | IntentionResponse | one with `done` |
+
+A side says SyncDone once it needs nothing more, no range of its own waits for an answer, and at
+least one payload has come. Transport and greeting prove keys before, so both sides have met at
+once.
+
+Source: Weaver specification "Session", "PeerMessage"; docs/design/conversation.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+import datalattice.sync.conversation as talk
+from datalattice.errors import BadFormat
+from datalattice.protobuf import Field, Message, read_varint, varint
+from datalattice.sync.conduct import IGNORED, MALFORMED, UNASKED
+from datalattice.sync.reconcile import RangeMessage
+from datalattice.sync.replica import FETCHES, REPLICATES, Offer, Part, Peer, Probe, Reply, Want
+from datalattice.sync.weaver.messages import (
+    FetchIntentions,
+    IntentionResponse,
+    PeerMessage,
+    ReconcilePayload,
+    SyncDone,
+)
+from datalattice.weaver import SignedIntention
+
+PROTOCOL: Final = "weaver/1"
+"""Name of this protocol on a multiplexed connection."""
+
+SILENCE_MS: Final = 15_000
+"""How long an exchange may take without a message of the peer."""
+
+FETCH_HASHES_MAX: Final = 1_000
+"""Hashes of one FetchIntentions that this node sends."""
+
+FETCH_HASHES_ACCEPTED: Final = 100_000
+"""Most hashes of a FetchIntentions that is answered."""
+
+SERVED_MAX: Final = 64
+"""Exchanges of the peer that may be open."""
+
+_FETCHES_OPEN: Final = 4
+"""Fetches of ours that may be open."""
+
+
+class Push(Message, name="datalattice.weaver.Push"):
+    """News: signed intentions, and what the sender's log came to by them.
+
+    fingerprint and count are left out, empty and 0, where more news of the same change follows.
+    """
+
+    intentions: Annotated[tuple[bytes, ...], Field(1)] = ()
+    fingerprint: Annotated[bytes, Field(2)] = b""
+    count: Annotated[int, Field(3, "uint64")] = 0
+
+
+def probe_key(fingerprint: bytes, count: int) -> bytes:
+    """Return the key of the state whose log has this fingerprint and count."""
+    return fingerprint + count.to_bytes(8, "big")
+
+
+@dataclass(slots=True)
+class _Session:
+    """A comparison: whether a payload of ours waits for an answer, and who has said SyncDone."""
+
+    deadline_ms: int
+    is_awaited: bool = False
+    has_payload: bool = False
+    needs_nothing: bool = False
+    said_done: bool = False
+    heard_done: bool = False
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """A request of ours for intentions: those that have not come."""
+
+    wanted: dict[bytes, None]
+    deadline_ms: int
+
+
+class WeaverConversation:
+    """See the module."""
+
+    batch_max = FETCH_HASHES_MAX
+
+    def __init__(self, peer: Peer, store_id: bytes) -> None:
+        self.peer = replace(peer, features=frozenset({FETCHES, REPLICATES}))
+        self._store_id = store_id
+        self._frames: list[bytes] = []
+        self._events: list[talk.Event] = []
+        self._last_exchange = 0
+        self._sessions: dict[int, _Session] = {}
+        self._fetches: dict[int, _Fetch] = {}
+        self._served: set[int] = set()
+
+    @property
+    def room(self) -> int:
+        """How many requests for parts may be sent now."""
+        return _FETCHES_OPEN - len(self._fetches)
+
+    @property
+    def pending_count(self) -> int:
+        """Requests and comparisons of ours that are not over."""
+        return len(self._fetches) + sum(exchange > 0 for exchange in self._sessions)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `expire` has something to do."""
+        return min([one.deadline_ms for one in self._open().values()], default=None)
+
+    def _open(self) -> dict[int, _Session | _Fetch]:
+        """Return the exchanges in which the peer has to say something."""
+        return {**self._sessions, **self._fetches}
+
+    def frames(self) -> list[bytes]:
+        """Return the payloads to be sent, once each."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def events(self) -> list[talk.Event]:
+        """Return what happened, in order, once each."""
+        events, self._events = self._events, []
+        return events
+
+    # --- what we say --------------------------------------------------------------------------
+
+    def send(self, saying: talk.Saying, now_ms: int) -> int | None:
+        """Send something; return the exchange of a comparison that awaits answers."""
+        match saying:
+            case talk.Greet():
+                self._events += [talk.Joined(), talk.Met(self.peer.dialled)]
+            case talk.Push(offer):
+                self._push(offer)
+            case talk.Request(want):
+                exchange = self._next_exchange()
+                wanted = dict.fromkeys(want.hashes)
+                self._fetches[exchange] = _Fetch(wanted, now_ms + SILENCE_MS)
+                request = FetchIntentions(self._store_id, want.hashes)
+                self._write(exchange, PeerMessage(fetch_intentions=request))
+            case talk.Answer(int(exchange), reply):
+                self._answer(exchange, reply)
+            case talk.Compare(step):
+                exchange = self._next_exchange()
+                self._sessions[exchange] = _Session(now_ms + SILENCE_MS)
+                self._say_ranges(exchange, step.say)
+                return exchange
+            case talk.Continue(exchange, step):
+                self._say_ranges(exchange, step.say)
+            case talk.Finish(exchange):
+                self._sessions[exchange].needs_nothing = True
+                self._settle(exchange)
+            case talk.Deny(int(exchange)):
+                self._give_up(exchange, "refused here")
+        return None
+
+    def _next_exchange(self) -> int:
+        # Numbers are never reused: a late message of another exchange would fit.
+        self._last_exchange += 1
+        return self._last_exchange
+
+    def _write(self, exchange: int, message: Message | None) -> None:
+        zigzag = exchange << 1 if exchange >= 0 else (-exchange << 1) - 1
+        self._frames.append(varint(zigzag) + (b"" if message is None else message.encode()))
+
+    def _push(self, offer: Offer) -> None:
+        push = Push(tuple([part.data for part in offer.parts]))
+        if offer.probe is not None:
+            key = offer.probe.key
+            push = replace(push, fingerprint=key[:-8], count=int.from_bytes(key[-8:], "big"))
+        self._write(0, push)
+
+    def _answer(self, exchange: int, reply: Reply) -> None:
+        assert isinstance(reply.body, list)
+        found = tuple([part.data for part in reply.body if part is not None])
+        answer = IntentionResponse(self._store_id, reply.last, found)
+        self._write(exchange, PeerMessage(intention_response=answer))
+        if reply.last:
+            self._served.discard(exchange)
+
+    def _say_ranges(self, exchange: int, said: Sequence[object]) -> None:
+        ranges = tuple([one for one in said if isinstance(one, RangeMessage)])
+        payload = ReconcilePayload(self._store_id, ranges)
+        self._write(exchange, PeerMessage(reconcile_payload=payload))
+        session = self._sessions[exchange]
+        session.is_awaited = session.is_awaited or not _is_done(ranges)
+
+    def _settle(self, exchange: int) -> None:
+        """Say SyncDone if it is time, and end the comparison if the peer said it, too."""
+        session = self._sessions[exchange]
+        is_time = session.needs_nothing and session.has_payload and not session.is_awaited
+        if is_time and not session.said_done:
+            session.said_done = True
+            self._write(exchange, PeerMessage(sync_done=SyncDone(self._store_id)))
+        if session.said_done and session.heard_done:
+            del self._sessions[exchange]
+            self._events.append(talk.Ended(exchange))
+
+    def _give_up(self, exchange: int, reason: str) -> None:
+        """End an exchange early, and tell the peer."""
+        self._write(exchange, None)
+        self._over(exchange, reason)
+
+    def _over(self, exchange: int, reason: str) -> None:
+        self._served.discard(exchange)
+        fetch = self._fetches.pop(exchange, None)
+        if fetch is not None and fetch.wanted:
+            self._events.append(talk.Failed(Want(tuple(fetch.wanted))))
+        if self._sessions.pop(exchange, None) is not None:
+            self._events.append(talk.Ended(exchange, reason))
+
+    # --- what the peer says -------------------------------------------------------------------
+
+    def receive(self, payload: bytes, now_ms: int) -> None:
+        """Take in a payload of the peer. What is wrong with it is a `Fault` event."""
+        try:
+            zigzag, at = read_varint(payload, 0)
+            # What is the peer's own is negative here.
+            exchange = (zigzag >> 1) + 1 if zigzag & 1 else -(zigzag >> 1)
+            if exchange == 0:
+                self._take_push(Push.decode(payload[at:]))
+            elif at == len(payload):
+                self._over(exchange, "the peer refuses or has given up")
+            else:
+                self._take(exchange, PeerMessage.decode(payload[at:]), now_ms)
+        except BadFormat as error:
+            self._events.append(talk.Fault(MALFORMED, str(error)))
+
+    def _take_push(self, push: Push) -> None:
+        probe = Probe(probe_key(push.fingerprint, push.count)) if push.fingerprint else None
+        self._events.append(talk.Offered(Offer(probe, self._parts(push.intentions))))
+
+    def _parts(self, envelopes: Sequence[bytes]) -> tuple[Part, ...]:
+        """Return intentions as parts; one that does not decode costs itself alone."""
+        parts = []
+        for envelope in envelopes:
+            try:
+                parts.append(Part(SignedIntention.decode(envelope).hash, envelope))
+            except BadFormat as error:
+                self._events.append(talk.Fault(MALFORMED, str(error)))
+        return tuple(parts)
+
+    def _take(self, exchange: int, message: PeerMessage, now_ms: int) -> None:
+        if message.reconcile_payload is not None:
+            if self._is_ours(message.reconcile_payload.store_id):
+                self._take_ranges(exchange, message.reconcile_payload.messages, now_ms)
+        elif message.fetch_intentions is not None:
+            if self._is_ours(message.fetch_intentions.store_id):
+                self._take_request(exchange, message.fetch_intentions.hashes)
+        elif message.intention_response is not None:
+            if self._is_ours(message.intention_response.store_id):
+                self._take_response(exchange, message.intention_response, now_ms)
+        elif message.sync_done is not None:
+            session = self._sessions.get(exchange)
+            if session is not None and self._is_ours(message.sync_done.store_id):
+                session.heard_done = True
+                session.deadline_ms = now_ms + SILENCE_MS
+                self._settle(exchange)
+        # "Unexpected kinds are ignored", and so is a message without a kind.
+
+    def _is_ours(self, store_id: bytes) -> bool:
+        # "Inside a session each message's store id must equal the session's."
+        if store_id == self._store_id:
+            return True
+        self._events.append(talk.Fault(MALFORMED, f"a message for store {store_id.hex()}"))
+        return False
+
+    def _take_ranges(self, exchange: int, ranges: tuple[RangeMessage, ...], now_ms: int) -> None:
+        session = self._sessions.get(exchange)
+        if session is None:
+            if exchange > 0:
+                return  # given up here, and the peer does not know yet
+            if len(self._sessions) >= SERVED_MAX:
+                self._write(exchange, None)
+                return
+            session = self._sessions[exchange] = _Session(0)
+        if session.heard_done and not _is_done(ranges):
+            # "After that point a payload with a non-done message is a protocol error."
+            self._events.append(talk.Fault(MALFORMED, "ranges behind SyncDone"))
+            self._give_up(exchange, "the peer went on behind SyncDone")
+            return
+        session.deadline_ms = now_ms + SILENCE_MS
+        session.has_payload = True
+        session.is_awaited = False
+        self._events.append(talk.Round(exchange, ranges))
+
+    def _take_request(self, exchange: int, hashes: tuple[bytes, ...]) -> None:
+        if exchange > 0 or exchange in self._served:
+            self._events.append(talk.Fault(IGNORED, "a request in another exchange"))
+            return
+        if len(hashes) > FETCH_HASHES_ACCEPTED or len(self._served) >= SERVED_MAX:
+            self._write(exchange, None)
+            return
+        self._served.add(exchange)
+        self._events.append(talk.Asked(exchange, Want(hashes)))
+
+    def _take_response(self, exchange: int, response: IntentionResponse, now_ms: int) -> None:
+        fetch = self._fetches.get(exchange)
+        if fetch is None:
+            if not 0 < exchange <= self._last_exchange:
+                self._events.append(talk.Fault(UNASKED, "an answer to nothing that was asked"))
+            return  # otherwise it is late
+        if not (response.intentions or response.done):
+            raise BadFormat("a response without intentions that is not the last one")
+        parts = []
+        for part in self._parts(response.intentions):
+            # "Accept in a response only intentions that were asked for."
+            if fetch.wanted.pop(part.hash, b"") is None:
+                parts.append(part)
+            else:
+                self._events.append(talk.Fault(UNASKED, "an intention that was not asked for"))
+        fetch.deadline_ms = now_ms + SILENCE_MS
+        want = [part.hash for part in parts]
+        if response.done:
+            del self._fetches[exchange]
+            want += fetch.wanted  # the peer lacks these
+        self._events += [
+            talk.Answered(talk.Request(Want(tuple(want)))),
+            talk.Delivered(Want(tuple(want)), tuple(parts)),
+        ]
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def expire(self, now_ms: int) -> None:
+        """Give up the exchanges in which the peer was silent for too long."""
+        for exchange, one in self._open().items():
+            if one.deadline_ms <= now_ms:
+                self._events.append(talk.Fault("timeout", talk.NO_ANSWER))
+                self._give_up(exchange, talk.NO_ANSWER)
+
+    def excuse(self, busy_ms: int) -> None:
+        """Extend all deadlines: this node read nothing for so long."""
+        for one in self._open().values():
+            one.deadline_ms += busy_ms
+
+    def close(self) -> None:
+        """End it: comparisons are over, and requests have failed."""
+        self._fetches.clear()
+        for exchange in list(self._sessions):
+            self._over(exchange, talk.CLOSED)
+
+
+class WeaverProtocol:
+    """Makes the conversations of one store."""
+
+    def __init__(self, store_id: bytes) -> None:
+        self._store_id = store_id
+
+    def converse(self, peer: Peer, pinned: bytes | None) -> WeaverConversation:
+        """Return a conversation with a peer; the transport has proved its key."""
+        return WeaverConversation(peer, self._store_id)
+
+
+def _is_done(ranges: Sequence[RangeMessage]) -> bool:
+    """Return whether a payload asks nothing."""
+    return all(one.done is not None for one in ranges)

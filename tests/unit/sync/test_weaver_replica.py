@@ -1,0 +1,352 @@
+"""A Weaver store as a replica: two of them become equal, whatever the connection does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+import datalattice.sync.conversation as talk
+from datalattice.clock import Hlc, SystemClock
+from datalattice.crypto import KeyPair, SeededEntropy
+from datalattice.engine import MemoryEngine, ReadTxn
+from datalattice.protobuf import Message, varint
+from datalattice.sync import Offer, Part, Peer, Probe, Step, Want
+from datalattice.sync.reconcile import RangeFingerprint, RangeMessage
+from datalattice.sync.weaver import (
+    FETCH_HASHES_ACCEPTED,
+    SILENCE_MS,
+    FetchIntentions,
+    IntentionResponse,
+    PeerMessage,
+    Push,
+    ReconcilePayload,
+    SyncDone,
+    WeaverConversation,
+    WeaverProtocol,
+    WeaverReplica,
+)
+from datalattice.testing.dice import Dice
+from datalattice.testing.replica_kit import KitReplica, ReplicaPair, check_replica
+from datalattice.weaver import (
+    LOG_TABLES,
+    ZERO,
+    Head,
+    Ingested,
+    Intention,
+    IntentionLog,
+    SignedIntention,
+)
+
+STORE = b"s" * 16
+keys = iter(range(1, 2**31))
+
+
+class View:
+    """The log at one moment."""
+
+    def __init__(self, log: IntentionLog, txn: ReadTxn) -> None:
+        self._log, self._txn = log, txn
+
+    def count(self, start: bytes, end: bytes) -> int:
+        return self._log.count_range(self._txn, start, end)
+
+    def fingerprint(self, start: bytes, end: bytes) -> bytes:
+        return self._log.fingerprint_range(self._txn, start, end)
+
+    def hashes(self, start: bytes, end: bytes) -> Sequence[bytes]:
+        return self._log.hashes_in_range(self._txn, start, end)
+
+    def in_log_order(self, hashes: Sequence[bytes]) -> list[bytes]:
+        return self._log.in_log_order(self._txn, hashes)
+
+    def envelope(self, hash: bytes) -> bytes | None:
+        signed = self._log.get(self._txn, hash)
+        return None if signed is None else signed.encode()
+
+
+class LogStore:
+    """A store that is a log alone."""
+
+    def __init__(self) -> None:
+        self.id = STORE
+        self.key = KeyPair(next(keys).to_bytes(32, "big"))
+        self.engine = MemoryEngine(LOG_TABLES)
+        self.log = IntentionLog(STORE, self.key, SystemClock())
+        self.refused: set[bytes] = set()
+        self.replica = WeaverReplica(self, SeededEntropy(1))
+
+    def submit(self, payload: bytes, *deps: bytes) -> SignedIntention:
+        with self.engine.write() as txn:
+            signed, _ = self.log.submit(txn, self.key, payload, deps)
+        self.replica.noticed(signed)
+        return signed
+
+    def head(self) -> Head:
+        with self.engine.read() as txn:
+            return self.log.head(txn)
+
+    def take(self, signed: Sequence[SignedIntention]) -> Ingested:
+        with self.engine.write() as txn:
+            return self.log.ingest(txn, signed)
+
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        with self.engine.read() as txn:
+            yield View(self.log, txn)
+
+    def can_connect(self, key: bytes | None) -> bool:
+        return key not in self.refused
+
+    def can_accept_gossip(self, author: bytes) -> bool:
+        return author not in self.refused
+
+
+def make() -> KitReplica:
+    store = LogStore()
+    return KitReplica(
+        store.replica, WeaverProtocol(STORE), lambda number: store.submit(b"%d" % number)
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_weaver_replica_keeps_to_the_kit(seed: int) -> None:
+    check_replica(make, seed)
+
+
+class Pair:
+    """Two stores and a calm connection between them."""
+
+    def __init__(self) -> None:
+        self.stores: list[LogStore] = []
+
+        def make() -> KitReplica:
+            store = LogStore()
+            self.stores.append(store)
+            return KitReplica(store.replica, WeaverProtocol(STORE), lambda number: number)
+
+        self.link = ReplicaPair(make, Dice(1, "weaver"))
+
+    def publish(self) -> None:
+        for end in self.link.ends:
+            end.replicator.publish(self.link.now_ms)
+        self.link.carry()
+
+    def meet(self) -> None:
+        self.link.connect()
+        self.link.pass_time(1_000)
+
+    def frames(self) -> int:
+        return sum(len(end.inbox) for end in self.link.ends)
+
+    @property
+    def is_equal(self) -> bool:
+        return len(set(self.link.keys)) == 1
+
+
+def test_a_write_reaches_the_peer_at_once() -> None:
+    pair = Pair()
+    pair.meet()
+    signed = pair.stores[0].submit(b"hello")
+    pair.publish()
+    pair.link.pass_time(100)
+    with pair.stores[1].view() as held:
+        assert held.envelope(signed.hash) == signed.encode()
+    assert pair.is_equal
+
+
+def test_what_was_written_apart_is_exchanged_when_they_meet() -> None:
+    pair = Pair()
+    for number in range(300):
+        pair.stores[number % 2].submit(b"%d" % number)
+    pair.meet()
+    pair.link.pass_time(2_000)
+    assert pair.is_equal
+    assert pair.stores[0].head().count == 300
+
+
+def test_a_gap_is_filled_by_asking_for_what_an_intention_names() -> None:
+    pair = Pair()
+    pair.meet()
+    for number in range(9):
+        pair.stores[0].submit(b"lost %d" % number)
+    pair.link.ends[0].replicator.publish(pair.link.now_ms)
+    pair.link.carry(loss=1.0)
+    pair.stores[0].submit(b"arrives")
+    pair.publish()
+    pair.link.pass_time(2_000)
+    assert pair.is_equal
+    assert pair.stores[1].head().count == 10
+
+
+def test_branches_of_a_fork_stay_apart_without_endless_exchange() -> None:
+    pair = Pair()
+    shared = KeyPair(b"f" * 32)
+    for store in pair.stores:
+        with store.engine.write() as txn:
+            store.log.submit(txn, shared, store.key.public_key)
+    pair.meet()
+    before = pair.link.now_ms
+    pair.link.pass_time(10 * 60_000)
+    assert pair.link.now_ms - before == 10 * 60_000
+    for store in pair.stores:
+        with store.engine.read() as txn:
+            assert len(store.log.forks(txn)) == 1
+            assert store.log.head(txn).count == 1
+
+
+def test_news_of_a_revoked_author_is_refused_while_its_history_spreads() -> None:
+    pair = Pair()
+    author = KeyPair(b"r" * 32)
+    pair.stores[1].refused.add(author.public_key)
+    pair.meet()
+    with pair.stores[0].engine.write() as txn:
+        signed, _ = pair.stores[0].log.submit(txn, author, b"news")
+    pair.stores[0].replica.noticed(signed)
+    pair.publish()
+    pair.link.pass_time(1_000)
+    with pair.stores[1].view() as held:
+        assert held.envelope(signed.hash) is None
+    pair.meet()
+    with pair.stores[1].view() as held:
+        assert held.envelope(signed.hash) is not None
+
+
+def signed_by(seed: int, payload: bytes, store_id: bytes = STORE) -> SignedIntention:
+    key = KeyPair(seed.to_bytes(32, "big"))
+    stamp = Hlc(seed, 0)
+    return Intention(key.public_key, stamp, store_id, ZERO, (), payload).sign(key)
+
+
+def test_one_bad_intention_costs_itself_alone() -> None:
+    store = LogStore()
+    good, other_store = signed_by(7, b"good"), signed_by(8, b"other", b"o" * 16)
+    forged = signed_by(9, b"forged")
+    forged = forged._replace(signature=bytes(64))
+    parts = [Part(one.hash, one.encode()) for one in (other_store, good, forged)]
+    absorbed = store.replica.absorb(Offer(Probe(b"k"), tuple(parts)), Peer("p"))
+    assert store.head().count == 1
+    assert [one.kind for one in absorbed.reports] == ["intention-refused"] * 2
+    assert "store" in absorbed.reports[0].text
+    assert "signature" in absorbed.reports[1].text
+
+
+def test_answers_come_in_the_order_of_the_log_and_in_lots() -> None:
+    store = LogStore()
+    hashes = [store.submit(b"x").hash for _ in range(120)]
+    wanted = Want((*reversed(hashes), b"?" * 32))
+    replies = list(store.replica.serve(Peer("p"), wanted))
+    found = [part.hash for reply in replies for part in reply.body if part]  # type: ignore[attr-defined]
+    assert found == hashes
+    assert [reply.last for reply in replies] == [False, False, True]
+    assert [len(reply.body) for reply in replies] == [50, 50, 20]  # type: ignore[arg-type]
+    (nothing,) = store.replica.serve(Peer("p"), Want(()))
+    assert nothing.last
+
+
+def test_large_intentions_are_split_by_bytes() -> None:
+    store = LogStore()
+    hashes = tuple(store.submit(bytes(1 << 20)).hash for _ in range(6))
+    replies = list(store.replica.serve(Peer("p"), Want(hashes)))
+    assert [len(reply.body) for reply in replies] == [3, 3]  # type: ignore[arg-type]
+
+
+class Talk:
+    """One conversation, and what came of frames."""
+
+    def __init__(self) -> None:
+        self.own = WeaverConversation(Peer("p", dialled=True), STORE)
+        self.own.send(talk.Greet(), 0)
+        self.own.events()
+
+    def hear(self, exchange: int, message: Message | bytes, now_ms: int = 0) -> list[talk.Event]:
+        body = message if isinstance(message, bytes) else message.encode()
+        zigzag = exchange * 2 if exchange >= 0 else -exchange * 2 - 1
+        self.own.receive(varint(zigzag) + body, now_ms)
+        return self.own.events()
+
+    def ask(self, *hashes: bytes) -> None:
+        self.own.send(talk.Request(Want(hashes)), 0)
+
+
+def response(*signed: SignedIntention, done: bool = True, store_id: bytes = STORE) -> PeerMessage:
+    envelopes = tuple(one.encode() for one in signed)
+    return PeerMessage(intention_response=IntentionResponse(store_id, done, envelopes))
+
+
+def test_an_answer_gives_what_was_asked_for_and_says_what_the_peer_lacks() -> None:
+    one, lacking = signed_by(1, b"1"), signed_by(2, b"2")
+    heard = Talk()
+    heard.ask(one.hash, lacking.hash)
+    (_, delivered) = heard.hear(-1, response(one))
+    assert delivered == talk.Delivered(
+        Want((one.hash, lacking.hash)), (Part(one.hash, one.encode()),)
+    )
+    assert heard.own.pending_count == 0
+
+
+def test_intentions_that_were_not_asked_for_are_not_taken() -> None:
+    one, other = signed_by(1, b"1"), signed_by(2, b"2")
+    heard = Talk()
+    heard.ask(one.hash)
+    fault, _, delivered = heard.hear(-1, response(other, one))
+    assert isinstance(fault, talk.Fault)
+    assert fault.kind == "unasked"
+    assert isinstance(delivered, talk.Delivered)
+    assert [part.hash for part in delivered.parts] == [one.hash]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "message", "kind"),
+    [
+        (-1, b"\xff", "malformed"),
+        (0, b"\xff", "malformed"),
+        (0, Push((b"not an intention",)), "malformed"),
+        (-1, response(done=False), "malformed"),
+        (-1, response(store_id=b"o" * 16), "malformed"),
+        (-2, response(), "unasked"),
+        (-1, PeerMessage(fetch_intentions=FetchIntentions(STORE)), "ignored"),
+    ],
+)
+def test_illegal_frames_are_faults(exchange: int, message: Message | bytes, kind: str) -> None:
+    heard = Talk()
+    heard.ask(bytes(32))
+    faults = [one for one in heard.hear(exchange, message) if isinstance(one, talk.Fault)]
+    assert [one.kind for one in faults] == [kind]
+
+
+def test_a_request_for_too_many_hashes_is_refused() -> None:
+    heard = Talk()
+    hashes = tuple(number.to_bytes(32, "big") for number in range(FETCH_HASHES_ACCEPTED + 1))
+    asked = heard.hear(1, PeerMessage(fetch_intentions=FetchIntentions(STORE, hashes[:-1])))
+    assert isinstance(asked[0], talk.Asked)
+    assert not heard.hear(2, PeerMessage(fetch_intentions=FetchIntentions(STORE, hashes)))
+    assert heard.own.frames() == [varint(3)]
+
+
+def test_a_silent_peer_is_given_up_after_15_seconds() -> None:
+    heard = Talk()
+    heard.ask(bytes(32))
+    exchange = heard.own.send(talk.Compare(Step()), 0)
+    assert heard.own.deadline_ms == SILENCE_MS
+    heard.own.expire(SILENCE_MS - 1)
+    assert not heard.own.events()
+    heard.own.expire(SILENCE_MS)
+    kinds = {type(event) for event in heard.own.events()}
+    assert kinds == {talk.Fault, talk.Failed, talk.Ended}
+    assert heard.own.pending_count == 0
+    assert exchange is not None
+
+
+def test_ranges_behind_the_peers_last_word_end_the_comparison() -> None:
+    heard = Talk()
+    whole = RangeFingerprint(bytes(32), b"\xff" * 32, bytes(32), 1)
+    payload = PeerMessage(
+        reconcile_payload=ReconcilePayload(STORE, (RangeMessage(fingerprint=whole),))
+    )
+    assert isinstance(heard.hear(1, payload)[0], talk.Round)
+    assert not heard.hear(1, PeerMessage(sync_done=SyncDone(STORE)))
+    fault, ended = heard.hear(1, payload)
+    assert isinstance(fault, talk.Fault)
+    assert ended == talk.Ended(-1, "the peer went on behind SyncDone")
