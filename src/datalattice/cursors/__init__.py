@@ -1,7 +1,6 @@
 """Cursors: mutable handles on immutable values: roots, paths, forks, signed values, views."""
 
 from datalattice.cursors.base import ChangeFunction, Cursor, PathCursor, Root, Wake, Watched
-from datalattice.cursors.changes import Change, Changes
 from datalattice.cursors.collector import collector_paused
 from datalattice.cursors.lattices import (
     Descended,
@@ -14,11 +13,10 @@ from datalattice.cursors.lattices import (
 from datalattice.cursors.refusals import Refusal, refusals, restored
 from datalattice.cursors.repair import LeftOut, Repair, without_malformed
 from datalattice.cursors.stores import open_store
-from datalattice.cursors.stream import Stream
+from datalattice.cursors.stream import Changes, Stream, ValueChange
 from datalattice.cursors.views import TimeCache, Transformer, View, cached_transform, chain
 
 __all__ = [
-    "Change",
     "ChangeFunction",
     "Changes",
     "Cursor",
@@ -36,6 +34,7 @@ __all__ = [
     "Stream",
     "TimeCache",
     "Transformer",
+    "ValueChange",
     "View",
     "Wake",
     "Watched",

@@ -4,7 +4,7 @@ A stream subscribes to changes of a cursor and looks for items when one happens.
 and no file. It clears its flag before it looks, and a change sets the flag after it was made, so
 the last change is never missed.
 
-Source: docs/cursors.md "Streams"; docs/design/front-door.md "Async and waiting".
+Source: docs/cursors.md "Streams", "Changes"; docs/design/front-door.md "Async and waiting".
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from datalattice.cursors.base import Wake
+from datalattice.cells import Value, same
+from datalattice.cursors.base import Cursor, Wake
 from datalattice.errors import UsageError
 
 T = TypeVar("T")
@@ -190,3 +191,25 @@ class Stream(ABC, Generic[T]):
                 await asyncio.to_thread(self._flush)
         finally:
             self.close()
+
+
+class ValueChange(NamedTuple):
+    """The value of a cursor before and after one or more writes."""
+
+    before: Value
+    after: Value
+
+
+class Changes(Stream[ValueChange]):
+    """The changes of a cursor's value from now on. Several quick ones may appear as one."""
+
+    def __init__(self, cursor: Cursor, *, wait: bool = True, timeout: float | None = None) -> None:
+        super().__init__(cursor, wait=wait, timeout=timeout)
+        self._cursor: Final = cursor
+        self._seen = cursor.get()
+
+    def _fetch(self) -> list[ValueChange]:
+        before, after = self._seen, self._cursor.get()
+        self._seen = after
+        # A write elsewhere below the root wakes, too: only another value counts.
+        return [] if same(before, after) else [ValueChange(before, after)]

@@ -174,6 +174,28 @@ def test_directories_are_made_listed_and_deleted(drive: Drive) -> None:
             act("/")
 
 
+def test_a_watch_tells_of_each_path_that_changed(drive: Drive, clock: Hand) -> None:
+    drive.makedirs("/a/b")
+    drive.write("/a/b/old", b"1")
+    drive.write("/gone", b"1")
+    with drive.watch(wait=False) as watch:
+        assert list(watch) == []
+        clock.time_ms += 1
+        drive.write("/a/b/old", b"2")
+        drive.write("/a/new", b"3")
+        drive.delete("/gone")
+        drive.makedirs("/c/d")
+        changes = dict(watch)
+        assert list(changes) == ["/a/b/old", "/a/new", "/c", "/c/d", "/gone"]
+        assert changes["/gone"] is None
+        assert changes["/a/b/old"] == drive.stat("/a/b/old")
+        drive.remove_tree("/a")
+        drive.write("/a", b"a file now")
+        assert [path for path, _ in watch] == ["/a", "/a/b", "/a/b/old", "/a/new"]
+        drive.write("/a", b"a file now")
+        assert watch.poll() == []
+
+
 def test_usage_of_a_drive_that_uses_one_directory_many_times_over() -> None:
     tree: Value = make_file(b"12", 1)
     for _ in range(DEPTH_MAX - 1):

@@ -9,7 +9,6 @@ import pytest
 from datalattice.cells import EMPTY_MAP, Index, Map, Signed
 from datalattice.crypto import KeyPair
 from datalattice.cursors import (
-    Change,
     Changes,
     Cursor,
     LatticeCursor,
@@ -17,6 +16,7 @@ from datalattice.cursors import (
     RootLattice,
     SignedCursor,
     Transformer,
+    ValueChange,
 )
 from datalattice.errors import UsageError
 from datalattice.lattice import LWWLattice, MapLattice, MergeContext
@@ -31,13 +31,13 @@ def lattice_root() -> LatticeCursor:
 def test_a_change_is_told_once_with_both_values() -> None:
     cursor = Root(1)
     with Changes(cursor) as changes:
-        assert changes.poll() is None
+        assert changes.poll() == []
         cursor.set(2)
         cursor.set(3)
-        assert changes.poll() == Change(1, 3)
-        assert changes.poll() is None
+        assert changes.poll() == [ValueChange(1, 3)]
+        assert changes.poll() == []
         cursor.set(3)
-        assert changes.poll() is None  # the same value again is no change
+        assert changes.poll() == []  # the same value again is no change
 
 
 @pytest.mark.parametrize("kind", ["path", "descended", "fork", "view", "signed"])
@@ -59,8 +59,7 @@ def test_every_kind_of_cursor_is_woken(kind: str) -> None:
     with Changes(watched) as changes:
         writer.set(Map.of([("x", Map.of([("y", 2)]))]))
         assert woken == [True]
-        change = changes.poll()
-        assert change is not None
+        (change,) = changes.poll()
         assert change.after == watched.get()
     end()
     writer.set(Map.of([]))
@@ -71,7 +70,7 @@ def test_a_change_elsewhere_below_the_root_is_none() -> None:
     root = lattice_root()
     with Changes(root.path("a")) as changes:
         root.path("b").set(Map.of([("y", 2)]))
-        assert changes.poll() is None
+        assert changes.poll() == []
 
 
 def test_a_listener_ends_alone() -> None:
@@ -93,43 +92,33 @@ def test_a_listener_ends_alone() -> None:
     assert told == ["first", "second", "second"]
 
 
-def test_wait_returns_the_last_change_of_many_threads() -> None:
+def test_a_loop_comes_to_the_last_change_of_many_threads() -> None:
     cursor = Root(0)
 
     def count() -> None:
         for _ in range(200):
             cursor.update(lambda value: value + 1)  # type: ignore[operator]
 
-    with Changes(cursor) as changes:
+    with Changes(cursor, timeout=10) as changes:
         threads = [threading.Thread(target=count) for _ in range(3)]
         for thread in threads:
             thread.start()
         last = 0
         while last != 600:
-            change = changes.wait(10)
-            assert change is not None
+            change = next(changes)
             assert change.before == last
             assert isinstance(change.after, int)
             assert change.after > last
             last = change.after
         for thread in threads:
             thread.join()
-        assert changes.wait(0) is None
-
-
-def test_wait_passes_over_what_does_not_count() -> None:
-    cursor = Root(0)
-    with Changes(cursor) as changes:
-        cursor.set(1)
-        assert changes.wait(0, lambda change: change.after == 2) is None
-        cursor.set(2)
-        assert changes.wait(0, lambda change: change.after == 2) == Change(1, 2)
+        assert changes.poll() == []
 
 
 def test_close_ends_a_waiting_iterator() -> None:
     cursor = Root(0)
     changes = Changes(cursor)
-    seen: list[Change] = []
+    seen: list[ValueChange] = []
     first = threading.Event()
 
     def run() -> None:
@@ -146,8 +135,8 @@ def test_close_ends_a_waiting_iterator() -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert changes.closed
-    assert seen == [Change(0, 5)]
-    assert changes.wait() is None
+    assert seen == [ValueChange(0, 5)]
+    assert list(changes) == []
 
 
 def test_a_wake_comes_from_the_thread_that_writes_and_on_close() -> None:
@@ -163,8 +152,8 @@ def test_a_wake_comes_from_the_thread_that_writes_and_on_close() -> None:
 
 
 def test_a_negative_timeout_is_refused() -> None:
-    with Changes(Root(0)) as changes, pytest.raises(UsageError, match="0 or more"):
-        changes.wait(-1)
+    with pytest.raises(UsageError, match="0 or more"):
+        Changes(Root(0), timeout=-1)
 
 
 def test_a_version_is_the_same_until_something_is_written() -> None:

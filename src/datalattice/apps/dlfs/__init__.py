@@ -7,7 +7,6 @@ registers the root section `:fs`, with the path `:fs, owner, :value, drive`.
 from __future__ import annotations
 
 from datalattice.apps.dlfs.drive import Drive, checked_drive, drive_names
-from datalattice.apps.dlfs.facts import DriveUsage, Stat
 from datalattice.apps.dlfs.lattice import DRIVES, FS_SECTION, DLFSLattice
 from datalattice.apps.dlfs.merging import NAMES, entries_of
 from datalattice.apps.dlfs.node import (
@@ -22,6 +21,7 @@ from datalattice.apps.dlfs.node import (
     read_node,
 )
 from datalattice.apps.dlfs.paths import join_path, normal_path, split_path
+from datalattice.apps.dlfs.reading import DriveUsage, DriveWatch, FileChange, Stat
 from datalattice.apps.dlfs.tree import live_entries
 
 __all__ = [
@@ -36,6 +36,8 @@ __all__ = [
     "Drive",
     "DriveNode",
     "DriveUsage",
+    "DriveWatch",
+    "FileChange",
     "Stat",
     "checked_drive",
     "drive_names",

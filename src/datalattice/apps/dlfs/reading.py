@@ -1,4 +1,4 @@
-"""Reading: the read operations of a drive.
+"""Reading: the read operations of a drive, and the stream of its changes.
 
 Source: CAD028 "Operations", "Drives"; docs/dlfs.md "Operations", "Names and paths", "Large files",
     "Drives".
@@ -7,22 +7,152 @@ Source: CAD028 "Operations", "Drives"; docs/dlfs.md "Operations", "Names and pat
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from datalattice.apps.dlfs import tree
-from datalattice.apps.dlfs.facts import DriveUsage, Stat, stat_of, usage_of, walked
-from datalattice.apps.dlfs.node import Content, read_node
+from datalattice.apps.dlfs.node import DEPTH_MAX, Content, read_node
 from datalattice.apps.dlfs.paths import PathLike, join_path, split_path
-from datalattice.cells import Value, value_hash
-from datalattice.cursors import LatticeCursor
+from datalattice.apps.dlfs.tree import Names, listed, live_entries
+from datalattice.cells import Value, blob_length, same, value_hash
+from datalattice.cursors import LatticeCursor, Stream
 from datalattice.errors import IsADirectory, NoSuchPath, NotADirectory, UsageError
+
+READ_BYTES_MAX: Final = 1 << 32
+"""Most bytes that one read returns. A few cells can encode a file of any size."""
+
+
+class Stat(NamedTuple):
+    """The status of a file or directory. `size` is 0 for directories."""
+
+    path: str
+    name: str
+    is_dir: bool
+    size: int
+    modified_ms: int
+    metadata: Value
+    hash: bytes
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file."""
+        return not self.is_dir
+
+
+class DriveUsage(NamedTuple):
+    """Totals of a subtree; a directory counts itself."""
+
+    bytes: int
+    files: int
+    directories: int
+
+
+def stat_of(names: Names, value: Value) -> Stat:
+    """Return the status of the live node `value` at `names`; the root has the name ""."""
+    node = read_node(value)
+    assert node is not None
+    return Stat(
+        path=join_path(names),
+        name=names[-1] if names else "",
+        is_dir=node.is_directory,
+        size=0 if node.data is None else blob_length(node.data),
+        modified_ms=node.utime,
+        metadata=node.metadata,
+        hash=value_hash(value),
+    )
+
+
+def usage_of(value: Value) -> DriveUsage:
+    """Return the totals of the subtree of a live node, down to the greatest depth of a path.
+
+    Cost:   reads each distinct directory once.
+    """
+    return _usage(value, 0, {})
+
+
+def _usage(value: Value, depth: int, known: dict[tuple[bytes, int], DriveUsage]) -> DriveUsage:
+    node = read_node(value)
+    if node is not None and node.data is not None:
+        return DriveUsage(blob_length(node.data), 1, 0)
+    key = value_hash(value), depth
+    found = known.get(key)
+    if found is None:
+        total, files, directories = 0, 0, 1
+        if depth < DEPTH_MAX:
+            for _, child, _ in live_entries(value):
+                below = _usage(child, depth + 1, known)
+                total += below.bytes
+                files += below.files
+                directories += below.directories
+        found = known[key] = DriveUsage(total, files, directories)
+    return found
+
+
+def walked(names: Names, value: Value) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield (path, directories, files) of the directory `value` at `names` and of all below it."""
+    waiting = [(names, value)]
+    while waiting:
+        place, directory = waiting.pop()
+        found = listed(directory)
+        below = [(name, child) for name, child, node in found if node.is_directory]
+        yield (
+            join_path(place),
+            [name for name, _ in below],
+            [name for name, _, node in found if node.is_file],
+        )
+        waiting.extend(((*place, name), child) for name, child in reversed(below))
+
+
+class FileChange(NamedTuple):
+    """The change of one file or directory; `stat` is its new status, None if it was deleted."""
+
+    path: str
+    stat: Stat | None
+
+
+class DriveWatch(Stream[FileChange]):
+    """The changes of a drive's files and directories, from now on, in the order of their paths.
+
+    The cost depends on the entries of the directories that differ, not on the size of the drive.
+    """
+
+    def __init__(self, cursor: LatticeCursor, *, wait: bool, timeout: float | None) -> None:
+        super().__init__(cursor, wait=wait, timeout=timeout)
+        self._cursor: Final = cursor
+        self._seen = cursor.get()
+
+    def _fetch(self) -> list[FileChange]:
+        before, self._seen = self._seen, self._cursor.get()
+        return list(_differing((), before, self._seen))
+
+
+def _differing(names: Names, before: Value, after: Value) -> Iterator[FileChange]:
+    """Yield what differs in two directories, or None, and in all directories below them."""
+    if same(before, after) or len(names) > DEPTH_MAX:
+        return
+    old, new = ({name: child for name, child, _ in listed(one)} for one in (before, after))
+    for name in sorted({*old, *new}):
+        was, now, path = old.get(name), new.get(name), (*names, name)
+        if was is not None and now is not None and same(was, now):
+            continue
+        was_directory, is_directory = _is_directory(was), _is_directory(now)
+        # "Every directory above gets the stamp as its utime": a directory that stays one only
+        # passes on what changed in it.
+        if not (was_directory and is_directory):
+            yield FileChange(join_path(path), None if now is None else stat_of(path, now))
+        if was_directory or is_directory:
+            yield from _differing(
+                path, was if was_directory else None, now if is_directory else None
+            )
+
+
+def _is_directory(value: Value) -> bool:
+    node = read_node(value)
+    return node is not None and node.is_directory
+
 
 Listing = list[str]
 Stats = list[Stat]
 Walk = Iterator[tuple[str, list[str], list[str]]]
-
-READ_BYTES_MAX: Final = 1 << 32
-"""Most bytes that one read returns. A few cells can encode a file of any size."""
 
 
 class DriveReader:
@@ -44,8 +174,7 @@ class DriveReader:
 
     def is_dir(self, path: PathLike) -> bool:
         """Return whether a directory is at `path`."""
-        node = read_node(self._find(path))
-        return node is not None and node.is_directory
+        return _is_directory(self._find(path))
 
     def is_file(self, path: PathLike) -> bool:
         """Return whether a file is at `path`."""
@@ -92,6 +221,13 @@ class DriveReader:
         Raises: NoSuchPath: nothing is at `path`. NotADirectory: it is a file.
         """
         return walked(split_path(path), self._directory(path))
+
+    def watch(self, *, wait: bool = True, timeout: float | None = None) -> DriveWatch:
+        """Return the stream of changes of files and directories, from now on.
+
+        Use it in `with` or `async with`, or close it. `wait` and `timeout` are those of `Stream`.
+        """
+        return DriveWatch(self._cursor, wait=wait, timeout=timeout)
 
     def read(self, path: PathLike, start: int = 0, stop: int | None = None) -> bytes:
         """Return the bytes of a file from `start` to before `stop` or the end.
@@ -153,7 +289,6 @@ class DriveReader:
     def _directory(self, path: PathLike) -> Value:
         names = split_path(path)
         value = tree.find(self._cursor.get(), names)
-        node = read_node(value)
-        if node is None or not node.is_directory:
+        if not _is_directory(value):
             raise NotADirectory(f"{join_path(names)} is a file")
         return value
