@@ -27,7 +27,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor, Stream, Wake
 from datalattice.errors import NoSigningKey, ReadOnly, StoreClosed
 from datalattice.lattice import MergeContext, MergeNotice, verify_did
-from datalattice.store import CellStore
+from datalattice.store import Store
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class FormerRoot:
     Raises: MissingData: the root is not complete in the store.
     """
 
-    def __init__(self, store: CellStore, hash: bytes) -> None:
+    def __init__(self, store: Store, hash: bytes) -> None:
         self._lease = store.lease(hash, LEASE_S)
         self._renew_s = time.monotonic() + LEASE_S / 2
         self._root = store.load(hash)

@@ -99,8 +99,7 @@ KEEP_S: Final = 2 * 60 * 60
 
 def editing_context(store: Store | None, keys: OwnKeys) -> MergeContext:
     """Return what edits of a store merge and sign with."""
-    copy_id = store.place().copy_id if isinstance(store, CellStore) else ""
-    return keys.context().of_copy(copy_id)
+    return keys.context().of_copy("" if store is None else store.copy_id)
 
 
 class Editor:

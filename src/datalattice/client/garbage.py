@@ -7,12 +7,12 @@ from pathlib import Path
 
 from datalattice.client.control import Progress
 from datalattice.errors import UsageError
-from datalattice.store import CellStore, RealDisk
+from datalattice.store import CellStore, RealDisk, Store
 from datalattice.store.gc import GRACE_MS, Collected, SweepList
 
 
 def collect(
-    store: CellStore,
+    store: Store,
     progress: Progress,
     *,
     grace_ms: int = GRACE_MS,
@@ -22,7 +22,7 @@ def collect(
     """Free the space of unreachable cells; with a `plan`, of the cells in that sweep list.
 
     grace_ms: younger cells stay. progress: called with the cells done and their total.
-    Raises: as `SweepList`, `CellStore.collect` and `CellStore.sweep`.
+    Raises: as `SweepList`, `Store.collect` and `CellStore.sweep`.
     """
 
     def tell(_step: str, done: int, total: int) -> None:
@@ -30,6 +30,9 @@ def collect(
 
     if plan is None:
         return store.collect(grace_ms=grace_ms, dry_run=is_dry, progress=tell)
+    # A sweep list names segments, which only a store in a folder has.
+    if not isinstance(store, CellStore):
+        raise UsageError("a sweep list is of a store in a folder, and this one is in memory")
     found = Path(plan)
     if found.exists() and not found.is_file() and not found.is_dir():
         raise UsageError(f"{plan}: a sweep list is a file, this is none")  # a pipe holds us up

@@ -37,11 +37,10 @@ from datalattice.errors import (
     NoSuchPath,
     PeerUnavailable,
     Timeout,
-    UnsupportedOperation,
     UsageError,
 )
 from datalattice.lattice import VALUE, did_of, is_public_key
-from datalattice.store import CellStore
+from datalattice.store import Store
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -138,7 +137,7 @@ class Node:
         past = None
         if options.as_of is not None:
             try:
-                store = self._cell_store()
+                store = self._past_store()
                 past = FormerRoot(store, root_named(store, _ref_text(options.as_of)))
             except BaseException:
                 data.close()
@@ -296,19 +295,17 @@ class Node:
         store = self._data.store()
         if store is None:
             return []
-        entries = self._cell_store().history.entries()
+        entries = self._past_store().history.entries()
         return [
             Past(f"HEAD~{at}" if at else "HEAD", _time(moment.time_ms), moment.root_hash)
             for at, moment in enumerate(reversed(entries))
         ]
 
-    def _cell_store(self) -> CellStore:
+    def _past_store(self) -> Store:
         store = self._data.store()
-        if isinstance(store, CellStore):
-            return store
         if store is None:
             raise NoSuchPath("nothing was written yet, so there is no former root")
-        raise UnsupportedOperation("a node in memory keeps no former roots")
+        return store
 
     def events(self, *, wait: bool = True, timeout: float | None = None) -> Events:
         """Return the reports of merges in this process: superseded writes, dropped entries, forks.

@@ -27,7 +27,7 @@ from datalattice.errors import (
     StoreLocked,
     UsageError,
 )
-from datalattice.store import CellStore, RealDisk, parse_time, wait_for_lock, write_error
+from datalattice.store import CellStore, RealDisk, Store, parse_time, wait_for_lock, write_error
 
 if TYPE_CHECKING:
     from datalattice.client.settings import NodeConfig
@@ -228,7 +228,7 @@ def reading(folder: Folder) -> Iterator[Value]:
         yield store.root()
 
 
-def root_named(store: CellStore, text: str) -> bytes:
+def root_named(store: Store, text: str) -> bytes:
     """Return the hash of the root that a text names: a ref, or a time without its `@`.
 
     Raises: UsageError: it is neither.

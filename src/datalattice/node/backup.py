@@ -53,7 +53,7 @@ class Backup:
         if isinstance(store, Store):
             self._store: Store | None = store
             self._path = None
-            self.name = str(getattr(store, "path", "a store in memory"))
+            self.name = store.path or "a store in memory"
         else:
             self._store = None
             self._path = Path(store)

@@ -18,7 +18,6 @@ from datalattice.client.settings import parse_owner, policy_document
 from datalattice.clock import Clock
 from datalattice.errors import Corruption, MissingData, NoSigningKey, UsageError
 from datalattice.lattice import LOG_BRANCH
-from datalattice.store import CellStore
 from datalattice.sync import (
     ForkRecord,
     Hosting,
@@ -136,8 +135,6 @@ def _check_foreign(hosting: Hosting, owner: str, remedy: str) -> None:
 def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str, object]:
     """Return what else keeps an owner's cells on disk: pins, leases and former roots with them."""
     store = replica.store
-    if not isinstance(store, CellStore):
-        return {"pins": [], "leases": 0, "former_roots": 0}
 
     def has_any(root_hash: bytes) -> bool:
         try:

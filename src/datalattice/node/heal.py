@@ -62,8 +62,7 @@ class Healer:
 
     def start(self) -> None:
         """Begin, on the event loop."""
-        if isinstance(self._store, CellStore):
-            self._store.on_damage = self._damaged
+        self._store.on_damage = self._damaged
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
@@ -71,8 +70,7 @@ class Healer:
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
-        if isinstance(self._store, CellStore):
-            self._store.on_damage = None
+        self._store.on_damage = None
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

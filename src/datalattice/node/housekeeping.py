@@ -22,7 +22,7 @@ from datalattice.errors import BadFormat, DataLatticeError, StoreClosed, UsageEr
 from datalattice.node.hosts import Host
 from datalattice.node.logs import log_event
 from datalattice.node.observe import Observer
-from datalattice.store import CellStore, Store
+from datalattice.store import Store
 from datalattice.store.gc import GRACE_MS, Collected
 from datalattice.sync import (
     BROUGHT,
@@ -135,7 +135,7 @@ class Housekeeper:
         # Usage is saved in the lane, which alone changes it.
         await self.ask(lambda _replica: self.save())
         store = self._store
-        if isinstance(store, CellStore) and await asyncio.to_thread(self.is_due, store, is_low):
+        if await asyncio.to_thread(self.is_due, store, is_low):
             grace_ms = LOW_GRACE_MS if is_low else GRACE_MS
             try:
                 done = await asyncio.to_thread(self._collect, store, grace_ms)
@@ -152,7 +152,7 @@ class Housekeeper:
     def _look_at_disk(self) -> bool:
         """Return whether the disk is short of room, and degrade the node if so."""
         store = self._store
-        free = store.space.ask() if isinstance(store, CellStore) else store.free_bytes()
+        free = store.free_bytes(ask=True)
         reserve = self._config.hosting.reserve_bytes
         # Below the reserve, data of others is refused; own data may use the rest.
         if free is None or free >= reserve:
@@ -166,11 +166,11 @@ class Housekeeper:
 
     # --- collecting -----------------------------------------------------------------------------
 
-    def is_due(self, store: CellStore, is_low: bool) -> bool:
+    def is_due(self, store: Store, is_low: bool) -> bool:
         """Return whether a collection is due."""
         after = self._config.collect_after_bytes
         last = self._last_bytes()
-        grown = store.stats().bytes - last
+        grown = store.size_bytes() - last
         if is_low:
             return grown >= LOW_GROWTH_BYTES
         return after > 0 and grown >= max(after, last)  # 0 turns automatic collections off
@@ -185,7 +185,7 @@ class Housekeeper:
         size: Value = value[0] if isinstance(value, Vector) and len(value) == 1 else 0
         return size if type(size) is int else 0
 
-    def _collect(self, store: CellStore, grace_ms: int) -> Collected:
+    def _collect(self, store: Store, grace_ms: int) -> Collected:
         with self._collecting:
             return store.collect(grace_ms=grace_ms, progress=self._go_on)
 

@@ -90,7 +90,7 @@ from datalattice.node.decisions import (
 )
 from datalattice.node.server import NodeServer
 from datalattice.node.tasks import NodeTask, NodeTasks, Work
-from datalattice.store import CellStore, CheckedCells
+from datalattice.store import CheckedCells
 from datalattice.store.gc import GRACE_MS
 from datalattice.sync import Absorbed, Offer
 from datalattice.version import VERSION
@@ -335,7 +335,7 @@ class NodeOperations:
         before_ms = _need(arguments, "before_ms")
         if type(before_ms) is not int:
             raise UsageError(f"before_ms is a time in milliseconds, got {before_ms!r}")
-        store = self._cell_store("remembers no former roots")
+        store = self._node.store
         return await asyncio.to_thread(store.history.forget, before_ms)
 
     # --- long operations ----------------------------------------------------------------------
@@ -370,7 +370,7 @@ class NodeOperations:
         if type(grace_ms) is not int or grace_ms < 0:
             raise UsageError(f"grace_ms is a number from 0, got {grace_ms!r}")
         is_dry = arguments.get("dry_run") is True
-        store = self._cell_store("has no garbage to collect")
+        store = self._node.store
 
         async def work(task: NodeTask) -> Value:
             done = await asyncio.to_thread(
@@ -386,7 +386,7 @@ class NodeOperations:
         path = _text(arguments, "path")
         pin, merge = str(arguments.get("pin") or ""), arguments.get("merge") is True
         is_known = arguments.get("known") is True
-        house, store = self._node.house, self._cell_store("takes no import")
+        house, store = self._node.house, self._node.store
         loop = asyncio.get_running_loop()
 
         def absorb(offer: Offer) -> Absorbed:  # called on the thread of the import
@@ -407,12 +407,6 @@ class NodeOperations:
             )
 
         return self._begin("store.import", arguments, work)
-
-    def _cell_store(self, without: str) -> CellStore:
-        store = self._node.store
-        if not isinstance(store, CellStore):
-            raise UsageError(f"this node keeps its data in memory and {without}")
-        return store
 
     # --- decisions of the operator --------------------------------------------------------------
 

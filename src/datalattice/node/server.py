@@ -533,7 +533,7 @@ class NodeServer:
     @property
     def store_folder(self) -> str | None:
         """The folder of the store, None for one in memory."""
-        return self._store.path if isinstance(self._store, CellStore) else None
+        return self._store.path
 
     async def read_lane(self) -> LaneStatus:
         """Return what only the lane knows, once it has a turn."""

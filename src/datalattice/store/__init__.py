@@ -14,7 +14,7 @@ from datalattice.store.archive import (
     import_cells,
     unsound_below,
 )
-from datalattice.store.base import ANY, PRIVATE_KEY, Commit, Damage, Store, public_part
+from datalattice.store.base import ANY, PRIVATE_KEY, Commit, Store, public_part
 from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checkedcells import CheckedCells
@@ -37,6 +37,7 @@ from datalattice.store.log.locking import wait_for_lock
 from datalattice.store.memory import MemoryStore
 from datalattice.store.notes import Notes
 from datalattice.store.placefile import START_BYTES, PlaceFile
+from datalattice.store.records import Damage
 from datalattice.store.refs import parse_time, time_text
 from datalattice.store.turn import WriteTurn
 from datalattice.store.writebuffer import WriteBuffer

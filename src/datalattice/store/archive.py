@@ -19,10 +19,11 @@ from typing import Final
 from datalattice.cells import branch_hashes, decode
 from datalattice.errors import BadFormat, DataLatticeError, StoreVersion
 from datalattice.limits import CELL_BYTES_MAX
-from datalattice.store.base import Store, announced_tops, check_hash, children_first
+from datalattice.store.base import Store, announced_tops, children_first
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checkedcells import CheckedCells
 from datalattice.store.log.removed import CellSet
+from datalattice.store.records import check_hash
 
 ARCHIVE_VERSION: Final = 1
 

@@ -1,4 +1,7 @@
-"""Base: the interface of every store of cells, and what stores share: loading through a cache."""
+"""Base: the interface of every store of cells, and what stores share: loading through a cache.
+
+Length: everything that a store of any kind can do, in one object.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,15 @@ from datalattice.cells import (
     novelty,
     value_hash,
 )
+from datalattice.clock import BoundedClock, Clock, SystemClock
 from datalattice.crypto import sha3_256
-from datalattice.errors import BadFormat, MissingData, NotContained, UsageError
-from datalattice.limits import HASH_BYTES
+from datalattice.errors import BadFormat, MissingData, NotContained
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
+from datalattice.store.kept.history import History
+from datalattice.store.kept.pins import Lease, Pins
 from datalattice.store.notes import Notes
+from datalattice.store.records import GRACE_MS, Collected, CollectProgress, Damage, check_hash
+from datalattice.store.refs import moment_at, resolve
 
 
 class Any_:  # noqa: N801 - the type of ANY and nothing else
@@ -68,31 +75,6 @@ class Commit:
     """(hash, encoding, value) of its cells that were not loaded from this store."""
     sequence: int
     """Number of the pack with the root; grows with every commit that wrote something."""
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Bytes of a store that differ from what was written; their cells count as missing."""
-
-    file: str
-    offset: int
-    reason: str
-    hash: bytes | None = None
-    """The lost cell; None: unknown, or several."""
-
-    def __str__(self) -> str:
-        return f"{self.file} at byte {self.offset}: {self.reason}"
-
-
-def check_hash(hash: object) -> bytes:
-    """Return `hash`.
-
-    Raises: UsageError: it is not 32 bytes.
-    """
-    if not isinstance(hash, bytes) or len(hash) != HASH_BYTES:
-        what = f"{len(hash)} bytes" if isinstance(hash, bytes) else type(hash).__name__
-        raise UsageError(f"a hash is {HASH_BYTES} bytes, got {what}")
-    return hash
 
 
 def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -213,8 +195,17 @@ class Store(CellSink):
     cell stays announced.
     """
 
-    def __init__(self, cache_bytes: int = CACHE_BYTES_MAX) -> None:
+    def __init__(self, cache_bytes: int = CACHE_BYTES_MAX, clock: Clock | None = None) -> None:
         self._cache = CellCache(cache_bytes)
+        # A clock far in the future must not end every pin and lease.
+        self.clock: Clock = BoundedClock(clock or SystemClock())
+        """The time of history entries, and of the ends of pins and leases."""
+        self.history = History(now_ms=self.clock.now_ms)
+        """The roots of this store and their times."""
+        self.pins = Pins(now_ms=self.clock.now_ms, check_complete=self._check_complete)
+        """Roots that stay. Any process may change them, also with a read-only store."""
+        self.on_damage: Callable[[Damage], None] | None = None
+        """Called on the reading thread when a cell turns out to be damaged."""
         self.root_contains: Contains | None = None
         """Compares a new root with the present one in a commit, by the lattice of the roots.
 
@@ -222,6 +213,16 @@ class Store(CellSink):
         """
         self.notes = Notes()
         """What is kept beside the cells for the operator."""
+
+    @property
+    def path(self) -> str | None:
+        """The store's folder or file; None: it is in memory."""
+        return None
+
+    @property
+    def copy_id(self) -> str:
+        """Distinguishes a folder that was copied from the original; empty if it was not copied."""
+        return ""
 
     @property
     def damage(self) -> tuple[Damage, ...]:
@@ -288,9 +289,35 @@ class Store(CellSink):
         Raises: BadFormat: an encoding is not canonical or has another hash; nothing is kept.
         """
 
-    def free_bytes(self) -> int | None:
-        """Return about how many bytes the disk can still take; None: there is no disk."""
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Return how many bytes the store takes, its index apart."""
+
+    def free_bytes(self, *, ask: bool = False) -> int | None:
+        """Return about how many bytes the disk can still take; None: there is no disk.
+
+        ask: the disk is asked now.
+        """
         return None
+
+    @abstractmethod
+    def collect(
+        self,
+        *,
+        grace_ms: int = GRACE_MS,
+        dry_run: bool = False,
+        progress: CollectProgress | None = None,
+    ) -> Collected:
+        """Free the space of cells that nothing reaches; others read and write meanwhile.
+
+        Cells stay that are reached from the present root, pins, leases or the history, or are
+        younger than `grace_ms`. With `dry_run` nothing is changed.
+        Raises: UsageError: a collection is running already, a negative grace, or a store that is
+                collected in another way. StoreFailed: cells are damaged or missing: heal the store
+                first. StoreFull: there is no space for copies of live cells. ReadOnly: a reader,
+                unless `dry_run`.
+        Cost:   reads every cell that stays; memory is a bit for each 32 bytes of the store.
+        """
 
     @property
     def has_failed(self) -> bool:
@@ -303,6 +330,10 @@ class Store(CellSink):
         Staged cells stay staged; a commit that failed must be repeated.
         Raises: StoreFull, StoreFailed: the disk still refuses. Corruption: durable data is gone.
         """
+
+    @abstractmethod
+    def _check_open(self) -> None:
+        """Raise StoreClosed when the store was closed."""
 
     @abstractmethod
     def close(self) -> None:
@@ -459,6 +490,48 @@ class Store(CellSink):
         """
         hash = self.root_hash()
         return None if hash is None else self.load(hash)
+
+    # --- the past ---
+
+    def resolve(self, text: str) -> bytes:
+        """Return the hash of the root that `text` names.
+
+        That is `HEAD`, `HEAD~n` for n entries of the history before, the name of a pin, `@TIME`
+        (ISO 8601, Unix milliseconds, or how long ago: `@10m`), or a hash, in hex and maybe
+        shortened.
+        Raises: UsageError: it names no root of this store, or several.
+        """
+        self._check_open()
+        return resolve(self, text)
+
+    def as_of(self, time_ms: int) -> Value:
+        """Return the root at a time: the last one in the history that is not younger.
+
+        Raises: UsageError: the history begins later. MissingData: a collection removed the root.
+        """
+        self._check_open()
+        return self.load(moment_at(self, time_ms))
+
+    def lease(self, hash: bytes, seconds: float) -> Lease:
+        """Keep a root with all cells below it for `seconds`, whatever becomes of the present root.
+
+        Readers may lease too, beside the writer. Use it as a context, or call `release`; `renew` it
+        for longer jobs. Durable on return.
+        Raises: MissingData: a cell below the root is missing. UsageError: seconds out of range.
+                StoreLocked: a collection is removing cells, and did not finish in time.
+        Cost:   as `Pins.pin`.
+        """
+        self._check_open()
+        return self.pins.lease(hash, seconds)
+
+    def _check_complete(self, hash: bytes) -> None:
+        """Check that a root is here with all cells below it, durably.
+
+        Raises: MissingData: a cell is missing. StoreFull, StoreFailed: a sync fails.
+        """
+        seen: set[bytes] = set()
+        for one, _ in children_first([hash], self.get_encoding, seen.__contains__):
+            seen.add(one)
 
     def __contains__(self, hash: object) -> bool:
         return isinstance(hash, bytes) and self.has(hash)

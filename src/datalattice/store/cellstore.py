@@ -42,10 +42,8 @@ from datalattice.store.base import (
 from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.disk import Disk, LastUse, LockFile, RealDisk, write_error
 from datalattice.store.files import StoreFolder
-from datalattice.store.gc.collection import GRACE_MS, Collected
 from datalattice.store.gc.collector import GarbageCollector
 from datalattice.store.gc.marking import Begin, MarkRoots
-from datalattice.store.gc.marking import Progress as CollectProgress
 from datalattice.store.gc.sweeping import SweepList
 from datalattice.store.kept.history import RETENTION, Retention
 from datalattice.store.log.committer import GAVE_BACK, CellBatch, Committer, batches_of
@@ -69,6 +67,7 @@ from datalattice.store.log.segments import SEGMENT_BYTES, SegmentWriter
 from datalattice.store.notes import write_collected
 from datalattice.store.placefile import PlaceFile
 from datalattice.store.reader import StoreReader
+from datalattice.store.records import GRACE_MS, Collected, CollectProgress
 
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
 """With more staged bytes than this they are written without waiting for a commit, in one pack."""
@@ -126,7 +125,7 @@ class CellStore(StoreReader):
         self._committer: Committer | None = None
         if opened.writer is not None:
             committer = self._begin_writing(opened, opened.writer)
-            self.history.begin(opened.state.root, self.has)
+            self._history.begin(opened.state.root, self.has)
             self.space.wrote(0, opened.index.entries_max())
             self.space.ask()
             # `repair` without `keep_root`: commit the last good root again, behind the lost packs.
@@ -200,7 +199,6 @@ class CellStore(StoreReader):
         if not where or "\0" in where:
             raise UsageError(f"a store is opened at the path of a folder, got {where!r}")
         folder = StoreFolder(disk or RealDisk(), where)
-        # A clock far in the future must not end every pin and lease.
         clock = BoundedClock(clock or SystemClock())
         settings = OpenSettings(
             folder,
@@ -260,7 +258,7 @@ class CellStore(StoreReader):
                             committer.pause()
                     self._collector.note()
                 finally:
-                    self.history.pause()
+                    self._history.pause()
                     with self._refresh_lock:
                         self._generation.forget()
                         self._has_released = True
@@ -303,7 +301,7 @@ class CellStore(StoreReader):
         before = self._opened
         # The common case: one small read, and index and cache are kept.
         if is_unshared and is_as_released(self._folder, before):
-            self.history.go_on(before.state.root, self.has, is_unshared=True)
+            self._history.go_on(before.state.root, self.has, is_unshared=True)
             committer.go_on()
             self._read_only = False
             return False
@@ -332,7 +330,7 @@ class CellStore(StoreReader):
         self._pending = {h: cell for h, cell in waiting.items() if self._index.find(h) < 0}
         self._writing = {}
         self._pending_bytes = sum(map(len, self._pending.values()))
-        self.history.go_on(opened.state.root, self.has, is_unshared=False)
+        self._history.go_on(opened.state.root, self.has, is_unshared=False)
         self._read_only = False
         return is_anew
 
@@ -610,9 +608,9 @@ class CellStore(StoreReader):
                 self._cache.forget(hash)
         return len(gone)
 
-    def free_bytes(self) -> int:
+    def free_bytes(self, *, ask: bool = False) -> int:
         """Return how many bytes the disk can still take, as of the last 8 MB or 30 s."""
-        return self.space.free_bytes()
+        return self.space.ask() if ask else self.space.free_bytes()
 
     # --- garbage ---
 
@@ -623,16 +621,7 @@ class CellStore(StoreReader):
         dry_run: bool = False,
         progress: CollectProgress | None = None,
     ) -> Collected:
-        """Free the space of cells that nothing reaches; others read and write meanwhile.
-
-        Cells stay that are reached from the present root, pins, leases or the history, or are
-        younger than `grace_ms`. With `dry_run` nothing is changed.
-        Raises: UsageError: a collection is running already, or a negative grace.
-                StoreFailed: cells are damaged or missing: heal the store first.
-                StoreFull: there is no space for copies of live cells. ReadOnly: a reader, unless
-                `dry_run`.
-        Cost:   reads every cell that stays; memory is a bit for each 32 bytes of the store.
-        """
+        """Free the space of cells that nothing reaches, as `Store.collect`."""
         return self._collect(lambda: (self.roots_kept(grace_ms), None), dry_run, progress)
 
     def sweep(
@@ -673,6 +662,11 @@ class CellStore(StoreReader):
         if self._pending:
             self._write(self._writer(), CellBatch([], []), [], None)
 
+    @property
+    def copy_id(self) -> str:
+        """Distinguishes a folder that was copied, as `Store.copy_id`."""
+        return self.place().copy_id
+
     def place(self) -> PlaceFile:
         """Return the record of where this store lies."""
         return PlaceFile(self._folder)
@@ -699,7 +693,7 @@ class CellStore(StoreReader):
                 self._committer.close()
                 if self._index.is_damaged:
                     invalidate_index(self._folder)
-            self.history.close()
+            self._history.close()
             self._index.close()
             self._segments.forget()
             self._cache.clear()
@@ -722,8 +716,8 @@ class CellStore(StoreReader):
         finally:
             if self._committer is not None:
                 self._committer.close()
-                self.history.pause()
-            self.history.close()
+                self._history.pause()
+            self._history.close()
             with self._refresh_lock:
                 self._generation.forget()
                 self._committer = None

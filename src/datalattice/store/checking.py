@@ -22,7 +22,7 @@ from typing import Final
 from datalattice.cells import KnownFacts, Value, branch_hashes, check_cell, decode, references
 from datalattice.errors import BadFormat, Corruption, MissingData
 from datalattice.limits import EMBEDDED_BYTES_MAX
-from datalattice.store.base import Damage, announced_tops
+from datalattice.store.base import announced_tops
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import BEGINNING, STAGED
 from datalattice.store.log.opening import OpenLog
@@ -36,6 +36,7 @@ from datalattice.store.log.segments import (
     segment_path,
     segment_size,
 )
+from datalattice.store.records import Damage
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes checked so far, and of all bytes."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Sequence
+from typing import Final
 
-from datalattice.cells import Value, close_cells, novelty, value_hash
-from datalattice.errors import StoreClosed
+from datalattice.cells import Value, branch_hashes, close_cells, novelty, value_hash
+from datalattice.clock import Clock
+from datalattice.errors import MissingData, StoreClosed, UsageError
 from datalattice.store.base import (
     Any_,
     Commit,
@@ -14,21 +17,28 @@ from datalattice.store.base import (
     Store,
     announced_parts,
     check_cells,
-    check_hash,
+    children_first,
     reachable,
     with_top,
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
+from datalattice.store.records import GRACE_MS, Collected, CollectProgress, check_hash
+
+PROGRESS_CELLS: Final = 1_024
+"""Progress is reported after so many cells."""
 
 
 class MemoryStore(Store):
     """Cells in memory; they end with the object."""
 
-    def __init__(self, *, cache_bytes: int = CACHE_BYTES_MAX) -> None:
-        super().__init__(cache_bytes)
+    def __init__(self, *, cache_bytes: int = CACHE_BYTES_MAX, clock: Clock | None = None) -> None:
+        super().__init__(cache_bytes, clock)
         self._lock = threading.Lock()
         self._encodings: dict[bytes, bytes] = {}
+        self._size_bytes = 0
         self._staged: set[bytes] = set()
+        self._touched: dict[bytes, int] = {}  # hashes of roots and of staged cells, and when
+        self._has_collected = False
         self._root: bytes | None = None
         self._sequence = 0
         self._closed = False
@@ -76,19 +86,31 @@ class MemoryStore(Store):
             if self._staged:
                 below = reachable(shown, self._staged_encoding)
                 self._staged.difference_update(below)
+            self._check_below({hash: encoding for hash, encoding, _ in tops})
             public = {hash for hash, _, _ in shown}
             # Announced once, a cell stays announced.
             self._staged -= public
             for hash, encoding, _ in tops:
                 if hash not in public and hash not in self._encodings:
                     self._staged.add(hash)
-                self._encodings[hash] = encoding
+                self._keep(hash, encoding)
             # The same root again makes no new number.
             if root != self._root:
                 self._sequence += 1
             self._root = root
+            self._touch(root)
             close_cells(parts, self)
-            return Commit(root, parts, self._sequence)
+        self.history.note(root)
+        self.history.flush()
+        return Commit(root, parts, self._sequence)
+
+    def _keep(self, hash: bytes, encoding: bytes) -> None:
+        self._size_bytes += 0 if hash in self._encodings else len(encoding)
+        self._encodings[hash] = encoding
+
+    def _touch(self, hash: bytes) -> None:
+        self._touched.pop(hash, None)
+        self._touched[hash] = self.clock.now_ms()
 
     def _staged_encoding(self, hash: bytes) -> bytes | None:
         return self._encodings[hash] if hash in self._staged else None
@@ -96,22 +118,90 @@ class MemoryStore(Store):
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
         """Stage cells given as (hash, encoding), as `Store.put_encodings`."""
         self._check_open()
-        count = 0
         with self._lock:
-            for hash, encoding in cells:
-                if hash not in self._encodings:
-                    self._encodings[hash] = encoding
-                    self._staged.add(hash)
-                    count += 1
-        return count
+            new = {hash: cell for hash, cell in cells if hash not in self._encodings}
+            self._check_below(new)
+            for hash, encoding in new.items():
+                self._keep(hash, encoding)
+                self._staged.add(hash)
+                self._touch(hash)
+        return len(new)
+
+    def _check_below(self, cells: dict[bytes, bytes]) -> None:
+        """Check that all cells that new ones refer to are here or new.
+
+        A value in memory, or a decision made before a collection, may refer to removed cells.
+        Raises: MissingData: one is missing; nothing was stored.
+        """
+        if not self._has_collected:
+            return
+        below = [ref for encoding in cells.values() for ref in branch_hashes(encoding)]
+        absent = [ref for ref in below if ref not in cells and ref not in self._encodings]
+        if absent:
+            raise MissingData(list(dict.fromkeys(absent)))
 
     def heal(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
         """Store cells that are missing here, from any source; return how many."""
         self._check_open()
         healed = check_cells(cells)
         with self._lock:
-            self._encodings.update(healed)
+            for hash, encoding in healed.items():
+                self._keep(hash, encoding)
         return len(healed)
+
+    def size_bytes(self) -> int:
+        """Return the length of all encodings."""
+        return self._size_bytes
+
+    def collect(
+        self,
+        *,
+        grace_ms: int = GRACE_MS,
+        dry_run: bool = False,
+        progress: CollectProgress | None = None,
+    ) -> Collected:
+        """Free the space of cells that nothing reaches, as `Store.collect`."""
+        self._check_open()
+        if grace_ms < 0:
+            raise UsageError(f"a grace is 0 or more milliseconds, got {grace_ms}")
+        began_s = time.monotonic()
+        # Under both locks: no commit, pin or lease comes between the mark and the removal.
+        with self.pins.locked(), self._lock:
+            ended = 0 if dry_run else self.pins.remove_ended()
+            since_ms = self.clock.now_ms() - grace_ms
+            young = {hash: ms for hash, ms in self._touched.items() if ms >= since_ms}
+            tops = [*([self._root] if self._root else []), *self.pins.roots()]
+            # Former roots and staged cells may be gone: an earlier collection removed them.
+            former = [one for one in (*self.history.roots(), *young) if one in self._encodings]
+            live: set[bytes] = set()
+            find = self._encodings.get
+            for hash, _ in children_first([*tops, *former], find, live.__contains__):
+                live.add(hash)
+                if progress is not None and len(live) % PROGRESS_CELLS == 0:
+                    progress("mark", len(live), len(self._encodings))
+            dead = [hash for hash in self._encodings if hash not in live]
+            dead_bytes = sum(len(self._encodings[hash]) for hash in dead)
+            before = self._size_bytes
+            if not dry_run:
+                self._touched = young
+                self._has_collected = self._has_collected or bool(dead)
+                for hash in dead:
+                    del self._encodings[hash]
+                self._staged.difference_update(dead)
+                self._size_bytes -= dead_bytes
+                self._cache.clear()
+        return Collected(
+            cells_live=len(live),
+            cells_dead=len(dead),
+            cells_removed=0 if dry_run else len(dead),
+            bytes_live=before - dead_bytes,
+            bytes_dead=dead_bytes,
+            bytes_before=before,
+            bytes_after=before - dead_bytes,
+            leases_ended=ended,
+            seconds=time.monotonic() - began_s,
+            is_dry=dry_run,
+        )
 
     def sync(self) -> None:
         """Do nothing: memory is never durable."""

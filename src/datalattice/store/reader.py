@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.cells import Value
 from datalattice.clock import Clock
 from datalattice.errors import Corruption, StoreClosed
 from datalattice.limits import HASH_BYTES
-from datalattice.store.base import Damage, Store, check_hash, children_first
+from datalattice.store.base import Store, children_first
 from datalattice.store.checking import CheckReport, Progress, StoreChecker
 from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder
-from datalattice.store.kept.history import History, Retention
-from datalattice.store.kept.pins import FolderPins, Lease, Pins
+from datalattice.store.kept.history import FolderHistory, Retention
+from datalattice.store.kept.pins import FolderPins
 from datalattice.store.log.folder import INDEX, LOCK_FILE
 from datalattice.store.log.hashindex import NOWHERE, STAGED, Position
 from datalattice.store.log.locking import GenerationReader
@@ -43,7 +42,7 @@ from datalattice.store.log.segments import (
     segment_size,
 )
 from datalattice.store.notes import FolderNotes, last_collection
-from datalattice.store.refs import moment_at, resolve
+from datalattice.store.records import Damage, check_hash
 
 REFRESH_TRIES: Final = 10
 """So often a refresh is repeated when a collection drops the segments it reads."""
@@ -87,7 +86,7 @@ class StoreReader(Store):
         clock: Clock,
         retention: Retention,
     ) -> None:
-        super().__init__(cache_bytes)
+        super().__init__(cache_bytes, clock)
         self._folder = folder
         self._read_only = read_only
         self._opened = opened
@@ -100,8 +99,6 @@ class StoreReader(Store):
         self._last_use: object | None = None
         # A store that had released its lock may lack packs of other writers until it refreshed.
         self._has_released = False  # whether a writer ever released its lock
-        self.on_damage: Callable[[Damage], None] | None = None
-        """Called on the reading thread when a cell turns out to be damaged."""
         self._damage = {(item.file, item.offset): item for item in opened.damage}
         self._pending: dict[bytes, bytes] = {}  # staged, not written
         self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
@@ -109,16 +106,12 @@ class StoreReader(Store):
         self._removed_filter: RemovedFilter | None = None
         self._identity = folder.disk.engine_identity(f"{folder}/{INDEX}")
         self.notes = FolderNotes(folder, lambda: self._index)
-        self.clock = clock
-        """The time of history entries, and of the ends of pins and leases."""
-        self.history = History(
-            folder, now_ms=clock.now_ms, writable=not read_only, retention=retention
+        self.history = self._history = FolderHistory(
+            folder, now_ms=self.clock.now_ms, writable=not read_only, retention=retention
         )
-        """The roots of this store and their times."""
-        self.pins: Pins = FolderPins(
-            folder, now_ms=clock.now_ms, check_complete=self._check_complete
+        self.pins = FolderPins(
+            folder, now_ms=self.clock.now_ms, check_complete=self._check_complete
         )
-        """Roots that stay. Any process may change them, also with a read-only store."""
 
     @property
     def path(self) -> str:
@@ -356,42 +349,7 @@ class StoreReader(Store):
 
     # --- the past ---
 
-    def resolve(self, text: str) -> bytes:
-        """Return the hash of the root that `text` names.
-
-        That is `HEAD`, `HEAD~n` for n entries of the history before, the name of a pin, `@TIME`
-        (ISO 8601, Unix milliseconds, or how long ago: `@10m`), or a hash, in hex and maybe
-        shortened.
-        Raises: UsageError: it names no root of this store, or several.
-        """
-        self._check_open()
-        return resolve(self, text)
-
-    def as_of(self, time_ms: int) -> Value:
-        """Return the root at a time: the last one in the history that is not younger.
-
-        Raises: UsageError: the history begins later. MissingData: a collection removed the root.
-        """
-        self._check_open()
-        return self.load(moment_at(self, time_ms))
-
-    def lease(self, hash: bytes, seconds: float) -> Lease:
-        """Keep a root with all cells below it for `seconds`, whatever becomes of the present root.
-
-        Readers may lease too, beside the writer. Use it as a context, or call `release`; `renew` it
-        for longer jobs. Durable on return.
-        Raises: MissingData: a cell below the root is missing. UsageError: seconds out of range.
-                StoreLocked: a collection is removing cells, and did not finish in time.
-        Cost:   as `Pins.pin`.
-        """
-        self._check_open()
-        return self.pins.lease(hash, seconds)
-
     def _check_complete(self, hash: bytes) -> None:
-        """Check that a root is here with all cells below it, durably.
-
-        Raises: MissingData: a cell is missing. StoreFull, StoreFailed: a sync fails.
-        """
         if not self._read_only:
             self.sync()
         elif self._state.position.segment:
@@ -435,20 +393,21 @@ class StoreReader(Store):
         finally:
             file.close()
 
+    def size_bytes(self) -> int:
+        """Return the length of all segments. Cost: the length of each."""
+        return sum([segment_size(self._folder, n) for n in segment_numbers(self._folder)])
+
     def stats(self) -> Stats:
         """Return what the store holds, and what keeps it. Cost: the length of each segment."""
         self._check_open()
         self.refresh()
         removed = self._removed()
         numbers = segment_numbers(self._folder)
-        size = 0
-        for number in numbers:
-            size += segment_size(self._folder, number)
         is_known = isinstance(removed, RemovedRecord) and removed.begin
         last = last_collection(self.notes)
         return Stats(
             cells=self._index.count(),
-            bytes=size,
+            bytes=self.size_bytes(),
             segments=len(numbers),
             staged=self._state.staged + len(self._pending),
             roots=len(self.history.entries()),

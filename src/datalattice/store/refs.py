@@ -46,8 +46,8 @@ class Remembering(Protocol):
     pins: Pins
 
     @property
-    def path(self) -> str:
-        """The store's folder."""
+    def path(self) -> str | None:
+        """Where the store is; None: in memory."""
         ...
 
     def root_hash(self) -> bytes | None:
@@ -115,15 +115,19 @@ def resolve(store: Remembering, text: str) -> bytes:
     if len(digits) == 2 * HASH_BYTES:
         hash = bytes.fromhex(digits)
         if not store.has(hash):
-            raise UsageError(f"there is no value 0x{digits} in {store.path}")
+            raise UsageError(f"there is no value 0x{digits} in {_name(store)}")
         return hash
     return _complete(store, digits)
+
+
+def _name(store: Remembering) -> str:
+    return store.path or "the store in memory"
 
 
 def _go_back(store: Remembering, steps: int) -> bytes:
     root = store.root_hash()
     if root is None:
-        raise UsageError(f"{store.path}: nothing was ever committed here, so there is no HEAD")
+        raise UsageError(f"{_name(store)}: nothing was ever committed here, so there is no HEAD")
     if not steps:
         return root
     before = [entry.root_hash for entry in store.history.entries()]

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from datalattice.cells import Vector, novelty, same, value_hash
 from datalattice.cursors import open_store
 from datalattice.engine import MEMORY_URL
-from datalattice.errors import UsageError
+from datalattice.errors import MissingData, UsageError
 from datalattice.store import CellStore, MemoryStore, Store
+from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
 from datalattice.testing.store_kit import check_store
 
@@ -35,6 +37,77 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
 
 def test_every_store_keeps_the_protocol(make: Callable[[], Store]) -> None:
     check_store(make)
+
+
+@pytest.fixture(params=["memory", "folder"], name="timed")
+def fixture_timed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, StoppedClock]:
+    clock = StoppedClock(1_000_000_000)
+    if request.param == "memory":
+        return MemoryStore(clock=clock), clock
+    return CellStore.open(tmp_path / "s", segment_bytes=8_192, clock=clock), clock
+
+
+def texts(first: int, count: int = 40) -> Vector:
+    return Vector.of([f"{number} ".ljust(400, "x") for number in range(first, first + count)])
+
+
+def test_every_store_keeps_former_roots_pins_and_leases_through_collections(
+    timed: tuple[Store, StoppedClock],
+) -> None:
+    store, clock = timed
+    with store:
+        roots = [store.commit(texts(1_000 * number)).root_hash for number in range(5)]
+        former, pinned, leased, gone, present = roots
+        assert store.resolve("HEAD~4") == former
+        store.pins.pin(pinned, "release")
+        lease = store.lease(leased, 60)
+        with store.lease(former, 3 * 3_600):
+            clock.now += 2 * 3_600_000
+            store.history.forget(clock.now)
+            assert store.collect(dry_run=True).is_dry
+            assert store.has(gone)
+            store.put(texts(9_000))
+            done = store.collect()
+            assert done.leases_ended == 1
+            assert done.cells_removed == 2 * len(novelty(texts(0))), "of two roots"
+            assert same(store.load(former), texts(0))
+        assert not store.has(gone)
+        assert not store.has(leased), "the lease has ended"
+        with pytest.raises(MissingData):
+            lease.renew(60)
+        assert store.resolve("release") == pinned
+        assert same(store.load(pinned), texts(1_000))
+        assert same(store.root(), texts(4_000))
+        assert store.resolve("HEAD") == present
+        assert same(store.load(value_hash(texts(9_000))), texts(9_000)), "younger than the grace"
+        clock.now += 2 * 3_600_000
+        before = store.size_bytes()
+        store.pins.unpin("release")
+        assert store.collect().cells_removed == 3 * len(novelty(texts(0)))
+        assert store.size_bytes() < before
+        with pytest.raises(MissingData):
+            store.load(pinned)
+        store.commit(texts(1_000))
+        assert same(store.root(), texts(1_000))
+
+
+def test_every_store_refuses_a_value_over_cells_that_a_collection_removed(
+    timed: tuple[Store, StoppedClock],
+) -> None:
+    store, clock = timed
+    with store:
+        store.commit(texts(0))
+        opened = store.root()
+        assert isinstance(opened, Vector)
+        store.commit(texts(1_000))
+        store.history.forget(clock.now)
+        clock.now += 2 * 3_600_000
+        assert store.collect().cells_removed
+        with pytest.raises(MissingData):
+            store.commit(Vector.of([opened, "more"]))
+        assert same(store.root(), texts(1_000))
+        with pytest.raises(UsageError, match="grace"):
+            store.collect(grace_ms=-1)
 
 
 @pytest.mark.parametrize(("where", "read_only"), [("redis://x", False), (MEMORY_URL, True)])

@@ -699,7 +699,7 @@ def test_a_damaged_table_of_decisions_is_told_and_not_read_as_none(tmp_path: Pat
 class SmallDisk(MemoryStore):
     free = 1_000
 
-    def free_bytes(self) -> int:
+    def free_bytes(self, *, ask: bool = False) -> int:
         return self.free
 
 

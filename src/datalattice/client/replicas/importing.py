@@ -74,7 +74,7 @@ def trusting(store: Store, context: MergeContext = EMPTY_CONTEXT) -> Bring:
 
 
 def import_into(
-    store: CellStore,
+    store: Store,
     source: str | EtchStore,
     *,
     pin: str = "",
@@ -133,7 +133,7 @@ def _check_taken(absorbed: Absorbed, top: bytes) -> None:
 
 
 def _stage(
-    store: CellStore,
+    store: Store,
     source: str | EtchStore,
     progress: Callable[[int], None] | None,
     apart: dict[bytes, bytes] | None,
@@ -155,7 +155,7 @@ def _stage(
 def _copy(
     other: Store,
     name: str,
-    store: CellStore,
+    store: Store,
     progress: Callable[[int], None] | None,
     apart: dict[bytes, bytes] | None,
 ) -> tuple[bytes, int]:

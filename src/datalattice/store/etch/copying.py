@@ -8,12 +8,13 @@ from typing import Final
 
 from datalattice.cells import NIL_HASH, branch_hashes
 from datalattice.errors import UsageError
-from datalattice.store.base import check_hash, children_first
+from datalattice.store.base import children_first
 from datalattice.store.disk import Disk, RealDisk, write_error
 from datalattice.store.etch.etchstore import EtchStore
 from datalattice.store.etch.layout import PERSISTED
 from datalattice.store.etch.writer import EtchWriter, create_etch
 from datalattice.store.files import folder_of
+from datalattice.store.records import check_hash
 
 BATCH_CELLS: Final = 1_024
 

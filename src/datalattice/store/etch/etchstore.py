@@ -16,11 +16,9 @@ from datalattice.errors import MissingData, ReadOnly, StoreClosed, UsageError
 from datalattice.store.base import (
     Any_,
     Commit,
-    Damage,
     Expected,
     Store,
     check_cells,
-    check_hash,
     with_top,
 )
 from datalattice.store.cache import CACHE_BYTES_MAX
@@ -28,6 +26,13 @@ from datalattice.store.disk import Disk, Lock, RealDisk
 from datalattice.store.etch.layout import NO_ROOT, PERSISTED, STORED, EtchRecord
 from datalattice.store.etch.reader import EtchFile
 from datalattice.store.etch.writer import EtchWriter, create_etch, store_below
+from datalattice.store.records import (
+    GRACE_MS,
+    Collected,
+    CollectProgress,
+    Damage,
+    check_hash,
+)
 
 NIL: Final = b"\x00"
 
@@ -273,6 +278,20 @@ class EtchStore(Store):
             store_below(writer, hash, self._fetch, PERSISTED)
         except MissingData:
             return  # it stays STORED until the cells below it come
+
+    def size_bytes(self) -> int:
+        """Return the data length of the file."""
+        return self._file.length
+
+    def collect(
+        self,
+        *,
+        grace_ms: int = GRACE_MS,
+        dry_run: bool = False,
+        progress: CollectProgress | None = None,
+    ) -> Collected:
+        """Raise UsageError: the format has no ages of cells, so a copy replaces the file."""
+        raise UsageError(f"{self.path}: an Etch file is collected by `collect_etch`, while closed")
 
     @property
     def has_failed(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 from datalattice.cells import NIL_HASH, branch_hashes
 from datalattice.errors import StoreError, StoreFailed, UsageError
 from datalattice.limits import CELL_BYTES_MAX, EMBEDDED_BYTES_MAX, HASH_BYTES
-from datalattice.store.base import check_hash, children_first
+from datalattice.store.base import children_first
 from datalattice.store.disk import Disk, write_error
 from datalattice.store.etch.layout import (
     BLOCK,
@@ -41,6 +41,7 @@ from datalattice.store.etch.layout import (
 )
 from datalattice.store.etch.reader import Complaint, EtchFile, EtchSlot
 from datalattice.store.files import replace_file
+from datalattice.store.records import check_hash
 
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
 """Most new bytes kept in memory; with more they are written."""

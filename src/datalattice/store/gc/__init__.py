@@ -6,7 +6,6 @@ swept by their list (`sweeping`).
 
 from __future__ import annotations
 
-from datalattice.store.gc.collection import GRACE_MS, Collected
 from datalattice.store.gc.marking import LOCATION_SHIFT
 from datalattice.store.gc.partitions import (
     Extent,
@@ -32,6 +31,7 @@ from datalattice.store.gc.sweeping import (
     sweep_head,
     write_sweep_list,
 )
+from datalattice.store.records import GRACE_MS, Collected
 
 __all__ = [
     "GRACE_MS",

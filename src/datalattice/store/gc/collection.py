@@ -43,7 +43,6 @@ from datalattice.store.gc.marking import (
     CELL_BYTES,
     MarkRoots,
     PriorMark,
-    Progress,
     StoreMarker,
     damaged,
 )
@@ -64,9 +63,7 @@ from datalattice.store.log.removed import (
     write_removed,
 )
 from datalattice.store.log.segments import first_pack, segment_numbers, segment_path, segment_size
-
-GRACE_MS: Final = 60 * 60 * 1_000
-"""Default grace: what is younger stays."""
+from datalattice.store.records import Collected, CollectProgress
 
 LIVE_SHARE: Final = 0.75
 """A segment is dropped when less than this part of it is alive."""
@@ -89,51 +86,6 @@ ROOM_PARTS: Final = 2
 
 FREED_BYTES_MIN: Final = 4_096
 """A collection that would free less changes nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What a collection found and did."""
-
-    cells_live: int = 0
-    """Cells that stay."""
-    cells_dead: int = 0
-    """Cells that nothing reached."""
-    cells_removed: int = 0
-    """Of these, those that were removed: none where no segment was worth dropping."""
-    bytes_live: int = 0
-    """Bytes of the cells that stay, each with its entry in a pack (`CELL_BYTES`)."""
-    bytes_dead: int = 0
-    """Bytes of the cells that nothing reached, counted in the same way."""
-    bytes_before: int = 0
-    """Length of all segment files before, as in `Stats.bytes` ..."""
-    bytes_after: int = 0
-    """... and after it; in a dry run as it would be."""
-    segments: int = 0
-    """Segments that were inspected."""
-    dropped: int = 0
-    """Segments that were dropped."""
-    copied: int = 0
-    """Live cells of dropped segments that were written again."""
-    leases_ended: int = 0
-    """Leases that were removed because their time was over."""
-    seconds: float = 0.0
-    is_dry: bool = False
-    """Whether nothing was changed: `dropped` is what would be."""
-
-    def followed_by(self, other: Collected) -> Collected:
-        """Return this one and a later round of it as one."""
-        return replace(
-            other,
-            cells_dead=max(self.cells_dead, self.cells_removed + other.cells_dead),
-            bytes_dead=max(self.bytes_dead, other.bytes_dead),
-            cells_removed=self.cells_removed + other.cells_removed,
-            bytes_before=self.bytes_before,
-            segments=max(self.segments, other.segments),
-            dropped=self.dropped + other.dropped,
-            copied=self.copied + other.copied,
-            seconds=self.seconds + other.seconds,
-        )
 
 
 @dataclass(slots=True)
@@ -166,7 +118,7 @@ class CollectionRun:
         removed: RemovedRecord,
         segment_bytes: int,
         now_ms: int,
-        progress: Progress | None = None,
+        progress: CollectProgress | None = None,
         prior: PriorMark | None = None,
     ) -> None:
         self._folder = folder

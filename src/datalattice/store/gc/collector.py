@@ -15,10 +15,9 @@ from typing import Final
 
 from datalattice.clock import Clock
 from datalattice.errors import StoreClosed, StoreFailed, UsageError
-from datalattice.store.base import Damage
 from datalattice.store.cache import CellCache
-from datalattice.store.gc.collection import Collected, CollectionRun
-from datalattice.store.gc.marking import Begin, MarkRoots, PriorMark, Progress
+from datalattice.store.gc.collection import CollectionRun
+from datalattice.store.gc.marking import Begin, MarkRoots, PriorMark
 from datalattice.store.gc.progress import ProgressSample, ProgressSamples
 from datalattice.store.gc.sweeping import CLOCK_SKEW_MS, SweepList
 from datalattice.store.kept.history import History
@@ -28,6 +27,7 @@ from datalattice.store.log.hashindex import BEGINNING
 from datalattice.store.log.opening import OpenLog, OpenSettings
 from datalattice.store.log.removed import known_removed
 from datalattice.store.log.segments import SegmentReader
+from datalattice.store.records import Collected, CollectProgress, Damage
 
 TOUCHED_MAX: Final = 65_536
 """Most recently put values that are remembered; of others the age of their cells counts."""
@@ -85,7 +85,7 @@ class GarbageCollector:
         begin: Begin,
         *,
         dry_run: bool,
-        progress: Progress | None,
+        progress: CollectProgress | None,
         damage: Sequence[Damage],
         write_pending: Callable[[], None],
         resume: Callable[[], None],
@@ -129,7 +129,7 @@ class GarbageCollector:
         self,
         committer: Committer,
         begin: Begin,
-        progress: Progress | None,
+        progress: CollectProgress | None,
         write_pending: Callable[[], None],
     ) -> Collected:
         """Collect, again as long as only the space for copies ended the round before."""
@@ -227,7 +227,7 @@ class GarbageCollector:
         return MarkRoots(self._pins.roots, lambda: self._tops(begin_ms), start.position, start.root)
 
     def _collection(
-        self, roots: MarkRoots, prior: PriorMark | None, progress: Progress | None
+        self, roots: MarkRoots, prior: PriorMark | None, progress: CollectProgress | None
     ) -> CollectionRun:
         opened = self.opened
 

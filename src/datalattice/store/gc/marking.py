@@ -21,6 +21,7 @@ from datalattice.store.log.packing import CELL_ENTRY_BYTES, locate
 from datalattice.store.log.recovery import Gap, LogReader
 from datalattice.store.log.removed import LocationSet, RemovedRecord
 from datalattice.store.log.segments import SegmentReader, segment_path
+from datalattice.store.records import CollectProgress
 
 MARK_CELLS: Final = 1_024
 """Cells that are followed in one step."""
@@ -33,9 +34,6 @@ CATCH_UP_ROUNDS: Final = 20
 
 CELL_BYTES: Final = CELL_ENTRY_BYTES
 """What a live or dead cell counts beside its encoding."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with the step, how much of it is done, and of how much: "mark", cells, all cells."""
 
 LOCATION_SHIFT: Final = 15
 """The bits of a location from this one on are the segment and the byte."""
@@ -153,7 +151,7 @@ class StoreMarker(CellMarker):
         log: OpenLog,
         roots: MarkRoots,
         removed: RemovedRecord,
-        progress: Progress | None,
+        progress: CollectProgress | None,
         prior: PriorMark | None = None,
     ) -> None:
         super().__init__(folder, log.index)

@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from datalattice.cells import branch_hashes
 from datalattice.errors import StoreFailed, UsageError
-from datalattice.store.base import Damage
 from datalattice.store.files import StoreFolder
 from datalattice.store.gc.marking import (
     LOCATION_SHIFT,
@@ -43,6 +42,7 @@ from datalattice.store.log.segments import (
     segment_size,
 )
 from datalattice.store.reader import StoreReader
+from datalattice.store.records import Damage
 
 OFFSET_BITS: Final = 27
 """Bits of the byte in a location, below those of the segment."""

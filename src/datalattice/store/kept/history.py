@@ -27,9 +27,9 @@ from typing import Final, NamedTuple
 
 from datalattice.errors import StoreError, UsageError
 from datalattice.limits import HASH_BYTES
-from datalattice.store.base import Damage
 from datalattice.store.disk import DiskFile, write_error
 from datalattice.store.files import StoreFolder
+from datalattice.store.records import Damage
 
 HISTORY_FILE: Final = "history"
 
@@ -121,7 +121,96 @@ NOTHING: Final = Retention(0, 0, ())
 
 
 class History:
-    """The history of one store; `CellStore.history`. A reader reads the file at each call."""
+    """The roots of one store and their times, `Store.history`; these are in memory."""
+
+    def __init__(self, *, now_ms: Callable[[], int], retention: Retention = RETENTION) -> None:
+        self._now_ms = now_ms
+        self._retention = retention
+        self._lock = threading.Lock()
+        self._entries: list[Moment] = []
+        self._since = 0  # entries since the history was thinned
+
+    @property
+    def damage(self) -> tuple[Damage, ...]:
+        """Entries that were left out because they do not match their checksum."""
+        return ()
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the last entries could not be written; they are tried again with the next ones."""
+        return None
+
+    def entries(self) -> list[Moment]:
+        """Return the entries, the oldest first; the last is the present root."""
+        with self._lock:
+            return list(self._entries)
+
+    def roots(self) -> list[bytes]:
+        """Return the hashes of the roots to keep, each once.
+
+        The writer makes that durable: another root never reappears, so its cells may be removed. A
+        reader returns what the writer would keep now.
+        Raises: StoreFull, StoreFailed: the thinned history could not be written.
+        """
+        with self._lock:
+            self._compact()
+        return list(dict.fromkeys(entry.root_hash for entry in self.entries()))
+
+    def at(self, time_ms: int) -> Moment | None:
+        """Return the root at a time: the last entry that is not younger; None: there is none."""
+        entries = self.entries()
+        index = bisect_right(entries, time_ms, key=lambda entry: entry.time_ms)
+        return entries[index - 1] if index else None
+
+    def note(self, root: bytes) -> None:
+        """Add a durable root; `flush` writes it."""
+        with self._lock:
+            self._note(root)
+
+    def _note(self, root: bytes) -> Moment | None:
+        """Add a root and return its entry; None: it is the last one already."""
+        now_ms = self._now_ms()
+        if self._entries:
+            last = self._entries[-1]
+            # A pack that repeats the root, as of a collection, is no new entry.
+            if last.root_hash == root:
+                return None
+            # Times never decrease, so a bisection finds the root at a time.
+            now_ms = max(now_ms, last.time_ms)
+        entry = Moment(now_ms, root)
+        self._entries.append(entry)
+        self._since += 1
+        return entry
+
+    def flush(self) -> None:
+        """Write new entries without a sync; keep them in memory where that fails.
+
+        The commit is durable already, so a failure here is not one of the commit.
+        """
+        if self._since >= COMPACT_ENTRIES:
+            with self._lock:
+                self._compact()
+
+    def forget(self, before_ms: int) -> int:
+        """Remove the entries of roots replaced before a time; return how many; durable on return.
+
+        Raises: StoreFull, StoreFailed: it could not be written.
+        """
+        with self._lock:
+            entries = self._entries
+            count = sum(1 for one in entries[1:] if one.time_ms <= before_ms)
+            self._entries = entries[count:]
+            self._compact()
+            return count
+
+    def _compact(self) -> None:
+        """Thin the history; the lock is held."""
+        self._entries = self._retention.thin(self._entries, self._now_ms())
+        self._since = 0
+
+
+class FolderHistory(History):
+    """The history of a store in a folder. A reader reads the file at each call."""
 
     def __init__(
         self,
@@ -131,25 +220,21 @@ class History:
         writable: bool,
         retention: Retention = RETENTION,
     ) -> None:
+        super().__init__(now_ms=now_ms, retention=retention)
         self._folder = folder
         self._path = f"{folder}/{HISTORY_FILE}"
-        self._now_ms = now_ms
-        self._retention = retention
-        self._lock = threading.Lock()
         self._writable = writable
         self._file: DiskFile | None = None
         self._offset = 0  # where the next slot goes
-        self._since = 0  # entries since the file was written anew
         self._fresh: list[Moment] = []  # not in the file yet
         self._failure: StoreError | None = None
         self._damage: tuple[Damage, ...] = ()
-        self._entries: list[Moment] = []
         if writable:
             self._entries, self._offset = self._read()
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Slots that were left out because they do not match their checksum."""
+        """Entries that were left out because they do not match their checksum."""
         return self._damage
 
     @property
@@ -163,25 +248,11 @@ class History:
             return list(self._entries) if self._writable else self._read()[0]
 
     def roots(self) -> list[bytes]:
-        """Return the hashes of the roots to keep, each once.
-
-        The writer makes that durable: another root never reappears, so its cells may be removed. A
-        reader returns what the writer would keep now.
-        Raises: StoreFull, StoreFailed: the thinned history could not be written.
-        """
+        """Return the hashes of the roots to keep, each once, as `History.roots`."""
         if self._writable:
-            with self._lock:
-                self._compact()
-        entries = self.entries()
-        if not self._writable:
-            entries = self._retention.thin(entries, self._now_ms())
+            return super().roots()
+        entries = self._retention.thin(self.entries(), self._now_ms())
         return list(dict.fromkeys(entry.root_hash for entry in entries))
-
-    def at(self, time_ms: int) -> Moment | None:
-        """Return the root at a time: the last entry that is not younger; None: there is none."""
-        entries = self.entries()
-        place = bisect_right(entries, time_ms, key=lambda entry: entry.time_ms)
-        return entries[place - 1] if place else None
 
     # --- by the store that writes ---
 
@@ -194,7 +265,7 @@ class History:
             if root is not None:
                 self._note(root)
             if is_whole and len(entries) < COMPACT_ENTRIES:
-                self._since = len(entries)
+                self._since = len(self._entries)
                 self._attempt(self._open_file)
             else:
                 self._attempt(self._compact)
@@ -261,34 +332,17 @@ class History:
     def _open_file(self) -> None:
         self._file = self._folder.open(HISTORY_FILE, write=True)
 
-    def note(self, root: bytes) -> None:
-        """Add a durable root; `flush` writes it."""
-        with self._lock:
-            self._note(root)
-
-    def _note(self, root: bytes) -> None:
-        entries = self._entries
-        now_ms = self._now_ms()
-        if entries:
-            last = entries[-1]
-            # A pack that repeats the root, as of a collection, is no new entry.
-            if last.root_hash == root:
-                return
-            # Times never decrease, so a bisection finds the root at a time.
-            now_ms = max(now_ms, last.time_ms)
-        entry = Moment(now_ms, root)
-        entries.append(entry)
-        self._fresh.append(entry)
+    def _note(self, root: bytes) -> Moment | None:
+        entry = super()._note(root)
+        if entry is not None:
+            self._fresh.append(entry)
+        return entry
 
     def flush(self) -> None:
-        """Write new entries without a sync; keep them in memory where that fails.
-
-        The commit is durable already, so a failure here is not one of the commit.
-        """
+        """Write new entries without a sync, as `History.flush`."""
         if not self._fresh:
             return
         with self._lock:
-            self._since += len(self._fresh)
             is_due = self._since >= COMPACT_ENTRIES or self._failure is not None
             self._attempt(self._compact if is_due or self._file is None else self._append)
 
@@ -299,18 +353,6 @@ class History:
         self._file.write(self._offset, b"".join([_slot(entry) for entry in fresh]))
         self._offset += len(fresh) * SLOT_BYTES
         self._fresh = []
-
-    def forget(self, before_ms: int) -> int:
-        """Remove the entries of roots replaced before a time; return how many; durable on return.
-
-        Raises: StoreFull, StoreFailed: it could not be written.
-        """
-        with self._lock:
-            entries = self._entries
-            place = sum(1 for one in entries[1:] if one.time_ms <= before_ms)
-            self._entries = entries[place:]
-            self._compact()
-            return place
 
     def close(self) -> None:
         """Write and sync new entries as far as the disk allows, and close the file."""
@@ -325,7 +367,7 @@ class History:
 
     def _compact(self) -> None:
         """Thin the history and replace the file durably."""
-        self._entries = self._retention.thin(self._entries, self._now_ms())
+        super()._compact()
         data = _HEAD + b"".join([_slot(entry) for entry in self._entries])
         if self._file is not None:
             self._file.close()
@@ -336,7 +378,6 @@ class History:
         except OSError as error:
             raise write_error(error, self._path) from error
         self._offset = len(data)
-        self._since = 0
         self._fresh = []
         self._failure = None
 

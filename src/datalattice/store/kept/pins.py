@@ -29,9 +29,9 @@ from typing import Final, Self
 from datalattice.crypto import SystemEntropy
 from datalattice.errors import Corruption, StoreLocked, UsageError
 from datalattice.limits import HASH_BYTES
-from datalattice.store.base import check_hash
 from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder, checked, unchecked
+from datalattice.store.records import check_hash
 
 PINS_FILE: Final = "pins"
 PINS_LOCK: Final = "pins.lock"

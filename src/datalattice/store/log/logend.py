@@ -25,12 +25,12 @@ from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
 from datalattice.errors import Corruption, StoreVersion
-from datalattice.store.base import Damage
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.folder import END_FILE, LOSS_FILE
 from datalattice.store.log.hashindex import Position
 from datalattice.store.log.packing import NO_ROOT, seed_of
 from datalattice.store.log.segments import segment_numbers, segment_path, segment_size
+from datalattice.store.records import Damage
 
 END_VERSION: Final = 1
 

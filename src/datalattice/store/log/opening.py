@@ -9,7 +9,6 @@ from typing import Final, NamedTuple, TypeVar
 
 from datalattice.crypto import Entropy
 from datalattice.errors import Corruption, StoreFailed, StoreVersion, UsageError
-from datalattice.store.base import Damage
 from datalattice.store.disk import LockFile, write_error
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.folder import (
@@ -53,6 +52,7 @@ from datalattice.store.log.segments import (
     segment_numbers,
     segment_path,
 )
+from datalattice.store.records import Damage
 
 T = TypeVar("T")
 

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from datalattice.errors import Corruption, StoreVersion
-from datalattice.store.base import Damage
 from datalattice.store.disk import DiskFile
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import Position
@@ -41,6 +40,7 @@ from datalattice.store.log.packing import (
 )
 from datalattice.store.log.removed import NOTHING_REMOVED, RemovedRecord
 from datalattice.store.log.segments import segment_numbers, segment_path
+from datalattice.store.records import Damage
 
 SEARCH_BYTES: Final = 1 << 20
 """How much of a damaged segment is read at a time when looking for the next pack."""

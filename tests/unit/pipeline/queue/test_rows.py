@@ -40,7 +40,7 @@ from datalattice.pipeline.queue.options import COLUMNS, QueueOptions, parse_opti
 from datalattice.pipeline.queue.plan import PartitionLog, PartitionName, Slice
 from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.values import ValueFormat, render
-from datalattice.store.base import check_hash
+from datalattice.store.records import check_hash
 
 pa: Any = pytest.importorskip("pyarrow")
 
