@@ -25,6 +25,7 @@ from datalattice.conformance import (
     queues,
     weaver_log,
     weaver_net,
+    weaver_state,
 )
 from datalattice.conformance.notation import register_lattice_type
 from datalattice.conformance.registry import (
@@ -72,4 +73,5 @@ __all__ = [
     "run_paths",
     "weaver_log",
     "weaver_net",
+    "weaver_state",
 ]

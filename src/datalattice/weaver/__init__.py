@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datalattice.weaver.appendlog import LogMachine
+from datalattice.weaver.appendlog import AppendRequest, LogMachine, ReadRequest, ReadResponse
 from datalattice.weaver.dag import (
     Branch,
     NoCommonAncestor,
@@ -24,7 +24,7 @@ from datalattice.weaver.frontier import (
     unacknowledged,
 )
 from datalattice.weaver.fsck import Fault, fsck, rebuild
-from datalattice.weaver.heads import HeadReader, HeadTable
+from datalattice.weaver.heads import HeadReader, HeadTable, Value, Winner
 from datalattice.weaver.ingest import FloatingFull, Fork, Ingested, MissingPrev
 from datalattice.weaver.intention import (
     LOG_LIMITS,
@@ -38,7 +38,7 @@ from datalattice.weaver.intention import (
     admit,
 )
 from datalattice.weaver.invite import InviteToken
-from datalattice.weaver.kv import KvMachine
+from datalattice.weaver.kv import DeleteOp, KvMachine, KvPayload, Operation, PutOp, written_by
 from datalattice.weaver.log import Entry, Floating, IntentionLog, NotInChain
 from datalattice.weaver.machine import (
     Dag,
@@ -72,7 +72,7 @@ from datalattice.weaver.storeid import (
     parse_store_id,
     store_id_text,
 )
-from datalattice.weaver.tables import STATE_TABLES
+from datalattice.weaver.tables import STATE_TABLES, Overlay
 from datalattice.weaver.witness import ChainBroken, ChainEnd, WitnessRecord, check_chain
 
 __all__ = [
@@ -81,10 +81,12 @@ __all__ = [
     "STATE_TABLES",
     "STORE_ID_BYTES",
     "ZERO",
+    "AppendRequest",
     "Branch",
     "ChainBroken",
     "ChainEnd",
     "Dag",
+    "DeleteOp",
     "Entry",
     "Event",
     "Fault",
@@ -101,6 +103,7 @@ __all__ = [
     "InvalidParams",
     "InviteToken",
     "KvMachine",
+    "KvPayload",
     "LogLimits",
     "LogMachine",
     "Machine",
@@ -111,10 +114,15 @@ __all__ = [
     "NullMachine",
     "Observation",
     "Op",
+    "Operation",
+    "Overlay",
     "PayloadTooLarge",
     "PlainLayer",
     "Projection",
     "Proposal",
+    "PutOp",
+    "ReadRequest",
+    "ReadResponse",
     "SignedIntention",
     "SnapshotRefused",
     "Stall",
@@ -127,6 +135,8 @@ __all__ = [
     "TooManyCausalDeps",
     "Unacknowledged",
     "UnknownMethod",
+    "Value",
+    "Winner",
     "WitnessRecord",
     "Written",
     "ack_deps",
@@ -150,4 +160,5 @@ __all__ = [
     "store_id_text",
     "stream",
     "unacknowledged",
+    "written_by",
 ]

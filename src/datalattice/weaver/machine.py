@@ -481,13 +481,12 @@ def _describe(cls: type[Machine]) -> bytes:
     """Return the messages of a machine, and its service in a file of its own."""
     calls = [(one.name, one.request, one.response, False) for one in cls.methods()]
     calls += [(_camel(one.attribute), one.params, one.event, True) for one in cls.streams()]
-    messages = [message for _, first, second, _ in calls for message in (first, second)]
-    if cls.payload is not None:
-        messages.append(cls.payload)
+    messages = [message for _, request, answer, _ in calls for message in (request, answer)]
+    messages += [] if cls.payload is None else [cls.payload]
     package, _, name = cls.service_name().rpartition(".")
     methods = tuple(
-        _MethodDescriptor(call, f".{first.full_name}", f".{second.full_name}", streaming)
-        for call, first, second, streaming in calls
+        _MethodDescriptor(call, f".{request.full_name}", f".{answer.full_name}", streaming)
+        for call, request, answer, streaming in calls
     )
     packages = {message.full_name.rpartition(".")[0] for message in messages}
     file = _FileDescriptor(

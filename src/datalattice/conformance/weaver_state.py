@@ -1,0 +1,234 @@
+"""State vectors of Weaver: heads, batches, the order of a log, snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import permutations
+from typing import Any, Final, NamedTuple
+
+from datalattice.clock import Hlc, SystemClock
+from datalattice.conformance.checks import (
+    as_fields,
+    as_hex,
+    as_int,
+    as_list,
+    expect,
+    need,
+    need_bool,
+    need_fields,
+    need_hex,
+    need_int,
+    need_list,
+    need_text,
+    only_fields,
+)
+from datalattice.conformance.registry import Fields, Mismatch, register_titled
+from datalattice.crypto import KeyPair, blake3
+from datalattice.engine import MemoryEngine, WriteTxn
+from datalattice.weaver import (
+    LOG_TABLES,
+    STATE_TABLES,
+    DeleteOp,
+    HeadReader,
+    HeadTable,
+    IntentionLog,
+    KvMachine,
+    KvPayload,
+    LogMachine,
+    Machine,
+    Op,
+    Operation,
+    Overlay,
+    PlainLayer,
+    PutOp,
+    ReadRequest,
+    ReadResponse,
+    SnapshotRefused,
+    State,
+    written_by,
+)
+
+KEY: Final = b"key"
+
+
+class _Store(NamedTuple):
+    """An empty store in memory, within a transaction."""
+
+    txn: WriteTxn
+    log: IntentionLog
+    state: State
+    key: KeyPair
+
+
+@contextmanager
+def _store(machine: Machine, store_id: bytes = bytes(16)) -> Iterator[_Store]:
+    key = KeyPair(bytes(32))
+    log = IntentionLog(store_id, key, SystemClock())
+    state = State(store_id, PlainLayer(machine), log)
+    with MemoryEngine(STATE_TABLES + LOG_TABLES).write() as txn:
+        yield _Store(txn, log, state, key)
+
+
+# --- heads --------------------------------------------------------------------------------------
+
+
+def _run_lww(fields: Fields) -> None:
+    """Check heads and winner in every listed order, and in all other legal ones."""
+    only_fields(fields, ("name", "note", "ops", "apply_orders", "expect", "rust_head_differs"))
+    ops = _head_ops(need_list(fields, "ops"))
+    wanted = need_fields(fields, "expect")
+    only_fields(wanted, ("heads", "value", "tombstone", "conflicted"))
+    listed = [[as_int(index, "order") for index in order] for order in need(fields, "apply_orders")]
+    rows = set()
+    for order in listed + list(_legal_orders(ops)):
+        state = Overlay()
+        table = HeadTable(state, {op.hash: op for op in ops}.__getitem__, written_by)
+        for place, index in enumerate(order):
+            op = ops[index]
+            winner = table.apply(KEY, op, written_by(op.payload)[KEY])
+            expect(f"order {order}: a repeat", index in order[:place], winner is None)
+        found = HeadReader(state).inspect(KEY)
+        heads = [as_hex(head, "heads") for head in need_list(wanted, "heads")]
+        expect(f"order {order}: heads", heads, list(found.heads))
+        expect(f"order {order}: value", _value(wanted), found.value)
+        expect(f"order {order}: tombstone", need_bool(wanted, "tombstone"), found.tombstone)
+        conflicted = HeadReader(state).get_with_conflict(KEY)[1]
+        expect(f"order {order}: conflicted", need_bool(wanted, "conflicted"), conflicted)
+        rows.add(state.get(KEY))
+    expect("different rows of all orders", 1, len(rows))
+
+
+def _value(fields: Fields) -> bytes | None:
+    return None if need(fields, "value") is None else need_hex(fields, "value")
+
+
+def _head_ops(given: list[Any]) -> list[Op]:
+    heights: dict[bytes, int] = {}
+    ops = []
+    for each in given:
+        fields = as_fields(each, "ops")
+        only_fields(fields, ("id", "hash", "author", "hlc", "deps", "kind", "value"))
+        author = need_hex(fields, "author")
+        # "Ops of one author are listed in the order of its chain."
+        heights[author] = heights.get(author, 0) + 1
+        wall, counter = as_list(need(fields, "hlc"), "hlc", 2)
+        deps = tuple(sorted(as_hex(dep, "deps") for dep in need_list(fields, "deps")))
+        ops.append(
+            Op(
+                need_hex(fields, "hash"),
+                KvPayload((_operation(KEY, fields),)).encode(),
+                Hlc(as_int(wall, "wall"), as_int(counter, "counter")),
+                author,
+                deps,
+                height=heights[author],
+            )
+        )
+    return ops
+
+
+def _operation(key: bytes, fields: Fields) -> Operation:
+    """Return a put or delete of a key, as `kind` and `value` say."""
+    kind, value = need_text(fields, "kind"), _value(fields)
+    if kind not in {"put", "delete"} or (kind == "put") != (value is not None):
+        raise Mismatch(f"an operation is a put with a value or a delete without, got {kind!r}")
+    return Operation(delete=DeleteOp(key)) if value is None else Operation(put=PutOp(key, value))
+
+
+def _legal_orders(ops: list[Op]) -> Iterator[list[int]]:
+    """Yield the orders in which dependencies come first, and an author's operations in turn."""
+    before = [
+        {
+            index
+            for index, other in enumerate(ops)
+            if other.hash in op.deps or (other.author == op.author and other.height < op.height)
+        }
+        for op in ops
+    ]
+    for order in permutations(range(len(ops))):
+        if all(before[index] <= set(order[:place]) for place, index in enumerate(order)):
+            yield list(order)
+
+
+# --- machines -----------------------------------------------------------------------------------
+
+
+def _run_batch(fields: Fields) -> None:
+    only_fields(fields, ("name", "note", "payload", "ops", "expect"))
+    given = [as_fields(each, "ops") for each in need_list(fields, "ops")]
+    ops = tuple([_operation(need_hex(each, "key"), each) for each in given])
+    payload = need_hex(fields, "payload")
+    expect("payload", payload, KvPayload(ops).encode())
+    expect("payload, read", KvPayload(ops), KvPayload.decode(payload))
+    with _store(KvMachine()) as store:
+        store.log.submit(store.txn, store.key, payload)
+        done = store.state.project(store.txn)
+        expect("stall", None, done.stall)
+        rows = {key: value for key, value, _ in HeadReader(store.state.reader(store.txn)).scan()}
+    wanted = [as_fields(each, "expect") for each in need_list(fields, "expect")]
+    expect("rows", {need_hex(each, "key"): _value(each) for each in wanted}, rows)
+
+
+def _run_log_order(fields: Fields) -> None:
+    """Check keys and reading order for every order of arrival."""
+    rust = ("keys40_rust_head", "rust_head_rejects_duplicate")
+    only_fields(fields, ("name", "appended", "tail", "expect", "keys44", *rust))
+    ops = []
+    for each in need_list(fields, "appended"):
+        entry = as_fields(each, "appended")
+        content = need_hex(entry, "content")
+        stamp = Hlc(need_int(entry, "wall"), need_int(entry, "counter"))
+        ops.append(Op(blake3(content), content, stamp, need_hex(entry, "author")))
+    request = ReadRequest(None if need(fields, "tail") is None else need_int(fields, "tail"))
+    wanted = tuple([as_hex(each, "expect") for each in need_list(fields, "expect")])
+    machine = LogMachine()
+    with _store(machine) as store:
+        dag = store.state.dag(store.txn)
+        for order in permutations(ops):
+            table = Overlay()
+            for op in order:
+                machine.apply(op, table, dag)
+            keys = [as_hex(each, "keys44") for each in need_list(fields, "keys44")]
+            expect("keys", keys, [key for key, _ in table.scan()])
+            expect("entries", ReadResponse(wanted), machine.read(request, table, dag))
+
+
+# --- snapshots ----------------------------------------------------------------------------------
+
+
+def _run_snapshot(fields: Fields) -> None:
+    """Check the bytes of a snapshot, and restoring it: all of it, or an error and nothing."""
+    sections = {"state_data": "data", "state_meta": "meta", "state_system": "system"}
+    only_fields(fields, ("name", "store_id", "snapshot", "error", *sections.values()))
+    snapshot = need_hex(fields, "snapshot")
+    rows = {table: _rows(need_fields(fields, name)) for table, name in sections.items()}
+    error = need(fields, "error")
+    with _store(KvMachine(), need_hex(fields, "store_id")) as store:
+        for table in STATE_TABLES:
+            store.txn.put_many(table, rows[table].items() if error is None else [(b"old", b"row")])
+        before = b"".join(store.state.snapshot(store.txn))
+        if error is None:
+            expect("snapshot", snapshot, before)
+        # One byte a part: the bytes alone say where a row ends.
+        parts = [snapshot[at : at + 1] for at in range(len(snapshot))]
+        try:
+            store.state.restore(store.txn, parts)
+        except SnapshotRefused as refused:
+            expect("error", error, refused.reason)
+            return
+        expect("error", error, None)
+        expect("restored", snapshot, b"".join(store.state.snapshot(store.txn)))
+
+
+def _rows(fields: Fields) -> dict[bytes, bytes]:
+    return {as_hex(key, "key"): as_hex(value, "value") for key, value in fields.items()}
+
+
+register_titled("Head lists and last-writer-wins, one key per case", "weaver-lww", _run_lww)
+register_titled(
+    "KvPayload bytes and the state after applying them to an empty table as one operation",
+    "weaver-kv-batch",
+    _run_batch,
+)
+register_titled("Log store ordering", "weaver-log-order", _run_log_order)
+register_titled("State snapshots", "weaver-snapshot", _run_snapshot)
