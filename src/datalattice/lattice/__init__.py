@@ -49,7 +49,7 @@ from datalattice.lattice.context import (
     discard,
     is_public_key,
 )
-from datalattice.lattice.exact import Judge, merge_exact
+from datalattice.lattice.exact import Judge, merge_judged
 from datalattice.lattice.exactkeys import (
     NAME_BYTES_MAX,
     ExactKeys,
@@ -222,7 +222,7 @@ __all__ = [
     "local_value",
     "malformed",
     "map_timestamp",
-    "merge_exact",
+    "merge_judged",
     "name_bytes",
     "name_of",
     "named",

@@ -58,7 +58,7 @@ class _Joining:
         return (held, own) if merged is None else (key, merged)
 
 
-def merge_exact(own: Index, other: Index, judge: Judge, work: Work | None = None) -> Index:
+def merge_judged(own: Index, other: Index, judge: Judge, work: Work | None = None) -> Index:
     """Return `own` merged with every entry of `other` that the judge admits.
 
     Cost:   entries that differ, charged to `work`.

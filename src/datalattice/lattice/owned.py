@@ -48,7 +48,7 @@ from datalattice.lattice.context import (
     WriteSuperseded,
     discard,
 )
-from datalattice.lattice.exact import Judge, merge_exact
+from datalattice.lattice.exact import Judge, merge_judged
 from datalattice.lattice.identity import DIDVerifier, is_bare_did
 from datalattice.lattice.isolation import isolated
 from datalattice.lattice.keyed import name_bytes
@@ -385,8 +385,8 @@ class DIDOwnerLattice(OwnerLattice):
         theirs = other if isinstance(other, Index) else EMPTY_INDEX
         judge = _DIDJudge(self._signed_child, context.verified_by(DIDVerifier(context.verifier)))
         if isinstance(own, Index):
-            return merge_exact(own, theirs, judge, context.work)
-        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge, context.work), other, other)
+            return merge_judged(own, theirs, judge, context.work)
+        return as_operand(merge_judged(EMPTY_INDEX, theirs, judge, context.work), other, other)
 
     def zero(self) -> Value:
         """Return the empty Index."""

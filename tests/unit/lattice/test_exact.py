@@ -18,7 +18,7 @@ from datalattice.lattice import (
     MergeNotice,
     SignedLattice,
     did_of,
-    merge_exact,
+    merge_judged,
 )
 from datalattice.testing.lattice_kit import check_foreign_merge, check_lattice
 
@@ -46,26 +46,26 @@ class Strings(Judge):
 def test_sound_entries_are_joined_and_others_left_out() -> None:
     judge = Strings()
     own = Index.of({"a": "1", "b": "2"})
-    merged = merge_exact(own, Index.of({"b": "3", "c": "4", b"d": "5"}), judge)
+    merged = merge_judged(own, Index.of({"b": "3", "c": "4", b"d": "5"}), judge)
     assert merged == Index.of({"a": "1", "b": "2+3", "c": "4"})
     assert judge.asked == ["b", "c", b"d"]
-    assert merge_exact(own, own, Strings()) is own
-    assert merge_exact(own, EMPTY_INDEX, Strings()) is own
+    assert merge_judged(own, own, Strings()) is own
+    assert merge_judged(own, EMPTY_INDEX, Strings()) is own
     other = Index.of({"x": "1"})
-    assert merge_exact(EMPTY_INDEX, other, Strings()) is other
+    assert merge_judged(EMPTY_INDEX, other, Strings()) is other
 
 
 @pytest.mark.parametrize("value", ["1", "2"])
 def test_an_own_key_is_not_respelled(value: str) -> None:
     own = Index.of({"a": "1"})
     for spelling in (b"a", Keyword("a")):
-        assert merge_exact(own, Index.of({spelling: value}), Strings()) is own
+        assert merge_judged(own, Index.of({spelling: value}), Strings()) is own
 
 
 def test_two_keys_of_one_beginning_contend_by_their_hashes() -> None:
     names = ["x" * 32 + end for end in "ab"]
     indexes = [Index.of({name: "1"}) for name in names]
-    merged = [merge_exact(a, b, Strings()) for a, b in (indexes, indexes[::-1])]
+    merged = [merge_judged(a, b, Strings()) for a, b in (indexes, indexes[::-1])]
     assert same(merged[0], merged[1])
     assert len(merged[0]) == 1
     assert any(same(merged[0], one) for one in indexes)
@@ -73,16 +73,16 @@ def test_two_keys_of_one_beginning_contend_by_their_hashes() -> None:
 
 def test_a_join_may_make_nothing() -> None:
     own = Index.of({"a": "1"})
-    assert merge_exact(own, Index.of({"a": None, "b": None}), Strings()) is own
+    assert merge_judged(own, Index.of({"a": None, "b": None}), Strings()) is own
     names = ["x" * 32 + end for end in "ab"]
     for first, second in (names, names[::-1]):
         held = Index.of({first: "1"})
-        assert merge_exact(held, Index.of({second: None}), Strings()) is held
+        assert merge_judged(held, Index.of({second: None}), Strings()) is held
 
 
 def test_the_plain_judge_takes_nothing() -> None:
     own, other = Index.of({"a": "1"}), Index.of({"b": "1"})
-    assert merge_exact(own, other, Judge()) is own
+    assert merge_judged(own, other, Judge()) is own
     assert Judge().join("a", None, "1") == "1"
     assert Judge().join("a", "2", "1") == "2"
 

@@ -53,7 +53,7 @@ from datalattice.lattice import (
     contrast,
     greater,
     isolated,
-    merge_exact,
+    merge_judged,
     present,
     register_section,
     wider,
@@ -99,8 +99,8 @@ class _Judged(Lattice):
             return own
         judge = self.judge(context)
         if isinstance(own, Index):
-            return merge_exact(own, theirs, judge, context.work)
-        return as_operand(merge_exact(EMPTY_INDEX, theirs, judge, context.work), theirs, theirs)
+            return merge_judged(own, theirs, judge, context.work)
+        return as_operand(merge_judged(EMPTY_INDEX, theirs, judge, context.work), theirs, theirs)
 
     def zero(self) -> Value:
         """Return the empty Index."""
