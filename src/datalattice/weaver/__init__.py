@@ -24,7 +24,8 @@ from datalattice.weaver.frontier import (
     unacknowledged,
 )
 from datalattice.weaver.fsck import Fault, fsck, rebuild
-from datalattice.weaver.heads import HeadReader, HeadTable, Value, Winner
+from datalattice.weaver.heads import HeadReader, HeadTable, Winner
+from datalattice.weaver.headvalue import Value
 from datalattice.weaver.ingest import FloatingFull, Fork, Ingested, MissingPrev
 from datalattice.weaver.intention import (
     LOG_LIMITS,

@@ -17,9 +17,10 @@ Source: docs/design/weaver.md "Heads".
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from datalattice.protobuf import Field, Message, read_varint, varint
+from datalattice.protobuf import read_varint, varint
+from datalattice.weaver.headvalue import Value
 from datalattice.weaver.machine import Op, StateReader, StateWriter
 
 TOMBSTONE: Final = None
@@ -32,14 +33,6 @@ _VALUE_TAG: Final = 0x0A  # field 1, bytes
 _TOMBSTONE_ROW: Final = b"\x10\x01"  # field 2, true
 _HEAD_TAG: Final = b"\x1a\x20"  # field 3, 32 bytes
 _HEAD_ROW_BYTES: Final = len(_HEAD_TAG) + _HASH_BYTES
-
-
-class Value(Message, name="lattice.kvtable.Value"):
-    """A row. Stored bytes are those of `encode_row`, which is this message's encoding."""
-
-    value: Annotated[bytes | None, Field(1, oneof="kind")] = None
-    tombstone: Annotated[bool | None, Field(2, oneof="kind")] = None
-    heads: Annotated[tuple[bytes, ...], Field(3)] = ()
 
 
 class Winner(NamedTuple):

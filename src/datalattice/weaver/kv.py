@@ -9,12 +9,13 @@ Source: docs/design/weaver.md "Shipped machines".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 from datalattice.errors import UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.heads import TOMBSTONE, HeadReader, HeadTable
+from datalattice.weaver.kvpayload import canonical_changes
 from datalattice.weaver.machine import (
     Dag,
     InvalidParams,
@@ -163,10 +164,10 @@ class KvMachine(Machine):
 
     def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
         """Apply the changes of a payload; the events are the winners, in the payload's order."""
+        changes = written_by(op.payload)
         # Passed over, not refused: a signed operation must always replay, on every node alike.
-        changes = {
-            key: value for key, value in written_by(op.payload).items() if len(key) <= KEY_BYTES_MAX
-        }
+        for key in [key for key in changes if len(key) > KEY_BYTES_MAX]:
+            del changes[key]
         winners = HeadTable(state, dag.intention, written_by).apply_all(op, changes)
         return [_event(key, winner.value) for key, winner in winners.items()]
 
@@ -268,16 +269,21 @@ def prefix_end(prefix: bytes) -> bytes | None:
     return body[:-1] + bytes([body[-1] + 1]) if body else None
 
 
-def _changes(payload: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield key and value of every operation; an operation without kind changes nothing.
+def _changes(payload: bytes) -> Sequence[tuple[bytes, bytes | None]]:
+    """Return key and value of every operation; an operation without kind changes nothing.
 
     Raises: BadFormat: it is not a payload of this machine.
     """
+    found = canonical_changes(payload)
+    if found is not None:
+        return found
+    changes: list[tuple[bytes, bytes | None]] = []
     for operation in KvPayload.decode(payload).ops:
         if operation.put is not None:
-            yield operation.put.key, operation.put.value
+            changes.append((operation.put.key, operation.put.value))
         elif operation.delete is not None:
-            yield operation.delete.key, TOMBSTONE
+            changes.append((operation.delete.key, TOMBSTONE))
+    return changes
 
 
 def _event(key: bytes, value: bytes | None) -> WatchEvent:

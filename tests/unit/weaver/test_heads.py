@@ -14,11 +14,11 @@ from datalattice.testing.machine_kit import AUTHORS
 from datalattice.weaver.heads import (
     HeadReader,
     HeadTable,
-    Value,
     Winner,
     decode_row,
     encode_row,
 )
+from datalattice.weaver.headvalue import Value
 from datalattice.weaver.machine import Op
 from datalattice.weaver.tables import Overlay
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datalattice.clock import Hlc
 from datalattice.errors import BadFormat, UsageError
@@ -31,6 +33,7 @@ from datalattice.weaver.kv import (
     WatchEvent,
     WatchParams,
 )
+from datalattice.weaver.kvpayload import canonical_changes
 from datalattice.weaver.machine import InvalidParams, Written
 from datalattice.weaver.sexpr import render
 
@@ -366,6 +369,60 @@ def test_events_of_a_batch_come_in_its_order(replica: Replica) -> None:
         WatchEvent(b"a", deleted=True),
         WatchEvent(b"c", b"2"),
     ]
+
+
+# --- payloads -----------------------------------------------------------------------------------
+
+OPERATIONS = st.one_of(
+    st.builds(puts, st.binary(max_size=200), st.binary(max_size=200)),
+    st.builds(deletes, st.binary(max_size=200)),
+)
+
+
+def as_message(payload: bytes) -> list[tuple[bytes, bytes | None]]:
+    found: list[tuple[bytes, bytes | None]] = []
+    for operation in KvPayload.decode(payload).ops:
+        if operation.put is not None:
+            found.append((operation.put.key, operation.put.value))
+        elif operation.delete is not None:
+            found.append((operation.delete.key, None))
+    return found
+
+
+@given(st.lists(OPERATIONS, max_size=5), st.data())
+def test_payloads_are_read_as_their_message(ops: list[Operation], data: st.DataObject) -> None:
+    payload = KvPayload(tuple(ops)).encode()
+    assert canonical_changes(payload) == as_message(payload)
+    # One byte changed, removed or added: what is read fast is what the message says.
+    damaged = bytearray(payload)
+    at = data.draw(st.integers(0, len(payload)))
+    damaged[at : at + data.draw(st.integers(0, 1))] = data.draw(st.binary(max_size=2))
+    found = canonical_changes(bytes(damaged))
+    if found is not None:
+        assert found == as_message(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x0a\x00",  # an operation without kind
+        b"\x0a\x02\x1a\x00",  # of an unknown kind
+        b"\x0a\x03\x0a\x81\x00",  # a length that is written too long
+        b"\x0a\x05\x0a\x03\x12\x01v\x0a\x00",  # more behind the put
+        b"\x0a\x09\x0a\x07\x12\x01v\x0a\x01k\x0a",  # cut short
+        b"\x12\x00",
+        b"\x0a\xff\xff\xff\xff\xff\xff\x01",
+        b"\x0a",
+    ],
+)
+def test_other_encodings_are_left_to_the_message(payload: bytes) -> None:
+    assert canonical_changes(payload) is None
+
+
+def test_another_encoding_of_a_payload_replays(replica: Replica) -> None:
+    # The value stands before the key.
+    replica.write(A, b"\x0a\x08\x0a\x06\x12\x01v\x0a\x01k")
+    assert get(replica, b"k").value == b"v"
 
 
 # --- summaries ----------------------------------------------------------------------------------
