@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -11,17 +12,21 @@ import datalattice.sync.conversation as talk
 from datalattice.clock import Hlc, SystemClock
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.engine import MemoryEngine, ReadTxn
+from datalattice.errors import PeerError
 from datalattice.protobuf import Message, varint
-from datalattice.sync import Offer, Part, Peer, Probe, Step, Want
+from datalattice.sync import Offer, Part, Peer, Probe, Step, Want, Why
 from datalattice.sync.reconcile import RangeFingerprint, RangeMessage
 from datalattice.sync.weaver import (
     FETCH_HASHES_ACCEPTED,
     SILENCE_MS,
+    BootstrapRequest,
+    BootstrapResponse,
     FetchIntentions,
     IntentionResponse,
     PeerMessage,
     Push,
     ReconcilePayload,
+    ReplicaLimits,
     SyncDone,
     WeaverConversation,
     WeaverProtocol,
@@ -32,6 +37,7 @@ from datalattice.testing.replica_kit import KitReplica, ReplicaPair, check_repli
 from datalattice.weaver import (
     LOG_TABLES,
     ZERO,
+    Entry,
     Head,
     Ingested,
     Intention,
@@ -40,6 +46,7 @@ from datalattice.weaver import (
 )
 
 STORE = b"s" * 16
+SMALL = ReplicaLimits(arrivals=64, batch=5, log_request=20, log_batch=6)
 keys = iter(range(1, 2**31))
 
 
@@ -61,6 +68,12 @@ class View:
     def in_log_order(self, hashes: Sequence[bytes]) -> list[bytes]:
         return self._log.in_log_order(self._txn, hashes)
 
+    def entries(self, start_seq: int, limit: int | None) -> Iterator[Entry]:
+        return self._log.scan(self._txn, start_seq, limit)
+
+    def last_seq(self) -> int:
+        return self._log.head(self._txn).seq
+
     def envelope(self, hash: bytes) -> bytes | None:
         signed = self._log.get(self._txn, hash)
         return None if signed is None else signed.encode()
@@ -75,21 +88,20 @@ class LogStore:
         self.engine = MemoryEngine(LOG_TABLES)
         self.log = IntentionLog(STORE, self.key, SystemClock())
         self.refused: set[bytes] = set()
-        self.replica = WeaverReplica(self, SeededEntropy(1))
+        self.replica = WeaverReplica(self, SeededEntropy(1), limits=SMALL)
 
     def submit(self, payload: bytes, *deps: bytes) -> SignedIntention:
         with self.engine.write() as txn:
             signed, _ = self.log.submit(txn, self.key, payload, deps)
-        self.replica.noticed(signed)
         return signed
 
     def head(self) -> Head:
         with self.engine.read() as txn:
             return self.log.head(txn)
 
-    def take(self, signed: Sequence[SignedIntention]) -> Ingested:
+    def take(self, signed: Sequence[SignedIntention], *, bounded: bool) -> Ingested:
         with self.engine.write() as txn:
-            return self.log.ingest(txn, signed)
+            return self.log.ingest(txn, signed, bounded=bounded)
 
     @contextmanager
     def view(self) -> Iterator[View]:
@@ -203,7 +215,6 @@ def test_news_of_a_revoked_author_is_refused_while_its_history_spreads() -> None
     pair.meet()
     with pair.stores[0].engine.write() as txn:
         signed, _ = pair.stores[0].log.submit(txn, author, b"news")
-    pair.stores[0].replica.noticed(signed)
     pair.publish()
     pair.link.pass_time(1_000)
     with pair.stores[1].view() as held:
@@ -234,13 +245,13 @@ def test_one_bad_intention_costs_itself_alone() -> None:
 
 def test_answers_come_in_the_order_of_the_log_and_in_lots() -> None:
     store = LogStore()
-    hashes = [store.submit(b"x").hash for _ in range(120)]
+    hashes = [store.submit(b"x").hash for _ in range(12)]
     wanted = Want((*reversed(hashes), b"?" * 32))
     replies = list(store.replica.serve(Peer("p"), wanted))
     found = [part.hash for reply in replies for part in reply.body if part]  # type: ignore[attr-defined]
     assert found == hashes
     assert [reply.last for reply in replies] == [False, False, True]
-    assert [len(reply.body) for reply in replies] == [50, 50, 20]  # type: ignore[arg-type]
+    assert [len(reply.body) for reply in replies] == [5, 5, 2]  # type: ignore[arg-type]
     (nothing,) = store.replica.serve(Peer("p"), Want(()))
     assert nothing.last
 
@@ -249,7 +260,7 @@ def test_large_intentions_are_split_by_bytes() -> None:
     store = LogStore()
     hashes = tuple(store.submit(bytes(1 << 20)).hash for _ in range(6))
     replies = list(store.replica.serve(Peer("p"), Want(hashes)))
-    assert [len(reply.body) for reply in replies] == [3, 3]  # type: ignore[arg-type]
+    assert [len(reply.body) for reply in replies] == [3, 2, 1]  # type: ignore[arg-type]
 
 
 class Talk:
@@ -350,3 +361,99 @@ def test_ranges_behind_the_peers_last_word_end_the_comparison() -> None:
     fault, ended = heard.hear(1, payload)
     assert isinstance(fault, talk.Fault)
     assert ended == talk.Ended(-1, "the peer went on behind SyncDone")
+
+
+def copied(records: int) -> tuple[Pair, LogStore, LogStore]:
+    """Return a store with a log, and one that joins and begins with a copy of it."""
+    pair = Pair()
+    source, joiner = pair.stores
+    for number in range(records):
+        source.submit(b"%d" % number)
+    source.replica.publish()
+    return pair, source, joiner
+
+
+def log_of(store: LogStore) -> list[bytes]:
+    with store.view() as held:
+        return [entry.signed.hash for entry in held.entries(1, None)]
+
+
+@pytest.mark.parametrize("records", [0, 1, 6, 7, 19, 20, 21, 45])
+def test_a_joined_store_begins_with_a_copy_of_the_witness_log(records: int) -> None:
+    _, source, joiner = copied(records)
+    answers = list(source.replica.serve(Peer("p"), BootstrapRequest(STORE, 0, 0)))
+    assert len(answers) == max(1, -(-min(records, 20) // 6))
+    peer = Peer("p", dialled=True, public_key=source.key.public_key)
+    joiner.replica.source = source.key.public_key
+    comparison = joiner.replica.compare(peer, Why.MEETING)
+    assert comparison is not None
+    step = comparison.start()
+    requests = 0
+    while step.say:
+        requests += 1
+        (request,) = step.say
+        for answer in source.replica.serve(Peer("p"), request):
+            step = comparison.receive(answer.body)
+            for offer in step.offers:
+                joiner.replica.absorb(offer, peer, asked=True)
+    assert step.is_done
+    assert requests == max(1, -(-records // 20))
+    assert log_of(joiner) == log_of(source)
+    both = comparison.ended()
+    assert both is not None
+    assert both.key == source.replica.probe.key
+    assert joiner.replica.source is None
+
+
+def test_the_log_is_copied_over_a_connection_and_news_follow() -> None:
+    pair, source, joiner = copied(50)
+    pair.link.connect()
+    # Which side dialled is up to chance: the joiner begins only where it did.
+    for _ in range(20):
+        joiner.replica.source = source.key.public_key
+        pair.meet()
+        if pair.is_equal:
+            break
+    source.submit(b"news")
+    pair.publish()
+    pair.link.pass_time(1_000)
+    assert log_of(joiner) == log_of(source)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda body: replace(body, intentions=body.intentions[1:]), "without its intention"),
+        (lambda body: replace(body, records=body.records[1:]), "it follows"),
+        (lambda body: replace(body, records=(), intentions=(), done=False), "none at all"),
+        (lambda body: replace(body, records=(b"\xff",)), "has no end"),
+        (lambda body: replace(body, intentions=(b"x",)), "witness log"),
+    ],
+    ids=["intention", "gap", "empty", "record", "envelope"],
+)
+def test_a_copy_that_does_not_verify_ends(
+    change: Callable[[BootstrapResponse], BootstrapResponse], reason: str
+) -> None:
+    _, source, joiner = copied(3)
+    peer = Peer("p", dialled=True, public_key=source.key.public_key)
+    (answer,) = source.replica.serve(Peer("p"), BootstrapRequest(STORE))
+    assert isinstance(answer.body, BootstrapResponse)
+    joiner.replica.source = source.key.public_key
+    comparison = joiner.replica.compare(peer, Why.MEETING)
+    assert comparison is not None
+    comparison.start()
+    with pytest.raises(PeerError, match=reason):
+        comparison.receive(change(answer.body))
+    assert comparison.ended() is None
+
+
+def test_records_of_another_signer_are_refused() -> None:
+    _, source, joiner = copied(3)
+    (answer,) = source.replica.serve(Peer("p"), BootstrapRequest(STORE))
+    joiner.replica.source = joiner.key.public_key
+    comparison = joiner.replica.compare(
+        Peer("p", dialled=True, public_key=joiner.key.public_key), Why.MEETING
+    )
+    assert comparison is not None
+    with pytest.raises(PeerError, match="the signature does not verify"):
+        comparison.receive(answer.body)

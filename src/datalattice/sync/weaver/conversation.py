@@ -10,12 +10,13 @@ begins with the number of its exchange:
 
 | exchange | opened by | then | over |
 |---|---|---|---|
-| comparison | ReconcilePayload | ReconcilePayload in turn | SyncDone both ways |
+| comparison of ranges | ReconcilePayload | ReconcilePayload in turn | SyncDone both ways |
+| comparison with the log | BootstrapRequest | BootstrapResponse, next request | one with `done` |
+| joining, a comparison, too | JoinRequest | JoinResponse | at once |
 | fetch | FetchIntentions | IntentionResponse | one with `done` |
 
 A side says SyncDone once it needs nothing more, no range of its own waits for an answer, and at
-least one payload has come. Transport and greeting prove keys before, so both sides have met at
-once.
+least one payload has come. The transport has proved the keys, so both sides have met at once.
 
 Source: Weaver specification "Session", "PeerMessage"; docs/design/conversation.md.
 """
@@ -33,8 +34,12 @@ from datalattice.sync.conduct import IGNORED, MALFORMED, UNASKED
 from datalattice.sync.reconcile import RangeMessage
 from datalattice.sync.replica import FETCHES, REPLICATES, Offer, Part, Peer, Probe, Reply, Want
 from datalattice.sync.weaver.messages import (
+    BootstrapRequest,
+    BootstrapResponse,
     FetchIntentions,
     IntentionResponse,
+    JoinRequest,
+    JoinResponse,
     PeerMessage,
     ReconcilePayload,
     SyncDone,
@@ -78,9 +83,13 @@ def probe_key(fingerprint: bytes, count: int) -> bytes:
 
 @dataclass(slots=True)
 class _Session:
-    """A comparison: whether a payload of ours waits for an answer, and who has said SyncDone."""
+    """A comparison: whether a payload of ours waits for an answer, and who has said SyncDone.
+
+    of_ranges: it ends with SyncDone both ways; any other ends with the peer's last response.
+    """
 
     deadline_ms: int
+    of_ranges: bool = True
     is_awaited: bool = False
     has_payload: bool = False
     needs_nothing: bool = False
@@ -160,10 +169,10 @@ class WeaverConversation:
             case talk.Compare(step):
                 exchange = self._next_exchange()
                 self._sessions[exchange] = _Session(now_ms + SILENCE_MS)
-                self._say_ranges(exchange, step.say)
+                self._go_on(exchange, step.say)
                 return exchange
             case talk.Continue(exchange, step):
-                self._say_ranges(exchange, step.say)
+                self._go_on(exchange, step.say)
             case talk.Finish(exchange):
                 self._sessions[exchange].needs_nothing = True
                 self._settle(exchange)
@@ -188,19 +197,34 @@ class WeaverConversation:
         self._write(0, push)
 
     def _answer(self, exchange: int, reply: Reply) -> None:
-        assert isinstance(reply.body, list)
-        found = tuple([part.data for part in reply.body if part is not None])
-        answer = IntentionResponse(self._store_id, reply.last, found)
-        self._write(exchange, PeerMessage(intention_response=answer))
         if reply.last:
             self._served.discard(exchange)
+        match reply.body:
+            case JoinResponse() as body:
+                self._write(exchange, PeerMessage(join_response=body))
+            case BootstrapResponse() as body:
+                self._write(exchange, PeerMessage(bootstrap_response=body))
+            case list() as parts:
+                found = tuple([part.data for part in parts if part is not None])
+                answer = IntentionResponse(self._store_id, reply.last, found)
+                self._write(exchange, PeerMessage(intention_response=answer))
+            case _:
+                self._write(exchange, None)
 
-    def _say_ranges(self, exchange: int, said: Sequence[object]) -> None:
-        ranges = tuple([one for one in said if isinstance(one, RangeMessage)])
-        payload = ReconcilePayload(self._store_id, ranges)
-        self._write(exchange, PeerMessage(reconcile_payload=payload))
+    def _go_on(self, exchange: int, said: Sequence[object]) -> None:
         session = self._sessions[exchange]
-        session.is_awaited = session.is_awaited or not _is_done(ranges)
+        match said:
+            case [JoinRequest() as request]:
+                session.of_ranges = False
+                self._write(exchange, PeerMessage(join_request=request))
+            case [BootstrapRequest() as request]:
+                session.of_ranges = False
+                self._write(exchange, PeerMessage(bootstrap_request=request))
+            case _:
+                ranges = tuple([one for one in said if isinstance(one, RangeMessage)])
+                payload = ReconcilePayload(self._store_id, ranges)
+                self._write(exchange, PeerMessage(reconcile_payload=payload))
+                session.is_awaited = session.is_awaited or not _is_done(ranges)
 
     def _settle(self, exchange: int) -> None:
         """Say SyncDone if it is time, and end the comparison if the peer said it, too."""
@@ -208,7 +232,8 @@ class WeaverConversation:
         is_time = session.needs_nothing and session.has_payload and not session.is_awaited
         if is_time and not session.said_done:
             session.said_done = True
-            self._write(exchange, PeerMessage(sync_done=SyncDone(self._store_id)))
+            if session.of_ranges:
+                self._write(exchange, PeerMessage(sync_done=SyncDone(self._store_id)))
         if session.said_done and session.heard_done:
             del self._sessions[exchange]
             self._events.append(talk.Ended(exchange))
@@ -258,25 +283,52 @@ class WeaverConversation:
         return tuple(parts)
 
     def _take(self, exchange: int, message: PeerMessage, now_ms: int) -> None:
-        if message.reconcile_payload is not None:
-            if self._is_ours(message.reconcile_payload.store_id):
-                self._take_ranges(exchange, message.reconcile_payload.messages, now_ms)
-        elif message.fetch_intentions is not None:
-            if self._is_ours(message.fetch_intentions.store_id):
-                self._take_request(exchange, message.fetch_intentions.hashes)
-        elif message.intention_response is not None:
-            if self._is_ours(message.intention_response.store_id):
-                self._take_response(exchange, message.intention_response, now_ms)
-        elif message.sync_done is not None:
-            session = self._sessions.get(exchange)
-            if session is not None and self._is_ours(message.sync_done.store_id):
-                session.heard_done = True
-                session.deadline_ms = now_ms + SILENCE_MS
-                self._settle(exchange)
+        for body in vars(message).values():
+            # "Inside a session each message's store id must equal the session's." A request to join
+            # says which store is meant.
+            if body is None or not (isinstance(body, JoinRequest) or self._is_ours(body.store_id)):
+                continue
+            match body:
+                case ReconcilePayload():
+                    self._take_ranges(exchange, body.messages, now_ms)
+                case SyncDone():
+                    self._take_done(exchange, now_ms)
+                case FetchIntentions():
+                    self._take_request(exchange, Want(body.hashes), len(body.hashes))
+                case BootstrapRequest():
+                    self._take_request(exchange, body)
+                case JoinRequest():
+                    self._take_request(exchange, body, is_open=True)
+                case IntentionResponse():
+                    self._take_response(exchange, body, now_ms)
+                case BootstrapResponse():
+                    self._take_round(exchange, body, now_ms, is_last=body.done)
+                case JoinResponse():
+                    self._take_round(exchange, body, now_ms, is_last=True)
         # "Unexpected kinds are ignored", and so is a message without a kind.
 
+    def _take_done(self, exchange: int, now_ms: int) -> None:
+        session = self._sessions.get(exchange)
+        if session is not None and session.of_ranges:
+            session.heard_done = True
+            session.deadline_ms = now_ms + SILENCE_MS
+            self._settle(exchange)
+
+    def _take_round(
+        self, exchange: int, body: BootstrapResponse | JoinResponse, now_ms: int, *, is_last: bool
+    ) -> None:
+        """Take in a response in a comparison of ours that is not of ranges."""
+        session = self._sessions.get(exchange)
+        if session is None or session.of_ranges:
+            if not 0 < exchange <= self._last_exchange:
+                self._events.append(talk.Fault(UNASKED, "an answer to nothing that was asked"))
+            return
+        session.deadline_ms = now_ms + SILENCE_MS
+        session.has_payload = True
+        session.heard_done = is_last
+        self._events.append(talk.Round(exchange, body))
+
     def _is_ours(self, store_id: bytes) -> bool:
-        # "Inside a session each message's store id must equal the session's."
         if store_id == self._store_id:
             return True
         self._events.append(talk.Fault(MALFORMED, f"a message for store {store_id.hex()}"))
@@ -301,15 +353,17 @@ class WeaverConversation:
         session.is_awaited = False
         self._events.append(talk.Round(exchange, ranges))
 
-    def _take_request(self, exchange: int, hashes: tuple[bytes, ...]) -> None:
+    def _take_request(
+        self, exchange: int, request: object, hashes: int = 0, *, is_open: bool = False
+    ) -> None:
         if exchange > 0 or exchange in self._served:
             self._events.append(talk.Fault(IGNORED, "a request in another exchange"))
             return
-        if len(hashes) > FETCH_HASHES_ACCEPTED or len(self._served) >= SERVED_MAX:
+        if hashes > FETCH_HASHES_ACCEPTED or len(self._served) >= SERVED_MAX:
             self._write(exchange, None)
             return
         self._served.add(exchange)
-        self._events.append(talk.Asked(exchange, Want(hashes)))
+        self._events.append(talk.Asked(exchange, request, is_open))
 
     def _take_response(self, exchange: int, response: IntentionResponse, now_ms: int) -> None:
         fetch = self._fetches.get(exchange)

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 from datalattice.crypto import Entropy
-from datalattice.errors import UnsupportedOperation
+from datalattice.errors import BadFormat, ProtocolViolation, UnsupportedOperation
 from datalattice.sync.reconcile import (
     HASH_END,
     HASH_START,
@@ -39,20 +40,39 @@ from datalattice.sync.replica import (
     Why,
 )
 from datalattice.sync.weaver.conversation import probe_key
+from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse
 from datalattice.weaver import (
+    ZERO,
+    ChainEnd,
+    Entry,
     Head,
     Ingested,
     IntentionRefused,
     SignedIntention,
+    WitnessRecord,
     admit,
+    check_chain,
 )
 
-ARRIVALS_MAX: Final = 4_096
-"""Newest intentions that are pushed to a peer that has missed some; further back it is compared."""
 
-BATCH_INTENTIONS: Final = 50
-BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Most intentions, and bytes of them, in one reply or push: a frame has at most 8 MiB."""
+class ReplicaLimits(NamedTuple):
+    """Bounds of what one store sends."""
+
+    arrivals: int = 4_096
+    """Newest intentions that are kept to be pushed; a peer further behind is compared."""
+    batch: int = 50
+    """Most intentions in one reply or push."""
+    batch_bytes: int = 4 * 1024 * 1024
+    """Most bytes of them, one large intention apart: a frame has at most 8 MiB."""
+    log_request: int = 1_000
+    """Records of the witness log that one request asks for, and that one without a limit gets."""
+    log_request_max: int = 10_000
+    """Most records that a request gets."""
+    log_batch: int = 100
+    """Most records of one reply."""
+
+
+REPLICA_LIMITS: Final = ReplicaLimits()
 
 
 class WitnessedSet(HashSet, Protocol):
@@ -66,6 +86,14 @@ class WitnessedSet(HashSet, Protocol):
         """Return a stored intention, signed; None if it is not here."""
         ...
 
+    def entries(self, start_seq: int, limit: int | None) -> Iterator[Entry]:
+        """Yield the witness log from a sequence number on."""
+        ...
+
+    def last_seq(self) -> int:
+        """Return the sequence number of the newest intention, 0 if there is none."""
+        ...
+
 
 class ReplicatedStore(Protocol):
     """What a replica needs of a store."""
@@ -76,8 +104,11 @@ class ReplicatedStore(Protocol):
         """Return where the log stands."""
         ...
 
-    def take(self, signed: Sequence[SignedIntention]) -> Ingested:
-        """Take in verified intentions; durable on return."""
+    def take(self, signed: Sequence[SignedIntention], *, bounded: bool) -> Ingested:
+        """Take in verified intentions; durable on return.
+
+        bounded: what waits counts against the bound of the store.
+        """
         ...
 
     def view(self) -> AbstractContextManager[WitnessedSet]:
@@ -94,27 +125,39 @@ class ReplicatedStore(Protocol):
 
 
 class _Arrival(NamedTuple):
-    """An intention that was accepted for the first time, and the connection that brought it."""
+    """A newly witnessed intention, and the connection that brought it; "" for one written here."""
 
     part: Part
     connection: str
 
 
 class WeaverReplica:
-    """See the module. `noticed` may be called by any thread; all else in one."""
+    """See the module.
 
-    def __init__(self, store: ReplicatedStore, entropy: Entropy) -> None:
+    source: the peer whose witness log is fetched first, for a store that was just joined.
+    """
+
+    def __init__(
+        self,
+        store: ReplicatedStore,
+        entropy: Entropy,
+        source: bytes | None = None,
+        limits: ReplicaLimits = REPLICA_LIMITS,
+    ) -> None:
+        self.source = source
+        self.limits: Final = limits
         self._store = store
         self._entropy = entropy
-        self._arrivals: deque[_Arrival] = deque(maxlen=ARRIVALS_MAX)
+        self._seq = store.head().seq
+        """Up to here the log is among the arrivals, or was there before this replica."""
+        self._brought: dict[bytes, str] = {}
+        """Connections that brought what is not yet among the arrivals, by hash."""
+        self._arrivals: deque[_Arrival] = deque(maxlen=limits.arrivals)
         self._arrived = 0
         """Arrivals so far; probes of this replica carry it, so that news can begin behind it."""
-        self._written: deque[SignedIntention] = deque()
+        self._copied: dict[str, int] = {}
+        """Where news begin for a connection to which the log was streamed."""
         self._open: set[RangeComparison] = set()
-
-    def noticed(self, signed: SignedIntention) -> None:
-        """Note an intention that was written here and is durable; `publish` sends it."""
-        self._written.append(signed)
 
     # --- what a replicator needs --------------------------------------------------------------
 
@@ -125,26 +168,34 @@ class WeaverReplica:
         return Probe(probe_key(head.fingerprint, head.count), self._arrived)
 
     def publish(self) -> bool:
-        """Queue for the peers what was written here; return whether there was anything."""
-        is_news = bool(self._written)
-        while self._written:
-            self._arrive(self._written.popleft(), "")
-        return is_news
+        """Note what was written here, by any process; return whether there was anything."""
+        before = self._arrived
+        self._read_log()
+        return self._arrived > before
 
-    def _arrive(self, signed: SignedIntention, connection: str) -> None:
-        self._arrivals.append(_Arrival(Part(signed.hash, signed.encode()), connection))
-        self._arrived += 1
+    def _read_log(self) -> None:
+        """Add to the arrivals what is new in the log."""
+        with self._store.view() as held:
+            for entry in held.entries(self._seq + 1, None):
+                signed = entry.signed
+                connection = self._brought.pop(signed.hash, "")
+                self._arrivals.append(_Arrival(Part(signed.hash, signed.encode()), connection))
+                self._arrived += 1
+                self._seq = entry.seq
 
     def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
         """Take in intentions; one that is refused costs itself alone."""
         absorbed = Absorbed()
         fresh = self._admitted(offer, absorbed, asked=asked)
         if fresh:
-            ingested = self._store.take(fresh)
-            # What floats is passed on, too: the other peers may have what it waits for.
-            absorbed.changed = True
-            for signed in fresh:
-                self._arrive(signed, peer.connection)
+            ingested = self._store.take(fresh, bounded=not asked)
+            self._brought.update((one.hash, peer.connection) for one in fresh)
+            for hash in ingested.floating:
+                # It is news once it is witnessed, to whoever brought it, too.
+                self._brought.pop(hash, None)
+            before = self._arrived
+            self._read_log()
+            absorbed.changed = self._arrived > before
             absorbed.missing += [one.prev for one in ingested.missing]
             absorbed.missing += ingested.missing_condition
             for fork in ingested.forks:
@@ -183,6 +234,8 @@ class WeaverReplica:
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
         """Return what arrived since the peer was last equal or pushed to, from others than it."""
         places = [probe.data for probe in known if isinstance(probe.data, int)]
+        if peer.connection in self._copied:
+            places.append(self._copied[peer.connection])
         if not places:
             return None  # it has not been compared yet
         behind = self._arrived - max(places)
@@ -195,30 +248,87 @@ class WeaverReplica:
         parts = [one.part for one in recent if one.connection != peer.connection]
         if not parts:
             return None
-        batches = list(_batches(parts))
+        batches = list(self._batches(parts))
         offers = [Offer(None, batch) for batch in batches[:-1]]
         return News((*offers, Offer(probe, batches[-1])))
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
-        """Answer a `Want` in the order of the log, so that little floats at the other side."""
-        assert isinstance(request, Want)
-        hashes = request.hashes
+        """Answer a `Want`, or stream a part of the witness log for a `BootstrapRequest`."""
+        if isinstance(request, BootstrapRequest):
+            return self._serve_log(peer, request)
+        if isinstance(request, Want):
+            return self._serve_intentions(request.hashes)
+        return iter((Reply(None),))  # joining is not asked of a store
+
+    def _serve_intentions(self, hashes: Sequence[bytes]) -> Iterator[Reply]:
+        # "In its own witness order, so that little floats at the receiver."
         with self._store.view() as held:
             ordered = held.in_log_order(hashes)
-        for start in range(0, max(1, len(ordered)), BATCH_INTENTIONS):
-            chunk = ordered[start : start + BATCH_INTENTIONS]
+        most = self.limits.batch
+        for start in range(0, max(1, len(ordered)), most):
+            chunk = ordered[start : start + most]
             with self._store.view() as held:  # one read transaction a reply
                 found = [(hash, held.envelope(hash)) for hash in chunk]
             parts = [Part(hash, data) for hash, data in found if data is not None]
-            batches = list(_batches(parts)) or [()]
-            is_end = start + BATCH_INTENTIONS >= len(ordered)
+            batches = list(self._batches(parts)) or [()]
+            is_end = start + most >= len(ordered)
             for batch in batches[:-1]:
                 yield Reply(list(batch), last=False)
             yield Reply(list(batches[-1]), last=is_end)
 
-    def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> RangeComparison | None:
+    def _serve_log(self, peer: Peer, request: BootstrapRequest) -> Iterator[Reply]:
+        seq = max(1, request.start_seq)
+        limits = self.limits
+        left = min(request.limit or limits.log_request, limits.log_request_max)
+        while True:
+            records: list[bytes] = []
+            intentions: list[bytes] = []
+            size = 0
+            with self._store.view() as held:  # one read transaction a reply
+                for entry in held.entries(seq, min(left, limits.log_batch)):
+                    envelope = entry.signed.encode()
+                    if intentions and size + len(envelope) > limits.batch_bytes:
+                        break
+                    records.append(entry.record.encode())
+                    intentions.append(envelope)
+                    size += len(envelope)
+                    seq += 1
+                is_end = seq > held.last_seq()
+            if is_end:
+                self._copied[peer.connection] = self._arrived
+            left -= len(records)
+            is_last = is_end or left == 0
+            yield Reply(
+                BootstrapResponse(
+                    self._store.id, tuple(records), tuple(intentions), is_end, seq - 1
+                ),
+                last=is_last,
+            )
+            if is_last:
+                return
+
+    def _batches(self, parts: Sequence[Part]) -> Iterator[tuple[Part, ...]]:
+        """Yield the parts in lots; a part larger than the bound of bytes goes alone."""
+        limits = self.limits
+        batch: list[Part] = []
+        size = 0
+        for part in parts:
+            is_full = len(batch) >= limits.batch or size + len(part.data) > limits.batch_bytes
+            if batch and is_full:
+                yield tuple(batch)
+                batch, size = [], 0
+            batch.append(part)
+            size += len(part.data)
+        if batch:
+            yield tuple(batch)
+
+    def compare(
+        self, peer: Peer, why: Why, path: Sequence[object] = ()
+    ) -> RangeComparison | LogComparison | None:
         """Begin to compare: the side that dialled does, when they meet and from time to time."""
         begins = why is Why.PULL or (peer.dialled and why in (Why.MEETING, Why.DUE))
+        if begins and peer.public_key is not None and peer.public_key == self.source:
+            return LogComparison(self, self._store.id, peer.public_key, self._arrived)
         if not (begins or why is Why.ASKED):
             return None
         cut = first_cut(self._entropy) if begins else None
@@ -243,12 +353,78 @@ class WeaverReplica:
         """Count nothing."""
 
     def forget(self, peer: Peer) -> None:
-        """Forget nothing: what is known of a connection is its conversation's."""
+        """Forget where news begin for a connection that has ended."""
+        self._copied.pop(peer.connection, None)
 
     def close(self) -> None:
         """Release the views of open comparisons."""
         for comparison in list(self._open):
             comparison.ended()
+
+
+class LogComparison:
+    """The first copy of a store: the witness log of one peer, verified on the way."""
+
+    probe: Final = None
+
+    def __init__(self, replica: WeaverReplica, store_id: bytes, node: bytes, arrived: int) -> None:
+        self._replica = replica
+        self._store_id = store_id
+        self._node = node
+        self._arrived = arrived
+        self._chain = ChainEnd(0, ZERO)
+        self._asked_to = 0
+        self._is_copied = False
+
+    def start(self) -> Step:
+        """Ask from the beginning."""
+        return self._ask()
+
+    def _ask(self) -> Step:
+        limit = self._replica.limits.log_request
+        self._asked_to = self._chain.seq + limit
+        return Step((BootstrapRequest(self._store_id, self._chain.seq + 1, limit),))
+
+    def receive(self, message: object) -> Step:
+        """Take in records and their intentions.
+
+        Raises: ChainBroken, ProtocolViolation: the peer did not sign a record, or it names an
+                intention that was not sent.
+        """
+        assert isinstance(message, BootstrapResponse)
+        parts = {part.hash: part for part in map(_part_of, message.intentions)}
+        try:
+            records = [WitnessRecord.decode(record) for record in message.records]
+        except BadFormat as error:
+            raise ProtocolViolation(f"witness log: {error}") from error
+        self._chain = check_chain(records, self._store_id, self._node, self._chain)
+        named = [record.read().intention_hash for record in records]
+        lacking = [hash for hash in named if hash not in parts]
+        if lacking or not (records or message.done):
+            raise ProtocolViolation("witness log: a record without its intention, or none at all")
+        # "Intentions without a record are ignored"; the others are in witness order.
+        offer = Offer(None, tuple([parts[hash] for hash in named]))
+        offers = (offer,) if named else ()
+        if message.done:
+            self._is_copied = True
+            return Step(offers=offers, is_done=True)
+        if self._chain.seq < self._asked_to:
+            return Step(offers=offers)  # more of this answer follows
+        return replace(self._ask(), offers=offers)
+
+    def ended(self) -> Probe | None:
+        """Return the copied state; None if the log did not come to its end."""
+        if not self._is_copied:
+            return None
+        self._replica.source = None
+        return replace(self._replica.probe, data=self._arrived)
+
+
+def _part_of(envelope: bytes) -> Part:
+    try:
+        return Part(SignedIntention.decode(envelope).hash, envelope)
+    except BadFormat as error:
+        raise ProtocolViolation(f"witness log: {error}") from error
 
 
 class RangeComparison:
@@ -315,17 +491,3 @@ class RangeComparison:
             fingerprint ^= int.from_bytes(each, "big")
         key = probe_key(fingerprint.to_bytes(len(HASH_START), "big"), count)
         return Probe(key, self._arrived)
-
-
-def _batches(parts: Sequence[Part]) -> Iterator[tuple[Part, ...]]:
-    """Yield the parts in lots of at most 50 and 4 MiB; a larger part goes alone."""
-    batch: list[Part] = []
-    size = 0
-    for part in parts:
-        if batch and (len(batch) >= BATCH_INTENTIONS or size + len(part.data) > BATCH_BYTES):
-            yield tuple(batch)
-            batch, size = [], 0
-        batch.append(part)
-        size += len(part.data)
-    if batch:
-        yield tuple(batch)
