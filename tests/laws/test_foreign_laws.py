@@ -28,6 +28,7 @@ from datalattice.cells import (
     Value,
     Vector,
     key_bytes,
+    missing,
     same,
     value_hash,
 )
@@ -44,7 +45,8 @@ from datalattice.lattice import (
     SetLattice,
     VectorLattice,
 )
-from datalattice.testing.mutants import mutant
+from datalattice.testing.dice import Dice
+from datalattice.testing.malformed import another_key, mutated
 
 MUTANTS = {"quick": 300, "full": 1_500, "long": 20_000}[
     os.environ.get("DATALATTICE_PROFILE", "quick")
@@ -220,15 +222,16 @@ def check(name: str, lattice: Lattice, own: Value, other: Value) -> bool:
 @pytest.mark.parametrize("name", KINDS)
 def test_nothing_of_own_goes_and_a_second_merge_changes_nothing(name: str) -> None:
     lattice, make = KINDS[name]
-    random = Random(name)
+    random, dice = Random(name), Dice(0, name)
     tried = 0
     for _ in range(MUTANTS):
         own = make(random, random.choice(SIZES))
         source = own
         if random.random() < 0.5:
             source = lattice.merge(own, make(random, random.choice((1, 3, 20))))
-        other = mutant(source, random)
-        if other is None or not lattice.check_foreign(other):
+        other = mutated(source, dice, {}, another_key)
+        # A foreign value is merged once all of its cells are here.
+        if missing(other) or not lattice.check_foreign(other):
             continue
         tried += 1
         check(name, lattice, own, other)

@@ -39,20 +39,16 @@ class MemoryBinding:
 
     @property
     def root(self) -> LatticeCursor:
-        """The root, or the draft of the batch."""
         return self.base if self._draft is None else self._draft
 
     @property
     def own(self) -> bytes:
-        """The public key of the owner."""
         return self._key_pair.public_key
 
     def owner(self, key: Value) -> Owner:
-        """Return an owner without a local name."""
         return Owner(key)
 
     def edit(self, change: Callable[[LatticeCursor], T]) -> T:
-        """Make a change on a fork, and merge that in one step."""
         fork = self.root.fork()
         result = change(fork)
         fork.sync()
@@ -60,14 +56,12 @@ class MemoryBinding:
         return result
 
     def on_undo(self, undo: Callable[[], None]) -> bool:
-        """Note what to call when the batch fails."""
         if self._draft is not None and undo not in self._undos:
             self._undos.append(undo)
         return self._draft is not None
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Gather writes; all or none of them are kept."""
         self._draft = self.base.fork()
         is_done = False
         try:
@@ -91,18 +85,15 @@ class MemoryBinding:
         return len(self.base._reference._listeners)
 
     def hold(self, name: str) -> Callable[[], None]:
-        """Take a lock of this object."""
         if name in self.held:
             raise StoreLocked(f"{name} is taken")
         self.held.add(name)
         return lambda: self.held.discard(name)
 
     def file_system(self, drive: object) -> Any:
-        """Return a drive as an fsspec file system."""
         return fsspec.filesystem("dlfs", drive=drive)
 
     def report(self, event: MergeNotice) -> None:
-        """Keep a report."""
         self.reports.append(event)
 
     def queue(self, name: str, partition: object = 0) -> Queue:

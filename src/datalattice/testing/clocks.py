@@ -12,7 +12,6 @@ class StoppedClock:
         self.now = now
 
     def now_ms(self) -> int:
-        """Return the time."""
         return self.now
 
 
@@ -20,7 +19,6 @@ class TickingClock(StoppedClock):
     """A clock that advances by a millisecond at each reading."""
 
     def now_ms(self) -> int:
-        """Return the time."""
         self.now += 1
         return self.now
 
@@ -32,5 +30,4 @@ class LateClock:
         self.late_ms = 0
 
     def now_ms(self) -> int:
-        """Return the time."""
         return SystemClock().now_ms() + self.late_ms

@@ -191,7 +191,6 @@ class Counters:
         return Absorbed(missing, holds, done, changed=changed)
 
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
-        """Return the parts that none of the known states has."""
         probe = self.probe
         if any(base.key == probe.key for base in known):
             return None
@@ -200,7 +199,6 @@ class Counters:
         return News((Offer(probe, tuple(self.parts[hash] for hash in wanted)),))
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
-        """Give parts, a few with each reply."""
         assert isinstance(request, Want)
         for start in range(0, max(1, len(request.hashes)), REPLY_PARTS):
             chunk = request.hashes[start : start + REPLY_PARTS]
@@ -208,20 +206,16 @@ class Counters:
             yield Reply([self.parts.get(hash) for hash in chunk], last=is_last)
 
     def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> Ranges | None:
-        """Begin to compare; the side that dialled does."""
         begins = why is Why.PULL or (peer.dialled and why in (Why.MEETING, Why.DUE))
         return Ranges(self) if begins or why is Why.ASKED else None
 
     def equals(self, peer: Peer, stated: Probe | None) -> bool:
-        """Return whether a peer that states this has what is here."""
         return stated is not None and stated.key == self.probe.key
 
     def repair(self, parts: Sequence[Part]) -> None:
-        """Take parts in the place of damaged ones."""
         self.repaired.extend(parts)
 
     def regard(self, peer: Peer) -> Regard:
-        """Return whether a peer is spoken to."""
         if peer.connection in self.refused:
             return Regard.REFUSED
         is_member = self._members is None or peer.public_key in self._members
@@ -249,7 +243,6 @@ class Ranges:
         self._theirs: set[str] = set()
 
     def start(self) -> Step:
-        """Say one range over all."""
         return Step((["0", _END, self._fingerprint("0", _END)],))
 
     def receive(self, message: object) -> Step:
@@ -321,35 +314,29 @@ class JsonConversation:
 
     @property
     def room(self) -> int:
-        """How many requests for parts may be sent now."""
         return self._requests.room
 
     @property
     def pending_count(self) -> int:
-        """How many requests and comparisons of ours are not answered."""
         return len(self._requests) + sum(exchange > 0 for exchange in self._open)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `expire` has something to do."""
         times = [one.deadline_ms for one in self._open.values()]
         first_ms = self._requests.deadline_ms
         return min(times if first_ms is None else [*times, first_ms], default=None)
 
     def frames(self) -> list[bytes]:
-        """Return the payloads to be sent, and forget them."""
         frames, self._frames = self._frames, []
         return frames
 
     def events(self) -> list[talk.Event]:
-        """Return what happened, and forget it."""
         events, self._events = self._events, []
         return events
 
     # --- what we say --------------------------------------------------------------------------
 
     def send(self, saying: talk.Saying, now_ms: int) -> int | None:
-        """Say something."""
         match saying:
             case talk.Greet() if self.peer.dialled:
                 self._write("hello", self._requests.add(saying, now_ms + ASK_TIMEOUT_MS))
@@ -398,7 +385,6 @@ class JsonConversation:
     # --- what the peer says -------------------------------------------------------------------
 
     def receive(self, payload: bytes, now_ms: int) -> None:
-        """Take in a payload of the peer. What is ours is the peer's on its side."""
         match json.loads(payload):
             case ["offer", key, hashes, parts]:
                 offer = Offer(Probe(bytes.fromhex(key), hashes), tuple(map(part_of, parts)))
@@ -463,7 +449,6 @@ class JsonConversation:
     # --- time ---------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> None:
-        """Give up what was not answered in time."""
         for pending in self._requests.expired(now_ms):
             self._events.append(talk.Fault("timeout", "no answer"))
             if isinstance(pending.saying, talk.Request):
@@ -477,13 +462,11 @@ class JsonConversation:
                 self._events.append(talk.Ended(exchange, talk.NO_ANSWER))
 
     def excuse(self, busy_ms: int) -> None:
-        """Grant more time."""
         self._requests.excuse(busy_ms)
         for one in self._open.values():
             one.deadline_ms += busy_ms
 
     def close(self) -> None:
-        """End it: what is awaited has failed."""
         self._requests.clear()
         self._events += [talk.Ended(exchange, talk.CLOSED) for exchange in self._open]
         self._open.clear()
@@ -493,7 +476,6 @@ class JsonProtocol:
     """Makes conversations in JSON."""
 
     def converse(self, peer: Peer, pinned: bytes | None) -> JsonConversation:
-        """Return a conversation with a peer; nothing proves its key."""
         return JsonConversation(peer)
 
 

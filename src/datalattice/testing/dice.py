@@ -72,7 +72,3 @@ class Chance(Protocol):
     def choice(self, seq: Sequence[T], /) -> T:
         """Return one of `seq`."""
         ...
-
-    def sample(self, population: Sequence[T], k: int, /) -> list[T]:
-        """Return `k` different ones of `population`."""
-        ...

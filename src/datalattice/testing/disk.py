@@ -197,12 +197,10 @@ class SimDisk:
     # --- the disk ---
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder."""
         self.check_alive()
         return path in self._names or path in self._folders
 
     def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, sorted."""
         self.check_alive()
         if folder not in self._folders:
             raise FileNotFoundError(errno.ENOENT, "no such folder", folder)
@@ -211,7 +209,6 @@ class SimDisk:
         return sorted({p[len(prefix) :].split("/")[0] for p in inside if p.startswith(prefix)})
 
     def create_folder(self, path: str) -> None:
-        """Make a folder, and those above it, durably."""
         if self.step():
             self.refuse()
         parts = path.split("/")
@@ -219,7 +216,6 @@ class SimDisk:
         self.check_alive()
 
     def open(self, path: str, *, create: bool = False, write: bool = False) -> DiskFile:
-        """Open a file; `create` makes a new, empty one."""
         self.check_alive()
         if create:
             if self.step():
@@ -238,14 +234,12 @@ class SimDisk:
         self._name_changes.append((path.rpartition("/")[0], path, content))
 
     def view(self, path: str) -> FileView:
-        """Open a file for many small reads."""
         self.check_alive()
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return SimView(self, path)
 
     def replace(self, source: str, target: str) -> None:
-        """Give `source` the name `target` in one step."""
         if self.step():
             self.refuse()
         self._rename(target, self._names[source])
@@ -253,14 +247,12 @@ class SimDisk:
         self.check_alive()
 
     def remove(self, path: str) -> None:
-        """Remove a file."""
         if self.step():
             self.refuse()
         self._rename(path, None)
         self.check_alive()
 
     def remove_folder(self, path: str) -> None:
-        """Remove tables."""
         if path in self._tables:
             if self.step():
                 self.refuse()
@@ -268,7 +260,6 @@ class SimDisk:
         self.check_alive()
 
     def sync_folder(self, path: str) -> None:
-        """Make the names in a folder durable."""
         if self.step():
             self.refuse()
         self.check_alive()
@@ -281,12 +272,10 @@ class SimDisk:
             tables.named = tables.named or name.rpartition("/")[0] == path
 
     def free_bytes(self, path: str) -> int:
-        """Return how many bytes the disk can still take."""
         self.check_alive()
         return UNBOUNDED if self.capacity is None else max(0, self.capacity - self.used_bytes)
 
     def allocate(self, path: str, size: int) -> None:
-        """Make a file of `size` bytes that is not read."""
         if self.step():
             self.refuse()
         present = self._names.get(path)
@@ -305,7 +294,6 @@ class SimDisk:
         return "simulated"
 
     def lock(self, path: str) -> LockFile:
-        """Take the lock."""
         found = SimLock(self, path)
         found.retake()
         return found
@@ -333,13 +321,11 @@ class SimDisk:
         self._locks.discard(path)
 
     def lock_contents(self, path: str) -> Lock:
-        """Take the lock on a file's bytes."""
         found = SimLock(self, path, has_text=False)
         found.retake()
         return found
 
     def engine(self, path: str, tables: Iterable[str], *, read_only: bool) -> Engine:
-        """Open tables; new ones when there are none."""
         self.check_alive()
         found = self._tables.get(path)
         if found is None:
@@ -355,7 +341,6 @@ class SimDisk:
         return "" if found is None else f"file-{found.identity}"
 
     def engine_bytes(self, path: str) -> int:
-        """Return 0: tables are in memory."""
         return 0
 
     # --- for tests ---
@@ -384,7 +369,6 @@ class SimDisk:
         self._kept.pop(path, None)
 
     def size(self, path: str) -> int:
-        """Return the length of a file."""
         return len(self._names[path].now)
 
 
@@ -397,11 +381,9 @@ class SimView:
         self._content = disk._names[path]
 
     def read(self, count: int, offset: int, /) -> bytes:
-        """Return up to `count` bytes from `offset`."""
         return bytes(self._content.now[offset : offset + count])
 
     def is_removed(self) -> bool:
-        """Return whether the file has no name any more."""
         return self._disk._names.get(self._path) is not self._content
 
 
@@ -417,7 +399,6 @@ class SimLock:
         self._generation = 0
 
     def retake(self) -> bool:
-        """Take it; return whether no other holder had it meanwhile."""
         is_same = self._disk.take_lock(self._path, self)
         self._is_held = True
         if not is_same:
@@ -427,7 +408,6 @@ class SimLock:
         return is_same
 
     def raise_generation(self) -> None:
-        """Tell readers that the store changed."""
         self._generation += 1
         self._write()
 
@@ -437,13 +417,11 @@ class SimLock:
             self._disk.note_holder(self._path, lock_mark(text, self._generation))
 
     def lend(self) -> None:
-        """Release it until `retake`."""
         if self._is_held:
             self._disk.drop_lock(self._path)
         self._is_held = False
 
     def release(self) -> None:
-        """Release it."""
         self.lend()
 
 
@@ -456,12 +434,10 @@ class SimFile:
         self._writable = writable
 
     def read(self, offset: int, count: int) -> bytes:
-        """Return up to `count` bytes from `offset`."""
         self._disk.check_alive()
         return bytes(self._content.now[offset : offset + count])
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write all of `data`; a crash or an error leaves half of it."""
         assert self._writable, "opened for reading"
         refused = self._disk.step()
         try:
@@ -482,7 +458,6 @@ class SimFile:
         self._content.do(offset, data)
 
     def sync(self) -> None:
-        """Make everything written to this file durable."""
         if self._disk.step():
             self._content.pending.clear()
             self._disk.refuse()
@@ -490,12 +465,10 @@ class SimFile:
         self._content.sync()
 
     def size(self) -> int:
-        """Return the length of the file."""
         self._disk.check_alive()
         return self._content.size
 
     def truncate(self, size: int) -> None:
-        """Cut the file."""
         if self._disk.step():
             self._disk.refuse()
         self._content.do(size, None)
@@ -549,26 +522,21 @@ class SimEngine:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The names of the tables, sorted."""
         return self._tables.engine.tables
 
     @property
     def read_only(self) -> bool:
-        """Whether `write` is refused."""
         return self._read_only
 
     @property
     def is_damaged(self) -> bool:
-        """Never."""
         return False
 
     def read(self) -> Snapshot:
-        """Begin a read transaction."""
         self._disk.check_alive()
         return self._tables.engine.read()
 
     def write(self) -> AbstractContextManager[WriteTxn]:
-        """Begin the write transaction; a crash comes before all of it or after it."""
         return self._write()
 
     @contextmanager
@@ -583,7 +551,6 @@ class SimEngine:
         self._disk.check_alive()
 
     def _grow(self, txn: WriteTxn) -> None:
-        """Check that there is room for a transaction, which is undone otherwise."""
         if self._disk.capacity is None:
             return
         try:
@@ -592,7 +559,6 @@ class SimEngine:
             raise StoreFull(f"simulated tables: {error.strerror}") from error
 
     def sync(self) -> None:
-        """Make everything committed durable."""
         self._disk.step()
         self._disk.check_alive()
         self._tables.dirty = False

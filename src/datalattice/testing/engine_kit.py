@@ -283,12 +283,10 @@ class CountingEngine:
         self.error: Exception | None = None
 
     def read(self) -> Snapshot:
-        """Begin a read transaction."""
         return self._engine.read()
 
     @contextmanager
     def write(self) -> Iterator[WriteTxn]:
-        """Begin the write transaction."""
         with self._engine.write() as txn:
             yield txn
             self.commits += 1
@@ -296,11 +294,9 @@ class CountingEngine:
                 raise self.error
 
     def sync(self) -> None:
-        """Wait for the disk."""
         self._engine.sync()
 
     def close(self) -> None:
-        """Close the engine."""
         self._engine.close()
 
 

@@ -6,7 +6,7 @@ is rewritten, so that all hashes are right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from datalattice.cells import (
     Index,
@@ -112,16 +112,23 @@ def _renamed(encoding: bytes, names: Mapping[bytes, bytes]) -> bytes:
     return encoding
 
 
-def mutated(value: Value, dice: Dice, strangers: Mapping[bytes, bytes]) -> Value:
+Change = Callable[[bytes, list[bytes], Dice], bytes]
+"""Returns a cell changed at random; it may refer to these others."""
+
+
+def mutated(
+    value: Value, dice: Dice, strangers: Mapping[bytes, bytes], change: Change | None = None
+) -> Value:
     """Return a value with one of its cells changed at random; each cell is well formed by itself.
 
     strangers: cells that may take the place of others.
     """
     top, below = cells_of(value)
     pool = {**below, **strangers}
+    change = change or _mutated_cell
     while True:
         old = dice.pick([b"", *below])
-        new = _mutated_cell(below[old] if old else top, list(pool), dice)
+        new = change(below[old] if old else top, list(pool), dice)
         try:
             decode(new)
         except BadFormat:
@@ -135,6 +142,17 @@ def mutated(value: Value, dice: Dice, strangers: Mapping[bytes, bytes]) -> Value
             return value_of(changed, cells)
         except BadFormat:  # a new hash changed the order of map keys
             continue
+
+
+def another_key(encoding: bytes, pool: list[bytes], dice: Dice) -> bytes:
+    """Return a cell in which a key of 32 bytes has another digit; or else any other change."""
+    found = [at for at in range(len(encoding) - 33) if encoding[at : at + 2] == b"\x31\x20"]
+    if not found or dice.chance(0.5):
+        return _mutated_cell(encoding, pool, dice)
+    # A tree of hashes sorts its keys by their first digits.
+    at = dice.pick(found) + 2 + dice.pick((0, 0, 0, 1, dice.below(32)))
+    mask = dice.pick((0x10, 0x20, 0x40, 0x80, 1, 2, 0xF0))
+    return encoding[:at] + bytes((encoding[at] ^ mask,)) + encoding[at + 1 :]
 
 
 def _mutated_cell(encoding: bytes, pool: list[bytes], dice: Dice) -> bytes:

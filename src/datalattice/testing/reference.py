@@ -77,11 +77,9 @@ class ReferenceQueue(Lattice):
     """One partition as the reference merges it."""
 
     def zero(self) -> Value:
-        """Return `[[] {} 0 0]`."""
         return Vector.of((Vector.of(()), EMPTY_MAP, 0, 0))
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether it is a Vector of four or more."""
         return isinstance(value, Vector) and len(value) >= _FIELDS
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
@@ -104,15 +102,12 @@ class ReferenceTopic(Lattice):
     """A topic as the reference merges it: only two keys of the other side count."""
 
     def zero(self) -> Value:
-        """Return the empty Index."""
         return EMPTY_INDEX
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether it is an Index."""
         return isinstance(value, Index)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the merged partitions and metadata."""
         if not isinstance(other, Index) or same(own, other):
             return own
         made = own if isinstance(own, Index) else EMPTY_INDEX
@@ -135,19 +130,15 @@ class ReferenceOwner(Lattice):
         self.foreign: Final[list[Value]] = []
 
     def zero(self) -> Value:
-        """Return the empty Map."""
         return EMPTY_MAP
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether it is a Map."""
         return isinstance(value, Map)
 
     def child(self, key: Value) -> Lattice | None:
-        """Return the lattice of one owner's value."""
         return _Slot(self, key)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return each owner's values joined."""
         if not isinstance(other, Map) or same(own, other):
             return own
         made = own if isinstance(own, Map) else EMPTY_MAP
@@ -181,15 +172,12 @@ class _Slot(Lattice):
         self._owner = owner
 
     def zero(self) -> Value:
-        """Return nil."""
         return None
 
     def check_foreign(self, value: Value) -> bool:
-        """Return whether it is a Signed value."""
         return isinstance(value, Signed)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
-        """Return the join of two values of this owner."""
         return self._owners.join(self._owner, own, other)
 
 

@@ -48,15 +48,12 @@ class FakeTaskContext:
         }
 
     def partitionId(self) -> int:  # noqa: N802 - Spark's
-        """Return the number of the task."""
         return self._task
 
     def taskAttemptId(self) -> int:  # noqa: N802 - Spark's
-        """Return the number of the attempt."""
         return 7
 
     def getLocalProperty(self, name: str) -> str | None:  # noqa: N802 - Spark's
-        """Return a property of the task's query."""
         return self._properties[name]
 
 

@@ -2,7 +2,6 @@
 
 from datalattice.wire.answers import encode_answer, encode_supply
 from datalattice.wire.framing import (
-    LENGTH_OCTETS_MAX,
     READ_BYTES,
     FrameBuffer,
     Framing,
@@ -82,7 +81,6 @@ __all__ = [
     "JOIN_BYTES",
     "LARGE_BYTES",
     "LATTICE",
-    "LENGTH_OCTETS_MAX",
     "MAIN_STREAM",
     "MUX_PROTOCOL",
     "NONCE_BYTES",

@@ -65,7 +65,6 @@ class CountersHost(SimHost):
         self._read: tuple[bytes | None, dict[str, int]] = (None, {})
 
     def make(self) -> tuple[Replica, WireProtocol]:
-        """Return the counters, and the toy protocol that speaks for them."""
         return self._opened_by(self.node), JsonProtocol()
 
     @property
@@ -117,7 +116,6 @@ class CountersHost(SimHost):
         return None
 
     def admits(self, peer: str) -> bool:
-        """Return whether the operator of the node admits a peer."""
         return self.node.world.keys.get(peer) in self.node.admitted
 
 

@@ -80,14 +80,12 @@ class HostilePeer(ScriptedPeer):
     # --- an end of the network ----------------------------------------------------------------
 
     def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
-        """Greet like a node."""
         super().opened(connection, peer, outbound=outbound)
         self._id += 1
         self.send(connection, self._knowledge.hello(self._id))
         self.send(connection, encode_query(self._id, ()))
 
     def heard(self, connection: str, payload: bytes) -> None:
-        """Remember a message, and answer in the peer's own manner."""
         self._knowledge.captured.append(payload)
         try:
             message, _ = decode_payload(payload)

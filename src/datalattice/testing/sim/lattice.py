@@ -102,7 +102,6 @@ class LatticeHost(SimHost):
         self.keys: Final = node.keys
 
     def make(self) -> tuple[Replica, WireProtocol]:
-        """Return a replica over the node's store."""
         node = self.node
 
         def sync(value: Value) -> Value:
@@ -152,25 +151,21 @@ class LatticeHost(SimHost):
         )
 
     def introduce(self, connection: str, peer: str) -> None:
-        """Name nodes as wanted peers: operators name one another's nodes."""
         known = peer in self.node.world.keys
         self.data.charges.introduce(connection, peer, is_wanted=known, is_known=known)
 
     def leave(self, connection: str) -> None:
-        """Note that a connection has ended."""
         self.data.charges.leave(connection)
 
     # --- what checkers see --------------------------------------------------------------------
 
     @property
     def data(self) -> LatticeReplica:
-        """The replica."""
         assert isinstance(self.replica, LatticeReplica)
         return self.replica
 
     @property
     def state(self) -> bytes:
-        """What two nodes have in common when they have converged."""
         if self._takes_all:
             return self.data.announced_hash
         return value_hash(self.promised(self.data.announced))
@@ -194,7 +189,6 @@ class LatticeHost(SimHost):
 
     @property
     def amounts(self) -> Iterable[tuple[str, int, int]]:
-        """Bound incomplete values, bytes of cells above gaps, and cells made by cutting."""
         replica = self.data
         yield "incomplete values", replica.intake.count, CLAIMS_MAX * max(1, self.peers_count)
         yield "staged bytes", replica.intake.gaps_bytes, STAGED_BYTES_MAX
@@ -202,7 +196,6 @@ class LatticeHost(SimHost):
 
     @property
     def held(self) -> Collection[bytes]:
-        """The name of the live value."""
         value = self.data.cursor.get()
         name = value_hash(value)
         self._shared.values[name] = value
@@ -218,7 +211,6 @@ class LatticeHost(SimHost):
         return value_hash(self.lattice.merge(own, self.acknowledged(name))) == value_hash(own)
 
     def is_durable(self, name: bytes) -> bool:
-        """Return whether the store has the announced value."""
         data = self.data
         return name == data.announced_hash and data.store.root_hash() == value_hash(data.root)
 

@@ -324,7 +324,6 @@ class ScriptedPeer(ABC):
         self._buffers: dict[str, FrameBuffer] = {}
 
     def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
-        """Begin to speak on a connection."""
         self._buffers[connection] = FrameBuffer(self._frame_bytes_max)
 
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
@@ -346,7 +345,6 @@ class ScriptedPeer(ABC):
         del connection, name
 
     def ended(self, connection: str) -> None:
-        """Forget a connection."""
         self._buffers.pop(connection, None)
 
     def send(self, connection: str, payload: bytes) -> None:

@@ -372,7 +372,6 @@ class RecordingKeyPair(KeyPair):
         self.signatures: dict[bytes, None] = {}
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature of `message`."""
         signature = super().sign(message)
         self.signatures[signature] = None
         return signature
@@ -467,12 +466,10 @@ class SimNode:
 
     @property
     def state(self) -> bytes:
-        """The states of its hosts."""
         return b"".join(host.state for host in self.hosts.values())
 
     @property
     def is_calm(self) -> bool:
-        """Whether it runs and all its hosts are calm."""
         if not self.is_up or self.idle_until_ms > self.world.timeline.now_ms:
             return False
         return all(host.is_calm for host in self.hosts.values())
@@ -551,23 +548,19 @@ class SimNode:
     # --- an end of the network ----------------------------------------------------------------
 
     def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
-        """Take up a connection."""
         self._peers[connection] = peer
         for host in self.hosts.values():
             if self.is_up:
                 host.connected(connection, peer, outbound=outbound)
 
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
-        """Receive bytes of a stream."""
         host = self.hosts.get(name)
         if host is not None:
             host.arrived(connection, data)
 
     def written(self, connection: str, name: HostName) -> None:
-        """Note that a frame has left."""
         self.hosts[name].written(connection)
 
     def ended(self, connection: str) -> None:
-        """Forget a connection."""
         for host in self.hosts.values():
             host.disconnected(connection)

@@ -39,7 +39,6 @@ class SimReference(ScriptedPeer):
 
     @property
     def state(self) -> bytes:
-        """The hash of what it announces."""
         return self.peer.announced_hash
 
     def begin(self) -> None:
@@ -92,7 +91,6 @@ class SimReference(ScriptedPeer):
     # --- an end of the network ----------------------------------------------------------------
 
     def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
-        """Challenge the peer on a dialled connection; wait for requests on others."""
         super().opened(connection, peer, outbound=outbound)
         if outbound:
             self._made[connection] = None
@@ -106,7 +104,6 @@ class SimReference(ScriptedPeer):
             self._network.close(connection, self.name)
 
     def heard(self, connection: str, payload: bytes) -> None:
-        """Answer requests on accepted connections, and proofs on dialled ones."""
         is_accepted = connection not in self._made
         answers, broadcast = self.peer.heard(payload, accepted=is_accepted)
         for answer in answers:
@@ -114,7 +111,6 @@ class SimReference(ScriptedPeer):
         self._broadcast(broadcast)
 
     def ended(self, connection: str) -> None:
-        """Forget a connection."""
         super().ended(connection)
         self._made.pop(connection, None)
 

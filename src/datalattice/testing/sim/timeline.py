@@ -78,5 +78,4 @@ class SimClock:
         self.skew_ms = skew_ms
 
     def now_ms(self) -> int:
-        """Return Unix time in milliseconds."""
         return EPOCH_MS + self._timeline.now_ms + self.skew_ms
