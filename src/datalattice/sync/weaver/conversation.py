@@ -110,9 +110,11 @@ class WeaverConversation:
 
     batch_max = FETCH_HASHES_MAX
 
-    def __init__(self, peer: Peer, store_id: bytes) -> None:
+    def __init__(self, peer: Peer, store_id: bytes | None) -> None:
+        """store_id: of all messages; None: of any, for joining."""
         self.peer = replace(peer, features=frozenset({FETCHES, REPLICATES}))
-        self._store_id = store_id
+        self._store_id = store_id or b""
+        self._is_any = store_id is None
         self._frames: list[bytes] = []
         self._events: list[talk.Event] = []
         self._last_exchange = 0
@@ -284,9 +286,7 @@ class WeaverConversation:
 
     def _take(self, exchange: int, message: PeerMessage, now_ms: int) -> None:
         for body in vars(message).values():
-            # "Inside a session each message's store id must equal the session's." A request to join
-            # says which store is meant.
-            if body is None or not (isinstance(body, JoinRequest) or self._is_ours(body.store_id)):
+            if body is None or not self._is_ours(body.store_id):
                 continue
             match body:
                 case ReconcilePayload():
@@ -329,7 +329,8 @@ class WeaverConversation:
         self._events.append(talk.Round(exchange, body))
 
     def _is_ours(self, store_id: bytes) -> bool:
-        if store_id == self._store_id:
+        # "Inside a session each message's store id must equal the session's."
+        if self._is_any or store_id == self._store_id:
             return True
         self._events.append(talk.Fault(MALFORMED, f"a message for store {store_id.hex()}"))
         return False
@@ -412,9 +413,9 @@ class WeaverConversation:
 
 
 class WeaverProtocol:
-    """Makes the conversations of one store."""
+    """Makes the conversations of one store; None: those in which nodes ask to join one."""
 
-    def __init__(self, store_id: bytes) -> None:
+    def __init__(self, store_id: bytes | None) -> None:
         self._store_id = store_id
 
     def converse(self, peer: Peer, pinned: bytes | None) -> WeaverConversation:

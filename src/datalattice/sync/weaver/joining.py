@@ -1,0 +1,170 @@
+"""Joining: a node with an invite asks the node that made it to become a peer of a store.
+
+A node does not talk about a store with strangers, so they ask on a stream of its own kind, one for
+all stores of the node. Whoever asks in vain is told the same, in the same way, whether the store is
+unknown, the secret wrong or used, or the peer revoked.
+
+Source: Weaver specification "Join and bootstrap".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from datalattice.errors import ProtocolViolation
+from datalattice.sync.replica import (
+    Absorbed,
+    News,
+    Offer,
+    Part,
+    Peer,
+    Probe,
+    Regard,
+    Reply,
+    Step,
+    Why,
+)
+from datalattice.sync.weaver.messages import JoinRequest, JoinResponse
+
+JOIN_PROTOCOL: Final = "weaver-join/1"
+"""Name of the protocol on a multiplexed connection; its store id is empty."""
+
+REFUSED_TEXT: Final = "the node that made the invite refuses it"
+
+_NOTHING: Final = Probe(b"")
+
+
+class Door(Protocol):
+    """What decides who may join."""
+
+    @property
+    def node(self) -> bytes:
+        """The public key of this node."""
+        ...
+
+    def admit(self, store_id: bytes, peer: bytes, secret: bytes) -> str | None:
+        """Make a peer with a valid secret a peer of the store, durably.
+
+        Returns: the kind of the store; None: it is refused.
+        """
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class Application:
+    """A request of ours to join a store: whom it is for, and who is told how it ended.
+
+    on_end: gets the kind of the store, or why it was refused; called once, in the lane.
+    """
+
+    store_id: bytes
+    secret: bytes
+    inviter: bytes
+    on_end: Callable[[str | None, str | None], None]
+
+
+class JoinReplica:
+    """Answers those who ask to join, and asks for this node. It holds no data."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._applications: dict[bytes, Application] = {}  # by inviter
+
+    def apply(self, application: Application) -> None:
+        """Ask the inviter when it is next compared with; a former application to it is replaced."""
+        self._applications[application.inviter] = application
+
+    # --- what a replicator needs --------------------------------------------------------------
+
+    def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> _Joining | None:
+        """Ask, if there is something to ask of this peer."""
+        application = self._applications.pop(peer.public_key or b"", None)
+        return None if application is None else _Joining(self._door.node, application)
+
+    def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
+        """Answer whoever asks to join."""
+        kind = None
+        # "node_pubkey must equal the transport's remote key."
+        if isinstance(request, JoinRequest) and request.node_pubkey == peer.public_key:
+            kind = self._door.admit(request.store_id, request.node_pubkey, request.invite_secret)
+            if kind is not None:
+                yield Reply(JoinResponse(self._door.node, request.store_id, kind))
+                return
+        yield Reply(None)
+
+    def regard(self, peer: Peer) -> Regard:
+        """Talk to every peer whose key is proved."""
+        return Regard.REFUSED if peer.public_key is None else Regard.STRANGER
+
+    @property
+    def probe(self) -> Probe:
+        """The same for all."""
+        return _NOTHING
+
+    def publish(self) -> bool:
+        """There is nothing to publish."""
+        return False
+
+    def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
+        """Refuse: nothing is offered here.
+
+        Raises: ProtocolViolation: always.
+        """
+        raise ProtocolViolation("nothing is replicated where nodes ask to join")
+
+    def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
+        """There is none."""
+        return None
+
+    def equals(self, peer: Peer, stated: Probe | None) -> bool:
+        """Return whether the peer has all: there is nothing."""
+        return True
+
+    def repair(self, parts: Sequence[Part]) -> None:
+        """There is nothing to repair."""
+
+    def hear(self, peer: Peer) -> None:
+        """Count nothing."""
+
+    def forget(self, peer: Peer) -> None:
+        """Forget nothing."""
+
+
+class _Joining:
+    """One request to join, as a comparison of one round."""
+
+    probe: Final = None
+
+    def __init__(self, node: bytes, application: Application) -> None:
+        self._node = node
+        self._application = application
+        self._is_over = False
+
+    def start(self) -> Step:
+        """Ask."""
+        wanted = self._application
+        return Step((JoinRequest(self._node, wanted.store_id, wanted.secret),))
+
+    def receive(self, message: object) -> Step:
+        """Take in the answer.
+
+        Raises: ProtocolViolation: it is for another store or from another node than asked.
+        """
+        wanted = self._application
+        assert isinstance(message, JoinResponse)
+        if (message.store_id, message.inviter_pubkey) != (wanted.store_id, wanted.inviter):
+            raise ProtocolViolation("an answer to another request to join")
+        self._end(message.store_type, None)
+        return Step(is_done=True)
+
+    def ended(self) -> Probe | None:
+        """Note that no answer comes any more."""
+        if not self._is_over:
+            self._end(None, REFUSED_TEXT)
+        return None
+
+    def _end(self, kind: str | None, refused: str | None) -> None:
+        self._is_over = True
+        self._application.on_end(kind, refused)
