@@ -59,10 +59,6 @@ class _Cursors(SequenceRun[LatticeCursor]):
     def path(self, step: Fields) -> None:
         self.add(step, "as", self.on(step).path(*need_cells(step, "keys")))
 
-    @operation("as", silent=True)
-    def fork(self, step: Fields) -> None:
-        self.add(step, "as", self.on(step).fork())
-
     @operation("value")
     def set(self, step: Fields) -> None:
         cursor, value = self.on(step), need_cell(step, "value")

@@ -48,10 +48,6 @@ class _Drives(SequenceRun[Drive]):
         self.add(step, "as", Drive(parent.cursor.fork(), clock))
         self.clocks[need_text(step, "as")] = clock
 
-    @operation(silent=True)
-    def sync(self, step: Fields) -> None:
-        self.on(step).sync()
-
     @operation("from", silent=True)
     def replicate(self, step: Fields) -> None:
         self.on(step).replicate(self.on(step, "from"))

@@ -80,14 +80,6 @@ class _Databases(SequenceRun[Database]):
         replica = need_text(step, "replica")
         self.add(step, "on", Database.create(replica=replica, clock=self.clock))
 
-    @operation("as", silent=True)
-    def fork(self, step: Fields) -> None:
-        self.add(step, "as", self.on(step).fork())
-
-    @operation(silent=True)
-    def sync(self, step: Fields) -> None:
-        self.on(step).sync()
-
     @operation("from", silent=True)
     def merge(self, step: Fields) -> None:
         self.on(step).merge(self.on(step, "from"))

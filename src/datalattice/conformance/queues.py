@@ -49,14 +49,6 @@ class _Queues(SequenceRun[Queue]):
     def create(self, step: Fields) -> None:
         self.add(step, "on", Queue.create(self.clock))
 
-    @operation("as", silent=True)
-    def fork(self, step: Fields) -> None:
-        self.add(step, "as", self.on(step).fork())
-
-    @operation(silent=True)
-    def sync(self, step: Fields) -> None:
-        self.on(step).sync()
-
     @operation("from", silent=True)
     def merge(self, step: Fields) -> None:
         self.on(step).cursor.merge(self.on(step, "from").cursor.get())

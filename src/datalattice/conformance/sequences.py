@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from datalattice.cells import Value, value_hash
 from datalattice.conformance.checks import (
@@ -24,7 +24,18 @@ from datalattice.conformance.registry import Fields, Mismatch
 SEQUENCE_FIELDS: Final = ("id", "kind", "steps", "final", "decision", "differs_from_step")
 STEP_FIELDS: Final = ("op", "on", "returns", "states")
 
-H = TypeVar("H")
+
+class Handle(Protocol):
+    """What a sequence operates on."""
+
+    def fork(self) -> Self:
+        """Return a fork."""
+
+    def sync(self) -> object:
+        """Merge a fork into what it was made of."""
+
+
+H = TypeVar("H", bound=Handle)
 
 
 class StepClock:
@@ -114,6 +125,16 @@ class SequenceRun(Generic[H]):
         if name in self.handles:
             raise Mismatch(f"there is a handle named {name!r} already")
         self.handles[name] = handle
+
+    @operation("as", silent=True)
+    def fork(self, step: Fields) -> None:
+        """Add a fork of a handle."""
+        self.add(step, "as", self.on(step).fork())
+
+    @operation(silent=True)
+    def sync(self, step: Fields) -> None:
+        """Merge a fork into the handle it was made of."""
+        self.on(step).sync()
 
     def run(self, fields: Fields) -> None:
         """Perform all steps of a vector, and compare what it recorded."""

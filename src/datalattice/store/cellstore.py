@@ -46,7 +46,14 @@ from datalattice.store.gc.collector import GarbageCollector
 from datalattice.store.gc.marking import Begin, MarkRoots
 from datalattice.store.gc.sweeping import SweepList
 from datalattice.store.kept.history import RETENTION, Retention
-from datalattice.store.log.committer import GAVE_BACK, CellBatch, Committer, batches_of
+from datalattice.store.log.committer import (
+    GAVE_BACK,
+    NO_CELLS,
+    CellBatch,
+    Committer,
+    Written,
+    batches_of,
+)
 from datalattice.store.log.folder import LOSS_FILE, invalidate_index, mark_index
 from datalattice.store.log.freespace import SPARE_BYTES, FreeSpace
 from datalattice.store.log.hashindex import RECENT_ENTRIES_MAX, STAGED
@@ -347,9 +354,8 @@ class CellStore(StoreReader):
     def _give_up(self, committer: Committer) -> None:
         """Continue without the lost commits: the present root is committed behind them."""
         with committer.lock:
-            sequence = committer.write(CellBatch([], []), CellBatch([], []), [], self._state.root)
-            epoch = committer.epoch
-        committer.make_durable(sequence, epoch)
+            written = committer.write(NO_CELLS, NO_CELLS, [], self._state.root)
+        committer.make_durable(written)
         committer.record_end()
         loss = self._opened.loss
         if loss is not None:
@@ -390,17 +396,16 @@ class CellStore(StoreReader):
             self._check_open()
             if not isinstance(expected, Any_) and expected != committer.head:
                 return None
-            sequence = self._write_commit(committer, tops, shown, root)
-            epoch = committer.epoch
-        committer.make_durable(sequence, epoch)
+            written = self._write_commit(committer, tops, shown, root)
+        committer.make_durable(written)
         self.history.flush()
         close_cells(parts, self)
         self._cache.add_many(parts)
-        return Commit(root, parts, sequence)
+        return Commit(root, parts, written.sequence)
 
     def _write_commit(
         self, committer: Committer, tops: list[EncodedCell], shown: list[EncodedCell], root: bytes
-    ) -> int:
+    ) -> Written:
         """Write the cells of a root, `tops`; those of `shown`, and all below them, are announced.
 
         Cells of `shown` that are not in `tops` are not stored: they exist only above the announced
@@ -430,7 +435,7 @@ class CellStore(StoreReader):
         # The present root again, with no new cell: no pack is written.
         if not has_new and root == committer.head:
             committer.check()
-            return committer.sequence
+            return committer.written
         # Closure: a store never holds a cell without the cells below it.
         self._check_below(fresh | private)
         cells = CellBatch(list(fresh), list(fresh.values()))
@@ -482,15 +487,15 @@ class CellStore(StoreReader):
 
     def _write(
         self, committer: Committer, cells: CellBatch, promoted: list[bytes], root: bytes | None
-    ) -> int:
+    ) -> Written:
         """Write a pack with `cells`, followed by everything pending."""
         pending = self._pending
         staged = CellBatch(list(pending), list(pending.values()))
-        sequence = committer.write(cells, staged, promoted, root)
+        written = committer.write(cells, staged, promoted, root)
         self._writing.update(pending)
         self._pending = {}
         self._pending_bytes = 0
-        return sequence
+        return written
 
     def _published(self, pack: Pack) -> None:
         self._collector.note()
@@ -508,7 +513,8 @@ class CellStore(StoreReader):
         """Stage cells given as (hash, encoding), as `Store.put_encodings`."""
         committer = self._writer()
         self.space.check()
-        count = sequence = 0
+        count = 0
+        written: Written | None = None
         with committer.lock:
             self._check_open()
             committer.check()
@@ -524,10 +530,9 @@ class CellStore(StoreReader):
                     count += 1
                     # Bounds the memory of staged cells; they are written without a root.
                     if self._pending_bytes > self._pending_max:
-                        sequence = self._write(committer, CellBatch([], []), [], None)
-            epoch = committer.epoch
-        if sequence:
-            committer.make_durable(sequence, epoch)
+                        written = self._write(committer, NO_CELLS, [], None)
+        if written is not None:
+            committer.make_durable(written)
         return count
 
     def sync(self) -> None:
@@ -541,11 +546,10 @@ class CellStore(StoreReader):
             return
         with committer.lock:
             committer.check()
-            sequence = committer.sequence
+            written = committer.written
             if self._pending:
-                sequence = self._write(committer, CellBatch([], []), [], None)
-            epoch = committer.epoch
-        committer.make_durable(sequence, epoch)
+                written = self._write(committer, NO_CELLS, [], None)
+        committer.make_durable(written)
         committer.record_end()
 
     @property
@@ -582,15 +586,14 @@ class CellStore(StoreReader):
             with committer.lock:
                 self._check_open()
                 committer.check()
-                sequence = committer.write(
+                written = committer.write(
                     CellBatch.chosen(batch, is_staged, False),
                     CellBatch.chosen(batch, is_staged, True),
                     list(promoted),
                     # A lost root is committed once all its cells are here again.
                     None if self._opened.was_cut else committer.head,
                 )
-                epoch = committer.epoch
-            committer.make_durable(sequence, epoch)
+            committer.make_durable(written)
         for at, damage in list(self._damage.items()):
             if damage.hash in healed:
                 del self._damage[at]
@@ -660,7 +663,7 @@ class CellStore(StoreReader):
     def _write_pending(self) -> None:
         """Write what is staged; the caller holds the lock."""
         if self._pending:
-            self._write(self._writer(), CellBatch([], []), [], None)
+            self._write(self._writer(), NO_CELLS, [], None)
 
     @property
     def copy_id(self) -> str:

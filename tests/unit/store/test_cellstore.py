@@ -375,10 +375,10 @@ def test_staged_cells_beyond_the_bound_are_written_at_once(tmp_path: Path) -> No
 def test_a_long_value_is_staged_in_many_packs(tmp_path: Path) -> None:
     """A pack that is longer than a segment may be would put cells where no place can name them."""
     with CellStore.open(tmp_path, pending_bytes=5_000, segment_bytes=16_384) as store:
-        before = store._committer.sequence if store._committer else 0
+        before = store._committer.written.sequence if store._committer else 0
         assert store.put(value(1, 500)) == len(novelty(value(1, 500)))
         assert store._committer is not None
-        assert store._committer.sequence - before > 10
+        assert store._committer.written.sequence - before > 10
         assert missing(store.load(value(1, 500).hash)) == []
         store.commit(value(1, 500))
     with CellStore.open(tmp_path, read_only=True) as store:

@@ -35,15 +35,14 @@ from datalattice.store import CellFetcher, CellStore, heal_store, open_damaged
 from datalattice.store import reader as reader_module
 from datalattice.store.files import StoreFolder
 from datalattice.store.gc import collection, marking
-from datalattice.store.gc.progress import SAMPLES_MAX, ProgressSamples
+from datalattice.store.gc.collector import SAMPLES_MAX, ProgressSamples
 from datalattice.store.kept import LEASE_SECONDS_MAX, NOTHING, pins
 from datalattice.store.kept.pins import PINS_LOCK
 from datalattice.store.log import committer
 from datalattice.store.log import removed as removed_module
 from datalattice.store.log.hashindex import BEGINNING, STAGED, TABLES, HashIndex, Position
-from datalattice.store.log.logstate import LogState
 from datalattice.store.log.packing import FLAG_PART, locate
-from datalattice.store.log.recovery import LogReader, Pack
+from datalattice.store.log.recovery import LogReader, LogState, Pack
 from datalattice.store.log.removed import DroppedRun, LocationSet, RemovedFilter, RemovedRecord
 from datalattice.testing.clocks import StoppedClock
 

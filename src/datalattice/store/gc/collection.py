@@ -46,7 +46,7 @@ from datalattice.store.gc.marking import (
     StoreMarker,
     damaged,
 )
-from datalattice.store.log.committer import CellBatch, Committer
+from datalattice.store.log.committer import NO_CELLS, CellBatch, Committer
 from datalattice.store.log.hashindex import STAGED
 from datalattice.store.log.opening import OpenLog
 from datalattice.store.log.packing import (
@@ -60,6 +60,7 @@ from datalattice.store.log.removed import (
     DroppedRun,
     RemovedRecord,
     delete_dropped,
+    sweep_index,
     write_removed,
 )
 from datalattice.store.log.segments import first_pack, segment_numbers, segment_path, segment_size
@@ -250,16 +251,14 @@ class CollectionRun:
         """
         if not self._is_recorded:
             self._record()
-        after = b""
         done = 0
-        while batch := self._index.batch(after, SWEEP_ENTRIES):
-            after = batch[-1][0]
-            gone = [hash for hash, location in batch if self.is_removed(location)]
-            if gone:
-                with committer.lock:
-                    self._index.sweep(gone, self.is_removed)
-            done += len(batch)
+
+        def on_batch(count: int) -> None:
+            nonlocal done
+            done += count
             self._tell("sweep", done, max(done, self._total))
+
+        sweep_index(self._index, self.is_removed, committer.lock, on_batch)
         with committer.lock:
             committer.check()
             self._index.flush(self._state.watermark())
@@ -385,8 +384,7 @@ class CollectionRun:
         for hashes in self._late():
             self._copy(committer, hashes)
         # The root is written again: the pack that committed it may be in a dropped segment.
-        nothing = CellBatch([], [])
-        committer.write(nothing, nothing, [], committer.head)
+        committer.write(NO_CELLS, NO_CELLS, [], committer.head)
         committer.flush_durable()
 
     # --- the record -----------------------------------------------------------------------------

@@ -15,14 +15,13 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from datalattice.errors import ReadOnly, StoreError, StoreFailed, StoreFull, UsageError
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.disk import write_error
 from datalattice.store.log.hashindex import HashIndex, Position
 from datalattice.store.log.logend import EndRecord, LogEnd
-from datalattice.store.log.logstate import LogState
 from datalattice.store.log.packing import (
     CELL_ENTRY_BYTES,
     FLAG_PART,
@@ -35,7 +34,7 @@ from datalattice.store.log.packing import (
     pack_length,
     trailer_of,
 )
-from datalattice.store.log.recovery import Pack
+from datalattice.store.log.recovery import LogState, Pack
 from datalattice.store.log.segments import PACK_BYTES_MAX, SegmentWriter
 
 GAVE_BACK: Final = "the store gave its lock back; acquire it again before you write"
@@ -64,6 +63,18 @@ class CellBatch:
         longest = max(map(len, self.encodings), default=0)
         if longest > CELL_BYTES_MAX:
             raise UsageError(f"a cell has at most {CELL_BYTES_MAX} bytes, got one of {longest}")
+
+
+NO_CELLS: Final = CellBatch([], [])
+
+
+class Written(NamedTuple):
+    """What was written, to be made durable."""
+
+    sequence: int
+    """Number of the last pack."""
+    epoch: int
+    """How often the committer had been restarted, which discards what was not durable."""
 
 
 class Committer:
@@ -99,15 +110,14 @@ class Committer:
         self._trailer = state.position.trailer
         self._failure: StoreError | None = None
         self._is_paused = False
-        self.epoch = 0
-        """Incremented by every restart, which discards what was written and not durable before."""
+        self._epoch = 0
         self.head = state.root
         """Hash of the root that was written last, durable or not."""
 
     @property
-    def sequence(self) -> int:
-        """Number of the pack that was written last."""
-        return self._sequence
+    def written(self) -> Written:
+        """Everything that was written so far."""
+        return Written(self._sequence, self._epoch)
 
     def check(self) -> None:
         """Check that no write failed before, and that the store has its lock.
@@ -157,7 +167,7 @@ class Committer:
                 self._writer.rewind(position.segment, position.offset, before)
             except OSError as error:
                 raise self._fail(write_error(error, self._where)) from error
-            self.epoch += 1
+            self._epoch += 1
             # Unpublished packs were never acknowledged; `taken_back` stages their cells again.
             self._waiting.clear()
             # Numbers of discarded packs are used again: no reader has seen those acknowledged.
@@ -172,20 +182,19 @@ class Committer:
 
     def write(
         self, fresh: CellBatch, staged: CellBatch, promoted: list[bytes], root: bytes | None
-    ) -> int:
-        """Write the packs of one commit, or of staged cells only; return the number of the last.
+    ) -> Written:
+        """Write the packs of one commit, or of staged cells only; `make_durable` takes the result.
 
         Raises: StoreFull, StoreFailed: the disk refused; the committer does too from now on.
         """
         self.check()
         fresh.check()
         staged.check()
-        nothing = CellBatch([], [])
-        parts = [(part, nothing) for part in _split(fresh)]
+        parts = [(part, NO_CELLS) for part in _split(fresh)]
         first, *rest = _split(staged)
         # Staged cells share the pack with the root where they fit.
         parts[-1] = (parts[-1][0], first)
-        parts += [(nothing, part) for part in rest]
+        parts += [(NO_CELLS, part) for part in rest]
         # The flags of the last pack count the parts before it in 14 bits.
         if len(parts) - 1 > PARTS_MAX:
             raise UsageError(
@@ -206,7 +215,7 @@ class Committer:
             raise
         if root is not None:
             self.head = root
-        return self._sequence
+        return self.written
 
     def _append(
         self, flags: int, fresh: CellBatch, staged: CellBatch, promoted: list[bytes], root: bytes
@@ -250,15 +259,16 @@ class Committer:
 
     # --- durability; the caller does not hold the lock ---
 
-    def make_durable(self, sequence: int, epoch: int) -> None:
-        """Return when the pack `sequence`, written in `epoch`, is durable and published.
+    def make_durable(self, written: Written) -> None:
+        """Return when what was written is durable and published.
 
         Raises: StoreFull, StoreFailed: it cannot be made durable.
         """
+        sequence, epoch = written
         with self._turn:
-            while self._syncing and self._durable < sequence and epoch == self.epoch:
+            while self._syncing and self._durable < sequence and epoch == self._epoch:
                 self._turn.wait()
-            if epoch != self.epoch:
+            if epoch != self._epoch:
                 raise StoreFailed(f"{self._where}: a write failed, and this one with it")
             # Another waiter's sync covered this pack.
             if self._durable >= sequence:

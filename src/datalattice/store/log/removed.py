@@ -26,6 +26,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -335,6 +336,26 @@ def delete_dropped(folder: StoreFolder, removed: RemovedRecord) -> list[int]:
     return numbers
 
 
+def sweep_index(
+    index: HashIndex,
+    is_removed: Callable[[int], bool],
+    lock: AbstractContextManager[object],
+    on_batch: Callable[[int], None],
+) -> None:
+    """Remove the entries at removed locations from an index; `lock` is taken for each batch.
+
+    Raises: StoreFull, StoreFailed: it cannot be written; what was removed stays removed.
+    """
+    after = b""
+    while batch := index.batch(after, SWEEP_ENTRIES):
+        after = batch[-1][0]
+        gone = [hash for hash, location in batch if is_removed(location)]
+        if gone:
+            with lock:
+                index.sweep(gone, is_removed)
+        on_batch(len(batch))
+
+
 def finish_removal(folder: StoreFolder, index: HashIndex, removed: RemovedRecord) -> bool:
     """Remove from an index what the record says, when a process ended before it had done so.
 
@@ -343,11 +364,5 @@ def finish_removal(folder: StoreFolder, index: HashIndex, removed: RemovedRecord
     # Files are deleted last of all. So if none of the dropped ones exists, the rest is done.
     if not any(removed.dropped(number) for number in segment_numbers(folder)):
         return False
-    known = RemovedFilter(removed)
-    after = b""
-    while batch := index.batch(after, SWEEP_ENTRIES):
-        after = batch[-1][0]
-        gone = [hash for hash, location in batch if known.is_removed(location)]
-        if gone:
-            index.sweep(gone, known.is_removed)
+    sweep_index(index, RemovedFilter(removed).is_removed, nullcontext(), lambda _: None)
     return True
