@@ -1171,6 +1171,46 @@ MUTATIONS: Final = (
         "        self._marker.follow_tops()\n",
         (UNIT + "store/test_collecting.py::test_what_is_staged_right_before_the_lock_is_followed",),
     ),
+    # --- weaver -----------------------------------------------------------------------------------
+    Mutation(
+        "weaver: a failed piece of work stays in the transaction of the others",
+        "engine/group.py",
+        "        for (table, key), value in (self._undo or {}).items():\n",
+        "        for (table, key), value in ():\n",
+        (
+            UNIT + "engine/test_engines.py::test_every_engine_keeps_the_protocol",
+            LAWS + "test_group_laws.py::test_pieces_of_one_transaction_equal_one_after_the_other",
+        ),
+    ),
+    Mutation(
+        "weaver: a group of long keys is counted as one of its keys",
+        "engine/longkeys.py",
+        "                    surplus -= at == 0\n",
+        "                    surplus -= 0\n",
+        (UNIT + "engine/test_engines.py::test_every_engine_keeps_the_protocol",),
+    ),
+    Mutation(
+        "weaver: the write of a key that arrives last wins",
+        "weaver/heads.py",
+        "                place = self._place(op, left) if left else 0\n",
+        "                place = 0\n",
+        (
+            LAWS + "test_weaver_machine_laws.py::test_every_legal_order_gives_the_same_bytes",
+            LAWS + "test_weaver_machine_laws.py::test_heads_and_winners_are_those_of_a_fold",
+        ),
+    ),
+    Mutation(
+        "weaver: projection goes on behind an operation that cannot be applied",
+        "weaver/state.py",
+        "                if not run.apply(entry):\n                    break\n",
+        "                run.apply(entry)\n",
+        (
+            UNIT
+            + "weaver/test_state.py::test_a_stall_is_over_when_the_machine_can_apply_the_operation",
+            UNIT + "weaver/test_state.py::"
+            "test_projection_stops_at_a_payload_that_cannot_be_applied",
+        ),
+    ),
 )
 
 
