@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from datalattice.cursors import Cursor
     from datalattice.errors import DataLatticeError, DataLoss, Unavailable, UsageError
     from datalattice.node import serve  # type: ignore[no-redef, unused-ignore]
+    from datalattice.weaver import KVStore, LogStore
 
 
 _HOMES: Final = {
@@ -51,8 +52,10 @@ _HOMES: Final = {
     "Database": "apps.kv",
     "Drive": "apps.dlfs",
     "Feed": "apps.queue",
+    "KVStore": "weaver",
     "KeyPair": "crypto",
     "Keyword": "cells",
+    "LogStore": "weaver",
     "Map": "cells",
     "Node": "client",
     "Owner": "apps",
@@ -95,8 +98,10 @@ __all__ = [
     "Database",
     "Drive",
     "Feed",
+    "KVStore",
     "KeyPair",
     "Keyword",
+    "LogStore",
     "Map",
     "Node",
     "Owner",

@@ -85,9 +85,14 @@ class Holdings:
         self.delayed: Final = delayed
         self.past: Final = past
         self.is_closed = False
+        self._others: list[Callable[[], None]] = []
         self.abandonment: weakref.finalize[..., Any] | None = None
         """What has an unclosed node closed later; without a close it keeps this in memory."""
         _unclosed.add(self)
+
+    def also_close(self, close: Callable[[], None]) -> None:
+        """Call `close` when the node is closed."""
+        self._others.append(close)
 
     @property
     def has_unflushed(self) -> bool:
@@ -108,6 +113,8 @@ class Holdings:
                 self.abandonment.detach()
             if self.past is not None:
                 self.past.release()
+            for close in self._others:
+                close()
             self.data.close()
 
 

@@ -14,7 +14,17 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypeVar,
+    overload,
+)
 
 from datalattice.apps import Owner, T
 from datalattice.apps.dlfs import FS_SECTION, Drive
@@ -37,6 +47,7 @@ from datalattice.errors import (
     NoSuchPath,
     PeerUnavailable,
     Timeout,
+    UnsupportedOperation,
     UsageError,
 )
 from datalattice.lattice import VALUE, did_of, is_public_key
@@ -44,6 +55,9 @@ from datalattice.store import Store
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+
+    from datalattice.client.weaverfolder import Handle, NodeStores
+    from datalattice.weaver import KVStore, LogStore, Machine, MachineStore
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -151,7 +165,7 @@ class Node:
             is_delayed=options.durable == SYNC,
             wait_s=options.wait,
         )
-
+        self._stores: NodeStores | None = None
         if folder is not None:
             self._binding.origin = str(folder.path.absolute()), options
 
@@ -215,6 +229,67 @@ class Node:
         pair = keys.owner if keys is not None and is_own else None
         return Venue.at(self._binding.root, did, key_pair=pair, binding=self._binding)
 
+    @overload
+    def store(
+        self, name: str, kind: Literal["kv"], *, parent: Handle | None = None
+    ) -> KVStore[str]: ...
+    @overload
+    def store(
+        self, name: str, kind: Literal["kv"], *, of: type[T], parent: Handle | None = None
+    ) -> KVStore[T]: ...
+    @overload
+    def store(
+        self, name: str, kind: Literal["log"], *, parent: Handle | None = None
+    ) -> LogStore[str]: ...
+    @overload
+    def store(
+        self, name: str, kind: Literal["log"], *, of: type[T], parent: Handle | None = None
+    ) -> LogStore[T]: ...
+    @overload
+    def store(
+        self, name: str, kind: type[Machine], *, parent: Handle | None = None
+    ) -> MachineStore: ...
+    @overload
+    def store(
+        self,
+        name: str,
+        kind: str | None = None,
+        *,
+        of: Any = None,
+        parent: Handle | None = None,
+    ) -> Any: ...
+    def store(
+        self,
+        name: str,
+        kind: str | type[Machine] | None = None,
+        *,
+        of: Any = None,
+        parent: Handle | None = None,
+    ) -> Any:
+        """Return a weaver store: operations that nodes replicate, and the state they give.
+
+        name:   its name, its id, or the first digits of the id. The stored kind decides what it is.
+        kind:   makes it if there is none: "kv" (a `KVStore`), "log" (a `LogStore`), or a class of
+                `weaver.Machine` (a `MachineStore`). A kind other than the stored one is an error.
+        of:     the type of values; None: text. parent: the store that it is a child of.
+        Writes are signed with the node's identity and durable when they return, also in a node
+        that is opened with durable="sync"; `batch` of the node does not gather them.
+        Raises: NoSuchPath: there is none, and no kind was given. UsageError.
+        """
+        return self._weaver().open(name, kind, of, parent)
+
+    def _weaver(self) -> NodeStores:
+        if self._stores is None:
+            # Loaded here: most programs use the lattices alone.
+            from datalattice.client.weaverfolder import NodeStores
+
+            if self._options.as_of is not None:
+                raise UnsupportedOperation(
+                    "a weaver store has its own history: history(key), or `lattice weave history`"
+                )
+            self._stores = NodeStores(self._binding, self._folder, self._options, _reopen_store)
+        return self._stores
+
     def cursor(self, *keys: object) -> LatticeCursor:
         """Return the cursor on the value at `keys`; without keys, on the root."""
         return self._binding.root.path(*keys)
@@ -235,6 +310,10 @@ class Node:
     def drives(self, *, owner: object = None) -> list[str]:
         """Return the names of the drives of an owner, in order."""
         return self._names(FS_SECTION, owner)
+
+    def stores(self, parent: Handle | None = None) -> list[str]:
+        """Return the names of the weaver stores, or of the children of one, in order."""
+        return self._weaver().names(parent)
 
     def _names(self, section: Value, owner: object) -> list[str]:
         held = self._binding.root.path(section, self._binding.owner_named(owner), VALUE).get()
@@ -457,6 +536,12 @@ class Node:
 
 def _reopen(path: str, options: Options) -> Node:
     return open(path, **options._asdict())
+
+
+def _reopen_store(
+    path: str, options: Options, id: str, kind: type[Machine] | None, of: Any
+) -> Handle:
+    return open(path, **options._asdict())._weaver().open(id, kind, of, None)
 
 
 def _ref_text(ref: str | bytes | datetime) -> str:

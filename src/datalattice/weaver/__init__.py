@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from datalattice.weaver.appendlog import AppendRequest, LogMachine, ReadRequest, ReadResponse
+from datalattice.weaver.appendlog import (
+    AppendRequest,
+    LogMachine,
+    ReadRequest,
+    ReadResponse,
+)
 from datalattice.weaver.dag import (
     Branch,
     NoCommonAncestor,
@@ -23,10 +28,41 @@ from datalattice.weaver.frontier import (
     stable_frontier,
     unacknowledged,
 )
-from datalattice.weaver.fsck import Fault, fsck, rebuild
-from datalattice.weaver.heads import HeadReader, HeadTable, Winner
-from datalattice.weaver.headvalue import Value
-from datalattice.weaver.ingest import FloatingFull, Fork, Ingested, MissingPrev
+from datalattice.weaver.fsck import (
+    Fault,
+    fsck,
+    rebuild,
+)
+from datalattice.weaver.graph import (
+    GraphNode,
+    render,
+)
+from datalattice.weaver.handles import (
+    RAW,
+    TEXT,
+    Codec,
+    KeyUpdate,
+    KVStore,
+    LogRecord,
+    LogStore,
+    MachineStore,
+    StoreSource,
+    Version,
+)
+from datalattice.weaver.heads import (
+    HeadReader,
+    HeadTable,
+    Winner,
+)
+from datalattice.weaver.headvalue import (
+    Value,
+)
+from datalattice.weaver.ingest import (
+    FloatingFull,
+    Fork,
+    Ingested,
+    MissingPrev,
+)
 from datalattice.weaver.intention import (
     LOG_LIMITS,
     ZERO,
@@ -38,9 +74,23 @@ from datalattice.weaver.intention import (
     TooManyCausalDeps,
     admit,
 )
-from datalattice.weaver.invite import InviteToken
-from datalattice.weaver.kv import DeleteOp, KvMachine, KvPayload, Operation, PutOp, written_by
-from datalattice.weaver.log import Entry, Floating, IntentionLog, NotInChain
+from datalattice.weaver.invite import (
+    InviteToken,
+)
+from datalattice.weaver.kv import (
+    DeleteOp,
+    KvMachine,
+    KvPayload,
+    Operation,
+    PutOp,
+    written_by,
+)
+from datalattice.weaver.log import (
+    Entry,
+    Floating,
+    IntentionLog,
+    NotInChain,
+)
 from datalattice.weaver.machine import (
     Dag,
     InvalidParams,
@@ -55,9 +105,20 @@ from datalattice.weaver.machine import (
     query,
     stream,
 )
-from datalattice.weaver.null import NullMachine
-from datalattice.weaver.rows import LOG_TABLES, Head, Tip
-from datalattice.weaver.snapshot import SnapshotRefused
+from datalattice.weaver.null import (
+    NullMachine,
+)
+from datalattice.weaver.policy import (
+    PeerPolicy,
+)
+from datalattice.weaver.rows import (
+    LOG_TABLES,
+    Head,
+    Tip,
+)
+from datalattice.weaver.snapshot import (
+    SnapshotRefused,
+)
 from datalattice.weaver.state import (
     Event,
     PlainLayer,
@@ -67,25 +128,62 @@ from datalattice.weaver.state import (
     StoreIdMismatch,
     StoreTypeMismatch,
 )
+from datalattice.weaver.store import (
+    Store,
+    StoreStatus,
+    StoreView,
+    Subscription,
+)
 from datalattice.weaver.storeid import (
     STORE_ID_BYTES,
     new_store_id,
     parse_store_id,
     store_id_text,
 )
-from datalattice.weaver.tables import STATE_TABLES, Overlay
-from datalattice.weaver.witness import ChainBroken, ChainEnd, WitnessRecord, check_chain
+from datalattice.weaver.stores import (
+    CORE_MACHINES,
+    STORE_TABLES,
+    StoreInfo,
+    Stores,
+)
+from datalattice.weaver.system import (
+    ChildStatus,
+    InviteStatus,
+    Peer,
+    PeerStatus,
+    PeerStrategy,
+    SystemBatch,
+    SystemEvent,
+    SystemEventKind,
+    SystemReader,
+)
+from datalattice.weaver.tables import (
+    STATE_TABLES,
+    Overlay,
+)
+from datalattice.weaver.witness import (
+    ChainBroken,
+    ChainEnd,
+    WitnessRecord,
+    check_chain,
+)
 
 __all__ = [
+    "CORE_MACHINES",
     "LOG_LIMITS",
     "LOG_TABLES",
+    "RAW",
     "STATE_TABLES",
     "STORE_ID_BYTES",
+    "STORE_TABLES",
+    "TEXT",
     "ZERO",
     "AppendRequest",
     "Branch",
     "ChainBroken",
     "ChainEnd",
+    "ChildStatus",
+    "Codec",
     "Dag",
     "DeleteOp",
     "Entry",
@@ -94,6 +192,7 @@ __all__ = [
     "Floating",
     "FloatingFull",
     "Fork",
+    "GraphNode",
     "Head",
     "HeadReader",
     "HeadTable",
@@ -102,12 +201,18 @@ __all__ = [
     "IntentionLog",
     "IntentionRefused",
     "InvalidParams",
+    "InviteStatus",
     "InviteToken",
+    "KVStore",
+    "KeyUpdate",
     "KvMachine",
     "KvPayload",
     "LogLimits",
     "LogMachine",
+    "LogRecord",
+    "LogStore",
     "Machine",
+    "MachineStore",
     "MissingPrev",
     "NoCommonAncestor",
     "Node",
@@ -118,6 +223,10 @@ __all__ = [
     "Operation",
     "Overlay",
     "PayloadTooLarge",
+    "Peer",
+    "PeerPolicy",
+    "PeerStatus",
+    "PeerStrategy",
     "PlainLayer",
     "Projection",
     "Proposal",
@@ -130,13 +239,25 @@ __all__ = [
     "State",
     "StateReader",
     "StateWriter",
+    "Store",
     "StoreIdMismatch",
+    "StoreInfo",
+    "StoreSource",
+    "StoreStatus",
     "StoreTypeMismatch",
+    "StoreView",
+    "Stores",
+    "Subscription",
+    "SystemBatch",
+    "SystemEvent",
+    "SystemEventKind",
+    "SystemReader",
     "Tip",
     "TooManyCausalDeps",
     "Unacknowledged",
     "UnknownMethod",
     "Value",
+    "Version",
     "Winner",
     "WitnessRecord",
     "Written",
@@ -157,6 +278,7 @@ __all__ = [
     "path",
     "query",
     "rebuild",
+    "render",
     "stable_frontier",
     "store_id_text",
     "stream",

@@ -1,0 +1,367 @@
+"""Weaver folder: the weaver stores of a folder in this process, beside other processes.
+
+They are in one LMDB engine, `DIR/weaver/`. LMDB has one writer at a time over all processes, so any
+number of them may write; a read sees what was committed last. There is one `WeaverFolder` a folder
+and key in a process, shared by all nodes that have it open, so that their writes share commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from datalattice.apps import value_type
+from datalattice.cells import decode_message, encode_message
+from datalattice.client.bound import NodeBinding, Options
+from datalattice.client.folder import Folder
+from datalattice.clock import SystemClock
+from datalattice.crypto import KeyPair, SystemEntropy
+from datalattice.cursors import Wake
+from datalattice.engine import Engine, GroupCommit, LmdbEngine, MemoryEngine
+from datalattice.errors import AlreadyExists, NoSuchPath, ReadOnly, UsageError
+from datalattice.weaver import (
+    CORE_MACHINES,
+    RAW,
+    STORE_TABLES,
+    TEXT,
+    Codec,
+    KvMachine,
+    KVStore,
+    LogMachine,
+    LogStore,
+    Machine,
+    MachineStore,
+    Store,
+    StoreInfo,
+    Stores,
+    store_id_text,
+)
+
+LOOK_S: Final = 0.01
+"""How often it is looked, for those who wait for changes, whether another process wrote."""
+
+WEAVER_FOLDER: Final = "weaver"
+"""The folder of the engine, below that of the node."""
+
+Handle = KVStore[Any] | LogStore[Any] | MachineStore
+"""What `Node.store` returns."""
+
+
+class WeaverFolder:
+    """The weaver stores of a folder, or in memory. Get it from `at` or `in_memory`; `close` it.
+
+    Any thread may use it; a forked child begins anew.
+    """
+
+    def __init__(self, path: Path | None, key: KeyPair | None, *, read_only: bool) -> None:
+        self._path: Final = path
+        self._key: Final = key
+        self._read_only: Final = read_only
+        self._users = 0
+        self._machines: dict[str, type[Machine]] = {}
+        self._memory: MemoryEngine | None = None if path is not None else MemoryEngine(STORE_TABLES)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin, also anew in a forked child."""
+        self._lock = threading.RLock()
+        self._stores: Stores | None = None
+        self._engine: Engine | None = None
+        self._waiting = 0
+        self._watcher: threading.Thread | None = None
+
+    @classmethod
+    def at(cls, folder: Folder, key: KeyPair | None, *, read_only: bool) -> WeaverFolder:
+        """Return the stores of a folder in this process. key: of the node; None can only read."""
+        path = Path(os.path.realpath(folder.path)) / WEAVER_FOLDER
+        name = (path, None if key is None else key.public_key, read_only)
+        with _opening:
+            found = _open.get(name)
+            if found is None:
+                found = _open[name] = cls(path, key, read_only=read_only)
+                _all.add(found)
+            found._users += 1
+            return found
+
+    @classmethod
+    def in_memory(cls, key: KeyPair) -> WeaverFolder:
+        """Return stores that are forgotten with the last handle."""
+        found = cls(None, key, read_only=False)
+        found._users = 1
+        return found
+
+    @property
+    def exists(self) -> bool:
+        """Whether a store was ever made."""
+        return self._path is None or self._path.is_dir()
+
+    def stores(self) -> Stores:
+        """Return the stores, the engine opened.
+
+        Raises: NoSuchPath: none was made yet, and this can only read.
+        """
+        found = self._stores
+        if found is not None:
+            return found
+        with self._lock:
+            if self._stores is None:
+                engine = self._open_engine()
+                # A reader signs nothing; what it reads does not depend on its key.
+                key = self._key or KeyPair.generate()
+                made = Stores(GroupCommit(engine), key, SystemClock(), SystemEntropy())
+                for machine in self._machines.values():
+                    made.register(machine)
+                self._engine, self._stores = engine, made
+            return self._stores
+
+    def _open_engine(self) -> Engine:
+        if self._memory is not None:
+            return self._memory
+        assert self._path is not None
+        if not self._path.is_dir():
+            if self._read_only:
+                raise NoSuchPath(f"there are no stores in {self._path.parent}")
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return LmdbEngine(self._path, STORE_TABLES, read_only=self._read_only)
+
+    def register(self, machine: type[Machine]) -> None:
+        """Add a kind of store."""
+        with self._lock:
+            self._machines[machine.kind] = machine
+            self.stores().register(machine)
+
+    def close(self) -> None:
+        """Leave it; the last one that leaves gives back what it holds."""
+        with _opening:
+            self._users -= 1
+            if self._users > 0:
+                return
+            for name, held in list(_open.items()):
+                if held is self:
+                    del _open[name]
+        with self._lock:
+            stores, self._stores = self._stores, None
+            engine, self._engine = self._engine, None
+        if stores is not None:
+            stores.close_all()
+        if engine is not None and self._memory is None:
+            engine.close()
+
+    # --- changes ----------------------------------------------------------------------------
+
+    def subscribe(self, store: Store, wake: Wake) -> Wake:
+        """Call `wake` after each change of a store; return what ends this.
+
+        Changes of this process wake at once, those of others within `LOOK_S`.
+        """
+        end = store.on_change(lambda _seq: wake())
+        if self._memory is not None:
+            return end
+        with self._lock:
+            self._waiting += 1
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="weaver", daemon=True)
+                self._watcher.start()
+
+        def leave() -> None:
+            end()
+            # Without the lock: a stream that is collected as garbage ends at any moment.
+            self._waiting -= 1
+
+        return leave
+
+    def _watch(self) -> None:
+        me, pause = self._watcher, threading.Event()
+        while True:
+            with self._lock:
+                stores = self._stores
+                if stores is None or self._waiting <= 0 or self._watcher is not me:
+                    if self._watcher is me:
+                        self._watcher = None
+                    return
+            pause.wait(LOOK_S)
+            for store in stores.opened():
+                store.look()
+
+
+_opening = threading.Lock()
+_open: Final[dict[tuple[Path, bytes | None, bool], WeaverFolder]] = {}
+_all: Final[weakref.WeakSet[WeaverFolder]] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    # Fresh locks and a fresh engine: the parent's are the parent's to close.
+    global _opening  # noqa: PLW0603
+    _opening = threading.Lock()
+    for folder in list(_all):
+        folder._begin()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
+
+
+# --- handles --------------------------------------------------------------------------------------
+
+
+class _TypedValues:
+    """Values of a Python type, stored as cells."""
+
+    def __init__(self, of: Any) -> None:
+        self._type = value_type(of)
+
+    def encode(self, value: Any) -> bytes:
+        return encode_message(self._type.to_cell(value))
+
+    def decode(self, data: bytes) -> Any:
+        return self._type.from_cell(decode_message(data))
+
+
+def codec_of(of: Any) -> Codec[Any]:
+    """Return how values of a type are written: text and bytes as they are, others as cells."""
+    if of is None or of is str:
+        return TEXT
+    return RAW if of is bytes else _TypedValues(of)
+
+
+class NodeStores:
+    """The weaver stores of one open node."""
+
+    def __init__(
+        self,
+        binding: NodeBinding,
+        folder: Folder | None,
+        options: Options,
+        reopen: Callable[..., Handle],
+    ) -> None:
+        """Make them. folder: None keeps them in memory. reopen: opens one in another process."""
+        self.reopen: Final = reopen
+        self.binding: Final = binding
+        self.read_only: Final = options.read_only
+        self._folder = folder
+        self._held: WeaverFolder | None = None
+
+    @property
+    def weaver(self) -> WeaverFolder:
+        """The stores of the folder, shared with other nodes of this process."""
+        self.binding.check_open()
+        if self._held is None:
+            keys = self.binding.keys
+            key = None if keys is None else keys.identity
+            if self._folder is None:
+                assert key is not None, "a node in memory has a key"
+                self._held = WeaverFolder.in_memory(key)
+            else:
+                self._held = WeaverFolder.at(self._folder, key, read_only=self.read_only)
+            self.binding.held.also_close(self._held.close)
+        return self._held
+
+    def open(
+        self,
+        name: str,
+        kind: str | type[Machine] | None,
+        of: Any,
+        parent: Handle | None,
+    ) -> Handle:
+        """Return the handle of a store; `kind` makes it if there is none.
+
+        Raises: NoSuchPath: there is none, and no kind was given, or this node can only read.
+                UsageError: it is of another kind.
+        """
+        weaver = self.weaver
+        if isinstance(kind, type):
+            weaver.register(kind)
+        above = None if parent is None else parent.store.id
+        stores = weaver.stores()
+        wanted = None
+        if kind is not None:
+            wanted = stores.machine(kind if isinstance(kind, str) else kind.kind)
+        found = stores.find(name, above)
+        if found is None:
+            if wanted is None:
+                raise NoSuchPath(
+                    f"there is no store {name!r}; the first open makes it, with kind='kv', "
+                    "kind='log' or a machine"
+                )
+            found = self._made(stores, wanted.kind, name, above)
+        elif wanted is not None and found.kind != wanted.kind:
+            raise UsageError(f"the store {name!r} is of kind {found.kind}, not {wanted.kind}")
+        return self._handle(found, of)
+
+    def _made(self, stores: Stores, kind: str, name: str, parent: bytes | None) -> StoreInfo:
+        if self.read_only:
+            raise ReadOnly(f"there is no store {name!r}, and this node can only read")
+        # Another process may make it at the same time: the check is in the transaction.
+        with contextlib.suppress(AlreadyExists):
+            stores.create(kind, name, parent, exclusive=True)
+        found = stores.find(name, parent)
+        assert found is not None
+        return found
+
+    def _handle(self, info: StoreInfo, of: Any) -> Handle:
+        source = NodeStore(self, info.id, info.name or store_id_text(info.id), of)
+        machine = source.store().machine
+        if isinstance(machine, KvMachine):
+            return KVStore(source, codec_of(of))
+        if isinstance(machine, LogMachine):
+            return LogStore(source, codec_of(of))
+        if of is not None:
+            raise UsageError(f"of= is for stores of keys and logs; {info.name!r} has {info.kind}")
+        return MachineStore(source)
+
+    def names(self, parent: Handle | None) -> list[str]:
+        """Return the names of the roots, or of the children of a store, archived ones left out."""
+        if not self.weaver.exists:
+            return []
+        above = None if parent is None else parent.store.id
+        there = self.weaver.stores().list(above)
+        return sorted(info.name or store_id_text(info.id) for info in there if not info.is_archived)
+
+
+class NodeStore:
+    """Where a handle of a node finds its store: in the process it is used in, forked or not."""
+
+    def __init__(self, stores: NodeStores, id: bytes, name: str, of: Any) -> None:
+        self.stores: Final = stores
+        self.id: Final = id
+        self.name: Final = name
+        self.of: Final = of
+
+    def store(self) -> Store:
+        """Return the store, open."""
+        return self.stores.weaver.stores().open(self.id)
+
+    def writable(self) -> Store:
+        """Return the store for a write.
+
+        Raises: ReadOnly: the node can only read.
+        """
+        if self.stores.read_only:
+            raise ReadOnly(f"the store {self.name!r} cannot be written to: the node can only read")
+        return self.store()
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after changes of the store, also those of other processes."""
+        return self.stores.weaver.subscribe(self.store(), wake)
+
+    def reopening(self) -> tuple[Callable[..., Handle], tuple[Any, ...]]:
+        """Return what gives this handle in another process: a function and its arguments.
+
+        Raises: UsageError: the node is in memory.
+        """
+        origin = self.stores.binding.origin
+        if origin is None:
+            raise UsageError("a store in memory cannot be pickled: its data is in this process")
+        machine = type(self.store().machine)
+        kind = None if machine in CORE_MACHINES else machine
+        return self.stores.reopen, (*origin, store_id_text(self.id), kind, self.of)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeStore) and (self.id, self.stores) == (other.id, other.stores)
+
+    def __hash__(self) -> int:
+        return hash(self.id)

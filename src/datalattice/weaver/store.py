@@ -1,0 +1,500 @@
+"""Store: the log, the state and the machine of one replicated store, as one object.
+
+    store.execute("Put", PutRequest(key=b"tea", value=b"3"))     # checked, signed, durable
+    store.query("Get", GetRequest(key=b"tea"))
+    store.ingest(envelopes)                                      # what other nodes sent
+
+A command runs inside the write transaction: it reads the present state, and what it proposes is
+signed, witnessed and projected there, so two commands of one node never race for the heads that
+they replace. Events go out after the commit, in its order, and a subscriber that does not keep up
+skips the oldest: it never blocks a writer.
+
+Source: docs/design/weaver.md "Who calls whom"; docs/weaver.md
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, Generic, TypeVar
+
+from datalattice.clock import Clock
+from datalattice.crypto import KeyPair
+from datalattice.cursors import Stream, Wake
+from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
+from datalattice.errors import StoreClosed
+from datalattice.protobuf import Message
+from datalattice.weaver.frontier import ack_deps
+from datalattice.weaver.ingest import Fork, Ingested
+from datalattice.weaver.intention import LOG_LIMITS, LogLimits, SignedIntention, admit
+from datalattice.weaver.log import Entry, IntentionLog
+from datalattice.weaver.machine import EventFilter, Machine, Proposal, StateReader
+from datalattice.weaver.state import LogDag, Projection, Stall, State
+from datalattice.weaver.system import (
+    GENESIS_KEY,
+    SystemBatch,
+    SystemEvent,
+    SystemLayer,
+    SystemReader,
+    UniversalOp,
+)
+
+T = TypeVar("T")
+
+EVENTS_MAX: Final = 1_024
+"""Events that a subscription keeps for a reader that is behind; the oldest go."""
+
+ACK_DELAY_MS: Final = 5_000
+"""How long after the last foreign intention an acknowledgement is written."""
+
+
+def store_prefix(number: int) -> bytes:
+    """Return the beginning of all keys of a store: its number in 4 bytes, big-endian."""
+    return number.to_bytes(4, "big")
+
+
+class Listeners(Generic[T]):
+    """Those who are called with what happens, in the order in which they came.
+
+    It has no lock: a stream that is collected as garbage ends its subscription at any moment.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, Callable[[T], object]] = {}
+        self._numbers = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def add(self, listener: Callable[[T], object]) -> Wake:
+        """Have `listener` called from now on; return what ends this."""
+        number = next(self._numbers)
+        self._held[number] = listener
+
+        def end() -> None:
+            self._held.pop(number, None)
+
+        return end
+
+    def tell(self, what: T) -> None:
+        """Call them all."""
+        for listener in list(self._held.values()):
+            listener(what)
+
+
+class _Mailbox:
+    """The events of one subscription that were not taken yet."""
+
+    def __init__(self, listeners: Listeners[Message], wanted: EventFilter) -> None:
+        self._listeners = listeners
+        self._wanted = wanted
+        self.items: Final[deque[Message]] = deque()
+        self.skipped = 0
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Take events from now on, and call `wake` after each."""
+
+        def take(event: Message) -> None:
+            found = self._wanted(event)
+            if found is None:
+                return
+            if len(self.items) >= EVENTS_MAX:
+                # "A slow subscriber skips, it never blocks the writer."
+                self.items.popleft()
+                self.skipped += 1
+            self.items.append(found)
+            wake()
+
+        return self._listeners.add(take)
+
+
+class Subscription(Stream[Message]):
+    """The events of one stream of a machine, from now on: those of commits of this process."""
+
+    def __init__(
+        self,
+        listeners: Listeners[Message],
+        wanted: EventFilter,
+        *,
+        wait: bool,
+        timeout: float | None,
+    ) -> None:
+        self._mailbox = _Mailbox(listeners, wanted)
+        super().__init__(self._mailbox, wait=wait, timeout=timeout)
+
+    @property
+    def skipped(self) -> int:
+        """How many events were lost because more than 1,024 waited to be taken."""
+        return self._mailbox.skipped
+
+    def _fetch(self) -> Iterable[Message]:
+        items = self._mailbox.items
+        return [items.popleft() for _ in range(len(items))]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    """What a store is and how far it is.
+
+    intentions: witnessed ones. applied: the sequence number up to which the state was brought;
+    behind `intentions` after a stall, whose reason is then in `stall`.
+    """
+
+    id: bytes
+    kind: str
+    name: str | None
+    schema: int
+    authors: int
+    intentions: int
+    applied: int
+    floating: int
+    forks: int
+    head: bytes
+    stall: str | None
+
+
+class StoreView:
+    """One store as it was at one moment. It lives as long as the snapshot behind it."""
+
+    def __init__(self, txn: ReadTxn, log: IntentionLog, state: State) -> None:
+        self._txn: Final = txn
+        self._log: Final = log
+        self._state: Final = state
+
+    @property
+    def data(self) -> StateReader:
+        """The table of the machine."""
+        return self._state.reader(self._txn)
+
+    @property
+    def system(self) -> SystemReader:
+        """Peers, children, invites and names."""
+        return SystemReader(self._state.system_reader(self._txn))
+
+    @property
+    def dag(self) -> LogDag:
+        """The operations, with their payloads in the envelope."""
+        return self._state.dag(self._txn)
+
+    def genesis(self) -> bytes | None:
+        """Return the hash of the genesis, None if it has not arrived."""
+        return self._state.meta_reader(self._txn).get(GENESIS_KEY)
+
+    def last_seq(self) -> int:
+        """Return the sequence number of the newest intention, 0 if there is none."""
+        return self._log.head(self._txn).seq
+
+    def entries(self, start_seq: int = 1, limit: int | None = None) -> Iterator[Entry]:
+        """Yield the witness log from a sequence number on."""
+        return self._log.scan(self._txn, start_seq, limit)
+
+    def find(self, hash_prefix: bytes) -> list[SignedIntention]:
+        """Return the intentions whose hash begins so."""
+        return self._log.by_prefix(self._txn, hash_prefix)
+
+    def seq_of(self, hash: bytes) -> int | None:
+        """Return the sequence number of a witnessed intention, None for any other."""
+        return self._log.seq_of(self._txn, hash)
+
+    def tips(self) -> dict[bytes, bytes]:
+        """Return each author's newest witnessed intention."""
+        return {author: tip.hash for author, tip in self._log.tips(self._txn).items()}
+
+    def forks(self) -> list[Fork]:
+        """Return the pairs of intentions in which an author contradicts itself."""
+        return self._log.forks(self._txn)
+
+
+class Store:
+    """One open store. Any thread may use it; get it from `Stores`."""
+
+    def __init__(
+        self,
+        commits: GroupCommit,
+        number: int,
+        id: bytes,
+        machine: Machine,
+        key: KeyPair,
+        clock: Clock,
+        limits: LogLimits = LOG_LIMITS,
+        *,
+        parent: bytes | None = None,
+    ) -> None:
+        """Use `Stores`. number: the beginning of the store's keys. key: writes and witnesses."""
+        self.id: Final = id
+        self.parent: Final = parent
+        self.machine: Final = machine
+        self.layer: Final = SystemLayer(machine)
+        self._commits = commits
+        self._prefix = store_prefix(number)
+        self._key = key
+        self._clock = clock
+        self._limits = limits
+        self._log = IntentionLog(id, key, clock, limits)
+        self._state = State(id, self.layer, self._log)
+        self._events: Final[Listeners[Message]] = Listeners()
+        self._system: Final[Listeners[SystemEvent]] = Listeners()
+        self._intentions: Final[Listeners[SignedIntention]] = Listeners()
+        self._changes: Final[Listeners[int]] = Listeners()
+        self._seen_seq = 0
+        self._stall: Stall | None = None
+        self._ack_due_ms: int | None = None
+        self.is_closed = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of the machine."""
+        return self.layer.kind
+
+    @property
+    def author(self) -> bytes:
+        """The public key that this node writes under."""
+        return self._key.public_key
+
+    # --- writing ----------------------------------------------------------------------------
+
+    def execute(self, method: str, request: Message) -> Message:
+        """Run a command of the machine; return its answer once its intention is durable.
+
+        Raises: UnknownMethod; what the command raises, with nothing written; PayloadTooLarge,
+                TooManyCausalDeps.
+        """
+
+        def work(txn: GroupTxn) -> Message:
+            part = self._section(txn)
+            data, dag = self._state.reader(part), self._state.dag(part)
+            proposal = self.layer.execute(method, request, data, dag)
+            return proposal.answer(self._write(txn, part, proposal))
+
+        return self._run(work)
+
+    def submit(self, payload: bytes, deps: Iterable[bytes] = ()) -> bytes:
+        """Write a payload of the machine as one intention; return its hash once it is durable.
+
+        An intention with an unknown dependency floats until that arrives.
+        Raises: PayloadTooLarge, TooManyCausalDeps.
+        """
+        return self.write(Proposal(UniversalOp(app_data=payload).encode(), deps))
+
+    def write(self, proposal: Proposal[Any]) -> bytes:
+        """Write a payload that is in its envelope; return the hash once it is durable."""
+        return self._run(lambda txn: self.write_in(txn, proposal))
+
+    def write_in(self, txn: GroupTxn, proposal: Proposal[Any]) -> bytes:
+        """Write a payload that is in its envelope, in a transaction."""
+        return self._write(txn, self._section(txn), proposal)
+
+    def system_in(self, txn: GroupTxn) -> SystemReader:
+        """Return the system table as it is in a transaction."""
+        return SystemReader(self._state.system_reader(self._section(txn)))
+
+    def write_system(self, batch: SystemBatch) -> bytes | None:
+        """Write system operations as one intention; return its hash, None if there are none."""
+        return self._run(lambda txn: self.write_system_in(txn, lambda _: batch))
+
+    def write_system_in(
+        self, txn: GroupTxn, make: Callable[[SystemReader], SystemBatch | None]
+    ) -> bytes | None:
+        """Write, in a transaction, the system operations that `make` finds right.
+
+        make: is given the system table as it is in the transaction; None writes nothing.
+        """
+        part = self._section(txn)
+        reader = SystemReader(self._state.system_reader(part))
+        batch = make(reader)
+        proposal = None if batch is None else batch.proposal(reader)
+        return None if proposal is None else self._write(txn, part, proposal)
+
+    def ingest(self, envelopes: Sequence[bytes]) -> Ingested:
+        """Take intentions that another node sent; return what came of them, once durable.
+
+        Raises: IntentionRefused: one of them is not acceptable, and nothing of the call was kept.
+        """
+        # Outside the transaction: verifying is most of the work, and other writers go on.
+        signed = admit(envelopes, self.id, self._limits)
+
+        def work(txn: GroupTxn) -> Ingested:
+            part = self._section(txn)
+            ingested = self._log.ingest(part, signed)
+            self._project(txn, part, ingested, own=None)
+            return ingested
+
+        return self._run(work)
+
+    def acknowledge(self) -> bytes | None:
+        """Say that all foreign content seen so far was seen; return the hash of the intention.
+
+        None: there is nothing to acknowledge, and nothing was written.
+        """
+
+        def work(txn: GroupTxn) -> bytes | None:
+            part = self._section(txn)
+            deps = ack_deps(part, self.author, self._limits.deps)
+            # An intention without payload; without dependencies it would say nothing.
+            return self._write(txn, part, Proposal(b"", deps)) if deps else None
+
+        self._ack_due_ms = None
+        return self._run(work)
+
+    def tick(self) -> bytes | None:
+        """Acknowledge if no foreign intention came for 5 seconds and something is to be said.
+
+        Call it now and then; the node does so from its loop.
+        """
+        due = self._ack_due_ms
+        if due is None or self._clock.now_ms() < due:
+            return None
+        return self.acknowledge()
+
+    def rebuild(self) -> Projection:
+        """Make the state anew from the log. Reads meanwhile see the old state."""
+
+        def work(txn: GroupTxn) -> Projection:
+            part = self._section(txn)
+            self._state.rebuild(part)
+            return self._project(txn, part, None, own=None)
+
+        return self._run(work)
+
+    def open(self) -> None:
+        """Check that the stored data is this store's, and bring the state up to the log.
+
+        Raises: StoreIdMismatch, StoreTypeMismatch, StoreVersion.
+        """
+        self._run(self.open_in)
+
+    def open_in(self, txn: GroupTxn) -> None:
+        """Do what `open` does, in a transaction."""
+        part = self._section(txn)
+        self._state.open(part)
+        self._project(txn, part, None, own=None)
+        # "At open the timer is armed if an ack is pending."
+        if ack_deps(part, self.author, self._limits.deps):
+            self._ack_due_ms = self._clock.now_ms() + ACK_DELAY_MS
+
+    def _write(self, txn: GroupTxn, part: WriteTxn, proposal: Proposal[Any]) -> bytes:
+        signed, ingested = self._log.submit(part, self._key, proposal.payload, proposal.deps)
+        self._project(txn, part, ingested, own=signed)
+        return signed.hash
+
+    def _project(
+        self, txn: GroupTxn, part: WriteTxn, ingested: Ingested | None, own: SignedIntention | None
+    ) -> Projection:
+        """Bring the state up to the log, and have the events delivered after the commit."""
+        projection = self._state.project(part)
+        seq = self._log.head(part).seq
+        is_foreign = own is None and ingested is not None and bool(ingested.witnessed)
+        txn.after_commit(lambda: self._deliver(projection, own, seq, is_foreign=is_foreign))
+        return projection
+
+    def _deliver(
+        self, projection: Projection, own: SignedIntention | None, seq: int, *, is_foreign: bool
+    ) -> None:
+        """Tell what was committed."""
+        self._stall = projection.stall
+        self._seen_seq = max(self._seen_seq, seq)
+        if is_foreign:
+            # "Every witnessed foreign intention resets a 5 s timer."
+            self._ack_due_ms = self._clock.now_ms() + ACK_DELAY_MS
+        for event in projection.events:
+            if isinstance(event.message, SystemEvent):
+                self._system.tell(event.message)
+            else:
+                self._events.tell(event.message)
+        if own is not None:
+            self._intentions.tell(own)  # "Only local writes are announced."
+        self._changes.tell(seq)
+
+    def _run(self, work: Callable[[GroupTxn], T]) -> T:
+        self._check_open()
+        return self._commits.run(work)
+
+    def _section(self, txn: WriteTxn) -> WriteTxn:
+        return section(txn, self._prefix)
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise StoreClosed("the store is closed; open it again")
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def query(self, method: str, request: Message) -> Message:
+        """Answer a query of the machine from the newest committed state.
+
+        Raises: UnknownMethod; what the query raises.
+        """
+        with self.read() as view:
+            return self.layer.query(method, request, view.data, view.dag)
+
+    @contextmanager
+    def read(self) -> Iterator[StoreView]:
+        """Give a view that does not change. Keep it short: the engine keeps what it shows."""
+        self._check_open()
+        with self._commits.read() as snapshot:
+            yield StoreView(section(snapshot, self._prefix), self._log, self._state)
+
+    def status(self) -> StoreStatus:
+        """Return what the store is and how far it is."""
+        self._check_open()
+        with self._commits.read() as snapshot:
+            part = section(snapshot, self._prefix)
+            head, position = self._log.head(part), self._state.position(part)
+            behind = position.seq < head.seq
+            return StoreStatus(
+                id=self.id,
+                kind=self.kind,
+                name=SystemReader(self._state.system_reader(part)).name(),
+                schema=self.layer.schema,
+                authors=len(self._log.tips(part)),
+                intentions=head.seq,
+                applied=position.seq,
+                floating=head.floating_count,
+                forks=len(self._log.forks(part)),
+                head=head.content_hash,
+                stall=str(self._stall.error) if behind and self._stall is not None else None,
+            )
+
+    # --- following --------------------------------------------------------------------------
+
+    def subscribe(
+        self, stream: str, params: Message, *, wait: bool = True, timeout: float | None = None
+    ) -> Subscription:
+        """Return the events of a stream of the machine, from now on.
+
+        Raises: UnknownMethod, InvalidParams.
+        """
+        wanted = self.machine.event_filter(stream, params)
+        return Subscription(self._events, wanted, wait=wait, timeout=timeout)
+
+    def on_intention(self, listener: Callable[[SignedIntention], object]) -> Wake:
+        """Call `listener` with each intention that is written here; return what ends this."""
+        return self._intentions.add(listener)
+
+    def on_system(self, listener: Callable[[SystemEvent], object]) -> Wake:
+        """Call `listener` with each event of the system table; return what ends this."""
+        return self._system.add(listener)
+
+    def on_change(self, listener: Callable[[int], object]) -> Wake:
+        """Call `listener` with the last sequence number after each change of the log or state."""
+        return self._changes.add(listener)
+
+    def look(self) -> bool:
+        """Look whether another process has written; tell those who wait for changes."""
+        if not self._changes or self.is_closed:
+            return False
+        with self.read() as view:
+            seq = view.last_seq()
+        if seq <= self._seen_seq:
+            return False
+        self._seen_seq = seq
+        self._changes.tell(seq)
+        return True
+
+    def close(self) -> None:
+        """End it; what waits for its events wakes and finds it closed. Twice is fine."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._changes.tell(self._seen_seq)

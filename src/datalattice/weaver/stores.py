@@ -1,0 +1,599 @@
+"""Stores: all stores of a node, in one engine, and the tree that they form.
+
+    stores = Stores(GroupCommit(engine), key, SystemClock(), SystemEntropy())
+    team = stores.create("kv", "team")
+    notes = stores.create("kv", "notes", parent=team.id)
+
+A store may declare others as its children, and a declaration is replicated as any other data: each
+node opens the children of the stores it has, and closes those that were archived. The inventory
+says which stores this node has; it is local and never sent.
+
+Source: docs/weaver.md "Stores and their children"; docs/design/weaver.md "Tables of a store"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from datalattice.clock import Clock
+from datalattice.crypto import Entropy, KeyPair
+from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, section
+from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, Unauthorized, UsageError
+from datalattice.protobuf import Field, Message
+from datalattice.weaver.appendlog import LogMachine
+from datalattice.weaver.intention import LOG_LIMITS, LogLimits
+from datalattice.weaver.invite import InviteToken
+from datalattice.weaver.kv import KvMachine
+from datalattice.weaver.machine import Machine, Proposal
+from datalattice.weaver.null import NullMachine
+from datalattice.weaver.policy import (
+    PeerPolicy,
+    activation,
+    admission,
+    claim,
+    invitation,
+    new_secret,
+)
+from datalattice.weaver.rows import LOG_TABLES
+from datalattice.weaver.store import Listeners, Store, store_prefix
+from datalattice.weaver.storeid import new_store_id, store_id_text
+from datalattice.weaver.system import (
+    Child,
+    ChildStatus,
+    Peer,
+    PeerStatus,
+    PeerStrategy,
+    SystemBatch,
+    SystemEvent,
+    SystemEventKind,
+    SystemReader,
+    genesis_payload,
+    synthetic_genesis,
+)
+from datalattice.weaver.tables import STATE_TABLES, SYSTEM, TableReader
+
+INVENTORY: Final = "stores"
+
+STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, INVENTORY)
+"""The tables of the engine of a node."""
+
+DEPTH_MAX: Final = 32
+"""Most stores from a root down to a child, both counted."""
+
+PREFIX_DIGITS_MIN: Final = 4
+"""Fewest digits of an id that name a store."""
+
+CORE_MACHINES: Final[tuple[type[Machine], ...]] = (KvMachine, LogMachine, NullMachine)
+
+_WATCHED: Final = (
+    SystemEventKind.CHILD_LINK_UPDATED,
+    SystemEventKind.CHILD_LINK_REMOVED,
+    SystemEventKind.CHILD_STATUS_UPDATED,
+    SystemEventKind.BOOTSTRAP_COMPLETE,
+)
+
+
+class _Record(Message, name="lattice.meta.StoreRecord"):
+    """A row of the inventory, by store id. number: the beginning of the store's keys."""
+
+    parent_id: Annotated[bytes, Field(1)] = b""
+    created_at: Annotated[int, Field(2, "uint64")] = 0
+    store_type: Annotated[str, Field(3)] = ""
+    number: Annotated[int, Field(4, "uint32")] = 0
+    created_here: Annotated[bool, Field(5)] = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo:
+    """A store of this node, or a child that it declares. parent: None for a root."""
+
+    id: bytes
+    kind: str
+    name: str | None
+    parent: bytes | None
+    created_at_ms: int
+    is_archived: bool = False
+
+
+class Stores:
+    """The stores of a node. Any thread may use it."""
+
+    def __init__(
+        self,
+        commits: GroupCommit,
+        key: KeyPair,
+        clock: Clock,
+        entropy: Entropy,
+        *,
+        machines: Iterable[type[Machine]] = CORE_MACHINES,
+        limits: LogLimits = LOG_LIMITS,
+    ) -> None:
+        """Make it. commits: of an engine with the tables `STORE_TABLES`. key: of this node."""
+        self._commits = commits
+        self._key = key
+        self._clock = clock
+        self._entropy = entropy
+        self._limits = limits
+        self._machines: dict[str, type[Machine]] = {}
+        self._aliases: dict[str, str] = {}
+        self._open: dict[bytes, Store] = {}
+        self._policies: dict[bytes, PeerPolicy] = {}
+        self._unknown_kinds: set[bytes] = set()
+        self.on_ready: Final[Listeners[Store]] = Listeners()
+        """Told of each store that was opened: the network serves it from then on."""
+        self.on_warning: Final[Listeners[str]] = Listeners()
+        """Told of what keeps a child from being opened."""
+        for machine in machines:
+            self._add_machine(machine)
+
+    # --- kinds ------------------------------------------------------------------------------
+
+    def register(self, machine: type[Machine]) -> None:
+        """Add a kind of store; children of that kind that waited for it are opened.
+
+        Raises: UsageError: another machine has the kind or an alias of it.
+        """
+        self._add_machine(machine)
+        waiting, self._unknown_kinds = self._unknown_kinds, set()
+        for id in waiting:
+            self._reconcile_quietly(id)
+
+    def _add_machine(self, machine: type[Machine]) -> None:
+        for name in (machine.kind, *machine.aliases):
+            known = self._machines.get(self._aliases.get(name, name))
+            if known is not None and known is not machine:
+                raise UsageError(f"there is a machine of kind {name!r} already: {known.__name__}")
+        self._machines[machine.kind] = machine
+        self._aliases |= dict.fromkeys(machine.aliases, machine.kind)
+
+    def kinds(self) -> list[str]:
+        """Return the kinds of stores that can be opened, sorted."""
+        return sorted(self._machines)
+
+    def machine(self, kind: str) -> type[Machine]:
+        """Return the machine of a kind or alias.
+
+        Raises: UsageError: there is none; the text lists those there are.
+        """
+        found = self._machines.get(self._aliases.get(kind, kind))
+        if found is None:
+            raise UsageError(
+                f"no machine of kind {kind!r} is registered; there are {', '.join(self.kinds())}"
+            )
+        return found
+
+    # --- life -------------------------------------------------------------------------------
+
+    def create(
+        self,
+        kind: str,
+        name: str | None = None,
+        parent: bytes | None = None,
+        *,
+        peers_of: bytes | None = None,
+        peer_name: str | None = None,
+        exclusive: bool = False,
+    ) -> Store:
+        """Make a store and return it open: a root, or a child of `parent` that shares its peers.
+
+        peers_of: copy the peers of this store once, instead of sharing or beginning anew.
+        peer_name: how this node is called among the peers of a root.
+        exclusive: refuse a name that another root, or child of the parent, has on this node.
+        Raises: UsageError: no such kind, or the tree would be deeper than 32. AlreadyExists.
+        """
+        machine = self.machine(kind)
+        if parent is not None and self._depth(parent) >= DEPTH_MAX:
+            raise UsageError(f"stores are nested at most {DEPTH_MAX} deep")
+        id = new_store_id(self._entropy)
+        now_ms = self._clock.now_ms()
+        parent_store = None if parent is None else self.open(parent)
+        source = None if peers_of is None else self.open(peers_of)
+        nonce = int.from_bytes(self._entropy.bytes(4), "big")
+
+        def work(txn: GroupTxn) -> Store:
+            if exclusive and any(info.name == name for info in self._infos(txn, parent)):
+                raise AlreadyExists(f"there is a store {name!r} already")
+            record = self._add_record(txn, id, machine.kind, parent, now_ms, created_here=True)
+            store = self._store(id, record)
+            store.open_in(txn)
+            store.write_in(txn, Proposal(genesis_payload(machine.kind, nonce)))
+            batch = SystemBatch() if name is None else SystemBatch().set_name(name)
+            if source is not None:
+                _copy_peers(source.system_in(txn), batch, source.id)
+            elif parent is not None:
+                batch.set_strategy(PeerStrategy(inherited=True))
+            else:
+                self._begin_peers(batch, peer_name, now_ms)
+            store.write_system_in(txn, lambda _: batch)
+            if parent_store is not None:
+                declared = SystemBatch().add_child(id, name or "", machine.kind)
+                declared.set_child_status(id, ChildStatus.ACTIVE)
+                parent_store.write_system_in(txn, lambda _: declared)
+            return store
+
+        # One transaction: no crash leaves a child without its declaration, or the other way round.
+        return self._opened(self._commits.run(work))
+
+    def _begin_peers(self, batch: SystemBatch, peer_name: str | None, now_ms: int) -> None:
+        """Make this node the first peer of a new root."""
+        own = self._key.public_key
+        activation(batch, own, by=own, now_ms=now_ms)
+        if peer_name is not None:
+            batch.set_peer_name(own, peer_name)
+        batch.set_strategy(PeerStrategy(independent=True))
+
+    def adopt(self, id: bytes, kind: str, parent: bytes | None = None) -> Store:
+        """Take a store that another node made, empty until its intentions come.
+
+        Raises: UsageError: no such kind.
+        """
+        machine = self.machine(kind)
+
+        def work(txn: GroupTxn) -> None:
+            if txn.get(INVENTORY, id) is None:
+                # No genesis: only the creator writes one.
+                now_ms = self._clock.now_ms()
+                self._add_record(txn, id, machine.kind, parent, now_ms, created_here=False)
+
+        self._commits.run(work)
+        return self.open(id)
+
+    def open(self, id: bytes) -> Store:
+        """Return a store, opened if it is not open yet, with its children.
+
+        Raises: NoSuchPath: this node has no such store. UsageError: its kind is not registered.
+                StoreIdMismatch, StoreTypeMismatch, StoreVersion.
+        """
+        found = self._open.get(id)
+        if found is not None:
+            return found
+        record = self._record(id)
+        store = self._store(id, record)
+        if not self._commits.engine.read_only:
+            store.open()
+            if record.created_here:
+                self._complete_genesis(store)
+        return self._opened(store)
+
+    def _opened(self, store: Store) -> Store:
+        # Of two threads that open one store, both get the store of the first.
+        kept = self._open.setdefault(store.id, store)
+        if kept is store:
+            store.on_system(lambda event: self._watch(store, event))
+            self.on_ready.tell(store)
+            self._reconcile_quietly(store.id)
+        return kept
+
+    def _complete_genesis(self, store: Store) -> None:
+        """Add the genesis to a store that was made before there was one."""
+        with store.read() as view:
+            is_old = view.last_seq() > 0 and view.genesis() is None
+        if is_old:
+            store.ingest([synthetic_genesis(store.id, store.kind).encode()])
+
+    def open_all(self) -> list[Store]:
+        """Open every root with all below it; a store that cannot be opened is a warning."""
+        for info in self.list():
+            try:
+                self.open(info.id)
+            except DataLatticeError as error:
+                self.on_warning.tell(f"store {store_id_text(info.id)} was not opened: {error}")
+        return list(self._open.values())
+
+    def get(self, id: bytes) -> Store | None:
+        """Return a store if it is open."""
+        return self._open.get(id)
+
+    def opened(self) -> list[Store]:
+        """Return the open stores: what a network may serve."""
+        return list(self._open.values())
+
+    def close(self, id: bytes) -> None:
+        """Close a store and all below it; its data stays."""
+        for child in self._children_open(id):
+            self.close(child)
+        store = self._open.pop(id, None)
+        self._policies.pop(id, None)
+        if store is not None:
+            store.close()
+
+    def close_all(self) -> None:
+        """Close every store."""
+        for store in list(self._open.values()):
+            store.close()
+        self._open.clear()
+
+    def tick(self) -> None:
+        """Write the acknowledgements that are due; call it now and then."""
+        for store in list(self._open.values()):
+            store.tick()
+
+    # --- the tree ---------------------------------------------------------------------------
+
+    def archive(self, parent: bytes, child: bytes) -> None:
+        """Take a child out of use on all nodes. Its data stays; `restore` brings it back.
+
+        Raises: NoSuchPath: the parent declares no such child.
+        """
+        self._set_child_status(parent, child, ChildStatus.ARCHIVED)
+
+    def restore(self, parent: bytes, child: bytes) -> None:
+        """Bring an archived child back, with all below it."""
+        self._set_child_status(parent, child, ChildStatus.ACTIVE)
+
+    def _set_child_status(self, parent: bytes, child: bytes, status: ChildStatus) -> None:
+        store = self.open(parent)
+        with store.read() as view:
+            if child not in view.system.children():
+                raise NoSuchPath(
+                    f"store {store_id_text(parent)} has no child {store_id_text(child)}"
+                )
+        if status is ChildStatus.ARCHIVED:
+            self.close(child)  # descendants first, before other nodes are told
+        store.write_system(SystemBatch().set_child_status(child, status))
+
+    def _watch(self, store: Store, event: SystemEvent) -> None:
+        """React to a committed change of a store's children."""
+        if event.kind in _WATCHED:
+            self._reconcile_quietly(store.id)
+
+    def _reconcile_quietly(self, id: bytes) -> None:
+        """Open and close children as they are declared; what fails is a warning.
+
+        It runs after the commit that changed the declaration, whose writer must not fail for it.
+        """
+        store = self._open.get(id)
+        if store is None:
+            return
+        try:
+            with store.read() as view:
+                children = view.system.children()
+        except DataLatticeError as error:
+            self.on_warning.tell(f"the children of {store_id_text(id)} were not read: {error}")
+            return
+        for open_child in self._children_open(id):
+            child = children.get(open_child)
+            if child is None or child.status is ChildStatus.ARCHIVED:
+                self.close(open_child)
+        line = {id, *self._ancestors(id)}
+        for child in children.values():
+            # A peer may declare anything: itself, a store above, or a tree without end.
+            is_loop = child.store_id in line
+            if child.status is ChildStatus.ARCHIVED or is_loop or len(line) >= DEPTH_MAX:
+                continue
+            if child.store_id not in self._open:
+                self._open_child(id, child)
+
+    def _open_child(self, parent: bytes, child: Child) -> None:
+        if self._commits.engine.read_only and not self._has(child.store_id):
+            return
+        try:
+            if self._has(child.store_id):
+                self.open(child.store_id)
+            else:
+                self.adopt(child.store_id, child.kind, parent)
+        except DataLatticeError as error:
+            if self._aliases.get(child.kind, child.kind) not in self._machines:
+                self._unknown_kinds.add(parent)  # tried again when a machine is registered
+            text = store_id_text(child.store_id)
+            self.on_warning.tell(f"child {child.name!r} ({text}) was not opened: {error}")
+
+    def _children_open(self, parent: bytes) -> list[bytes]:
+        return [id for id, store in self._open.items() if store.parent == parent]
+
+    def _parent(self, id: bytes) -> bytes | None:
+        store = self._open.get(id)
+        if store is not None:
+            return store.parent
+        with self._commits.read() as snapshot:
+            record = _read_record(snapshot, id)
+        return (record.parent_id or None) if record is not None else None
+
+    def _ancestors(self, id: bytes) -> Iterator[bytes]:
+        """Yield the stores above one, the nearest first."""
+        for _ in range(DEPTH_MAX):
+            parent = self._parent(id)
+            if parent is None:
+                return
+            yield parent
+            id = parent
+
+    def _depth(self, id: bytes) -> int:
+        return 1 + sum(1 for _ in self._ancestors(id))
+
+    # --- inventory --------------------------------------------------------------------------
+
+    def list(self, parent: bytes | None = None) -> Sequence[StoreInfo]:
+        """Return the roots, or the children that a store declares, archived ones included."""
+        with self._commits.read() as snapshot:
+            return self._infos(snapshot, parent)
+
+    def _infos(self, txn: ReadTxn, parent: bytes | None) -> Sequence[StoreInfo]:
+        records = {id: _Record.decode(row) for id, row in txn.scan(INVENTORY)}
+        if parent is None:
+            return [
+                _info(id, record, self._system(txn, record).name())
+                for id, record in records.items()
+                if not record.parent_id
+            ]
+        if parent not in records:
+            raise NoSuchPath(f"there is no store {store_id_text(parent)} here")
+        return [
+            _info(
+                child.store_id,
+                records.get(child.store_id, _Record(parent, 0, child.kind)),
+                child.name,
+                is_archived=child.status is ChildStatus.ARCHIVED,
+            )
+            for child in self._system(txn, records[parent]).children().values()
+        ]
+
+    def find(self, name: str, parent: bytes | None = None) -> StoreInfo | None:
+        """Return the root, or the child of `parent`, with a name or id; None if there is none.
+
+        name: the name, the id, or four or more of its first digits where no store has that name.
+        Raises: UsageError: several have it; the text lists their ids.
+        """
+        there = self.list(parent)
+        found = [info for info in there if info.name == name]
+        if not found:
+            digits = name.replace("-", "").lower()
+            if len(digits) >= PREFIX_DIGITS_MIN:
+                found = [info for info in there if info.id.hex().startswith(digits)]
+        if len(found) > 1:
+            ids = ", ".join(store_id_text(info.id) for info in found)
+            raise UsageError(f"{len(found)} stores are called {name!r}; use the id: {ids}")
+        return found[0] if found else None
+
+    def _add_record(
+        self,
+        txn: GroupTxn,
+        id: bytes,
+        kind: str,
+        parent: bytes | None,
+        now_ms: int,
+        *,
+        created_here: bool,
+    ) -> _Record:
+        # Records are never removed, so their count is the last number in use.
+        number = txn.count(INVENTORY) + 1
+        record = _Record(parent or b"", now_ms, kind, number, created_here)
+        txn.put(INVENTORY, id, record.encode())
+        return record
+
+    def _record(self, id: bytes) -> _Record:
+        with self._commits.read() as snapshot:
+            record = _read_record(snapshot, id)
+        if record is None:
+            raise NoSuchPath(f"there is no store {store_id_text(id)} here")
+        return record
+
+    def _system(self, txn: ReadTxn, record: _Record) -> SystemReader:
+        """Return the system table of a store, open or not."""
+        return SystemReader(TableReader(section(txn, store_prefix(record.number)), SYSTEM))
+
+    def _has(self, id: bytes) -> bool:
+        with self._commits.read() as snapshot:
+            return _read_record(snapshot, id) is not None
+
+    def _store(self, id: bytes, record: _Record) -> Store:
+        return Store(
+            self._commits,
+            record.number,
+            id,
+            self.machine(record.store_type)(),
+            self._key,
+            self._clock,
+            self._limits,
+            parent=record.parent_id or None,
+        )
+
+    # --- peers ------------------------------------------------------------------------------
+
+    def policy(self, id: bytes) -> PeerPolicy:
+        """Return who may do what with a store: a child that inherits shares its parent's policy."""
+        store = self.open(id)
+        with store.read() as view:
+            inherits = view.system.strategy().inherited
+        parent = self._parent(id)
+        if inherits and parent is not None:
+            return self.policy(parent)
+        found = self._policies.get(id)
+        if found is None:
+
+            def peers() -> dict[bytes, Peer]:
+                with self.open(id).read() as view:
+                    return view.system.peers()
+
+            found = self._policies.setdefault(id, PeerPolicy(peers))
+        return found
+
+    def set_peer_name(self, name: str) -> None:
+        """Publish how this node is called, once for each set of peers."""
+        own = self._key.public_key
+        for store in self.opened():
+            # Children share the peers of their root, so they would repeat it.
+            if self._own_peers(store) is None:
+                store.write_system(SystemBatch().set_peer_name(own, name))
+
+    def create_invite(self, id: bytes, addresses: Sequence[str] = ()) -> InviteToken:
+        """Return a token with which one peer may join.
+
+        Raises: UsageError: the store has no peers of its own.
+        """
+        store = self._with_own_peers(id)
+        secret = new_secret(self._entropy)
+        store.write_system(invitation(secret, store.author))
+        return InviteToken(id, secret, store.author, tuple(addresses))
+
+    def consume_invite(self, id: bytes, secret: bytes, peer: bytes) -> bool:
+        """Mark an invite as used by a peer; return whether its secret was valid until now."""
+        store = self._with_own_peers(id)
+
+        def work(txn: GroupTxn) -> bool:
+            # Looked up and marked in one transaction, so a secret is used once.
+            return store.write_system_in(txn, lambda found: claim(found, secret, peer)) is not None
+
+        return self._commits.run(work)
+
+    def accept_join(self, id: bytes, peer: bytes, secret: bytes) -> None:
+        """Make a peer active that has a valid secret, or was active before.
+
+        Raises: Unauthorized: neither holds. UsageError: the store has no peers of its own.
+        """
+        store = self._with_own_peers(id)
+        now_ms = self._clock.now_ms()
+
+        def make(found: SystemReader) -> SystemBatch:
+            batch = admission(found, secret, peer, by=store.author, now_ms=now_ms)
+            if batch is None:
+                raise Unauthorized("the invite is unknown or was used before")
+            return batch
+
+        self._commits.run(lambda txn: store.write_system_in(txn, make))
+
+    def revoke_peer(self, id: bytes, peer: bytes) -> None:
+        """Refuse a peer from now on; what it wrote before stays and spreads."""
+        store = self._with_own_peers(id)
+        store.write_system(SystemBatch().set_peer_status(peer, PeerStatus.REVOKED))
+
+    def _own_peers(self, store: Store) -> str | None:
+        """Return why a store has no peers of its own, None if it has."""
+        with store.read() as view:
+            strategy = view.system.strategy()
+        if strategy.inherited:
+            parent = self._parent(store.id)
+            above = "its parent" if parent is None else f"its parent {store_id_text(parent)}"
+            return f"its peers are those of {above}; change them there"
+        if strategy.snapshot is not None:
+            return "its peers were copied when it was made, and are not changed"
+        return None
+
+    def _with_own_peers(self, id: bytes) -> Store:
+        store = self.open(id)
+        reason = self._own_peers(store)
+        if reason is not None:
+            raise UsageError(f"store {store_id_text(id)}: {reason}")
+        return store
+
+
+def _copy_peers(source: SystemReader, batch: SystemBatch, source_id: bytes) -> None:
+    """Add the peers of another store as they are now."""
+    for peer in source.peers().values():
+        batch.set_peer_status(peer.public_key, peer.status)
+        if peer.name is not None:
+            batch.set_peer_name(peer.public_key, peer.name)
+    batch.set_strategy(PeerStrategy(snapshot=source_id))
+
+
+def _read_record(txn: ReadTxn, id: bytes) -> _Record | None:
+    row = txn.get(INVENTORY, id)
+    return None if row is None else _Record.decode(row)
+
+
+def _info(id: bytes, record: _Record, name: str | None, *, is_archived: bool = False) -> StoreInfo:
+    return StoreInfo(
+        id, record.store_type, name, record.parent_id or None, record.created_at, is_archived
+    )

@@ -1,0 +1,445 @@
+"""One store: commands and queries, ingest, events, acknowledgements, stall."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import pytest
+
+from datalattice.clock import Hlc
+from datalattice.crypto import KeyPair
+from datalattice.errors import StoreClosed, UsageError
+from datalattice.protobuf import Field, Message
+from datalattice.testing.stores_kit import WeaverNode, envelopes_of, exchange, state_of
+from datalattice.weaver import (
+    Dag,
+    Intention,
+    IntentionRefused,
+    Machine,
+    Op,
+    PayloadTooLarge,
+    Proposal,
+    SignedIntention,
+    StateReader,
+    StateWriter,
+    Store,
+    TooManyCausalDeps,
+    UnknownMethod,
+    Written,
+    command,
+    query,
+)
+from datalattice.weaver.appendlog import AppendRequest, FollowParams, LogEvent
+from datalattice.weaver.intention import ZERO
+from datalattice.weaver.kv import (
+    GetRequest,
+    GetResponse,
+    PutRequest,
+    WatchEvent,
+    WatchParams,
+)
+from datalattice.weaver.null import WriteRequest
+from datalattice.weaver.store import ACK_DELAY_MS, EVENTS_MAX
+from datalattice.weaver.system import UniversalOp
+
+
+class Echo(Message, name="test.Echo"):
+    text: Annotated[str, Field(1)] = ""
+
+
+class Routes(Machine):
+    """Tells which of its parts was called, and with what kind of DAG."""
+
+    kind = "test:routes"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.fails = False
+
+    def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
+        if self.fails:
+            raise UsageError("this node cannot read it")
+        state.put(op.payload, op.hash)
+        return (Echo(op.payload.decode()),)
+
+    @command
+    def say(self, request: Echo, state: StateReader, dag: Dag) -> Proposal[Written]:
+        self.calls.append(("command", type(dag).__name__))
+        if not request.text:
+            raise UsageError("say something")
+        return Proposal(request.text.encode())
+
+    @query
+    def count(self, request: Echo, state: StateReader, dag: Dag) -> Echo:
+        self.calls.append(("query", type(dag).__name__))
+        return Echo(str(sum(1 for _ in state.scan())))
+
+
+def routes() -> tuple[Store, Routes]:
+    node = WeaverNode(1, machines=(Routes,))
+    store = node.stores.create("test:routes")
+    machine = store.machine
+    assert isinstance(machine, Routes)
+    return store, machine
+
+
+def test_command_routed_to_handle_command() -> None:
+    store, machine = routes()
+    answer = store.execute("Say", Echo("hello"))
+    assert isinstance(answer, Written)
+    assert machine.calls == [("command", "ScopedDag")]
+    with store.read() as view:
+        assert view.find(answer.hash)[0].hash == answer.hash
+
+
+def test_query_routed_to_handle_query() -> None:
+    store, machine = routes()
+    store.execute("say", Echo("hello"))
+    assert store.query("Count", Echo()) == Echo("1")
+    assert machine.calls[-1] == ("query", "ScopedDag")
+
+
+def test_unknown_method_rejected() -> None:
+    store, _ = routes()
+    with pytest.raises(UnknownMethod, match="'Shout'"):
+        store.execute("Shout", Echo())
+    with pytest.raises(UnknownMethod, match="is a query"):
+        store.execute("Count", Echo())
+    with pytest.raises(UnknownMethod, match="is a command"):
+        store.query("Say", Echo())
+
+
+def test_a_command_that_refuses_writes_nothing() -> None:
+    store, _ = routes()
+    before = store.status()
+    with pytest.raises(UsageError, match="say something"):
+        store.execute("Say", Echo())
+    assert store.status() == before
+
+
+def test_a_stall_stops_the_state_and_not_the_log_and_is_resumed() -> None:
+    store, machine = routes()
+    store.execute("Say", Echo("one"))
+    machine.fails = True
+    store.execute("Say", Echo("two"))
+    store.execute("Say", Echo("three"))
+    status = store.status()
+    assert (status.intentions, status.applied) == (5, 3)
+    assert status.stall == "this node cannot read it"
+    machine.fails = False
+    store.execute("Say", Echo("four"))
+    assert store.status().stall is None
+    assert store.query("Count", Echo()) == Echo("4")
+
+
+def kv(number: int = 1) -> tuple[WeaverNode, Store]:
+    node = WeaverNode(number)
+    return node, node.stores.create("kv")
+
+
+def test_kv_handle_strict_updates() -> None:
+    _, store = kv()
+    first = store.execute("Put", PutRequest(b"k", b"v")).hash  # type: ignore[attr-defined]
+    again = store.execute("Put", PutRequest(b"k", b"v")).hash  # type: ignore[attr-defined]
+    assert first != again
+    found = store.query("Get", GetRequest(b"k"))
+    assert found == GetResponse(b"v", False)
+    with store.read() as view:
+        assert view.dag.intention(again).deps == (first,)
+
+
+def test_dispatch_log() -> None:
+    store = WeaverNode(1).stores.create("log")
+    hashes = [
+        store.execute("Append", AppendRequest(content)).hash  # type: ignore[attr-defined]
+        for content in (b"one", b"two")
+    ]
+    assert [len(hash) for hash in hashes] == [32, 32]
+    from datalattice.weaver.appendlog import ReadRequest, ReadResponse
+
+    assert store.query("Read", ReadRequest()) == ReadResponse((b"one", b"two"))
+    assert store.query("Read", ReadRequest(1)) == ReadResponse((b"two",))
+
+
+def test_scan_witness_log_streaming() -> None:
+    anna, ours = kv()
+    for at in range(10):
+        ours.execute("Put", PutRequest(b"%d" % at, b"v"))
+    theirs = WeaverNode(2).join(ours)
+    envelopes = envelopes_of(ours)
+    theirs.ingest(envelopes)
+    assert envelopes_of(theirs) == envelopes
+    with theirs.read() as view:
+        assert [entry.seq for entry in view.entries(3, 4)] == [3, 4, 5, 6]
+        assert set(view.tips()) == {anna.key.public_key}
+
+
+def test_submit_returns_the_hash_and_counts() -> None:
+    store = WeaverNode(1).stores.create("core:nullstore")
+    before = store.status().intentions
+    hash = store.submit(b"data")
+    assert store.status().intentions == before + 1
+    with store.read() as view:
+        assert view.seq_of(hash) == before + 1
+        assert view.find(hash[:4])[0].hash == hash
+
+
+def test_limits_are_checked_before_signing() -> None:
+    store = WeaverNode(1).stores.create("core:nullstore")
+    before = store.status()
+    with pytest.raises(PayloadTooLarge) as large:
+        store.submit(bytes(1 << 20))
+    assert large.value.max == 1 << 20
+    with pytest.raises(TooManyCausalDeps):
+        store.submit(b"x", [number.to_bytes(32, "big") for number in range(1, 1026)])
+    assert store.status() == before
+
+
+def test_a_refused_member_refuses_the_call() -> None:
+    _, ours = kv()
+    theirs = WeaverNode(2).join(ours)
+    envelopes = envelopes_of(ours)
+    with pytest.raises(IntentionRefused) as refused:
+        theirs.ingest([*envelopes, b"garbage"])
+    assert (refused.value.index, refused.value.stage) == (len(envelopes), "decode")
+    assert theirs.status().intentions == 0
+
+
+def test_out_of_order_ingest_reports_what_is_missing_and_wakes() -> None:
+    _, ours = kv()
+    ours.execute("Put", PutRequest(b"k", b"v"))
+    theirs = WeaverNode(2).join(ours)
+    *first, last = envelopes_of(ours)
+    assert theirs.ingest([last]).result == "missing"
+    assert theirs.status().floating == 1
+    assert theirs.ingest(first).result == "applied"
+    assert theirs.status().floating == 0
+    assert state_of(theirs) == state_of(ours)
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def events(subscription: Iterable[Message]) -> list[Message]:
+    return list(subscription)
+
+
+def test_subscribe_stream_tombstone_should_not_resurrect() -> None:
+    from datalattice.weaver.kv import DeleteRequest
+
+    _, store = kv()
+    with store.subscribe("watch", WatchParams(), wait=False) as watch:
+        store.execute("Put", PutRequest(b"k", b"v"))
+        store.execute("Delete", DeleteRequest(b"k"))
+        assert watch.poll() == [WatchEvent(b"k", b"v"), WatchEvent(b"k", deleted=True)]
+        assert watch.poll() == []
+
+
+def test_watch_basic_prefix_filtering_multiple_watchers() -> None:
+    _, store = kv()
+    with (
+        store.subscribe("watch", WatchParams(b"a"), wait=False) as some,
+        store.subscribe("watch", WatchParams(), wait=False) as all_keys,
+    ):
+        for key in (b"a1", b"b1", b"\xff\x00"):
+            store.execute("Put", PutRequest(key, b"v"))
+        assert [event.key for event in events(some)] == [b"a1"]  # type: ignore[attr-defined]
+        found = [event.key for event in events(all_keys)]  # type: ignore[attr-defined]
+        assert found == [b"a1", b"b1", b"\xff\x00"]
+
+
+def test_watch_gap_race() -> None:
+    """What is written after `subscribe` returned is delivered, whatever thread writes it."""
+    _, store = kv()
+    with store.subscribe("watch", WatchParams(), timeout=30) as watch:
+        writer = threading.Thread(target=store.execute, args=("Put", PutRequest(b"k", b"v")))
+        writer.start()
+        assert next(watch) == WatchEvent(b"k", b"v")
+        writer.join()
+
+
+def test_follow_delivers_what_others_wrote() -> None:
+    ours = WeaverNode(1).stores.create("log")
+    theirs = WeaverNode(2).join(ours)
+    ours.execute("Append", AppendRequest(b"rain"))
+    with theirs.subscribe("follow", FollowParams(), wait=False) as follow:
+        exchange(ours, theirs)
+        assert follow.poll() == [LogEvent(b"rain")]
+
+
+def test_a_slow_subscriber_skips_the_oldest_and_counts_them() -> None:
+    store = WeaverNode(1).stores.create("log")
+    with store.subscribe("follow", FollowParams(), wait=False) as follow:
+        for at in range(EVENTS_MAX + 3):
+            store.submit(b"%d" % at)
+        found = follow.poll()
+        assert follow.skipped == 3
+    assert found[0] == LogEvent(b"3")
+    assert len(found) == EVENTS_MAX
+
+
+def test_an_own_intention_is_announced_once_and_a_foreign_one_is_not() -> None:
+    _, ours = kv()
+    theirs = WeaverNode(2).join(ours)
+    announced: list[SignedIntention] = []
+    end = theirs.on_intention(announced.append)
+    theirs.ingest(envelopes_of(ours))
+    assert announced == []
+    hash = theirs.submit(b"")
+    assert [signed.hash for signed in announced] == [hash]
+    end()
+    theirs.submit(b"")
+    assert len(announced) == 1
+
+
+def test_a_change_of_another_process_is_seen_by_looking() -> None:
+    node, store = kv()
+    beside = WeaverNode(1, node.engine).stores.open(store.id)
+    changes: list[int] = []
+    beside.on_change(changes.append)
+    beside.look()
+    changes.clear()
+    assert not beside.look()
+    store.execute("Put", PutRequest(b"k", b"v"))
+    assert beside.look()
+    assert len(changes) == 1
+    assert beside.query("Get", GetRequest(b"k")) == GetResponse(b"v", False)
+
+
+def test_a_closed_store_refuses() -> None:
+    node, store = kv()
+    node.stores.close(store.id)
+    for call in (
+        store.status,
+        lambda: store.submit(b"x"),
+        lambda: store.query("Get", GetRequest(b"k")),
+    ):
+        with pytest.raises(StoreClosed):
+            call()
+
+
+# --- acknowledgements -----------------------------------------------------------------------------
+
+
+def pair() -> tuple[WeaverNode, Store, WeaverNode, Store]:
+    anna, ours = kv()
+    bert = WeaverNode(2)
+    theirs = bert.join(ours)
+    exchange(ours, theirs)
+    return anna, ours, bert, theirs
+
+
+def test_an_ack_names_what_was_seen_and_mutual_acks_end() -> None:
+    _, ours, _, theirs = pair()
+    hash = theirs.acknowledge()
+    assert hash is not None
+    with theirs.read() as view:
+        ack = view.dag.intention(hash)
+        assert ack.payload == b""
+        assert len(ack.deps) == 1
+    assert theirs.acknowledge() is None
+    exchange(ours, theirs)
+    assert ours.acknowledge() is None  # an ack is no content
+
+
+def test_a_burst_gives_one_ack_five_seconds_after_its_last_intention() -> None:
+    _, ours, bert, theirs = pair()
+    for at in range(5):
+        ours.execute("Put", PutRequest(b"%d" % at, b"v"))
+        theirs.ingest(envelopes_of(ours))
+        bert.clock.now += ACK_DELAY_MS // 2
+        assert theirs.tick() is None
+    bert.clock.now += ACK_DELAY_MS
+    assert theirs.tick() is not None
+    assert theirs.tick() is None
+
+
+def test_a_pending_ack_is_remembered_over_a_restart() -> None:
+    _, _, bert, theirs = pair()
+    again = bert.restarted()
+    store = again.stores.open(theirs.id)
+    again.clock.now += 2 * ACK_DELAY_MS
+    again.stores.tick()
+    assert store.status().authors == 2
+
+
+def test_an_own_write_arms_no_timer() -> None:
+    node, store = kv()
+    node.clock.now += 2 * ACK_DELAY_MS
+    assert store.tick() is None
+
+
+# --- forks and stamps -----------------------------------------------------------------------------
+
+
+def test_two_first_intentions_of_one_author_are_a_fork_and_no_stall() -> None:
+    _, store = kv()
+    author = KeyPair(b"\x55" * 32)
+    branches = [
+        Intention(
+            author.public_key,
+            Hlc(1_000, at),
+            store.id,
+            ZERO,
+            (),
+            UniversalOp(app_data=b"").encode(),
+        ).sign(author)
+        for at in range(2)
+    ]
+    store.ingest([signed.encode() for signed in branches])
+    status = store.status()
+    assert (status.forks, status.floating) == (1, 1)
+    assert status.applied == status.intentions
+    with store.read() as view:
+        (fork,) = view.forks()
+    assert {fork.witnessed.hash, fork.other.hash} == {signed.hash for signed in branches}
+
+
+def test_1000_submissions_under_a_frozen_clock_have_increasing_stamps() -> None:
+    class Frozen:
+        def now_ms(self) -> int:
+            return 5_000
+
+    from datalattice.crypto import SeededEntropy
+    from datalattice.engine import GroupCommit, MemoryEngine
+    from datalattice.weaver import STORE_TABLES, Stores
+
+    stores = Stores(
+        GroupCommit(MemoryEngine(STORE_TABLES)),
+        KeyPair(b"\1" * 32),
+        Frozen(),
+        SeededEntropy(1),
+    )
+    store = stores.create("log")
+    for at in range(1_000):
+        store.submit(b"%d" % at)
+    with store.read() as view:
+        stamps = [entry.signed.intention.stamp for entry in view.entries()]
+        assert stamps == sorted(set(stamps))
+        assert sum(1 for _ in view.data.scan()) == 1_000
+
+
+def test_threads_that_write_at_once_lose_nothing() -> None:
+    store = WeaverNode(1).stores.create("core:nullstore")
+    before = store.status().intentions
+    failed: list[BaseException] = []
+
+    def write(number: int) -> None:
+        try:
+            for at in range(25):
+                store.execute("Write", WriteRequest(b"%d-%d" % (number, at)))
+        except BaseException as error:  # noqa: BLE001 - reported by the test
+            failed.append(error)
+
+    threads: list[Any] = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    status = store.status()
+    assert status.intentions == before + 200
+    assert status.applied == status.intentions
+    assert status.forks == 0

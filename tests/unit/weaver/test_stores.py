@@ -1,0 +1,497 @@
+"""The stores of a node: life cycle, tree, watcher, inventory, peers and invites."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from datalattice.engine import MemoryEngine
+from datalattice.errors import (
+    AlreadyExists,
+    BadFormat,
+    NoSuchPath,
+    StoreClosed,
+    Unauthorized,
+    UsageError,
+)
+from datalattice.testing.stores_kit import WeaverNode, envelopes_of, exchange, state_of
+from datalattice.weaver import (
+    STORE_TABLES,
+    ChildStatus,
+    InviteToken,
+    PeerStatus,
+    PeerStrategy,
+    Store,
+    SystemBatch,
+    store_id_text,
+)
+from datalattice.weaver.kv import GetRequest, PutRequest
+from datalattice.weaver.null import NullMachine
+from datalattice.weaver.stores import DEPTH_MAX
+from datalattice.weaver.tables import STATE_TABLES
+
+STRANGER = b"\x77" * 32
+
+
+class Tally(NullMachine):
+    """A kind that only some nodes know."""
+
+    kind = "test:tally"
+
+
+def put(store: Store, key: bytes, value: bytes) -> None:
+    store.execute("Put", PutRequest(key, value))
+
+
+def get(store: Store, key: bytes) -> Any:
+    return store.query("Get", GetRequest(key)).value  # type: ignore[attr-defined]
+
+
+# --- life -----------------------------------------------------------------------------------------
+
+
+def test_store_creation_and_archival() -> None:
+    stores = WeaverNode(1).stores
+    parent = stores.create("kv", "team")
+    child = stores.create("log", "diary", parent=parent.id)
+    assert stores.get(child.id) is child
+    stores.archive(parent.id, child.id)
+    assert stores.get(child.id) is None
+    (info,) = stores.list(parent.id)
+    assert (info.name, info.kind, info.is_archived) == ("diary", "core:logstore", True)
+    with pytest.raises(StoreClosed):
+        child.status()
+    stores.restore(parent.id, child.id)
+    assert stores.get(child.id) is not None
+
+
+def test_store_emits_network_event() -> None:
+    stores = WeaverNode(1).stores
+    ready: list[Store] = []
+    stores.on_ready.add(ready.append)
+    made = stores.create("kv")
+    assert ready == [made]
+
+
+def test_archived_store_hidden_from_network() -> None:
+    stores = WeaverNode(1).stores
+    parent = stores.create("kv", "team")
+    child = stores.create("kv", "notes", parent=parent.id)
+    stores.archive(parent.id, child.id)
+    assert stores.opened() == [parent]
+
+
+def test_watcher_reacts_to_changes() -> None:
+    anna = WeaverNode(1)
+    parent = anna.stores.create("kv", "team")
+    child = anna.stores.create("kv", "notes", parent=parent.id)
+    bert = WeaverNode(2)
+    theirs = bert.join(parent)
+    exchange(parent, theirs)
+    assert bert.stores.get(child.id) is not None
+    parent.write_system(SystemBatch().set_child_status(child.id, ChildStatus.ARCHIVED))
+    assert anna.stores.get(child.id) is None
+    exchange(parent, theirs)
+    assert bert.stores.get(child.id) is None
+    parent.write_system(SystemBatch().set_child_status(child.id, ChildStatus.ACTIVE))
+    exchange(parent, theirs)
+    assert bert.stores.get(child.id) is not None
+    parent.write_system(SystemBatch().remove_child(child.id))
+    exchange(parent, theirs)
+    assert bert.stores.get(child.id) is None
+
+
+def test_synced_store_declaration_auto_opened() -> None:
+    anna, bert = WeaverNode(1), WeaverNode(2)
+    parent = anna.stores.create("kv", "team")
+    child = anna.stores.create("kv", "notes", parent=parent.id)
+    below = anna.stores.create("log", "diary", parent=child.id)
+    theirs = bert.join(parent)
+    exchange(parent, theirs)
+    found = bert.stores.get(child.id)
+    assert found is not None
+    assert found.status().intentions == 0  # only the creator writes a genesis
+    exchange(child, found)
+    # The declaration of the grandchild came with the child's own intentions.
+    assert bert.stores.get(below.id) is not None
+    assert [info.name for info in bert.stores.list(child.id)] == ["diary"]
+
+
+def test_stores_opened_on_startup() -> None:
+    node = WeaverNode(1)
+    parent = node.stores.create("kv", "team")
+    child = node.stores.create("kv", "notes", parent=parent.id)
+    again = node.restarted()
+    assert again.stores.opened() == []
+    assert {store.id for store in again.stores.open_all()} == {parent.id, child.id}
+
+
+def test_sibling_store_isolation() -> None:
+    stores = WeaverNode(1).stores
+    parent = stores.create("kv")
+    one = stores.create("kv", "one", parent=parent.id)
+    two = stores.create("kv", "two", parent=parent.id)
+    stores.archive(parent.id, one.id)
+    put(two, b"k", b"v")
+    assert get(two, b"k") == b"v"
+    assert stores.get(two.id) is two
+
+
+def test_cascade_close_grandchildren() -> None:
+    stores = WeaverNode(1).stores
+    parent = stores.create("kv")
+    child = stores.create("kv", parent=parent.id)
+    below = stores.create("kv", parent=child.id)
+    stores.archive(parent.id, child.id)
+    assert stores.opened() == [parent]
+    assert below.is_closed
+    stores.restore(parent.id, child.id)
+    assert {store.id for store in stores.opened()} == {parent.id, child.id, below.id}
+
+
+def test_cascade_close_deep_hierarchy() -> None:
+    stores = WeaverNode(1).stores
+    line = [stores.create("kv")]
+    while len(line) < 6:
+        line.append(stores.create("kv", parent=line[-1].id))
+    stores.archive(line[0].id, line[1].id)
+    assert stores.opened() == line[:1]
+
+
+def test_stores_are_nested_32_deep_at_most() -> None:
+    stores = WeaverNode(1).stores
+    last = stores.create("core:nullstore")
+    for _ in range(DEPTH_MAX - 1):
+        last = stores.create("core:nullstore", parent=last.id)
+    with pytest.raises(UsageError, match="32 deep"):
+        stores.create("core:nullstore", parent=last.id)
+    # A peer may declare what it likes.
+    last.write_system(SystemBatch().add_child(bytes(16), "x", "core:nullstore"))
+    assert stores.get(bytes(16)) is None
+
+
+def test_a_store_that_declares_itself_or_one_above_opens_nothing() -> None:
+    stores = WeaverNode(1).stores
+    parent = stores.create("kv")
+    child = stores.create("kv", parent=parent.id)
+    child.write_system(SystemBatch().add_child(parent.id, "loop", "core:kvstore"))
+    parent.write_system(SystemBatch().add_child(parent.id, "self", "core:kvstore"))
+    assert set(stores.opened()) == {parent, child}
+
+
+def test_an_unknown_kind_is_a_warning_until_it_is_registered() -> None:
+    anna = WeaverNode(1, machines=(NullMachine, Tally))
+    parent = anna.stores.create("core:nullstore")
+    child = anna.stores.create("test:tally", "tally", parent=parent.id)
+    bert = WeaverNode(2)
+    theirs = bert.join(parent)
+    exchange(parent, theirs)
+    assert bert.stores.get(child.id) is None
+    assert "'test:tally'" in bert.warnings[-1]
+    bert.stores.register(Tally)
+    found = bert.stores.get(child.id)
+    assert found is not None
+    assert found.kind == "test:tally"
+
+
+def test_a_kind_belongs_to_one_machine() -> None:
+    class Other(NullMachine):
+        kind = "core:kvstore"
+
+    stores = WeaverNode(1).stores
+    with pytest.raises(UsageError, match="core:kvstore"):
+        stores.register(Other)
+    with pytest.raises(UsageError, match="there are core:kvstore, core:logstore, core:nullstore"):
+        stores.create("nothing")
+    assert stores.kinds() == ["core:kvstore", "core:logstore", "core:nullstore"]
+
+
+# --- inventory ------------------------------------------------------------------------------------
+
+
+def test_child_store_has_correct_parent_in_meta() -> None:
+    stores = WeaverNode(1).stores
+    parent = stores.create("kv")
+    child = stores.create("kv", parent=parent.id)
+    (info,) = stores.list(parent.id)
+    assert (info.id, info.parent) == (child.id, parent.id)
+
+
+def test_create_store_populates_stores_table() -> None:
+    node = WeaverNode(1)
+    made = node.stores.create("kv", "notes")
+    (info,) = node.stores.list()
+    assert (info.id, info.kind, info.name, info.parent) == (made.id, "core:kvstore", "notes", None)
+    assert info.created_at_ms > 1_000_000
+
+
+def test_joined_store_populates_stores_table() -> None:
+    anna, bert = WeaverNode(1), WeaverNode(2)
+    theirs = bert.join(anna.stores.create("log"))
+    assert [info.id for info in bert.stores.list()] == [theirs.id]
+
+
+def test_open_resolves_type_from_meta() -> None:
+    node = WeaverNode(1)
+    made = node.stores.create("log", "diary")
+    assert node.restarted().stores.open(made.id).kind == "core:logstore"
+    with pytest.raises(NoSuchPath, match=store_id_text(bytes(16))):
+        node.stores.open(bytes(16))
+
+
+def test_a_store_is_found_by_name_by_id_and_by_its_first_digits() -> None:
+    stores = WeaverNode(1).stores
+    made = stores.create("kv", "notes")
+    text = store_id_text(made.id)
+    for name in ("notes", text, text[:4], made.id.hex()):
+        found = stores.find(name)
+        assert found is not None
+        assert found.id == made.id
+    assert stores.find("nothing") is None
+    assert stores.find(text[:3]) is None
+    stores.create("kv", "notes")
+    with pytest.raises(UsageError, match="2 stores are called 'notes'"):
+        stores.find("notes")
+    with pytest.raises(AlreadyExists):
+        stores.create("log", "notes", exclusive=True)
+
+
+def test_state_db_recovery() -> None:
+    node = WeaverNode(1)
+    made = node.stores.create("kv")
+    put(made, b"k", b"v")
+    before = made.status()
+    node.stores.close_all()
+    with node.engine.write() as txn:
+        for table in STATE_TABLES:
+            txn.delete_range(table)
+    again = node.restarted().stores.open(made.id)
+    assert get(again, b"k") == b"v"
+    assert again.status() == before
+
+
+def test_rebuild_live_store() -> None:
+    store = WeaverNode(1).stores.create("kv")
+    put(store, b"k", b"v")
+    before = state_of(store)
+    store.rebuild()
+    assert state_of(store) == before
+    put(store, b"k", b"w")
+    assert get(store, b"k") == b"w"
+    assert store.status().applied == store.status().intentions
+
+
+def test_existing_store_gets_synthetic_genesis() -> None:
+    node = WeaverNode(1)
+    made = node.stores.create("core:nullstore")
+    envelopes = envelopes_of(made)
+    # The same store as an older node would have made it: without a genesis.
+    old = WeaverNode(1, MemoryEngine(STORE_TABLES))
+    with old.engine.write() as txn, node.engine.read() as snapshot:
+        txn.put("stores", made.id, snapshot.get("stores", made.id) or b"")
+    plain = old.stores.open(made.id)
+    plain.submit(b"data")
+    assert len(envelopes) > 1
+    again = old.restarted().stores.open(made.id)
+    with again.read() as view:
+        genesis = view.genesis()
+        assert genesis is not None
+        assert view.dag.intention(genesis).stamp == (0, 0)
+    assert again.status().intentions == 2
+
+
+def test_a_node_that_joined_makes_no_genesis() -> None:
+    anna, bert = WeaverNode(1), WeaverNode(2)
+    theirs = bert.join(anna.stores.create("core:nullstore"))
+    theirs.submit(b"data")
+    again = bert.restarted().stores.open(theirs.id)
+    assert again.status().intentions == 1
+
+
+# --- peers ----------------------------------------------------------------------------------------
+
+
+def test_set_name_does_not_duplicate_across_child_stores() -> None:
+    node = WeaverNode(1)
+    parent = node.stores.create("kv")
+    child = node.stores.create("kv", parent=parent.id)
+    before = [store.status().intentions for store in (parent, child)]
+    node.stores.set_peer_name("anna")
+    after = [store.status().intentions for store in (parent, child)]
+    assert after == [before[0] + 1, before[1]]
+    with parent.read() as view:
+        assert view.system.peers()[node.key.public_key].name == "anna"
+
+
+def test_the_creator_is_the_first_peer() -> None:
+    node = WeaverNode(1)
+    store = node.stores.create("kv", peer_name="anna")
+    own = node.key.public_key
+    with store.read() as view:
+        (peer,) = view.system.peers().values()
+        assert view.system.strategy() == PeerStrategy(independent=True)
+    assert (peer.public_key, peer.status, peer.name) == (own, PeerStatus.ACTIVE, "anna")
+    assert peer.added_by == own
+    assert peer.added_at_ms is not None
+
+
+def test_policy_of_an_independent_store() -> None:
+    node = WeaverNode(1)
+    store = node.stores.create("kv")
+    policy = node.stores.policy(store.id)
+    own = node.key.public_key
+    assert policy.can_connect(own)
+    assert policy.can_accept_gossip(own)
+    assert policy.can_join(own)
+    assert not policy.can_connect(STRANGER)
+    assert policy.authors() == [own]
+    store.write_system(SystemBatch().set_peer_status(STRANGER, PeerStatus.DORMANT))
+    assert policy.can_connect(STRANGER)
+    assert not policy.can_join(STRANGER)
+    store.write_system(SystemBatch().set_peer_status(STRANGER, PeerStatus.INVITED))
+    assert not policy.can_connect(STRANGER)
+    policy.bootstrap.add(STRANGER)
+    assert policy.can_connect(STRANGER)
+    assert policy.authors() == sorted([own, STRANGER])
+
+
+def test_a_child_shares_the_policy_of_its_parent() -> None:
+    stores = WeaverNode(1).stores
+    parent = stores.create("kv")
+    child = stores.create("kv", parent=parent.id)
+    below = stores.create("kv", parent=child.id)
+    assert stores.policy(below.id) is stores.policy(parent.id)
+    for call in (
+        lambda: stores.create_invite(child.id),
+        lambda: stores.revoke_peer(child.id, STRANGER),
+    ):
+        with pytest.raises(UsageError, match=f"its parent {store_id_text(parent.id)}"):
+            call()
+
+
+def test_peers_are_copied_once_for_a_snapshot() -> None:
+    stores = WeaverNode(1).stores
+    source = stores.create("kv")
+    source.write_system(SystemBatch().set_peer_status(STRANGER, PeerStatus.ACTIVE))
+    copy = stores.create("kv", peers_of=source.id)
+    source.write_system(SystemBatch().set_peer_status(STRANGER, PeerStatus.REVOKED))
+    assert not stores.policy(source.id).can_connect(STRANGER)
+    assert stores.policy(copy.id).can_connect(STRANGER)
+    with pytest.raises(UsageError, match="copied"):
+        stores.create_invite(copy.id)
+
+
+def test_invite_create_and_consume() -> None:
+    stores = WeaverNode(1).stores
+    store = stores.create("kv")
+    token = stores.create_invite(store.id, ["tls://localhost:9"])
+    read = InviteToken.from_text(token.to_text())
+    assert read == token
+    assert stores.consume_invite(store.id, read.secret, STRANGER)
+    assert not stores.consume_invite(store.id, read.secret, STRANGER)
+    with store.read() as view:
+        (invite,) = view.system.invites().values()
+    assert invite.claimed_by == STRANGER
+    assert invite.invited_by == store.author
+    assert token.secret not in b"".join(envelopes_of(store))
+
+
+def test_consume_unknown_invite() -> None:
+    stores = WeaverNode(1).stores
+    store = stores.create("kv")
+    assert not stores.consume_invite(store.id, b"guess", STRANGER)
+
+
+@pytest.mark.parametrize("text", ["", "0OIl", "not a token", "11111"])
+def test_invite_parse_invalid_format(text: str) -> None:
+    with pytest.raises(BadFormat):
+        InviteToken.from_text(text)
+
+
+def test_revoke_peer() -> None:
+    stores = WeaverNode(1).stores
+    store = stores.create("kv")
+    token = stores.create_invite(store.id)
+    stores.accept_join(store.id, STRANGER, token.secret)
+    assert stores.policy(store.id).can_connect(STRANGER)
+    stores.revoke_peer(store.id, STRANGER)
+    with store.read() as view:
+        assert view.system.peer_status(STRANGER) is PeerStatus.REVOKED
+    assert not stores.policy(store.id).can_connect(STRANGER)
+    assert not stores.policy(store.id).can_accept_gossip(STRANGER)
+
+
+def test_rejoin_after_revoke() -> None:
+    stores = WeaverNode(1).stores
+    store = stores.create("kv")
+    stores.accept_join(store.id, STRANGER, stores.create_invite(store.id).secret)
+    stores.accept_join(store.id, STRANGER, b"")  # an active peer joins again without an invite
+    stores.revoke_peer(store.id, STRANGER)
+    with pytest.raises(Unauthorized):
+        stores.accept_join(store.id, STRANGER, b"")
+    stores.accept_join(store.id, STRANGER, stores.create_invite(store.id).secret)
+    assert stores.policy(store.id).can_connect(STRANGER)
+
+
+def test_handle_peer_join_rejects_unauthorized() -> None:
+    stores = WeaverNode(1).stores
+    store = stores.create("kv")
+    before = store.status().intentions
+    with pytest.raises(Unauthorized):
+        stores.accept_join(store.id, STRANGER, b"guess")
+    assert store.status().intentions == before
+
+
+def test_the_claim_and_the_activation_of_a_join_are_one_intention() -> None:
+    stores = WeaverNode(1).stores
+    store = stores.create("kv")
+    token = stores.create_invite(store.id)
+    before = store.status().intentions
+    stores.accept_join(store.id, STRANGER, token.secret)
+    assert store.status().intentions == before + 1
+
+
+# --- several authors ------------------------------------------------------------------------------
+
+
+def test_multi_author_convergence() -> None:
+    nodes = [WeaverNode(number) for number in (1, 2, 3)]
+    replicas = [nodes[0].stores.create("kv")]
+    replicas += [node.join(replicas[0]) for node in nodes[1:]]
+    exchange(*replicas)
+    for at, replica in enumerate(replicas):
+        put(replica, b"shared", b"by %d" % at)
+        put(replica, b"own %d" % at, b"x")
+    exchange(*replicas)
+    assert state_of(replicas[0]) == state_of(replicas[1]) == state_of(replicas[2])
+    assert len({get(replica, b"shared") for replica in replicas}) == 1
+
+
+def test_500_stores_open_at_once_in_one_engine() -> None:
+    node = WeaverNode(1)
+    made = [node.stores.create("core:nullstore") for _ in range(500)]
+    for store in made[::50]:
+        store.submit(b"data")
+    assert len(node.stores.list()) == 500
+    again = node.restarted()
+    assert len(again.stores.open_all()) == 500
+    counts = [again.stores.open(store.id).status().intentions for store in made]
+    assert counts == [3 if at % 50 == 0 else 2 for at in range(500)]
+
+
+def test_one_transaction_makes_a_store_or_nothing() -> None:
+    class Broken(NullMachine):
+        kind = "test:broken"
+
+        def __init__(self) -> None:
+            raise RuntimeError("cannot be made")
+
+    node = WeaverNode(1)
+    parent = node.stores.create("kv")
+    before = parent.status()
+    node.stores.register(Broken)
+    with pytest.raises(RuntimeError):
+        node.stores.create("test:broken", "x", parent=parent.id)
+    assert parent.status() == before
+    assert node.stores.list(parent.id) == []
