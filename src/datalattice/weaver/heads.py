@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from datalattice.protobuf import read_varint, varint
+from datalattice.protobuf import varint
 from datalattice.weaver.headvalue import Value
 from datalattice.weaver.machine import Op, StateReader, StateWriter
 
@@ -29,7 +29,8 @@ TOMBSTONE: Final = None
 _Rank: TypeAlias = tuple[int, int, bytes, int]
 
 _HASH_BYTES: Final = 32
-_VALUE_TAG: Final = 0x0A  # field 1, bytes
+_SHORT: Final = [bytes([value]) for value in range(0x80)]  # varints of one byte
+_VALUE_TAG: Final = b"\x0a"  # field 1, bytes
 _TOMBSTONE_ROW: Final = b"\x10\x01"  # field 2, true
 _HEAD_TAG: Final = b"\x1a\x20"  # field 3, 32 bytes
 _HEAD_ROW_BYTES: Final = len(_HEAD_TAG) + _HASH_BYTES
@@ -59,29 +60,45 @@ class Inspection(NamedTuple):
 def encode_row(value: bytes | None, heads: list[bytes]) -> bytes:
     """Return the row of a key; value None is a tombstone."""
     # Written by hand: one row is written for every operation. Empty bytes are a live value.
-    front = _TOMBSTONE_ROW if value is None else b"\x0a" + varint(len(value)) + value
-    return front + b"".join([_HEAD_TAG + head for head in heads])
+    parts = [_TOMBSTONE_ROW] if value is None else [_VALUE_TAG, _varint(len(value)), value]
+    for head in heads:
+        parts.append(_HEAD_TAG)
+        parts.append(head)
+    return b"".join(parts)
 
 
 def decode_row(row: bytes) -> tuple[bytes | None, list[bytes]]:
     """Return the value, None if there is none, and the heads of a row."""
+    size = len(row)
     at = 0
     value: bytes | None = None
-    if row[:1] == b"\x0a":
-        length, at = read_varint(row, 1)
+    if row[:1] == _VALUE_TAG:
+        at = 1
+        length = shift = 0
+        while at < size:
+            digit = row[at]
+            at += 1
+            length |= (digit & 0x7F) << shift
+            if digit < 0x80:
+                break
+            shift += 7
         value = row[at : at + length]
         at += length
     elif row[:2] == _TOMBSTONE_ROW:
         at = 2
     heads = []
-    while at < len(row):
+    while at < size:
         # Another encoding of the same message: only a restored foreign snapshot has one.
-        if row[at : at + 2] != _HEAD_TAG or at + _HEAD_ROW_BYTES > len(row):
+        if row[at : at + 2] != _HEAD_TAG or at + _HEAD_ROW_BYTES > size:
             message = Value.decode(row)
             return message.value, list(message.heads)
         heads.append(row[at + 2 : at + _HEAD_ROW_BYTES])
         at += _HEAD_ROW_BYTES
     return value, heads
+
+
+def _varint(value: int) -> bytes:
+    return _SHORT[value] if value < 0x80 else varint(value)
 
 
 class HeadReader:

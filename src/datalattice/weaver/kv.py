@@ -9,13 +9,13 @@ Source: docs/design/weaver.md "Shipped machines".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Final
 
 from datalattice.errors import UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.heads import TOMBSTONE, HeadReader, HeadTable
-from datalattice.weaver.kvpayload import canonical_changes
+from datalattice.weaver.kvpayload import canonical_writes
 from datalattice.weaver.machine import (
     Dag,
     InvalidParams,
@@ -252,14 +252,17 @@ class KvMachine(Machine):
 
 
 def written_by(payload: bytes) -> dict[bytes, bytes | None]:
-    """Return the last value, or TOMBSTONE, that a payload writes to each key, in its order.
+    """Return the last value, or TOMBSTONE, that a payload writes to each key.
 
+    Keys come in the order of their last operations.
     Raises: BadFormat: it is not a payload of this machine.
     """
-    found: dict[bytes, bytes | None] = {}
-    for key, value in _changes(payload):
-        found.pop(key, None)
-        found[key] = value
+    found = canonical_writes(payload)
+    if found is None:
+        found = {}
+        for key, value in _changes(payload):
+            found.pop(key, None)
+            found[key] = value
     return found
 
 
@@ -269,21 +272,13 @@ def prefix_end(prefix: bytes) -> bytes | None:
     return body[:-1] + bytes([body[-1] + 1]) if body else None
 
 
-def _changes(payload: bytes) -> Sequence[tuple[bytes, bytes | None]]:
-    """Return key and value of every operation; an operation without kind changes nothing.
-
-    Raises: BadFormat: it is not a payload of this machine.
-    """
-    found = canonical_changes(payload)
-    if found is not None:
-        return found
-    changes: list[tuple[bytes, bytes | None]] = []
+def _changes(payload: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+    """Yield key and value of every operation; an operation without kind changes nothing."""
     for operation in KvPayload.decode(payload).ops:
         if operation.put is not None:
-            changes.append((operation.put.key, operation.put.value))
+            yield operation.put.key, operation.put.value
         elif operation.delete is not None:
-            changes.append((operation.delete.key, TOMBSTONE))
-    return changes
+            yield operation.delete.key, TOMBSTONE
 
 
 def _event(key: bytes, value: bytes | None) -> WatchEvent:

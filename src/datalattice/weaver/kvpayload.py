@@ -11,13 +11,13 @@ _FIRST: Final = 0x0A  # field 1, bytes or a message
 _SECOND: Final = 0x12  # field 2
 
 
-def canonical_changes(payload: bytes) -> list[tuple[bytes, bytes | None]] | None:
-    """Return the changes of a payload in its canonical encoding, in order.
+def canonical_writes(payload: bytes) -> dict[bytes, bytes | None] | None:
+    """Return the last value that a payload in its canonical encoding writes to each key.
 
-    None: the payload has another encoding, or is none: read it as a message. A put gives key and
-    value, a delete the key and None.
+    A deleted key has the value None. Keys come in the order of their last operations.
+    None: the payload has another encoding, or is none: read it as a message.
     """
-    found: list[tuple[bytes, bytes | None]] = []
+    found: dict[bytes, bytes | None] = {}
     size = len(payload)
     at = 0
     while at < size:
@@ -41,7 +41,8 @@ def canonical_changes(payload: bytes) -> list[tuple[bytes, bytes | None]] | None
         # Anything left over, or too short: not canonical.
         if at != end:
             return None
-        found.append((key, value if kind == _FIRST else None))
+        found.pop(key, None)
+        found[key] = value if kind == _FIRST else None
     return found
 
 

@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from datalattice.engine import ReadTxn, WriteTxn
 from datalattice.errors import ProtocolViolation, StoreError, StoreVersion, UsageError
 from datalattice.protobuf import Message
@@ -137,12 +139,18 @@ class Event(NamedTuple):
     message: Message
 
 
-class Stall(NamedTuple):
+class Stall:
     """The operation at which projection stopped, and why."""
 
-    seq: int
-    hash: bytes
-    error: Exception
+    __slots__ = ("error", "hash", "seq")
+
+    def __init__(self, seq: int, hash: bytes, error: Exception) -> None:
+        self.seq = seq
+        self.hash = hash
+        self.error = error
+
+    def __repr__(self) -> str:
+        return f"Stall({self.seq}, {self.hash.hex()}, {self.error!r})"
 
 
 class Projection(NamedTuple):
@@ -217,6 +225,7 @@ class LogDag:
         return dags.Node(hash, intention.deps, intention.stamp, seq)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PlainLayer:
     """A layer without a system table: payloads are those of the machine."""
 
