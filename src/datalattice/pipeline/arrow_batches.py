@@ -65,7 +65,23 @@ def batches(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield _batch(waiting, schema)
 
 
-def _batch(rows: list[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
+def record_batch(rows: Sequence[Sequence[object]], columns: str) -> pa.RecordBatch:
+    """Return rows as one Arrow batch; `columns` are names and types in Spark's DDL."""
+    import pyarrow as pa
+
+    kinds = {
+        "STRING": pa.string(),
+        "BINARY": pa.binary(),
+        "BOOLEAN": pa.bool_(),
+        "INT": pa.int32(),
+        "BIGINT": pa.int64(),
+        "ARRAY<STRING>": pa.list_(pa.string()),
+    }
+    named = [column.split(" ") for column in columns.split(", ")]
+    return _batch(rows, pa.schema([(name, kinds[kind]) for name, kind in named]))
+
+
+def _batch(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
     columns = zip(*rows, strict=True) if len(schema) else ()

@@ -8,7 +8,6 @@ is committed and releases the batch's lease.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Protocol, Self
 
 from datalattice.clock import Clock
@@ -100,12 +99,7 @@ class Keeper:
         self.touch()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lease is not None:
             self._lease.release()
 

@@ -43,85 +43,47 @@ class RowStager(Protocol):
         ...
 
 
-class Writing:
-    """One save, or the writing of one stream. Made at planning; tasks get copies."""
+class RowWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """Writes one save, or the batches of a stream, each once. Tasks get copies."""
 
-    def __init__(self, job: Job, gathering: Callable[[Stage], RowStager], join: Join) -> None:
+    def __init__(self, job: Job, stager: Callable[[Stage], RowStager], join: Join) -> None:
         self._job = job
-        self._gathering = gathering
+        self._stager = stager
         self._join = join
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of a task. Runs in the task's process."""
         with self._job.stage() as stage:
-            gathering = self._gathering(stage)
-            for batch in batches:
+            stager = self._stager(stage)
+            for batch in iterator:
                 with collector_paused:
-                    gathering.take(batch)
-            gathering.finish()
-            return stage.done(gathering.records)
+                    stager.take(batch)
+            stager.finish()
+            return stage.done(stager.records)
 
-    def commit(self, messages: Messages, batch: int | None) -> None:
+    def commit(self, messages: Messages, batchId: int | None = None) -> None:  # noqa: N803 - Spark's
         """Write what all tasks staged, all or nothing, unless the batch was written before."""
-        self._job.commit(messages, batch, self._join)
+        self._job.commit(messages, batchId, self._join)
 
-    def abort(self, messages: Messages) -> None:
+    def abort(self, messages: Messages, batchId: int | None = None) -> None:  # noqa: N803 - Spark's
         """Remove what the tasks staged."""
         self._job.abort(messages)
-
-
-class BatchWriter(DataSourceArrowWriter):
-    """Writes the rows of a batch query."""
-
-    def __init__(self, writing: Writing) -> None:
-        self._writing = writing
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of a task."""
-        return self._writing.write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Write what all tasks staged, all or nothing."""
-        self._writing.commit(messages, None)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks staged."""
-        self._writing.abort(messages)
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a streaming query, each once."""
-
-    def __init__(self, writing: Writing) -> None:
-        self._writing = writing
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of a task."""
-        return self._writing.write(iterator)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Write what all tasks staged, all or nothing, unless the batch was written before."""
-        self._writing.commit(messages, batchId)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Remove what the tasks staged."""
-        self._writing.abort(messages)
 
 
 class FormatSink(DataSource):
     """Base of formats that can be written; each implements `writing`."""
 
-    def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writing:
-        """Return the plan for writing rows of this schema.
+    def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> RowWriter:
+        """Return the writer of rows of this schema.
 
         Raises: UsageError: an option or a column is not accepted.
         """
         raise TypeError(f"{type(self).__name__} does not implement writing()")
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> RowWriter:
         """Return the writer of a batch query. Raises: as `writing`."""
-        return BatchWriter(self.writing(schema, overwrite=overwrite, streaming=False))
+        return self.writing(schema, overwrite=overwrite, streaming=False)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> RowWriter:  # noqa: N802 - Spark's
         """Return the writer of a streaming query. Raises: as `writing`."""
-        return StreamWriter(self.writing(schema, overwrite=overwrite, streaming=True))
+        return self.writing(schema, overwrite=overwrite, streaming=True)

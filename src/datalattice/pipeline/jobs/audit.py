@@ -25,6 +25,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from datalattice.errors import Corruption
+from datalattice.pipeline.arrow_batches import record_batch
 from datalattice.pipeline.jobs.inspecting import CellFault, FoundFault, Inspector
 from datalattice.pipeline.jobs.stores import for_tasks, opened, parts_of, store_folder
 from datalattice.pipeline.spark.failures import clear_errors
@@ -417,18 +418,5 @@ def _fact(**facts: object) -> Row:
 
 
 def _as_batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    schema = pa.schema(
-        [
-            ("kind", pa.string()),
-            ("hash", pa.binary()),
-            ("file", pa.string()),
-            ("offset", pa.int64()),
-            ("detail", pa.string()),
-        ]
-    )
     while run := list(islice(rows, BATCH_ROWS)):
-        columns = zip(zip(*run, strict=True), schema, strict=True)
-        arrays = [pa.array(column, field.type) for column, field in columns]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        yield record_batch(run, COLUMNS)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from datalattice.cells import (
     ABSENT,
@@ -27,6 +28,7 @@ from datalattice.cells import (
 )
 from datalattice.errors import UsageError
 from datalattice.lattice import Lattice, SignedLattice, root_lattice
+from datalattice.pipeline.arrow_batches import record_batch
 from datalattice.pipeline.jobs.comparing import PART_KEYS, Signers, ValuePair, planned, rows_of
 from datalattice.pipeline.jobs.inputs import CACHE_BYTES, JobInput, open_stores, resolve_input
 from datalattice.pipeline.jobs.tasks import PAYLOADS_MAX, mapped
@@ -165,42 +167,27 @@ def _batches(
         return
     open_stores.done()
     own, other = (open_stores.get(one.path) for one in inputs)
-    rows: list[dict[str, Any]] = []
-    for item in tasks[task]:
-        for pair in rows_of(_pair(item, own, other)):
-            rows.append(_row(pair))
-            if len(rows) == BATCH_ROWS:
-                yield _batch(rows)
-                rows = []
-    if rows:
-        yield _batch(rows)
+    rows = (_row(pair) for item in tasks[task] for pair in rows_of(_pair(item, own, other)))
+    while run := list(islice(rows, BATCH_ROWS)):
+        yield record_batch(run, COLUMNS)
 
 
-def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    types = {"path": pa.list_(pa.string()), "valid": pa.bool_()}
-    names = [column.split()[0] for column in COLUMNS.split(", ")]
-    fields = [pa.field(name, types.get(name, pa.string())) for name in names]
-    return pa.RecordBatch.from_pylist(rows, pa.schema(fields))
-
-
-def _row(pair: ValuePair) -> dict[str, Any]:
+def _row(pair: ValuePair) -> tuple[object, ...]:
     owned = pair.owner is not None
     below = pair.path[1:]
     if owned:
         below = below[_position(below, pair.owner) + 1 :]
-    return {
-        "section": name_text(pair.path[0]) if pair.path else None,
-        "owner": name_text(pair.owner) if owned else None,
-        "path": [name_text(key) for key in below],
-        "change": pair.kind,
-        "before": _value(pair.before),
-        "after": _value(pair.after),
-        "signer_before": _hex(pair.signers.before),
-        "signer_after": _hex(pair.signers.after),
-        "valid": pair.signers.valid,
-    }
+    return (
+        name_text(pair.path[0]) if pair.path else None,
+        name_text(pair.owner) if owned else None,
+        [name_text(key) for key in below],
+        pair.kind,
+        _value(pair.before),
+        _value(pair.after),
+        _hex(pair.signers.before),
+        _hex(pair.signers.after),
+        pair.signers.valid,
+    )
 
 
 def _position(keys: tuple[Value, ...], owner: Value) -> int:

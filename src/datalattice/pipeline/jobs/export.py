@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from datalattice.clock import SystemClock
 from datalattice.crypto import SystemEntropy
 from datalattice.errors import UsageError
-from datalattice.pipeline.jobs.counting import counted
-from datalattice.pipeline.jobs.report import JobReport
+from datalattice.pipeline.jobs.report import JobReport, counted
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.spark.progress import Progress, watching_tasks
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from datalattice.clock import Clock, SystemClock
 from datalattice.limits import HASH_BYTES
+from datalattice.pipeline.arrow_batches import record_batch
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.jobs.stores import (
     for_tasks,
@@ -340,7 +341,9 @@ class _Marking:
         leads = marker.take_leads()
         for first in range(0, len(leads), LEADS_MAX):
             packed = by_part(leads[first : first + LEADS_MAX], self._parts)
-            yield _batch([(number, None, b"", hashes) for number, hashes in packed.items()])
+            yield record_batch(
+                [(number, None, b"", hashes) for number, hashes in packed.items()], STATE
+            )
 
     def state(self) -> Iterator[pa.RecordBatch]:
         """Yield the remaining leads, and the marks."""
@@ -349,22 +352,12 @@ class _Marking:
         is_much = self._has_many or len(leads) > self._task.most
         kind = b"" if is_much else None
         rows = [(to, None, kind, hashes) for to, hashes in by_part(leads, self._parts).items()]
-        yield _batch([*rows, (self.part.number, None, None, kind)])
+        yield record_batch([*rows, (self.part.number, None, None, kind)], STATE)
         if marker is not None or self.part.marked:
             marks = marker.marks if marker is not None else self.part.marks()
             packed = {segment: marks.pack(segment) for segment in marks.segments()}
         for segment, data in packed.items():
-            yield _batch([(self.part.number, segment, data, None)])
-
-
-def _batch(rows: list[tuple[int, int | None, bytes | None, bytes | None]]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    kinds = (pa.int32(), pa.int32(), pa.binary(), pa.binary())
-    columns = [
-        pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), kinds, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=["part", "segment", "marks", "hash"])
+            yield record_batch([(self.part.number, segment, data, None)], STATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,26 +397,5 @@ class SortTask:
                     count[2] += locate(place)[2]
                 count[1] += len(gone)
         for segment, count in counts.items():
-            yield _found(segment, live.pack(segment), dead.pack(segment), *count)
-
-
-def _found(
-    segment: int, live: bytes, dead: bytes, cells_live: int, cells_dead: int, bytes_dead: int
-) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    schema = pa.schema(
-        [
-            ("segment", pa.int32()),
-            ("live", pa.binary()),
-            ("dead", pa.binary()),
-            ("cells_live", pa.int64()),
-            ("cells_dead", pa.int64()),
-            ("bytes_dead", pa.int64()),
-        ]
-    )
-    row = (segment, live, dead, cells_live, cells_dead, bytes_dead)
-    return pa.RecordBatch.from_arrays(
-        [pa.array([value], field.type) for value, field in zip(row, schema, strict=True)],
-        schema=schema,
-    )
+            row = segment, live.pack(segment), dead.pack(segment), *count
+            yield record_batch([row], FOUND)

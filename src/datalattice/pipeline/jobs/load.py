@@ -30,8 +30,7 @@ from datalattice.cells import (
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.pipeline.arrow_rows import MapPlan, maps_of, values_of
 from datalattice.pipeline.columns import checked_texts
-from datalattice.pipeline.jobs.counting import counted
-from datalattice.pipeline.jobs.report import JobReport
+from datalattice.pipeline.jobs.report import JobReport, counted
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.spark.progress import Progress, watching_tasks
 from datalattice.pipeline.values import ValueFormat, render

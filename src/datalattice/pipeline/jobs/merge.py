@@ -73,7 +73,6 @@ from datalattice.pipeline.jobs.reduction import (
     read_input,
     read_partial,
     reduce_some,
-    unit_document,
 )
 from datalattice.pipeline.jobs.report import JobReport
 from datalattice.pipeline.jobs.tasks import run_tasks
@@ -224,8 +223,8 @@ class _Merge:
             ranges = self._ranges(sources)
             units: list[Unit] = [*self._buckets(sources), *ranges]
             public_keys = tuple(pair.public_key for pair in self.keys)
-            reduction = Reduction(self.staging, sources[0].path, public_keys, tuple(ranges))
-            documents = self._reduced(reduction, units, sources)
+            reduction = Reduction(self.staging, sources[0].path, public_keys, tuple(units))
+            documents = self._reduced(reduction, sources)
             with CellStore.open(reduction.base, read_only=True, cache_bytes=CACHE_BYTES) as base:
                 partials = [read_partial(document, base) for document in documents]
                 merger = UnitMerger(public_keys, ranges)
@@ -311,21 +310,19 @@ class _Merge:
 
     # --- merging ---
 
-    def _reduced(
-        self, reduction: Reduction, units: list[Unit], sources: list[JobInput]
-    ) -> list[dict[str, Any]]:
+    def _reduced(self, reduction: Reduction, sources: list[JobInput]) -> list[dict[str, Any]]:
         """Return the partial of each unit; partials are merged until one is left."""
-        waiting = [[input_document(one) for one in sources] for _ in units]
+        waiting = [[input_document(one) for one in sources] for _ in reduction.units]
         while self.rounds == 0 or any(len(parts) > 1 for parts in waiting):
             self.rounds += 1
             payloads: list[bytes] = []
             owners: list[int] = []
-            for i, unit in enumerate(units):
-                if self.rounds > 1 and len(waiting[i]) == 1:
+            for i, parts in enumerate(waiting):
+                if self.rounds > 1 and len(parts) == 1:
                     continue
-                for first in range(0, len(waiting[i]), self.fan_in):
-                    some = waiting[i][first : first + self.fan_in]
-                    payloads.append(json.dumps({"unit": unit_document(unit), "of": some}).encode())
+                for first in range(0, len(parts), self.fan_in):
+                    some = parts[first : first + self.fan_in]
+                    payloads.append(json.dumps({"unit": i, "of": some}).encode())
                     owners.append(i)
             step = "merge" if self.rounds == 1 else f"merge, round {self.rounds}"
             answers = self._run(partial(reduce_some, reduction), payloads, step)

@@ -53,20 +53,13 @@ class Reduction:
     """The store whose cells need not be staged."""
     public_keys: tuple[bytes, ...]
     """Of the keys that the driver signs with."""
-    ranges: tuple[KeyRange, ...] = ()
+    units: tuple[Unit, ...]
+    """What is merged separately; a payload names one by its number."""
 
-    def __reduce__(self) -> tuple[object, ...]:
-        ranges = [unit_document(one) for one in self.ranges]
-        return _restored, (self.staging, self.base, self.public_keys, ranges)
-
-
-def _restored(
-    staging: str, base: str, public_keys: tuple[bytes, ...], ranges: list[dict[str, Any]]
-) -> Reduction:
-    units = [read_unit(one) for one in ranges]
-    return Reduction(
-        staging, base, public_keys, tuple(one for one in units if isinstance(one, KeyRange))
-    )
+    @property
+    def ranges(self) -> tuple[KeyRange, ...]:
+        """The units that are key ranges."""
+        return tuple(one for one in self.units if isinstance(one, KeyRange))
 
 
 def admit(staging: str, sound: str, payload: bytes) -> bytes:
@@ -146,7 +139,7 @@ def reduce_some(reduction: Reduction, payload: bytes) -> bytes:
     """Merge some inputs or partials of one unit. Runs in a task."""
     open_stores.done()  # a task that failed before did not call it
     document = json.loads(payload)
-    unit = read_unit(document["unit"])
+    unit = reduction.units[document["unit"]]
     merger = UnitMerger(reduction.public_keys, reduction.ranges)
     base = open_stores.get(reduction.base)
     made = merger.merge(unit, _operands(merger, unit, document["of"], base))
@@ -224,31 +217,6 @@ def add_tally(tally: Tally, document: dict[str, Any]) -> None:
     tally.dropped += document["dropped"]
     tally.queue_forks += document["queue_forks"]
     tally.dropped_at += map(read_path, document["dropped_at"])
-
-
-def unit_document(unit: Unit) -> dict[str, Any]:
-    """Return the document of a unit."""
-    if isinstance(unit, OwnerBucket):
-        return {"bucket": [unit.number, unit.count]}
-    return {
-        "slot": path_text(unit.slot),
-        "name": path_text((unit.name,)),
-        "low": None if unit.low is None else unit.low.hex(),
-        "high": None if unit.high is None else unit.high.hex(),
-    }
-
-
-def read_unit(document: dict[str, Any]) -> Unit:
-    """Return the unit in a document."""
-    if "bucket" in document:
-        return OwnerBucket(*document["bucket"])
-    low, high = document["low"], document["high"]
-    return KeyRange(
-        read_path(document["slot"]),
-        read_path(document["name"])[0],
-        None if low is None else bytes.fromhex(low),
-        None if high is None else bytes.fromhex(high),
-    )
 
 
 def path_text(path: tuple[Value, ...]) -> str:

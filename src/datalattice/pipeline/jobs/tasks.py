@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from datalattice.pipeline.arrow_batches import record_batch
 from datalattice.pipeline.spark.progress import Progress, watching_tasks
 
 if TYPE_CHECKING:
@@ -70,9 +71,4 @@ def _mapped(rows: Batches, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def _answers(work: Work, payloads: list[bytes], task: int) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    answer = work(payloads[task])
-    yield pa.record_batch(
-        [pa.array([task], pa.int64()), pa.array([answer], pa.binary())], ["task", "answer"]
-    )
+    yield record_batch([(task, work(payloads[task]))], _ANSWER)

@@ -20,7 +20,7 @@ from datalattice.pipeline.exactly_once.job import (
     WriteTarget,
     write_target_option,
 )
-from datalattice.pipeline.exactly_once.writers import FormatSink, Writing
+from datalattice.pipeline.exactly_once.writers import FormatSink, RowWriter
 from datalattice.pipeline.kv.stage import KeyPlan, KeyStager, checked_database
 from datalattice.pipeline.kv.upsert import upserting
 from datalattice.pipeline.options import Given, choice_option, option, read_record, text_option
@@ -64,8 +64,8 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> KVSinkOptions:
 class KVSink(FormatSink):
     """Sink part of `lattice.kv`; docs/spark-kv.md documents rows and options."""
 
-    def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writing:
-        """Return the plan for writing rows of this schema."""
+    def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> RowWriter:
+        """Return the writer of rows of this schema."""
         options = sink_options(dict(self.options), streaming=streaming)
         format = check_columns(schema, options)
         plan = KeyPlan(options.database, format, "type" in column_types(schema), overwrite)
@@ -73,7 +73,7 @@ class KVSink(FormatSink):
             upserting, clock=SystemClock(), database=plan.database, overwrite=plan.overwrite
         )
         job = Job.begin(options.target, streaming=streaming)
-        return Writing(job, partial(KeyStager, plan), join)
+        return RowWriter(job, partial(KeyStager, plan), join)
 
 
 def check_columns(schema: StructType, options: KVSinkOptions) -> ValueFormat | None:

@@ -109,10 +109,6 @@ class Writes:
         value, expire = shown_value(ours), ours.expire
         return put_shown(stored, ours.tag, value, expire, self._replica, self._now_ms)
 
-    def cleared(self, stored: Value) -> Value:
-        """Return the stored entry, deleted if it is live."""
-        return delete(stored, self._now_ms)[0]
-
     def is_live(self, stored: Value) -> bool:
         """Return whether readers see an entry."""
         return live_entry(stored, self._now_ms) is not None
@@ -221,7 +217,7 @@ class _BatchDatabases:
         """Delete every key of a database before the rows are written."""
         live = (pair for pair in self.before[name].entries() if self._writes.is_live(pair[1]))
         for piece in _pieces(live):
-            gone = [(key, self._writes.cleared(stored)) for key, stored in piece]
+            gone = [(key, self._writes.again(stored, None)) for key, stored in piece]
             self._keep(name, self.after[name].put_many(gone))
 
     def _put(self, name: str, entries: Sequence[tuple[str, Value]]) -> None:

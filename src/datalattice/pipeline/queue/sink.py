@@ -34,7 +34,7 @@ from datalattice.pipeline.exactly_once.job import (
     WriteTarget,
     write_target_option,
 )
-from datalattice.pipeline.exactly_once.writers import FormatSink, Writing
+from datalattice.pipeline.exactly_once.writers import FormatSink, RowWriter
 from datalattice.pipeline.options import (
     Given,
     bad_option,
@@ -130,8 +130,8 @@ def _check_agreed(options: Given, rows: RowsAs) -> None:
 class QueueSink(FormatSink):
     """Sink part of `lattice.queue`; docs/spark-writing.md documents rows and options."""
 
-    def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> Writing:
-        """Return the plan for writing rows of this schema."""
+    def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> RowWriter:
+        """Return the writer of rows of this schema."""
         if overwrite:
             raise UsageError(
                 "a queue only grows: write with mode append (a stream: outputMode append)"
@@ -154,7 +154,7 @@ class QueueSink(FormatSink):
             maps,
         )
         join = partial(appending, clock=SystemClock(), count=options.num_partitions)
-        return Writing(job, partial(RecordStager, plan), join)
+        return RowWriter(job, partial(RecordStager, plan), join)
 
 
 def partition_counts(folder: str, topic: str | None) -> dict[str, int]:

@@ -536,7 +536,7 @@ def test_a_task_writes_to_so_many_databases_and_no_more(
 
 
 def test_what_no_task_stages_is_refused(sink: Sink) -> None:
-    job = sink.writer(PLAIN)._writing._job
+    job = sink.writer(PLAIN)._job
 
     def joined(kind: int, head: object, *items: object) -> None:
         with job.stage() as stage:

@@ -579,7 +579,7 @@ def test_what_no_task_of_this_version_staged_is_refused(sink: Sink) -> None:
         (rows_stage.RECORDS, to_cell(["t", "0", None])),
         (rows_stage.RECORDS, to_cell(["t", 0, "1"])),
     ):
-        with writer._writing._job.stage() as stage:
+        with writer._job.stage() as stage:
             stage.parcels.put_items(kind, encode_message(head), [])
             message = stage.done(1)
         with pytest.raises(BadFormat, match="not of this version of the sink"):
