@@ -17,8 +17,11 @@ BATCH_RECORDS_MAX: Final = 8_192
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 """A batch ends when its rows reach this size, which bounds memory for large values."""
 
-Row = tuple[Sequence[object], int]
-"""The columns of a row, and their approximate size in bytes."""
+ROW_BYTES: Final = 64
+"""Approximate size of a row without its texts, binaries and variants."""
+
+Row = Sequence[object]
+"""The columns of a row: Python objects, with variants as Arrow's structs."""
 
 
 def ddl(types: Mapping[str, str]) -> str:
@@ -53,11 +56,11 @@ def batches(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
     A batch also ends with the row that brings it to `BATCH_BYTES_MAX` bytes.
     """
-    waiting: list[Sequence[object]] = []
+    waiting: list[Row] = []
     size = 0
-    for row, row_bytes in rows:
+    for row in rows:
         waiting.append(row)
-        size += row_bytes
+        size += row_bytes(row)
         if len(waiting) >= BATCH_RECORDS_MAX or size >= BATCH_BYTES_MAX:
             yield _batch(waiting, schema)
             waiting, size = [], 0
@@ -65,7 +68,21 @@ def batches(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield _batch(waiting, schema)
 
 
-def record_batch(rows: Sequence[Sequence[object]], columns: str) -> pa.RecordBatch:
+def row_bytes(row: Row) -> int:
+    """Return the approximate size of a row."""
+    return ROW_BYTES + sum(map(_size, row))
+
+
+def _size(column: object) -> int:
+    """Return the approximate size of a column's entry; numbers and times are in `ROW_BYTES`."""
+    if isinstance(column, (str, bytes)):
+        return len(column)
+    if isinstance(column, dict):  # a variant
+        return sum(map(len, column.values()))
+    return 0
+
+
+def record_batch(rows: Sequence[Row], columns: str) -> pa.RecordBatch:
     """Return rows as one Arrow batch; `columns` are names and types in Spark's DDL."""
     import pyarrow as pa
 
@@ -81,7 +98,7 @@ def record_batch(rows: Sequence[Sequence[object]], columns: str) -> pa.RecordBat
     return _batch(rows, pa.schema([(name, kinds[kind]) for name, kind in named]))
 
 
-def _batch(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
+def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
     columns = zip(*rows, strict=True) if len(schema) else ()

@@ -141,12 +141,24 @@ def value_format(kind: DataType, name: str, chosen: ValueFormat | None) -> Value
     return chosen
 
 
-def listed(rows: pa.RecordBatch, name: str) -> list[Any]:
-    """Return the entries of a column; NULLs if the column is absent."""
+def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
+    """Return a column; None if it is absent or all NULL."""
     names = rows.schema.names
     if name not in names:
-        return [None] * rows.num_rows
-    return entries(rows.column(names.index(name)), name)
+        return None
+    column = rows.column(names.index(name))
+    return None if column.null_count == len(column) else column
+
+
+def listed_column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
+    """Return the entries of a column; None if it is absent or all NULL."""
+    column = column_of(rows, name)
+    return None if column is None else entries(column, name)
+
+
+def listed(rows: pa.RecordBatch, name: str) -> list[Any]:
+    """Return the entries of a column; NULLs if the column is absent."""
+    return listed_column(rows, name) or [None] * rows.num_rows
 
 
 def entries(column: pa.Array, name: str) -> list[Any]:
@@ -187,8 +199,8 @@ def stamps_ms(rows: pa.RecordBatch, name: str) -> list[int | None]:
     """Return the entries of a TIMESTAMP column as Unix milliseconds."""
     import pyarrow as pa
 
-    names = rows.schema.names
-    if name not in names:
+    column = column_of(rows, name)
+    if column is None:
         return [None] * rows.num_rows
-    micros = rows.column(names.index(name)).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    micros = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     return [None if at is None else at // _MICROS for at in micros.to_pylist()]

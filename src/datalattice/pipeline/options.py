@@ -238,6 +238,18 @@ def hash_of(text: str) -> bytes | None:
     return bytes.fromhex(digits) if found else None
 
 
+def checked_option(check: Callable[[str], _T], accepted: str = "") -> Callable[[str], _T]:
+    """Return the parser that accepts what `check` does, and explains its UsageError."""
+
+    def parse(text: str) -> _T:
+        try:
+            return check(text)
+        except UsageError as error:
+            raise Refused(f"{accepted}: {error}" if accepted else str(error)) from None
+
+    return parse
+
+
 def flag_option(text: str) -> bool:
     """Parse true or false."""
     if text.lower() not in {"true", "false"}:

@@ -25,8 +25,8 @@ from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.leasing import Keeper, LeasedRoot, NoLease, RootLease
 from datalattice.pipeline.options import (
     Given,
-    Refused,
     bad_option,
+    checked_option,
     count_option,
     folder_option,
     hash_of,
@@ -52,21 +52,15 @@ OPEN_MAX: Final = 8
 """Stores and connections that one process keeps open; the least recently used is closed first."""
 
 
-def _address_option(text: str) -> str:
+def _address(text: str) -> str:
     from datalattice.client import parse_address
 
-    try:
-        return str(parse_address(text))
-    except UsageError as error:
-        raise Refused(str(error)) from None
+    return str(parse_address(text))
 
 
-def _lease_option(text: str) -> int:
-    accepted = f"whole seconds, up to {LEASE_SECONDS_MAX}; 0 takes no lease"
-    seconds = count_option(accepted)(text)
-    if seconds > LEASE_SECONDS_MAX:
-        raise Refused(accepted)
-    return seconds
+_lease_option: Final = count_option(
+    f"whole seconds, up to {LEASE_SECONDS_MAX}; 0 takes no lease", 0, LEASE_SECONDS_MAX
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +80,7 @@ class ReadTarget:
     """
 
     store: str = option("store", text_option, "")
-    node: str = option("node", _address_option, "")
+    node: str = option("node", checked_option(_address), "")
     as_of: str = option("asOf", text_option, "")
     lease_seconds: int = option("leaseSeconds", _lease_option, LEASE_SECONDS)
     node_key: str = option("nodeKey", text_option, "")

@@ -13,6 +13,7 @@ from datalattice.pipeline.options import (
     Given,
     Refused,
     bad_option,
+    checked_option,
     columns_option,
     flag_option,
     folder_option,
@@ -27,13 +28,6 @@ from datalattice.store.kept import check_name as check_pin_name
 
 TYPES: Final = {"hash": "BINARY", "encoding": "BINARY", "refs": "ARRAY<BINARY>"}
 """Every column, in order, with its type in Spark's DDL."""
-
-
-def _pin_option(text: str) -> str:
-    try:
-        return check_pin_name(text)
-    except UsageError as error:
-        raise Refused(str(error)) from None
 
 
 def _hash_option(text: str) -> bytes:
@@ -83,7 +77,7 @@ class WriteOptions:
 
     folder: str = option("store", text_option, "")
     root: bytes = option("root", _hash_option, b"")
-    pin: str = option("pin", _pin_option, "")
+    pin: str = option("pin", checked_option(check_pin_name), "")
     merge: bool = option("merge", flag_option, False)
     staging: str = option("staging", text_option, "")
     is_node: bool = False

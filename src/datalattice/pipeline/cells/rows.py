@@ -9,7 +9,6 @@ from typing import Final
 from datalattice.cells import references
 from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, DataLatticeError
-from datalattice.limits import HASH_BYTES
 from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.cells.options import ReadOptions
 from datalattice.store import CellStore
@@ -63,7 +62,7 @@ def rows(part: SegmentsTask, options: ReadOptions) -> Iterator[Row]:
             found: dict[str, object] = {"hash": hash, "encoding": encoding}
             if "refs" in columns:
                 found["refs"] = references(encoding)
-            yield [found[name] for name in columns], HASH_BYTES + len(encoding)
+            yield [found[name] for name in columns]
 
 
 def cells(

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from datalattice.apps.dlfs import split_path
-from datalattice.errors import UsageError
-from datalattice.pipeline.options import Refused
+from datalattice.pipeline.options import checked_option
 
 ANY: Final = "**"
 _MAGIC: Final = re.compile(r"[*?\[]")
@@ -90,9 +89,5 @@ def _matcher(name: str) -> Callable[[str], object]:
     return re.compile(fnmatch.translate(name)).match
 
 
-def glob_option(text: str) -> Glob:
-    """Parse a pattern of paths."""
-    try:
-        return Glob(text)
-    except UsageError as error:
-        raise Refused(f"a path in a drive that may contain *, ?, [..] and **: {error}") from None
+glob_option: Final = checked_option(Glob, "a path in a drive that may contain *, ?, [..] and **")
+"""Parses a pattern of paths."""

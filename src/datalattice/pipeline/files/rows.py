@@ -23,9 +23,6 @@ from datalattice.pipeline.files.plan import (
 )
 from datalattice.pipeline.values import ValueFormat, check_size, part_of, render
 
-ROW_BYTES: Final = 64
-"""Approximate size of a row without its path and content."""
-
 
 def rows(task: FilesTask, options: FilesOptions, loader: Loader) -> Iterator[Row]:
     """Yield the rows of a task. Runs in tasks.
@@ -110,9 +107,7 @@ class _FileRows:
             yield self._row({**columns, **_chunk(node.data, size, chunk, chunk_bytes)})
 
     def _row(self, columns: dict[str, object]) -> Row:
-        content = columns.get("content")
-        length = len(content) if isinstance(content, bytes) else 0
-        return [columns[name] for name in self._options.columns], ROW_BYTES + length
+        return [columns[name] for name in self._options.columns]
 
 
 def _chunk(content: Content, size: int, chunk: int, chunk_bytes: int) -> dict[str, object]:

@@ -149,30 +149,33 @@ def rows(part: GridTask, options: GridOptions, loader: Loader) -> Iterator[Row]:
         entry = Vector.of([part.venue, key_of_part, key]) if hidden else None
         if entry is not None and any(isinstance(one, Set) and entry in one for one in hidden):
             continue
-        made = make(part.venue, key, value, options)
-        if made is not None:
-            yield made
+        columns = make(part.venue, key, value, options)
+        if columns is not None:
+            yield [columns[name] for name in options.columns]
 
 
-def _asset(venue: str, key: bytes, record: Value, options: GridOptions) -> Row | None:
+_Columns = dict[str, object]
+"""Entries of a row by column; columns that are costly are there only if they are selected."""
+
+
+def _asset(venue: str, key: bytes, record: Value, options: GridOptions) -> _Columns | None:
     text = record.get("metadata") if isinstance(record, Map) else None
     if not isinstance(text, (str, Text)):
         return None
     metadata = _checked(key, str(text))
-    columns: dict[str, object] = {"venue": venue, "asset": key.hex(), "metadata": str(text)}
+    columns: _Columns = {"venue": venue, "asset": key.hex(), "metadata": str(text)}
     if "name" in options.columns or "content" in options.columns:
         found = read_metadata(metadata)
         name = found.get("name")
         columns["name"] = str(name) if isinstance(name, (str, Text)) else None
         columns["content"] = _declared(found)
-    return [columns[name] for name in options.columns], len(metadata)
+    return columns
 
 
-def _meta(_venue: str, key: bytes, value: Value, options: GridOptions) -> Row | None:
+def _meta(_venue: str, key: bytes, value: Value, _options: GridOptions) -> _Columns | None:
     if not isinstance(value, (str, Text)):
         return None
-    columns: dict[str, object] = {"asset": key.hex(), "metadata": _checked(key, str(value))}
-    return [columns[name] for name in options.columns], len(str(value))
+    return {"asset": key.hex(), "metadata": _checked(key, str(value))}
 
 
 def _checked(key: bytes, text: str) -> str:
@@ -193,11 +196,11 @@ def _declared(metadata: Map) -> str | None:
         return None
 
 
-def _job(venue: str, key: bytes, record: Value, options: GridOptions) -> Row | None:
+def _job(venue: str, key: bytes, record: Value, options: GridOptions) -> _Columns | None:
     if not isinstance(record, Map):
         return None
     status, created = record.get("status"), record.get("created")
-    columns: dict[str, object] = {
+    columns: _Columns = {
         "venue": venue,
         "job": key.hex(),
         "status": str(status) if isinstance(status, (str, Text)) else None,
@@ -219,28 +222,18 @@ def _job(venue: str, key: bytes, record: Value, options: GridOptions) -> Row | N
                 f"{options.value_format.value}: {error}; valueFormat=cell takes every record, and "
                 "columns leaves it out"
             ) from None
-    return [columns[name] for name in options.columns], _JOB_BYTES + _length(columns.get("record"))
+    return columns
 
 
-_JOB_BYTES: Final = 128
-
-
-def _length(column: object) -> int:
-    if isinstance(column, dict):
-        return sum(len(part) for part in column.values())
-    return len(column) if isinstance(column, (bytes, str)) else 0
-
-
-def _content(venue: str, key: bytes, value: Value, options: GridOptions) -> Row | None:
+def _content(venue: str, key: bytes, value: Value, options: GridOptions) -> _Columns | None:
     if not isinstance(value, (bytes, Blob)):
         return None
     size = blob_length(value)
-    columns: dict[str, object] = {"venue": venue, "hash": key.hex(), "size": size}
+    columns: _Columns = {"venue": venue, "hash": key.hex(), "size": size}
     if "content" in options.columns:
         check_size(f"the content {key.hex()}", size, options.content_bytes_max)
         columns["content"] = _whole(key, part_of(value, 0, size))
-        return [columns[name] for name in options.columns], size
-    return [columns[name] for name in options.columns], _JOB_BYTES
+    return columns
 
 
 def _whole(key: bytes, data: bytes) -> bytes:

@@ -139,6 +139,7 @@ def audit(
         work = AuditPlan(folder, for_tasks(extent), parts_of(extent, parts))
         tasks = _SparkTasks(spark, progress)
         sums, rows = examine(reader, work, tasks)
+        # A collection meanwhile would make its removed cells look like faults.
         check_extent(reader, extent)
         faults = _faults(spark, tasks.frames, rows)
         if tasks.found or rows:
@@ -173,15 +174,19 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
     """Run the steps of an audit; return the counts, and the faults that no task found."""
     counts = run("audit", PacksTask(work), len(work.plan))
     sums = Sums(counts)
+    # Packs in order have consecutive numbers: a gap in them is a missing pack.
     damaged = _damaged(counts, reader, work)
     slices = min(SLICES_MAX, 1 << len(work.plan).bit_length())
+    # Every entry met and no damage: then nothing can be wrong that packs do not show.
     if damaged or sums.cells < entry_count(reader):
         spans: tuple[Span, ...] | None = tuple(one.span for one in damaged)
+        # The list of spans goes to every task, so it is bounded.
         if len(damaged) > HOLES_MAX:
             spans = None
             for one in damaged:
                 one.is_needed = True
         inside = run("index", IndexTask(work, spans, slices), slices)
+        # More entries outside the damage than cells in the packs: some lead to nothing.
         if spans is not None and _outside(inside, damaged) > sums.cells:
             spans = None
             inside = run("whole index", IndexTask(work, None, slices), slices)
@@ -277,6 +282,7 @@ def _damaged(counts: TaskCounts, reader: CellStore, work: AuditPlan) -> list[_Da
         )
     last = work.extent.position.sequence
     places.sort(key=lambda one: one.span)
+    # Acknowledged packs are missing at the log's end, whether or not the index leads there.
     if sequence < last and is_open:
         places[-1].is_needed = True
     elif sequence < last:
@@ -290,6 +296,8 @@ def _damaged(counts: TaskCounts, reader: CellStore, work: AuditPlan) -> list[_Da
 def _outside(counts: TaskCounts, damaged: Sequence[_Damaged]) -> int:
     """Mark the damaged places that the index leads to; return how many entries lead elsewhere."""
     for fact in counts:
+        # Only these are faults: damage "where the index does not lead" is a scar
+        # (docs/spark-jobs.md, Audit).
         for number in fact["inside"]:
             damaged[number].is_needed = True
     return sum(fact["outside"] for fact in counts)
@@ -302,6 +310,7 @@ def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[FoundFault]:
         kept += [(pin.root_hash, f"the pin {pin.name!r}") for pin in reader.pins.all()]
         kept += [(one.root_hash, f"the lease {one.name}") for one in reader.pins.leases()]
     except Corruption as error:
+        # The files of pins and leases may be damaged themselves.
         yield FoundFault(CellFault.ROOT, None, reader.path, 0, str(error))
     for hash, what in kept:
         if not reader.has(hash):

@@ -97,11 +97,13 @@ def compact(
     keyless = _keyless(keyless)
     if (into_topic is None) == (into_database is None):
         raise UsageError("give either a topic or a database to compact into")
+    # An entry of a database is found by its key only.
     if keyless is Keyless.KEEP and into_database is not None:
         raise bad_option("keyless", "keep", "a database cannot hold records without a key")
     folder = Folder(Path(store))
     key_pair = read_key(folder.key_path)
     owner = owner_name(owner or key_pair.public_key.hex())
+    # Without a name a second start would append everything again.
     if into_topic is not None and write_id is None and _has_records(folder, key_pair, into_topic):
         raise bad_option("into_topic", into_topic, "it has records; name a new topic")
     asked = {"store": (source or store) if node is None else None, "node": node, "asOf": as_of}
@@ -111,6 +113,7 @@ def compact(
         topic=topic, owner=owner, includeHeaders="true", valueFormat="cell", **source_options
     )
     reader = reader.option("keyFormat", "cell" if into_database is None else "string")
+    # Kept, because the counts and the write each read it: the second must not shuffle again.
     latest = latest_records(reader.load(), keyless).persist(_disk_only())
     try:
         with watching_tasks(spark, "latest records", progress):
@@ -158,6 +161,7 @@ def partition_count(source_options: Mapping[str, str], owner: str, topic: str) -
     def counted(hash: bytes | None) -> int | None:
         root = None if hash is None else source.load(hash)
         cursor = RootLattice(root_lattice(), root, MergeContext())
+        # "Its keys are spread over as many partitions", so producers can continue with the target.
         number = Topics.at(cursor, hash_of(owner) or owner).topic(topic).num_partitions
         if number:
             return number
@@ -181,6 +185,7 @@ def latest_records(records: DataFrame, keyless: Keyless) -> DataFrame:
         F.col("timestamp").cast("string"), F.hex("key"), F.hex("value")
     ).isNotNull()
     present = records.where(is_record)
+    # Records without a key have no latest one among them.
     keyed = present.where("key IS NOT NULL")
     record = F.struct(*_RECORD)
     by_partition = keyed.groupBy("partition", "key").agg(F.max_by(record, "offset").alias("record"))
@@ -216,6 +221,7 @@ def _write(
     partition_count: int | None,
 ) -> None:
     if topic is not None:
+        # A record with value nil deletes its key: a new topic need not have it.
         rows = latest.where("value IS NOT NULL").orderBy(*_ORDER)
         writer = rows.drop("offset").write.format("lattice.queue").option("topic", topic)
         writer = writer.option("keyFormat", "cell")

@@ -103,6 +103,7 @@ def planned(before: Value, after: Value) -> Iterator[ValuePair]:
     Raises: MissingData: a visited cell is missing.
     Cost:   the differing cells above the pairs.
     """
+    # What a node keeps for itself (`:local`) is not compared.
     waiting = [iter([ValuePair((), replicable(before), replicable(after), root_lattice())])]
     while waiting:
         pair = next(waiting[-1], None)
@@ -111,6 +112,7 @@ def planned(before: Value, after: Value) -> Iterator[ValuePair]:
             continue
         if isinstance(pair.lattice, _TOP) and (below := _below(pair)) is not None:
             waiting.append(below)
+        # Only an Index divides by keys without reading all of its entries.
         elif pair.size > PART_KEYS and _is_index(pair.before) and _is_index(pair.after):
             yield from _parted(pair)
         else:
@@ -157,6 +159,7 @@ def _below(pair: ValuePair) -> Iterator[ValuePair] | None:
         return None
     if isinstance(lattice, SignedLattice):
         return _signed(pair, lattice, before, after)
+    # Directories nest without limit, unlike the keys of other lattices.
     if isinstance(lattice, DLFSLattice):
         return _in_drive(pair, lattice, before, after)
     found: Iterator[tuple[Value, bool, Value, bool, Value]]
@@ -200,6 +203,7 @@ def _signed(
     signers = Signers(
         None if mine is None else mine.public_key,
         None if theirs is None else theirs.public_key,
+        # That of the later side: it decides what other nodes take.
         last is not None and last.verify(),
     )
     # The same value under two signatures is one row: nothing below it differs.

@@ -95,6 +95,7 @@ def _leased(name: str) -> JobInput:
     if found.is_archive:
         raise UsageError(f"{name}: an archive cannot be compared; import it into a store first")
     with CellStore.open(found.path, read_only=True, cache_bytes=CACHE_BYTES) as store:
+        # The DataFrame is lazy: its tasks run after this function has returned.
         store.lease(found.root, LEASE_SECONDS)
     return found
 
@@ -113,6 +114,7 @@ def plan(before: JobInput, after: JobInput) -> list[list[_DiffItem]]:
         for count, pair in enumerate(planned(own.load(before.root), other.load(after.root))):
             if count == PAIRS_MAX:
                 raise UsageError(f"the roots differ in more than {PAIRS_MAX} owners and databases")
+            # Beyond the limit of tasks the last one takes the rest.
             if size + pair.size > PART_KEYS and len(tasks) < PAYLOADS_MAX:
                 tasks.append([])
                 size = 0
@@ -155,6 +157,7 @@ def _lattice_at(keys: tuple[Value, ...], signers: Signers) -> Lattice | None:
         if isinstance(lattice, SignedLattice):
             lattice = lattice.inner
         lattice = None if lattice is None else lattice.child(key)
+    # A pair of a signed value was planned below the signature; its path does not show it.
     is_signed = signers.before is not None or signers.after is not None
     return lattice.inner if isinstance(lattice, SignedLattice) and is_signed else lattice
 

@@ -72,6 +72,7 @@ def export(
             column. Other errors of Spark and deltalake pass unchanged.
     """
     to, mode = _chosen("to", to, FORMATS), _chosen("mode", mode, MODES)
+    # Checked before anything is read: an export may take hours.
     if mode == "error" and _is_there(target):
         raise UsageError(f"{target} is there already; name another, or a mode: append, overwrite")
     frame = spark.read.format(source).options(**dict(options or {})).load()
@@ -80,6 +81,7 @@ def export(
             rows = write_delta(frame, target, mode)
         else:
             frame, count = counted(frame)
+            # Spark writes Parquet itself; its commit makes the files visible together.
             frame.write.mode(mode).parquet(target)
             rows = count()
     return ExportReport(source, target, to, rows)
@@ -109,11 +111,13 @@ def write_delta(frame: DataFrame, target: str, mode: str) -> int:
     folder = _folder(target)
     schema = _delta_schema(deltalake, frame)
     is_table = deltalake.DeltaTable.is_deltatable(str(folder))
+    # Delta would accept other columns in an append and show NULLs for the missing ones.
     if is_table and mode == "append":
         _check_columns(target, deltalake.DeltaTable(str(folder)).schema(), schema)
     elif not is_table and _is_there(target):
         raise UsageError(f"{target} exists and is not a Delta table")
     folder.mkdir(parents=True, exist_ok=True)
+    # Names the files of this export, so that leftovers of others stay.
     name = SystemEntropy().bytes(_NAME_BYTES).hex()
     try:
         files = frame.mapInArrow(partial(_write_files, str(folder), name), _FILES).collect()
@@ -205,6 +209,7 @@ def _write_files(
         if batch.num_rows:
             file = file or _ExportFile(Path(folder), name, batch.schema)
             file.take(batch)
+            # Readers divide a table by files.
             if file.size >= FILE_BYTES_MAX:
                 files.append(file.close())
                 file = None

@@ -125,12 +125,15 @@ def gc(
         time_ms = clock.now_ms()
         extent = extent_of(reader)
         plan = parts_of(extent, parts)
+        # The same roots as `CellStore.collect`: HEAD, its history within the grace, pins and
+        # leases.
         beginning = mark_start(reader, extent, reader.roots_kept(grace_ms))
         with telling_removal(reader, extent):
             state, handed, rounds = _mark(spark, reader, extent, plan, beginning, progress)
         task = SortTask(folder, for_tasks(extent), plan, handed)
         with watching_tasks(spark, "sort out", progress):
             found = state.mapInArrow(task, FOUND)
+            # Few results fit the driver's memory; many are read one segment at a time.
             if len(extent.segments) <= SEGMENTS_COLLECTED:
                 counts = found.collect()
                 rows = iter(counts)
@@ -150,6 +153,8 @@ def gc(
             segments=len(counts),
         )
         lists = (SweptSegment(row[0], bytes(row[1]), bytes(row[2])) for row in rows)
+        # "It is bound to the store by its id, and to the position in the log" (docs/spark-jobs.md,
+        # Garbage): a sweep follows only what is new since.
         write_sweep_list(RealDisk(), out, head, lists)
         root = None if extent.root is None else "0x" + extent.root.hex()
         return GcReport(folder, out, root, len(counts), live, dead, bytes_dead, len(plan), rounds)
@@ -171,6 +176,7 @@ def _mark(
     state = spark.range(0, len(plan), 1, max(1, len(plan)))
     rounds = 1
     start: Position | None = beginning.start
+    # The driver has marked everything, and no pack is young: no round is needed.
     if not tops.waiting and beginning.start.sequence >= extent.position.sequence:
         return state, handed, rounds
     most = HANDED_MAX // len(plan)
@@ -182,8 +188,10 @@ def _mark(
             # A checkpoint cuts the lineage; otherwise each round would repeat all earlier ones.
             state = state.mapInArrow(task, STATE).localCheckpoint(eager=False)
             leads = state.where("hash IS NOT NULL AND marks IS NULL").select("hash").collect()
+        # An empty hash: a part has more leads than go through the driver, so they are shuffled.
         if any(not row[0] for row in leads):
             state = state.repartitionById(len(plan), "part")
+            # Marks before leads: a lead to a marked cell is followed no further.
             state = state.sortWithinPartitions("part", state["segment"].asc_nulls_last())
             handed = None
             continue
@@ -254,6 +262,7 @@ def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Itera
         columns = [column.to_pylist() for column in batch.columns]
         nothing = [None] * batch.num_rows  # the first round's rows have part numbers only
         for number, segment, marks, hashes in zip(*[*columns, *[nothing] * 3][:4], strict=True):
+            # The driver has followed these; it hands out what is left.
             if handed is not None and hashes is not None:
                 continue
             if part is None or part.number != number:
@@ -264,6 +273,7 @@ def _parts_in(batches: Iterable[pa.RecordBatch], handed: Handed | None) -> Itera
                 part.packed[segment] = marks
             elif hashes is not None:
                 part.leads += hashes_in(hashes)
+                # Bounds memory: the part is yielded again for the next leads.
                 if len(part.leads) >= LEADS_MAX:
                     yield part
                     part.leads = []
@@ -316,6 +326,7 @@ class _Marking:
             task = self._task
             store = self._held.enter_context(opened(task.folder, task.extent))
             self._marker = StorePartitionMarker(store, task.extent, task.plan[self.part.number])
+            # Marks of earlier rounds: a marked cell is read once in all rounds.
             self._marker.marks = self.part.marks()
         return self._marker
 
@@ -389,6 +400,7 @@ class SortTask:
                 locations = [place for _, place in reader.cells(pack)]
                 if not locations:
                     continue
+                # Only cells that the index leads to: "cells that the list does not mention stay".
                 gone = [place for place in locations if not live.has(place)]
                 count = counts.setdefault(locations[0] >> 42, [0, 0, 0])
                 count[0] += len(locations) - len(gone)

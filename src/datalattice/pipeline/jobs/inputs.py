@@ -63,10 +63,12 @@ def resolve_input(name: str) -> JobInput:
     found = _find(name)
     ref = "HEAD"
     if found is None and "@" in name:
+        # The last one: a folder's name may contain `@` as well.
         path, _, ref = name.rpartition("@")
         found = _find(path)
         if found is None and path.endswith("@"):  # "path@@time", a time of `lattice show`
             found = _find(path[:-1])
+        # An archive contains one root only.
         if found is not None and found.is_file():
             raise UsageError(f"{name}: an archive has one root; leave out @{ref}")
     if found is None:
@@ -78,6 +80,7 @@ def resolve_input(name: str) -> JobInput:
     if found.is_file():
         return JobInput(name, path)
     with CellStore.open(path, read_only=True) as store:
+        # An empty store would merge as nothing, which hides a wrong path.
         if store.root_hash() is None:
             raise UsageError(f"{name}: nothing was ever committed there")
         return JobInput(name, path, root_named(store, ref))
@@ -85,6 +88,7 @@ def resolve_input(name: str) -> JobInput:
 
 def _find(name: str) -> Path | None:
     """Return the folder of a store, or the file, at a path; None if there is neither."""
+    # The operating system refuses such paths with errors of its own.
     if not name or "\0" in name:
         return None
     path = Path(name).expanduser()
@@ -135,6 +139,7 @@ class OpenStores:
         return store
 
     def _make_room(self) -> None:
+        # A needed store stays open beyond the limit: its values load cells on access.
         idle = [path for path in self._stores if path not in self._needed]
         for path in idle[: max(0, len(self._stores) - self._most + 1)]:
             self._stores.pop(path).close()

@@ -101,6 +101,7 @@ class Inspector:
             return (self._found(CellFault.HASH, hash, place, str(error)),)
         self.bytes += len(data)
         self._waiting_bytes += len(data)
+        # A cell is named by the SHA3-256 of its encoding (docs/cells.md).
         if _sha3(data).digest() != hash:
             return (self._found(CellFault.HASH, hash, place, "the cell does not fit its hash"),)
         try:
@@ -108,6 +109,7 @@ class Inspector:
             again = encode(value)
         except BadFormat as error:
             return (self._found(CellFault.ENCODING, hash, place, str(error)),)
+        # "Every value has one encoding": a second one would give it a second hash.
         if again != data:
             text = "its value is encoded otherwise"
             return (self._found(CellFault.ENCODING, hash, place, text),)
@@ -134,11 +136,13 @@ class Inspector:
         """Yield the missing references of the cells since the last call."""
         waiting, self._waiting = self._waiting, []
         self._waiting_bytes = 0
+        # In hash order, which is the order of the index: neighbours are on one page.
         wanted = sorted({ref for _, _, refs in waiting for ref in refs})
         locations = self._reader.locations(wanted)
         wrong = {
             ref: at
             for ref, at in zip(wanted, locations, strict=True)
+            # "A child stands in its parent as its own encoding if that has at most 140 bytes".
             if at < 0 or locate(at)[2] <= EMBEDDED_BYTES_MAX
         }
         if not wrong:

@@ -105,6 +105,7 @@ def load(
     """
     sink = _sink_options(store, topic, database, key, partitions, write_id)
     format = checked_format(paths, format)
+    # JSON lines come as text: with our own parser "integers keep all digits" (docs, Load).
     frame = _read(spark, paths, format, schema, dict(options or {}))
     plan = _plan(frame, format, key, drop_nulls=drop_nulls, text_key=database is not None)
     # Rows for a topic need no conversion first: the sink makes maps of columns (`rows=map`).
@@ -158,6 +159,7 @@ def checked_format(paths: Sequence[str], format: str | None) -> str:
             raise bad_option("format", format, f"one of {', '.join(FORMATS)}")
         return format.lower()
     found = {_format_of(path) for path in paths}
+    # One reader reads all files; guessing would parse some of them wrongly.
     if len(found) > 1 or None in found:
         raise UsageError(
             f"the format is not clear from the names of the files: give the format, one of "
@@ -188,8 +190,10 @@ def _read(
         return reader.options(**options).format("text").load(list(paths))
     if format == "csv":
         given = {name.lower() for name in options}
+        # Spark's options are case-insensitive: `Header` replaces the default of `header`.
         defaults = {name: value for name, value in _CSV.items() if name.lower() not in given}
         if schema is not None:
+            # Inferring reads the files once more, for a schema that is given.
             defaults.pop("inferSchema", None)
         options = defaults | options
     return reader.options(**options).format(format).load(list(paths))
@@ -220,6 +224,7 @@ def _plan(
         return LoadPlan(True, key, text_key, (), drop_nulls)
     if key is not None and key not in types:
         raise bad_option("key", key, f"the files have the columns {', '.join(types)}")
+    # A map has each key once: one of the two columns would be lost.
     if len(types) < len(frame.columns):
         raise UsageError("two columns have the same name; give them others with a schema")
     variants = tuple(name for name, kind in types.items() if kind == "variant")
@@ -270,6 +275,7 @@ def _maps(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]
     cells: CellList = []
     values = maps_of(checked_texts(rows), maps, cells)
     if cells:
+        # A sink takes complete values: the cells below travel with each row.
         values = _messages(values, cells)
     keys = [None] * len(values) if plan.key is None else values_of(rows, plan.key, maps)
     for value, key in zip(values, keys, strict=True):
@@ -287,6 +293,7 @@ def _messages(values: list[bytes], cells: CellList) -> list[bytes]:
 def _lines(plan: LoadPlan, rows: pa.RecordBatch) -> Iterator[tuple[bytes, object]]:
     for row in rows.to_pylist():
         made = _line(row)
+        # An empty line, as at the end of a file, is no row.
         if made is None:
             continue
         if plan.drop_nulls:
@@ -304,6 +311,7 @@ def _line(row: dict[str, Any]) -> Map | None:
         made = from_json(line)
     except DataLatticeError as error:
         raise UsageError(f"a line is not JSON: {error}, in {line[:200]!r}") from None
+    # Rows become maps of columns; another value has no columns.
     if not isinstance(made, Map):
         raise UsageError(f"a line of JSON is an object, got {line[:200]!r}")
     return made
@@ -316,6 +324,7 @@ def _without_nils(row: Map) -> Map:
 def _key(plan: LoadPlan, found: Value, row: bytes) -> object:
     if not plan.text_key:
         return None if found is None else encode_message(found)
+    # A database entry without a key could not be read or replaced.
     if found is None:
         shown = to_json(decode_message(row))[:200]
         raise UsageError(f"a row has no value in the key column {plan.key!r}: {shown}")

@@ -153,6 +153,7 @@ def merge(
     """
     began = time.monotonic()
     output = Output.of(into, store, archive)
+    # With one input a task, rounds would never end.
     if not 2 <= fan_in <= FAN_IN:
         raise UsageError(f"fan_in is a number of 2 to {FAN_IN}, got {fan_in!r}")
     if not inputs:
@@ -161,6 +162,7 @@ def merge(
     if output.folder is not None:
         if key is not None:
             raise UsageError("into names a node's folder, whose own key signs: leave out key")
+        # The node's own key signs joins of its owner's devices, as its own merge does.
         keys = read_keys(output.folder)
         ring = KeyRing(*keys.ring, keys.identity, keys.owner)
     elif key is not None:
@@ -189,6 +191,7 @@ def _staging_folder(place: Path) -> Iterator[str]:
     finally:
         open_stores.close()
         staged_stores.close()
+        # Also after an error: nothing of an unfinished merge is of use.
         shutil.rmtree(folder, ignore_errors=True)
         if is_new:
             shutil.rmtree(place, ignore_errors=True)
@@ -218,6 +221,7 @@ class _Merge:
             self.has_root = True
             # The node's own root comes first, as in its merge of data from a peer.
             sources = [resolve_input(str(self.output.folder.path)), *sources]
+        # Until the result is written: a collection of an input's store must not remove its cells.
         with leased(sources):
             sources = self._admitted(sources)
             ranges = self._ranges(sources)
@@ -257,6 +261,7 @@ class _Merge:
         The target node's store counts as sound.
         Raises: UsageError: no input can be merged.
         """
+        # Its intake has checked it already.
         own = sources[:1] if self.has_root else []
         sound = own[0].path if own else ""
         payloads = [json.dumps(input_document(one)).encode() for one in sources[len(own) :]]
@@ -277,14 +282,18 @@ class _Merge:
         """Return the key ranges of the large databases whose owner's key is available."""
         largest: dict[tuple[bytes, ...], tuple[tuple[Value, ...], Value, Index]] = {}
         for one in sources[:SAMPLE_MAX]:
+            # Only with the owner's key: without it a join of ranges could not be signed again.
             for slot, cell in self._own_slots(root_of(one)):
                 databases = cell.value
                 if not isinstance(databases, Map):
                     continue
                 for name, index in databases.entries():
                     known = largest.get((_name(*slot), _name(name)))
+                    # Small databases stay in their buckets: a task costs more than their merge.
                     if not isinstance(index, Index) or len(index) <= RANGE_KEYS:
                         continue
+                    # The bounds of the largest one divide the others well enough; any bounds give
+                    # the same result.
                     if known is None or len(known[2]) < len(index):
                         largest[_name(*slot), _name(name)] = slot, name, index
         return [
@@ -326,6 +335,8 @@ class _Merge:
                     owners.append(i)
             step = "merge" if self.rounds == 1 else f"merge, round {self.rounds}"
             answers = self._run(partial(reduce_some, reduction), payloads, step)
+            # Answers replace the parts that were merged, in their order: joins are not commutative
+            # for forks.
             for i in set(owners):
                 waiting[i] = []
             for i, answer in zip(owners, answers, strict=True):
@@ -352,6 +363,7 @@ class _Merge:
         for slot, names in merger.split.items():
             databases: dict[Value, Index] = {}
             for name in names:
+                # Ranges are in key order and do not overlap, so they are joined without a merge.
                 parts = [
                     made.value
                     for unit, made in partials

@@ -66,6 +66,7 @@ class Output:
         path = Path(given[0]).expanduser().absolute()
         if into is not None:
             return cls(path, folder_of(path), False)
+        # A result never overwrites data: only a node takes it into what it has.
         if path.exists():
             raise UsageError(f"{path} is there already; name a new path for the result")
         if not path.parent.is_dir():
@@ -92,6 +93,7 @@ class Output:
         if self.folder is not None:
             made = str(Path(staging) / "result")
             with CellStore.open(made) as store:
+                # The node checks and merges it like data from a peer.
                 stage(root, store, result.base, on_progress)  # without the cells that the node has
                 _commit(store, root)
             return _imported(self.folder, made, result, on_progress)
@@ -118,6 +120,7 @@ def _imported(
     found = node_or_store(folder)
     with found:
         if isinstance(found, CellStore):
+            # No node runs, so this process holds the store and may replace databases directly.
             gate = partial(_take, found, folder, result)
             done = import_into(found, made, merge=True, taking=gate, progress=on_progress)
             return str(done["root"]), _number(done["cells"])
@@ -149,6 +152,7 @@ def adopted(own: Value, result: MergeResult) -> Value:
             result.merger.databases(one, slot)
             for one in (get_in(result.origin, slot), get_in(own, slot), cell)
         )
+        # A side that intake would reject goes through the ordinary merge.
         if was is None or now is None or made is None:
             continue
         taken: dict[Value, Index] = {}
@@ -174,6 +178,7 @@ def _commit(store: CellStore, root: Value) -> bytes:
 def _write_archive(store: CellStore, hash: bytes, path: Path) -> None:
     with path.open("wb") as file:
         export_cells(store, hash, file.write)
+        # Durable before the rename below makes the archive visible.
         file.flush()
         os.fsync(file.fileno())
 

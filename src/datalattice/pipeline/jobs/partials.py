@@ -78,6 +78,7 @@ class Deputy(KeyPair):
     __slots__ = ()
 
     def __init__(self, public_key: bytes) -> None:
+        # No seed: "the owner's key, which never leaves the driver" (docs/spark-jobs.md, Merge).
         self.public_key = public_key
         self.seed = b""
 
@@ -129,6 +130,7 @@ class Tally:
             self.queue_forks += 1
         elif isinstance(report, EntryDropped):
             self.dropped += 1
+            # All are counted, the first few are named: an input may have millions of bad entries.
             if len(self.dropped_at) < PATHS_MAX:
                 self.dropped_at.append(report.path)
 
@@ -173,6 +175,7 @@ class UnitMerger:
         self.split: dict[Path, list[Value]] = {}
         for one in ranges:
             names = self.split.setdefault(one.slot, [])
+            # A database of several ranges is split once.
             if not any(same(one.name, name) for name in names):
                 names.append(one.name)
         self.lattice = root_lattice()
@@ -185,6 +188,8 @@ class UnitMerger:
         if isinstance(unit, KeyRange):
             databases = self.databases(_cell_at(root, unit.slot), unit.slot)
             index = None if databases is None else databases.get(unit.name)
+            # An input without the database adds nothing to its ranges; the bucket keeps any other
+            # type.
             if not isinstance(index, Index):
                 return Partial(None)
             return Partial(index_between(index, unit.low, unit.high))
@@ -196,15 +201,19 @@ class UnitMerger:
             if databases is not None:
                 assert isinstance(cell, Signed)
                 seals[slot] = {Seal.of(cell)}
+                # The ranges carry these databases; a bucket that kept them would merge them twice.
                 for name in self.split[slot]:
                     databases = databases.remove(name)
                 deputy = self._context().signer(slot[-1])
                 assert deputy is not None
+                # A provisional signature: what is left has no valid one any more.
                 made = assoc_in(made, slot, Signed.sign(deputy, databases), self.lattice)
         return Partial(made, seals=seals)
 
     def databases(self, cell: Value, slot: Path) -> Map | None:
         """Return the databases in a signed value; None if a merge would reject it."""
+        # The rules of a node's intake: an owner's value counts only if signed by a key of the
+        # owner.
         if not isinstance(cell, Signed) or not cell.verify():
             return None
         if not self._context().verify_owner(slot[-1], cell.public_key):
@@ -214,6 +223,7 @@ class UnitMerger:
 
     def _share(self, root: Value, bucket: OwnerBucket) -> Value:
         """Return a root with only the content of a bucket."""
+        # One bucket is everything; a root of another type has nothing to divide.
         if bucket.count == 1 or not isinstance(root, Index):
             return root
         made = EMPTY_INDEX
@@ -224,6 +234,7 @@ class UnitMerger:
                     for owner, value in section.entries()
                     if _falls_in((key, owner), bucket)
                 )
+                # An empty section belongs to one bucket, so that the result has it exactly once.
                 if len(own) or _falls_in((key,), bucket):
                     made = made.put(key, own)
             elif _falls_in((key,), bucket):
@@ -236,6 +247,7 @@ class UnitMerger:
         """Return the merge of partials of one unit, in their order."""
         if isinstance(unit, KeyRange):
             return self._merge_range(unit, partials)
+        # Merging onto zero applies the checks of intake to the first input as well.
         own = Partial(self.lattice.zero())
         for other in partials:
             own = self._join(own, other)
@@ -257,16 +269,19 @@ class UnitMerger:
 
     def _join(self, own: Partial, other: Partial) -> Partial:
         forked: set[Path] = set()
+        # Forks of this join only: those of earlier joins are in `own.forks` and `other.forks`.
         self.tally.forked_at = forked
         value = self.lattice.merge(own.value, other.value, self._context())
         seals = {slot: own.seals.get(slot, set()) | found for slot, found in other.seals.items()}
         forks = {**own.forks, **other.forks}
         for path in forked | forks.keys():
+            # In the order of the inputs: the driver decides forks in that order.
             candidates = [
                 *own.forks.get(path, _present(own.value, path)),
                 *other.forks.get(path, _present(other.value, path)),
             ]
             forks[path] = self._without_covered(path, candidates)
+        # A later value may cover both sides: then the fork is over.
         forks = {path: found for path, found in forks.items() if len(found) > 1}
         return Partial(value, forks, {**own.seals, **seals})
 
@@ -280,6 +295,7 @@ class UnitMerger:
         assert lattice is not None
         kept: list[Value] = []
         for value in candidates:
+            # A value that intake would drop decides nothing.
             if not self._is_owners(path, value):
                 continue
             if not kept:
@@ -287,6 +303,7 @@ class UnitMerger:
                 continue
             joined, is_fork = self._join_two(lattice, path, kept[-1], value)
             if is_fork:
+                # The same value twice is no further candidate: deciding it again changes nothing.
                 if not any(same(value, one) for one in kept):
                     kept.append(value)
             else:
@@ -323,6 +340,7 @@ class UnitMerger:
             lattice = self.lattice.path(*path)
             assert lattice is not None
             kept = candidates[0]
+            # As a node that receives the inputs one after another.
             for value in candidates[1:]:
                 kept, _ = self._join_two(lattice, path, kept, value)
             root = assoc_in(root, path, kept, self.lattice)
@@ -347,6 +365,7 @@ def in_pairs(joined: Callable[[Value, Value], Value], values: Iterable[Value]) -
     waiting: list[tuple[int, Value]] = []
     for one in values:
         count, value = 1, one
+        # Like a binary counter: only results of equally many values are joined.
         while waiting and waiting[-1][0] == count:
             value = joined(waiting.pop()[1], value)
             count *= 2
@@ -394,6 +413,7 @@ def with_databases(
     key = signer_of(keys, slot[-1])
     assert key is not None
     made = Signed.sign(key, value)
+    # Reusing a signature keeps the hash that a merge by one process gives.
     message = made.message()
     equal = [
         Signed(one.public_key, one.signature, value) for one in seals if one.message == message
@@ -408,6 +428,7 @@ def united(roots: Iterable[Value]) -> Value:
         assert isinstance(root, Index)
         for key, section in root.entries():
             known = made.get(key)
+            # Buckets do not overlap: the owners of a section are disjoint.
             if isinstance(known, Map) and isinstance(section, Map):
                 made = made.put(key, known.put_many(section.entries()))
             else:
@@ -488,10 +509,13 @@ def stage(
                 if on_progress is not None:
                     on_progress(count)
             continue
+        # Children come before parents in every batch, so a stored cell is complete.
         if hash in waiting or store.has(hash):
             continue
+        # A cell of the base has everything below it there: a store keeps complete values only.
         if base is not None and hash != top and base.has(hash):
             continue
+        # Loaded here, one path at a time: the value never is in memory as one.
         cell: Value = kid.resolve() if isinstance(kid, Ref) else kid
         stack.append((hash, cell, True))
         stack.extend((below, one, False) for below, one in branch_kids(cell))

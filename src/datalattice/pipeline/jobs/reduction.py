@@ -75,6 +75,7 @@ def admit(staging: str, sound: str, payload: bytes) -> bytes:
     if not one.is_archive:
         store = open_stores.get(one.path)
         known = open_stores.get(sound) if sound else None
+        # Cells that the target node has were checked by its intake.
         is_sound = not unsound_below(store, one.root, known)
         open_stores.done()
         if is_sound:
@@ -86,7 +87,9 @@ def admit(staging: str, sound: str, payload: bytes) -> bytes:
         if apart:
             replica = LatticeReplica(store, root_lattice(), MergeContext(verifier=verify_did))
             taken = bring(replica, offer_of(root, apart))
+            # What a node would refuse is left out here, so the merge of the rest is that of a node.
             left_out = [remark for remark in taken.reports if is_left_out(remark)]
+            # An input whose root itself is refused has nothing to merge.
             root = b"" if root in taken.refused else value_hash(replica.root)
     made = input_document(JobInput(one.name, folder, root))
     return json.dumps(
@@ -105,6 +108,8 @@ def _copied(one: JobInput, store: CellStore, apart: dict[bytes, bytes]) -> bytes
     """
     if not one.is_archive:
         copy_cells(open_stores.get(one.path), one.root, store, apart=apart)
+        # Durable before the answer: the driver may read this store after the task's machine
+        # crashed.
         store.sync()
         return one.root
     try:
@@ -122,6 +127,7 @@ def staged_store(staging: str, entropy: Entropy | None = None) -> Iterator[tuple
 
     Raises: UsageError: the folder is not writable.
     """
+    # Random, because Spark may run two attempts of a task at once.
     name = (entropy or SystemEntropy()).bytes(NAME_BYTES).hex()
     folder = str(Path(staging) / name)
     try:
@@ -166,6 +172,8 @@ def _operands(
             yield merger.take(root_of(read_input(document)), unit)
         else:
             made = read_partial(document, base)
+            # Signatures of deputies are zeros; a merge would drop them unless they count as
+            # verified.
             if isinstance(unit, OwnerBucket):
                 made.value = merger.resealed(made.value)
             yield made
@@ -182,6 +190,7 @@ def input_document(one: JobInput) -> dict[str, Any]:
 
 
 def _staged(made: Partial, store: CellStore, base: CellStore) -> dict[str, Any]:
+    # Only what the base lacks: every task and the driver can read the base.
     count = 0 if made.value is None else stage(made.value, store, base)
     forks: dict[str, list[str]] = {}
     for path, values in made.forks.items():

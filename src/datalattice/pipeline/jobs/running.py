@@ -28,6 +28,7 @@ def job_session(
     Raises: UsageError: PySpark or Java is missing, an argument is malformed, or Spark rejects one.
             DataLatticeError: Spark failed.
     """
+    # A session that the caller has made stays open.
     began = _active() is None
     spark = spark_session(name, memory=memory, master=master, package=package)
     try:
@@ -35,6 +36,7 @@ def job_session(
         with _in_one_line(), clear_errors():
             yield spark
     finally:
+        # The JVM would keep a command's process from ending.
         if began:
             end_session(spark)
 
@@ -49,6 +51,7 @@ def _in_one_line() -> Iterator[None]:
         yield
     except (Py4JError, PySparkException) as error:
         reason = str(getattr(error, "java_exception", "") or error).strip().partition("\n")[0]
+        # Exit codes tell wrong use from a failure.
         is_wrong_use = isinstance(error, (AnalysisException, IllegalArgumentException))
         raise (UsageError if is_wrong_use else DataLatticeError)(f"Spark: {reason}") from error
 

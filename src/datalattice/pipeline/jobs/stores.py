@@ -43,6 +43,7 @@ def parts_of(extent: Extent, parts: int | None) -> tuple[StorePartition, ...]:
     """
     size = sum(segment.size_bytes for segment in extent.segments)
     if parts is None:
+        # By size: a task reads its share of the store once.
         parts = min(PARTS_MAX, max(PARTS_MIN, -(-size // PART_BYTES)))
     if not 1 <= parts <= PARTS_MAX:
         raise bad_option("parts", parts, f"a whole number from 1 to {PARTS_MAX}")
@@ -62,6 +63,7 @@ def opened(folder: str, extent: Extent) -> Iterator[CellStore]:
             replaces any error that the removal caused.
     """
     with CellStore.open(folder, read_only=True) as store:
+        # Another store may have been put at the path since the plan was made.
         check_extent(store, extent)
         with telling_removal(store, extent):
             yield store
@@ -72,6 +74,7 @@ def telling_removal(store: CellStore, extent: Extent) -> Iterator[None]:
     """Raise StoreFailed instead of an error that removed cells caused."""
     try:
         yield
+    # Removed cells look like damage; only a changed extent tells that a collection ran.
     except (DataLatticeError, FileNotFoundError):
         check_extent(store, extent)
         raise

@@ -42,6 +42,7 @@ def run_tasks(
     """
     answers: dict[int, bytes] = {}
     with watching_tasks(spark, step, progress):
+        # Spark keeps an object for each task of a job: more run one job after another.
         for first in range(0, len(payloads), PAYLOADS_MAX):
             some = payloads[first : first + PAYLOADS_MAX]
             rows = mapped(spark, partial(_answers, work, list(some)), len(some), _ANSWER).collect()
@@ -60,6 +61,7 @@ def mapped(spark: SparkSession, rows: Batches, count: int, schema: str) -> DataF
 
     schema: the columns in Spark's DDL.
     """
+    # One row a partition, so one task for each number.
     numbers = spark.range(0, count, 1, max(1, count))
     return numbers.mapInArrow(partial(_mapped, rows), schema)
 

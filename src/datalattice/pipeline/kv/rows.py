@@ -18,9 +18,6 @@ from datalattice.pipeline.kv.plan import Piece, Task
 from datalattice.pipeline.options import bad_option
 from datalattice.pipeline.values import NotBytes, render
 
-ROW_BYTES: Final = 64
-"""Approximate size of a row without its texts and value."""
-
 _SHOWN_CHARS: Final = 100
 
 _log: Final = logging.getLogger("datalattice.pipeline")
@@ -52,8 +49,7 @@ def rows(task: Task, options: KVOptions, times: Times, loader: Loader) -> Iterat
             if entry is None and live_entry(was, times.before_ms) is None:
                 continue
             row = _KeyRow(key, entry, now)
-            columns = [make(row) for make in makers]
-            yield columns, ROW_BYTES + _size(columns)
+            yield [make(row) for make in makers]
 
 
 @dataclass(slots=True)
@@ -169,14 +165,3 @@ def _value(row: _KeyRow, piece: Piece, options: KVOptions) -> object:
             f"the value of key {row.key[:_SHOWN_CHARS]!r} in {piece.name} is neither Blob nor "
             "String; cell, string, json and variant take every value",
         ) from None
-
-
-def _size(columns: list[object]) -> int:
-    """Return the approximate size of the values in bytes."""
-    size = 0
-    for column in columns:
-        if isinstance(column, (str, bytes)):
-            size += len(column)
-        elif isinstance(column, dict):  # a variant
-            size += sum(map(len, column.values()))
-    return size

@@ -15,7 +15,7 @@ from datalattice.errors import UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.pipeline.arrow_rows import MapPlan, maps_of
 from datalattice.pipeline.arrow_rows import column_of as map_column
-from datalattice.pipeline.columns import cell, entries, stamps_ms
+from datalattice.pipeline.columns import cell, column_of, listed_column, stamps_ms
 from datalattice.pipeline.queue.splice import ENTRY_HEAD, NIL, encoded_records, records
 from datalattice.pipeline.values import ValueFormat
 
@@ -26,21 +26,6 @@ _STAMP_BYTES: Final = 6
 _STAMP_MIN: Final = 1 << 40
 _STAMP_MAX: Final = (1 << 47) - 1
 """Times from 2004 to 6429, whose encodings all have six bytes after the head."""
-
-
-def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
-    """Return a column; None if it is absent or all NULL."""
-    names = rows.schema.names
-    if name not in names:
-        return None
-    column = rows.column(names.index(name))
-    return None if column.null_count == len(column) else column
-
-
-def listed_column(rows: pa.RecordBatch, name: str) -> list[Any] | None:
-    """Return the entries of a column; None if it is absent or all NULL."""
-    column = column_of(rows, name)
-    return None if column is None else entries(column, name)
 
 
 def values_of(

@@ -11,19 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from datalattice.apps.queue import PARTITIONS_MAX, partition_of
 from datalattice.cells import CellList, Vector, encode_message
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.pipeline.arrow_rows import MapPlan
 from datalattice.pipeline.arrow_rows import values_of as map_values
-from datalattice.pipeline.columns import check_name, checked_texts, lower_names, slices
+from datalattice.pipeline.columns import (
+    check_name,
+    checked_texts,
+    column_of,
+    listed,
+    listed_column,
+    lower_names,
+    slices,
+)
 from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX
 from datalattice.pipeline.exactly_once.task_files import ParcelSink
 from datalattice.pipeline.queue.records import (
-    column_of,
-    listed_column,
     records_of,
     records_of_maps,
     values_of,
@@ -85,7 +91,7 @@ class _Routing:
 
     def __init__(self, rows: pa.RecordBatch, plan: RecordPlan) -> None:
         self.rows: Final = rows
-        self.topics: Final = None if plan.topic is not None else _texts(rows)
+        self.topics: Final = None if plan.topic is not None else listed(rows, "topic")
         self.partitions: Final = None if plan.maps else listed_column(rows, "partition")
         key = plan.maps.key if plan.maps else "key"
         self.has_keys: Final = key is not None and column_of(rows, key) is not None
@@ -97,10 +103,6 @@ class _Routing:
         if plan.maps and plan.maps.key is not None:
             return map_values(self.rows, plan.maps.key, plan.maps)
         return values_of(self.rows, "key", plan.key_format)
-
-
-def _texts(rows: pa.RecordBatch) -> list[Any]:
-    return listed_column(rows, "topic") or [None] * rows.num_rows
 
 
 class RecordStager:
