@@ -16,7 +16,7 @@ from typing import Final
 from datalattice.clock import clamp_future, update
 from datalattice.crypto import blake3
 from datalattice.engine import WriteTxn
-from datalattice.errors import Corruption, StoreFull
+from datalattice.errors import StoreFull
 from datalattice.weaver.intention import ZERO, SignedIntention
 from datalattice.weaver.rows import (
     AUTHOR_TIPS,
@@ -30,12 +30,14 @@ from datalattice.weaver.rows import (
     Place,
     Tip,
     WitnessRow,
+    body_of,
     decode_frontier,
     decode_place,
     decode_tip,
     encode_frontier,
     encode_place,
     number_key,
+    read_author,
     read_witness,
     seq_at,
     seq_key,
@@ -127,13 +129,13 @@ class Appender:
             if place.number != tip.number:
                 return None
             height = self._row(place.seq).height
-        return self._row(seq_at(self._row, tip.seq, tip.height, height + 1)).signed()
+        row = self._row(seq_at(self._row, tip.seq, tip.height, height + 1))
+        return row.signed(self._store_id, author)
 
     def _key(self, number: int) -> bytes:
-        found = self._keys.get(number) or self._txn.get(AUTHORS, number_key(number))
+        found = self._keys.get(number)
         if found is None:
-            raise Corruption(f"{AUTHORS} {number}: the row is missing")
-        self._keys[number] = found
+            found = self._keys[number] = read_author(self._txn, number)
         return found
 
     def _row(self, seq: int) -> WitnessRow:
@@ -171,7 +173,7 @@ class Appender:
             self.content_hash,
             frontier,
             signed.signature,
-            signed.borsh,
+            body_of(signed, height),
         )
         self.content_hash = blake3(
             witness_content(self._store_id, signed.hash, wall_ms, self.content_hash)
@@ -189,7 +191,7 @@ class Appender:
         tip.stamp = intention.stamp
         tip.depth = depth
         if intention.payload:
-            tip.content_seq = seq
+            tip.content_hash = signed.hash
 
     def _new_author(self, author: bytes) -> Tip:
         self.authors += 1
@@ -208,8 +210,9 @@ class Appender:
         parents = []
         for dep in deps:
             place = self.place(dep) if dep != ZERO else None
-            # A seq at or below the frontier is an ancestor already, and so is all below it.
-            if place is None or frontier.get(place.number, 0) >= place.seq:
+            # A seq at or below the frontier is an ancestor already, and so is all below it. A seq
+            # that is not before this row is damage, which fsck reports.
+            if place is None or not frontier.get(place.number, 0) < place.seq < seq:
                 continue
             other = self.tip(self._key(place.number))
             if other is not None and other.seq == place.seq:

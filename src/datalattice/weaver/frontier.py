@@ -140,8 +140,7 @@ def unacknowledged(txn: ReadTxn, author: bytes) -> list[Unacknowledged]:
             continue
         count = _contents_at(txn, tip, seen.get(tip.number, 0))
         if count < tip.contents:
-            newest = read_witness(txn, tip.content_seq).signed().hash
-            found.append(Unacknowledged(other, newest, tip.contents, count))
+            found.append(Unacknowledged(other, tip.content_hash, tip.contents, count))
     return found
 
 

@@ -84,7 +84,7 @@ def fsck(txn: ReadTxn, store_id: bytes, node: bytes, level: int = 1) -> list[Fau
     # A log with a hole cannot be replayed; what follows from it is unknown.
     is_whole = not faults
     if level >= 2:
-        faults += _check_signatures(txn, node, head)
+        faults += _check_signatures(txn, store_id, node, head)
     if level >= 3 and is_whole:
         faults += _check_indexes(txn, store_id, head)
     return faults
@@ -111,24 +111,30 @@ def rebuild(txn: WriteTxn, store_id: bytes, signer: KeyPair) -> Head:
         clock=max(derived.clock, old.clock),
         signature=signer.sign(derived.content_hash) if derived.seq else derived.signature,
     )
-    txn.put(LOG_META, HEAD_KEY, head.encode())
+    if head != Head():
+        txn.put(LOG_META, HEAD_KEY, head.encode())
     return head
 
 
 # --- the log itself ---------------------------------------------------------------------------
 
 
-def _read(txn: ReadTxn) -> Iterator[tuple[int, WitnessRow, SignedIntention]]:
-    """Yield the rows of the log.
+def _read(txn: ReadTxn, store_id: bytes) -> Iterator[tuple[int, WitnessRow, SignedIntention]]:
+    """Yield the rows of the log, without a look at any other table.
 
     Raises: Corruption: one is missing or damaged.
     """
+    authors: dict[int, bytes] = {}
     for expected, (key, value) in enumerate(txn.scan(WITNESS), 1):
         if key != seq_key(expected):
             raise Corruption(f"{WITNESS} {expected}: the row is missing")
         row = decode_witness(value, expected)
+        author = row.new_author or authors.get(row.number)
+        if author is None:
+            raise Corruption(f"{WITNESS} {expected}: author {row.number} has no first row before")
+        authors[row.number] = author
         try:
-            signed = row.signed()
+            signed = row.signed(store_id, author)
         except DataLatticeError as error:
             raise Corruption(f"{WITNESS} {expected}: {error}") from error
         yield expected, row, signed
@@ -138,14 +144,10 @@ def _check_links(txn: ReadTxn, store_id: bytes, faults: list[Fault]) -> Head:
     """Check that the log is complete and chained up to the head; return the head."""
     seq, content_hash = 0, ZERO
     try:
-        for seq, row, signed in _read(txn):
+        for seq, row, signed in _read(txn, store_id):
             if row.before != content_hash:
                 faults.append(
                     Fault(1, WITNESS, seq_key(seq), "it does not name the record before it")
-                )
-            if signed.intention.store_id != store_id:
-                faults.append(
-                    Fault(1, WITNESS, seq_key(seq), f"of store {signed.intention.store_id.hex()}")
                 )
             content_hash = blake3(witness_content(store_id, signed.hash, row.wall, row.before))
     except Corruption as error:
@@ -162,9 +164,9 @@ def _check_links(txn: ReadTxn, store_id: bytes, faults: list[Fault]) -> Head:
     return head
 
 
-def _check_signatures(txn: ReadTxn, node: bytes, head: Head) -> Iterator[Fault]:
+def _check_signatures(txn: ReadTxn, store_id: bytes, node: bytes, head: Head) -> Iterator[Fault]:
     try:
-        for seq, _, signed in _read(txn):
+        for seq, _, signed in _read(txn, store_id):
             if not signed.verify():
                 yield Fault(2, WITNESS, seq_key(seq), "its author did not sign it")
     except Corruption:
@@ -189,7 +191,7 @@ def _derive(txn: ReadTxn, out: WriteTxn, store_id: bytes) -> Head:
     Return the head, its clock and arrival counter the least possible ones, without a signature.
     """
     log = Appender(out, store_id, Head())
-    for seq, row, signed in _read(txn):
+    for seq, row, signed in _read(txn, store_id):
         log.append(signed, row.wall, local=bool(row.flags & LOCAL))
         if seq % _ROWS_AT_ONCE == 0:
             log.write()
@@ -291,7 +293,7 @@ class _Comparison:
 def _check_indexes(txn: ReadTxn, store_id: bytes, head: Head) -> list[Fault]:
     comparison = _Comparison(txn)
     try:
-        comparison.faults += _check_order(txn)
+        comparison.faults += _check_order(txn, store_id)
         derived = _derive(txn, cast("WriteTxn", comparison), store_id)
     except DataLatticeError as error:
         return [*comparison.faults, Fault(3, WITNESS, b"", f"it cannot be replayed: {error}")]
@@ -307,10 +309,10 @@ def _check_indexes(txn: ReadTxn, store_id: bytes, head: Head) -> list[Fault]:
     return comparison.finish()
 
 
-def _check_order(txn: ReadTxn) -> Iterator[Fault]:
+def _check_order(txn: ReadTxn, store_id: bytes) -> Iterator[Fault]:
     """Check that every intention follows its author's one before it, and all it depends on."""
     tips: dict[bytes, bytes] = {}
-    for seq, _, signed in _read(txn):
+    for seq, _, signed in _read(txn, store_id):
         intention = signed.intention
         if intention.store_prev != tips.get(intention.author, ZERO):
             yield Fault(3, WITNESS, seq_key(seq), "it does not follow its author's tip")

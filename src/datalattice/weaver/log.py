@@ -50,6 +50,7 @@ from datalattice.weaver.rows import (
     decode_tip,
     decode_witness,
     line_key,
+    read_author,
     read_floating,
     read_head,
     read_place,
@@ -101,13 +102,13 @@ class Entry:
         "wall_ms",
     )
 
-    def __init__(self, log: IntentionLog, seq: int, row: WitnessRow) -> None:
+    def __init__(self, log: IntentionLog, seq: int, row: WitnessRow, author: bytes) -> None:
         self._log = log
         self.seq = seq
         self.height = row.height
         self.wall_ms = row.wall
         try:
-            self.signed = row.signed()
+            self.signed = row.signed(log.store_id, author)
         except BadFormat as error:
             raise Corruption(f"{WITNESS} {seq}: {error}") from error
         self._content = witness_content(log.store_id, self.signed.hash, row.wall, row.before)
@@ -258,7 +259,8 @@ class IntentionLog:
         return self._entry(txn, seq)
 
     def _entry(self, txn: ReadTxn, seq: int) -> Entry:
-        return Entry(self, seq, read_witness(txn, seq))
+        row = read_witness(txn, seq)
+        return Entry(self, seq, row, row.new_author or read_author(txn, row.number))
 
     def scan(self, txn: ReadTxn, start_seq: int = 1, limit: int | None = None) -> Iterator[Entry]:
         """Yield entries from `start_seq` on, `limit` at most.
@@ -267,11 +269,17 @@ class IntentionLog:
         """
         expected = max(start_seq, 1)
         before: bytes | None = None
+        authors: dict[int, bytes] = {}
         end = None if limit is None else seq_key(expected + max(limit, 0))
         for key, value in txn.scan(WITNESS, seq_key(expected), end):
             if key != seq_key(expected):
                 raise Corruption(f"{WITNESS} {expected}: the row is missing")
-            entry = Entry(self, expected, decode_witness(value, expected))
+            row = decode_witness(value, expected)
+            author = authors.get(row.number)
+            if author is None:
+                author = row.new_author or read_author(txn, row.number)
+                authors[row.number] = author
+            entry = Entry(self, expected, row, author)
             # Records are signed when they are read: never one that its successor does not name.
             if before is not None and entry.prev_hash != before:
                 raise Corruption(f"{WITNESS} {expected}: it does not name the record before it")

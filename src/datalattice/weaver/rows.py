@@ -8,8 +8,11 @@ A witness row holds an intention and all that its record says besides, so the lo
 one index entry an intention:
 
     number u32, height u32, contents u32, prev seq u32, skip seq u32, base seq u32, wall u64,
-    depth u8, flags u8, length of frontier u32, content hash before 32, frontier, signature 64,
-    Borsh bytes
+    depth u8, flags u8, length of frontier u32, content hash before 32, frontier, signature 64, then
+    the Borsh bytes without author and store id
+
+Author and store are known: the number names the author, whose key stands in its first row, where
+it takes the room of the predecessor that a first intention has not.
 
 Source: docs/design/weaver.md "Tables of a store".
 """
@@ -69,6 +72,17 @@ def seq_key(seq: int) -> bytes:
     return seq.to_bytes(8, "big")
 
 
+def read_author(txn: ReadTxn, number: int) -> bytes:
+    """Return the key of an author.
+
+    Raises: Corruption: there is none.
+    """
+    found = txn.get(AUTHORS, number_key(number))
+    if found is None:
+        raise Corruption(f"{AUTHORS} {number}: the row is missing")
+    return found
+
+
 def number_key(number: int) -> bytes:
     """Return the key of `authors`."""
     return number.to_bytes(4, "big")
@@ -112,7 +126,7 @@ _WITNESS: Final = Struct("<IIIIIIQBBI32s")
 
 
 class WitnessRow(NamedTuple):
-    """One row of `witness`, the intention still encoded.
+    """One row of `witness`, the intention still encoded in `body`.
 
     height: position in the author's chain, from 1. contents: the author's intentions up to here
     that are not empty. prev: seq of its `store_prev`. skip: seq of the author's intention at height
@@ -133,7 +147,7 @@ class WitnessRow(NamedTuple):
     before: bytes
     frontier: bytes
     signature: bytes
-    borsh: bytes
+    body: bytes
 
     def encode(self) -> bytes:
         """Return the bytes of the row."""
@@ -150,14 +164,29 @@ class WitnessRow(NamedTuple):
             len(self.frontier),
             self.before,
         )
-        return b"".join((head, self.frontier, self.signature, self.borsh))
+        return b"".join((head, self.frontier, self.signature, self.body))
 
-    def signed(self) -> SignedIntention:
+    @property
+    def new_author(self) -> bytes | None:
+        """The author's key in its first row, None in others."""
+        return self.body[12:44] if self.height == 1 else None
+
+    def signed(self, store_id: bytes, author: bytes) -> SignedIntention:
         """Return the intention.
 
         Raises: BadFormat: the row is damaged.
         """
-        return SignedIntention.of(self.borsh, self.signature)
+        body = self.body
+        prev = ZERO if self.height == 1 else body[12:44]
+        borsh = b"".join((author, body[:12], store_id, prev, body[44:]))
+        return SignedIntention.of(borsh, self.signature)
+
+
+def body_of(signed: SignedIntention, height: int) -> bytes:
+    """Return what a row keeps of the bytes of an intention."""
+    borsh = signed.borsh
+    # Borsh: author 0-32, stamp 32-44, store id 44-60, store_prev 60-92, condition and payload.
+    return b"".join((borsh[32:44], borsh[:32] if height == 1 else borsh[60:92], borsh[92:]))
 
 
 def decode_witness(data: bytes, seq: int) -> WitnessRow:
@@ -255,17 +284,17 @@ def decode_frontier(data: bytes, seq: int) -> Frontier:
 # --- tips and head ----------------------------------------------------------------------------
 
 
-_TIP: Final = Struct("<IIIIIQIB32s")
+_TIP: Final = Struct("<IIIIQIB32s32s")
 
 
 class Tip:
     """An author's newest witnessed intention, with the complete frontier there.
 
-    content_seq: seq of the author's newest intention that is not empty, 0 for none.
+    content_hash: hash of the author's newest intention that is not empty, ZERO for none.
     """
 
     __slots__ = (
-        "content_seq",
+        "content_hash",
         "contents",
         "depth",
         "frontier",
@@ -281,7 +310,7 @@ class Tip:
         self.seq = 0
         self.height = 0
         self.contents = 0
-        self.content_seq = 0
+        self.content_hash = ZERO
         self.stamp: Hlc = HLC_ZERO
         self.depth = 0
         self.hash = ZERO
@@ -295,11 +324,11 @@ class Tip:
             self.seq,
             self.height,
             self.contents,
-            self.content_seq,
             wall,
             counter,
             self.depth,
             self.hash,
+            self.content_hash,
         ) + encode_frontier(self.frontier.items(), self.seq)
 
 
@@ -310,12 +339,12 @@ def decode_tip(data: bytes) -> Tip:
     """
     if len(data) < _TIP.size:
         raise Corruption(f"{AUTHOR_TIPS}: a value of {len(data)} bytes is too short")
-    number, seq, height, contents, content_seq, wall, counter, depth, hash = _TIP.unpack_from(data)
+    number, seq, height, contents, wall, counter, depth, hash, content_hash = _TIP.unpack_from(data)
     tip = Tip(number)
     tip.seq = seq
     tip.height = height
     tip.contents = contents
-    tip.content_seq = content_seq
+    tip.content_hash = content_hash
     tip.stamp = Hlc(wall, counter)
     tip.depth = depth
     tip.hash = hash

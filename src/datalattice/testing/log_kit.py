@@ -1,0 +1,287 @@
+"""Log kit: authors that write, stores with a log, a naive model, and transactions that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from datalattice.clock import Hlc
+from datalattice.crypto import KeyPair, blake3
+from datalattice.engine import Engine, MemoryEngine, WriteTxn, section
+from datalattice.testing.clocks import StoppedClock
+from datalattice.weaver import (
+    LOG_LIMITS,
+    LOG_TABLES,
+    ZERO,
+    Entry,
+    Fault,
+    Head,
+    Ingested,
+    Intention,
+    IntentionLog,
+    LogLimits,
+    SignedIntention,
+    fsck,
+    rebuild,
+)
+
+STORE = bytes(range(16))
+NODE = KeyPair(blake3(b"node"))
+NOW = 1_700_000_000_000
+
+
+def author(number: int) -> KeyPair:
+    """Return the key of an author; equal numbers, equal keys."""
+    return KeyPair(blake3(b"author %d" % number))
+
+
+class Author:
+    """Writes a chain of intentions: stamped one after the other, from `NOW` on."""
+
+    def __init__(self, number: int = 1, store_id: bytes = STORE) -> None:
+        self.key = author(number)
+        self.store_id = store_id
+        self.last = ZERO
+        self.stamp = Hlc(NOW, 0)
+
+    @property
+    def public_key(self) -> bytes:
+        """The author's name."""
+        return self.key.public_key
+
+    def write(
+        self,
+        payload: bytes = b"x",
+        deps: Iterable[bytes] = (),
+        *,
+        prev: bytes | None = None,
+        stamp: Hlc | None = None,
+    ) -> SignedIntention:
+        """Return the next intention; after `prev` instead of the last one, to make a fork."""
+        self.stamp = self.stamp.after() if stamp is None else stamp
+        before = self.last if prev is None else prev
+        signed = Intention.build(
+            self.public_key, self.stamp, self.store_id, before, deps, payload
+        ).sign(self.key)
+        self.last = signed.hash
+        return signed
+
+    def chain(self, count: int) -> list[SignedIntention]:
+        """Return the next `count` intentions."""
+        return [self.write(b"%d" % number) for number in range(count)]
+
+
+class LogStore:
+    """A log in an engine, one call a transaction, the way a store uses it."""
+
+    def __init__(
+        self,
+        engine: Engine | None = None,
+        *,
+        limits: LogLimits = LOG_LIMITS,
+        store_id: bytes = STORE,
+        prefix: bytes = b"\0\0\0\1",
+    ) -> None:
+        self.engine = MemoryEngine(LOG_TABLES) if engine is None else engine
+        self.clock = StoppedClock(NOW)
+        self.log = IntentionLog(store_id, NODE, self.clock, limits)
+        self.store_id = store_id
+        self.prefix = prefix
+
+    def write(self, work: Callable[[WriteTxn], Any]) -> Any:
+        """Call `work` with this store's section of a transaction, and commit it."""
+        with self.engine.write() as txn:
+            return work(section(txn, self.prefix))
+
+    def read(self, work: Callable[..., Any], *arguments: object) -> Any:
+        """Call `work` with this store's section of a snapshot and the arguments."""
+        with self.engine.read() as txn:
+            return work(section(txn, self.prefix), *arguments)
+
+    def ingest(self, *signed: SignedIntention, bounded: bool = True) -> Ingested:
+        """Take intentions in."""
+        with self.engine.write() as txn:
+            return self.log.ingest(section(txn, self.prefix), signed, bounded=bounded)
+
+    def submit(
+        self, key: KeyPair, payload: bytes = b"x", deps: Iterable[bytes] = ()
+    ) -> SignedIntention:
+        """Write an intention here."""
+        with self.engine.write() as txn:
+            return self.log.submit(section(txn, self.prefix), key, payload, deps)[0]
+
+    def entries(self, start_seq: int = 1, limit: int | None = None) -> list[Entry]:
+        """Return the log in order."""
+        with self.engine.read() as txn:
+            return list(self.log.scan(section(txn, self.prefix), start_seq, limit))
+
+    def witnessed(self) -> list[bytes]:
+        """Return the hashes of the log in order."""
+        return [entry.signed.hash for entry in self.entries()]
+
+    def floating(self) -> dict[bytes, str]:
+        """Return what waits, by hash in order of arrival, with the reason."""
+        with self.engine.read() as txn:
+            waiting = self.log.floating(section(txn, self.prefix))
+            return {each.signed.hash: each.reason for each in waiting}
+
+    def head(self) -> Head:
+        """Return where the log stands."""
+        with self.engine.read() as txn:
+            return self.log.head(section(txn, self.prefix))
+
+    def fsck(self, level: int = 3) -> list[Fault]:
+        """Return what is wrong."""
+        with self.engine.read() as txn:
+            return fsck(section(txn, self.prefix), self.store_id, NODE.public_key, level)
+
+    def rebuild(self) -> Head:
+        """Make the indexes anew."""
+        with self.engine.write() as txn:
+            return rebuild(section(txn, self.prefix), self.store_id, NODE)
+
+    def plant(self, table: str, key: bytes, value: bytes | None) -> None:
+        """Set a row behind the log's back, or take it away."""
+        with self.engine.write() as txn:
+            view = section(txn, self.prefix)
+            if value is None:
+                view.delete(table, key)
+            else:
+                view.put(table, key, value)
+
+    def empty(self, table: str) -> None:
+        """Take every row of a table away."""
+        with self.engine.write() as txn:
+            section(txn, self.prefix).delete_range(table)
+
+    def rows(self) -> dict[tuple[str, bytes], bytes]:
+        """Return every row of every table."""
+        with self.engine.read() as txn:
+            view = section(txn, self.prefix)
+            return {(t, key): value for t in LOG_TABLES for key, value in view.scan(t)}
+
+
+class NaiveLog:
+    """What a log does, from the rules alone: lists, looked through from the front each time."""
+
+    def __init__(self) -> None:
+        self.witnessed: list[SignedIntention] = []
+        self.waiting: list[SignedIntention] = []
+        self._watched: dict[bytes, bytes] = {}  # the first dependency that was found missing
+
+    @property
+    def hashes(self) -> list[bytes]:
+        """The hashes of the log in order."""
+        return [signed.hash for signed in self.witnessed]
+
+    def tip(self, author: bytes) -> bytes:
+        """Return the hash of an author's newest intention in the log."""
+        return next(
+            (s.hash for s in reversed(self.witnessed) if s.intention.author == author), ZERO
+        )
+
+    def ingest(self, signed: Iterable[SignedIntention]) -> None:
+        """Take intentions in."""
+        known = {s.hash for s in (*self.witnessed, *self.waiting)}
+        queue = []
+        for each in signed:
+            if each.hash not in known:
+                known.add(each.hash)
+                self.waiting.append(each)
+                queue.append(each)
+        examined = {s.hash for s in self.waiting if s not in queue}
+        while queue:
+            each = queue.pop(0)
+            if each not in self.waiting:
+                continue
+            examined.add(each.hash)
+            intention = each.intention
+            missing = [d for d in intention.deps if d != ZERO and d not in self.hashes]
+            self._watched.pop(each.hash, None)
+            if missing:
+                self._watched[each.hash] = missing[0]
+            elif self.tip(intention.author) == intention.store_prev:
+                self.waiting.remove(each)
+                self.witnessed.append(each)
+                queue += [
+                    s
+                    for s in self.waiting
+                    if s.hash in examined
+                    and s.intention.store_prev == each.hash
+                    and s.intention.author == intention.author
+                ]
+                queue += [s for s in self.waiting if self._watched.get(s.hash) == each.hash]
+
+    def frontier(self, hash: bytes) -> dict[bytes, int]:
+        """Return the greatest seq of each author that is reachable from an intention."""
+        by_hash = {s.hash: (seq, s.intention) for seq, s in enumerate(self.witnessed, 1)}
+        found: dict[bytes, int] = {}
+        reached, stack = {hash}, [hash]
+        while stack:
+            seq, intention = by_hash[stack.pop()]
+            found[intention.author] = max(seq, found.get(intention.author, 0))
+            for other in (intention.store_prev, *intention.deps):
+                if other != ZERO and other not in reached:
+                    reached.add(other)
+                    stack.append(other)
+        return found
+
+
+class InjectedFailure(Exception):
+    """The failure that a `FailingTxn` was made for."""
+
+
+class FailingTxn:
+    """A write transaction whose call number `fail_at`, counted from 1, fails; None: none does."""
+
+    def __init__(self, txn: WriteTxn, fail_at: int | None = None) -> None:
+        self._txn = txn
+        self._fail_at = fail_at
+        self.calls = 0
+
+    def _count(self) -> WriteTxn:
+        self.calls += 1
+        if self.calls == self._fail_at:
+            raise InjectedFailure
+        return self._txn
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        return self._count().get(table, key)
+
+    def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
+        """Return the values of `keys` in their order, None for absent keys."""
+        return self._count().get_many(table, keys)
+
+    def scan(
+        self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield `(key, value)` for start <= key < end."""
+        return self._count().scan(table, start, end, reverse=reverse)
+
+    def count(self, table: str) -> int:
+        """Return the number of keys."""
+        return self._count().count(table)
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        """Set the value of `key`."""
+        self._count().put(table, key, value)
+
+    def put_many(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Set many values."""
+        self._count().put_many(table, items)
+
+    def delete(self, table: str, key: bytes) -> bool:
+        """Remove `key`; return whether it was there."""
+        return self._count().delete(table, key)
+
+    def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
+        """Remove every key with start <= key < end; return how many there were."""
+        return self._count().delete_range(table, start, end)
+
+
+def batches(items: Sequence[SignedIntention], cuts: Iterable[int]) -> list[list[SignedIntention]]:
+    """Return `items` cut behind each of the positions `cuts`."""
+    edges = sorted({0, len(items), *(cut % (len(items) + 1) for cut in cuts)})
+    return [list(items[i:j]) for i, j in pairwise(edges)]

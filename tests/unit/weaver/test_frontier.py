@@ -1,0 +1,208 @@
+"""Frontiers, observations, acknowledgements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from datalattice.engine import ReadTxn
+from datalattice.errors import UsageError
+from datalattice.testing.log_kit import Author, LogStore, NaiveLog
+from datalattice.weaver import (
+    ack_deps,
+    encode_frontier_message,
+    frontier,
+    is_ack_pending,
+    observations,
+    stable_frontier,
+    unacknowledged,
+)
+from datalattice.weaver.append import FRONTIER_DEPTH_MAX
+from datalattice.weaver.frontier import FrontierMessage
+
+
+def ask(store: LogStore, question: Callable[..., Any], *arguments: object) -> Any:
+    """Ask one of the functions of the frontier about a store."""
+    return store.read(question, *arguments)
+
+
+def seen(store: LogStore) -> dict[tuple[bytes, bytes], int]:
+    return {(each.observer, each.observed): each.seen for each in ask(store, observations)}
+
+
+def test_frontier_is_transitive_and_includes_itself() -> None:
+    store = LogStore()
+    a, b, c = Author(1), Author(2), Author(3)
+    a1, a2 = a.write(), a.write()
+    b1 = b.write(b"", [a1.hash])
+    c1 = c.write(b"", [b1.hash])
+    store.ingest(a1, a2, b1, c1)
+    assert ask(store, frontier, a2.hash) == {a.public_key: 2}
+    assert ask(store, frontier, c1.hash) == {
+        a.public_key: 1,
+        b.public_key: 3,
+        c.public_key: 4,
+    }
+    assert list(ask(store, frontier, c1.hash)) == sorted([a.public_key, b.public_key, c.public_key])
+
+
+def test_frontier_of_an_unwitnessed_intention_is_an_error() -> None:
+    store, writer = LogStore(), Author()
+    store.ingest(writer.chain(2)[1])
+    with pytest.raises(UsageError, match="no witnessed intention"):
+        ask(store, frontier, writer.last)
+
+
+def test_deep_frontier_is_read_from_at_most_64_rows() -> None:
+    store, a, b = LogStore(), Author(1), Author(2)
+    written = [b.write(b"b")]
+    for n in range(300):
+        written.append(a.write(b"a", [b.last] if n == 3 else ()))
+    store.ingest(*written)
+
+    class Counting:
+        def __init__(self, txn: ReadTxn) -> None:
+            self.txn = txn
+            self.rows = 0
+
+        def get(self, table: str, key: bytes) -> bytes | None:
+            self.rows += table == "witness"
+            return self.txn.get(table, key)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.txn, name)
+
+    def rows_of(txn: ReadTxn, hash: bytes) -> tuple[dict[bytes, int], int]:
+        counting = Counting(txn)
+        return frontier(counting, hash), counting.rows
+
+    most = 0
+    for seq, signed in enumerate(written[1:], 2):
+        found, rows = store.read(rows_of, signed.hash)
+        wanted = {a.public_key: seq}
+        if seq >= 5:
+            wanted[b.public_key] = 1
+        assert found == wanted
+        most = max(most, rows)
+    assert most == FRONTIER_DEPTH_MAX + 1
+
+
+def test_frontier_over_many_authors_equals_the_naive_one() -> None:
+    """Each author depends on the newest of all: what is seen moves in large steps."""
+    store, model = LogStore(), NaiveLog()
+    writers = [Author(n) for n in range(12)]
+    last = b""
+    for turn in range(240):
+        writer = writers[(turn * 7) % 12]
+        signed = writer.write(b"", [last] if last and turn % 3 else ())
+        store.ingest(signed)
+        model.ingest([signed])
+        last = signed.hash
+    for hash in model.hashes:
+        assert ask(store, frontier, hash) == dict(sorted(model.frontier(hash).items()))
+
+
+def test_frontier_as_a_message() -> None:
+    store, a = LogStore(), Author(1)
+    (signed,) = a.chain(1)
+    store.ingest(signed)
+    found = ask(store, frontier, signed.hash)
+    message = FrontierMessage.decode(encode_frontier_message(found))
+    assert [(each.author, each.seq) for each in message.entries] == [(a.public_key, 1)]
+
+
+def test_frontier_rebuild_equals_incremental() -> None:
+    store = LogStore()
+    writers = [Author(n) for n in range(5)]
+    for turn in range(60):
+        deps = [writers[(turn + 2) % 5].last] if turn > 5 else ()
+        store.ingest(writers[turn % 5].write(b"x", deps))
+    rows = store.rows()
+    store.rebuild()
+    assert store.rows() == rows
+
+
+def test_observations() -> None:
+    store = LogStore()
+    a, b = Author(1), Author(2)
+    a1, a2 = a.write(), a.write()
+    b1 = b.write(b"content", [a1.hash])
+    store.ingest(a1, a2, b1)
+    assert seen(store) == {
+        (a.public_key, a.public_key): 2,
+        (b.public_key, b.public_key): 1,
+        (b.public_key, a.public_key): 1,
+    }
+
+
+def test_an_ack_is_no_content() -> None:
+    store = LogStore()
+    a, b = Author(1), Author(2)
+    a1 = a.write(b"content")
+    ack = b.write(b"", [a1.hash])
+    store.ingest(a1, ack)
+    assert seen(store) == {
+        (a.public_key, a.public_key): 1,
+        (b.public_key, a.public_key): 1,
+    }
+    assert ask(store, unacknowledged, a.public_key) == []
+    assert store.read(store.log.tip, b.public_key).contents == 0
+
+
+def test_unacknowledged_counts_contents_and_names_the_newest() -> None:
+    store = LogStore()
+    a, b, me = Author(1), Author(2), Author(3)
+    a1, a2, a3 = a.write(), a.write(), a.write()
+    a4 = a.write(b"")
+    b1 = b.write()
+    mine = me.write(b"mine", [a1.hash])
+    store.ingest(a1, mine, a2, a3, a4, b1)
+    found = {u.author: u for u in ask(store, unacknowledged, me.public_key)}
+    assert list(found) == sorted([a.public_key, b.public_key])
+    first = found[a.public_key]
+    assert (first.tip_hash, first.tip_count, first.acknowledged_count) == (a3.hash, 3, 1)
+    second = found[b.public_key]
+    assert (second.tip_hash, second.tip_count, second.acknowledged_count) == (b1.hash, 1, 0)
+    assert ask(store, is_ack_pending, me.public_key)
+    assert ask(store, ack_deps, me.public_key, 1024) == [u.tip_hash for u in found.values()]
+    assert len(ask(store, ack_deps, me.public_key, 1)) == 1
+
+
+def test_author_without_an_intention_acknowledges_nothing() -> None:
+    store, a, me = LogStore(), Author(1), Author(3)
+    store.ingest(a.write())
+    assert ask(store, is_ack_pending, me.public_key)
+    assert len(ask(store, ack_deps, me.public_key, 1024)) == 1
+    assert not ask(LogStore(), is_ack_pending, me.public_key)
+
+
+def test_converge_after_mutual_ack() -> None:
+    """After both have acknowledged, each other's ack is pending, but there is nothing to ack."""
+    store = LogStore()
+    a, b = Author(1).key, Author(2).key
+    store.submit(a, b"a")
+    store.submit(b, b"b")
+    for key in (a, b, a, b):
+        deps = ask(store, ack_deps, key.public_key, 1024)
+        if deps:
+            store.submit(key, b"", deps)
+    assert store.head().seq == 4
+    for key in (a, b):
+        assert ask(store, ack_deps, key.public_key, 1024) == []
+    assert ask(store, is_ack_pending, a.public_key)
+    assert seen(store) == {(x.public_key, y.public_key): 1 for x in (a, b) for y in (a, b)}
+
+
+def test_stable_frontier_is_what_all_have_seen() -> None:
+    store = LogStore()
+    a, b = Author(1), Author(2)
+    a1, a2, a3 = a.chain(3)
+    b1 = b.write(b"b", [a2.hash])
+    store.ingest(a1, a2, a3, b1)
+    keys = [a.public_key, b.public_key]
+    assert ask(store, stable_frontier, keys) == {a.public_key: 2}
+    assert ask(store, stable_frontier, keys[:1]) == {a.public_key: 3}
+    assert ask(store, stable_frontier, [*keys, Author(9).public_key]) == {}
+    assert ask(store, stable_frontier, []) == {}

@@ -1,0 +1,90 @@
+"""Witness records: content, chain, signatures."""
+
+from __future__ import annotations
+
+import pytest
+
+from datalattice.errors import BadFormat
+from datalattice.testing.log_kit import NODE, STORE, Author, LogStore, author
+from datalattice.weaver import ZERO, ChainBroken, ChainEnd, WitnessRecord, check_chain
+from datalattice.weaver.witness import WitnessContent
+
+EXTREME_WALLS = (0, 1, 127, 128, 2**32, 2**63, 2**64 - 1)
+
+
+def chain(walls: tuple[int, ...] = (10, 20, 30)) -> list[WitnessRecord]:
+    records: list[WitnessRecord] = []
+    for number, wall in enumerate(walls):
+        before = records[-1].content_hash if records else ZERO
+        records.append(WitnessRecord.build(STORE, bytes([number]) * 32, wall, before, NODE))
+    return records
+
+
+def broken_at(records: list[WitnessRecord], after: ChainEnd | None = None) -> int:
+    with pytest.raises(ChainBroken) as broken:
+        check_chain(records, STORE, NODE.public_key, after or ChainEnd(0, ZERO))
+    return broken.value.seq
+
+
+@pytest.mark.parametrize("wall", EXTREME_WALLS)
+def test_extreme_wall_times(wall: int) -> None:
+    record = WitnessRecord.build(STORE, bytes(32), wall, ZERO, NODE)
+    assert record.read() == WitnessContent(STORE, bytes(32), wall, ZERO)
+    # The content that is hashed has the one canonical form: no field for 0.
+    assert record.content == record.read().encode()
+
+
+def test_link_integrity() -> None:
+    records = chain()
+    assert check_chain([], STORE, NODE.public_key) == ChainEnd(0, ZERO)
+    end = check_chain(records, STORE, NODE.public_key)
+    assert end == ChainEnd(3, records[-1].content_hash)
+
+
+def test_a_chain_is_checked_across_batches() -> None:
+    records = chain((1, 2, 3, 4))
+    half = check_chain(records[:2], STORE, NODE.public_key)
+    assert check_chain(records[2:], STORE, NODE.public_key, half).seq == 4
+    assert broken_at(records[3:], half) == 3
+    assert broken_at(records[1:]) == 1
+
+
+def test_tamper_detected() -> None:
+    records = chain()
+    other = WitnessRecord.build(STORE, bytes(32), 21, records[0].content_hash, NODE)
+    assert broken_at([records[0], other, records[2]]) == 3
+    forged = WitnessRecord(records[1].content, bytes(64))
+    assert broken_at([records[0], forged, records[2]]) == 2
+    stranger = WitnessRecord.build(STORE, bytes(32), 5, ZERO, author(3))
+    assert broken_at([stranger]) == 1
+    elsewhere = WitnessRecord.build(bytes(16), bytes(32), 5, ZERO, NODE)
+    assert broken_at([elsewhere]) == 1
+
+
+def test_malformed_contents_are_refused() -> None:
+    for content in (b"", b"\xff", WitnessContent(STORE, b"short", 1, ZERO).encode()):
+        assert broken_at([WitnessRecord(content, NODE.sign(content))]) == 1
+    with pytest.raises(BadFormat, match="64 bytes"):
+        WitnessRecord(chain()[0].content, b"").read()
+
+
+def test_unknown_fields_inside_a_content_are_tolerated() -> None:
+    content = chain()[0].content + b"\x28\x01"
+    record = WitnessRecord(content, b"")
+    record = WitnessRecord(content, NODE.sign(record.content_hash))
+    assert check_chain([record], STORE, NODE.public_key).content_hash == record.content_hash
+
+
+def test_witness_creation() -> None:
+    """The log's own records form a chain that others can check."""
+    store, writer = LogStore(), Author()
+    store.ingest(*writer.chain(3))
+    store.clock.now += 5
+    store.submit(author(2))
+    entries = store.entries()
+    records = [entry.record for entry in entries]
+    end = check_chain(records, STORE, NODE.public_key)
+    assert end == ChainEnd(4, store.head().content_hash)
+    assert [record.read().intention_hash for record in records] == store.witnessed()
+    assert [entry.wall_ms for entry in entries] == [store.clock.now - 5] * 3 + [store.clock.now]
+    assert records[-1].signature == store.head().signature
