@@ -56,8 +56,8 @@ from datalattice.store import Store
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-    from datalattice.client.weaverfolder import Handle, NodeStores
-    from datalattice.weaver import KVStore, LogStore, Machine, MachineStore
+    from datalattice.client.weaverfolder import NodeStores
+    from datalattice.weaver import KVStore, LogStore, Machine, MachineStore, StoreHandle
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -231,23 +231,23 @@ class Node:
 
     @overload
     def store(
-        self, name: str, kind: Literal["kv"], *, parent: Handle | None = None
+        self, name: str, kind: Literal["kv"], *, parent: StoreHandle | None = None
     ) -> KVStore[str]: ...
     @overload
     def store(
-        self, name: str, kind: Literal["kv"], *, of: type[T], parent: Handle | None = None
+        self, name: str, kind: Literal["kv"], *, of: type[T], parent: StoreHandle | None = None
     ) -> KVStore[T]: ...
     @overload
     def store(
-        self, name: str, kind: Literal["log"], *, parent: Handle | None = None
+        self, name: str, kind: Literal["log"], *, parent: StoreHandle | None = None
     ) -> LogStore[str]: ...
     @overload
     def store(
-        self, name: str, kind: Literal["log"], *, of: type[T], parent: Handle | None = None
+        self, name: str, kind: Literal["log"], *, of: type[T], parent: StoreHandle | None = None
     ) -> LogStore[T]: ...
     @overload
     def store(
-        self, name: str, kind: type[Machine], *, parent: Handle | None = None
+        self, name: str, kind: type[Machine], *, parent: StoreHandle | None = None
     ) -> MachineStore: ...
     @overload
     def store(
@@ -256,7 +256,7 @@ class Node:
         kind: str | None = None,
         *,
         of: Any = None,
-        parent: Handle | None = None,
+        parent: StoreHandle | None = None,
     ) -> Any: ...
     def store(
         self,
@@ -264,7 +264,7 @@ class Node:
         kind: str | type[Machine] | None = None,
         *,
         of: Any = None,
-        parent: Handle | None = None,
+        parent: StoreHandle | None = None,
     ) -> Any:
         """Return a weaver store: operations that nodes replicate, and the state they give.
 
@@ -311,7 +311,7 @@ class Node:
         """Return the names of the drives of an owner, in order."""
         return self._names(FS_SECTION, owner)
 
-    def stores(self, parent: Handle | None = None) -> list[str]:
+    def stores(self, parent: StoreHandle | None = None) -> list[str]:
         """Return the names of the weaver stores, or of the children of one, in order."""
         return self._weaver().names(parent)
 
@@ -540,7 +540,7 @@ def _reopen(path: str, options: Options) -> Node:
 
 def _reopen_store(
     path: str, options: Options, id: str, kind: type[Machine] | None, of: Any
-) -> Handle:
+) -> StoreHandle:
     return open(path, **options._asdict())._weaver().open(id, kind, of, None)
 
 

@@ -37,6 +37,7 @@ from datalattice.weaver import (
     Machine,
     MachineStore,
     Store,
+    StoreHandle,
     StoreInfo,
     Stores,
     store_id_text,
@@ -47,9 +48,6 @@ LOOK_S: Final = 0.01
 
 WEAVER_FOLDER: Final = "weaver"
 """The folder of the engine, below that of the node."""
-
-Handle = KVStore[Any] | LogStore[Any] | MachineStore
-"""What `Node.store` returns."""
 
 
 class WeaverFolder:
@@ -236,7 +234,7 @@ class NodeStores:
         binding: NodeBinding,
         folder: Folder | None,
         options: Options,
-        reopen: Callable[..., Handle],
+        reopen: Callable[..., StoreHandle],
     ) -> None:
         """Make them. folder: None keeps them in memory. reopen: opens one in another process."""
         self.reopen: Final = reopen
@@ -265,8 +263,8 @@ class NodeStores:
         name: str,
         kind: str | type[Machine] | None,
         of: Any,
-        parent: Handle | None,
-    ) -> Handle:
+        parent: StoreHandle | None,
+    ) -> StoreHandle:
         """Return the handle of a store; `kind` makes it if there is none.
 
         Raises: NoSuchPath: there is none, and no kind was given, or this node can only read.
@@ -302,7 +300,7 @@ class NodeStores:
         assert found is not None
         return found
 
-    def _handle(self, info: StoreInfo, of: Any) -> Handle:
+    def _handle(self, info: StoreInfo, of: Any) -> StoreHandle:
         source = NodeStore(self, info.id, info.name or store_id_text(info.id), of)
         machine = source.store().machine
         if isinstance(machine, KvMachine):
@@ -313,7 +311,7 @@ class NodeStores:
             raise UsageError(f"of= is for stores of keys and logs; {info.name!r} has {info.kind}")
         return MachineStore(source)
 
-    def names(self, parent: Handle | None) -> list[str]:
+    def names(self, parent: StoreHandle | None) -> list[str]:
         """Return the names of the roots, or of the children of a store, archived ones left out."""
         if not self.weaver.exists:
             return []
@@ -348,7 +346,7 @@ class NodeStore:
         """Call `wake` after changes of the store, also those of other processes."""
         return self.stores.weaver.subscribe(self.store(), wake)
 
-    def reopening(self) -> tuple[Callable[..., Handle], tuple[Any, ...]]:
+    def reopening(self) -> tuple[Callable[..., StoreHandle], tuple[Any, ...]]:
         """Return what gives this handle in another process: a function and its arguments.
 
         Raises: UsageError: the node is in memory.

@@ -41,13 +41,11 @@ from datalattice.weaver.handles import (
     RAW,
     TEXT,
     Codec,
-    KeyUpdate,
-    KVStore,
     LogRecord,
     LogStore,
     MachineStore,
+    StoreHandle,
     StoreSource,
-    Version,
 )
 from datalattice.weaver.heads import (
     HeadReader,
@@ -85,6 +83,11 @@ from datalattice.weaver.kv import (
     PutOp,
     written_by,
 )
+from datalattice.weaver.kvstore import (
+    KeyUpdate,
+    KVStore,
+    Version,
+)
 from datalattice.weaver.log import (
     Entry,
     Floating,
@@ -109,6 +112,7 @@ from datalattice.weaver.null import (
     NullMachine,
 )
 from datalattice.weaver.policy import (
+    PeerManager,
     PeerPolicy,
 )
 from datalattice.weaver.rows import (
@@ -147,15 +151,19 @@ from datalattice.weaver.stores import (
     Stores,
 )
 from datalattice.weaver.system import (
-    ChildStatus,
-    InviteStatus,
     Peer,
-    PeerStatus,
-    PeerStrategy,
     SystemBatch,
     SystemEvent,
     SystemEventKind,
     SystemReader,
+    app_payload,
+    system_op,
+)
+from datalattice.weaver.systemops import (
+    ChildStatus,
+    InviteStatus,
+    PeerStatus,
+    PeerStrategy,
 )
 from datalattice.weaver.tables import (
     STATE_TABLES,
@@ -224,6 +232,7 @@ __all__ = [
     "Overlay",
     "PayloadTooLarge",
     "Peer",
+    "PeerManager",
     "PeerPolicy",
     "PeerStatus",
     "PeerStrategy",
@@ -240,6 +249,7 @@ __all__ = [
     "StateReader",
     "StateWriter",
     "Store",
+    "StoreHandle",
     "StoreIdMismatch",
     "StoreInfo",
     "StoreSource",
@@ -263,6 +273,7 @@ __all__ = [
     "Written",
     "ack_deps",
     "admit",
+    "app_payload",
     "branches",
     "check_chain",
     "command",
@@ -282,6 +293,7 @@ __all__ = [
     "stable_frontier",
     "store_id_text",
     "stream",
+    "system_op",
     "unacknowledged",
     "written_by",
 ]

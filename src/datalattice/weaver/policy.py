@@ -8,13 +8,18 @@ Source: docs/weaver.md "Peers and invites"
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
-from datalattice.crypto import Entropy, blake3
-from datalattice.errors import DataLatticeError
-from datalattice.weaver.invite import SECRET_BYTES
-from datalattice.weaver.system import InviteStatus, Peer, PeerStatus, SystemBatch, SystemReader
+from datalattice.clock import Clock
+from datalattice.crypto import Entropy, KeyPair, blake3
+from datalattice.engine import GroupCommit, GroupTxn
+from datalattice.errors import DataLatticeError, Unauthorized, UsageError
+from datalattice.weaver.invite import SECRET_BYTES, InviteToken
+from datalattice.weaver.store import Store
+from datalattice.weaver.storeid import store_id_text
+from datalattice.weaver.system import Peer, SystemBatch, SystemReader
+from datalattice.weaver.systemops import InviteStatus, PeerStatus
 
 _CONNECTING: Final = (PeerStatus.ACTIVE, PeerStatus.DORMANT)
 
@@ -117,3 +122,123 @@ def activation(batch: SystemBatch, peer: bytes, *, by: bytes, now_ms: int) -> Sy
         .set_added_at(peer, now_ms)
         .set_added_by(peer, by)
     )
+
+
+# --- a node's stores ------------------------------------------------------------------------------
+
+
+class StoreTree(Protocol):
+    """What a peer manager needs of `Stores`."""
+
+    def open(self, id: bytes) -> Store:
+        """Return a store, opened if it is not open yet."""
+
+    def opened(self) -> list[Store]:
+        """Return the open stores."""
+
+    def parent_of(self, id: bytes) -> bytes | None:
+        """Return the store that a store is a child of, None for a root."""
+
+
+class PeerManager:
+    """The peers of all stores of a node: `stores.peers`."""
+
+    def __init__(
+        self, stores: StoreTree, commits: GroupCommit, key: KeyPair, clock: Clock, entropy: Entropy
+    ) -> None:
+        self._stores = stores
+        self._commits = commits
+        self._key = key
+        self._clock = clock
+        self._entropy = entropy
+        self._policies: dict[bytes, PeerPolicy] = {}
+
+    def forget(self, id: bytes) -> None:
+        """Drop the policy of a store that was closed."""
+        self._policies.pop(id, None)
+
+    def policy(self, id: bytes) -> PeerPolicy:
+        """Return the policy of a store: a child that inherits shares that of its parent."""
+        store = self._stores.open(id)
+        with store.read() as view:
+            inherits = view.system.strategy().inherited
+        parent = self._stores.parent_of(id)
+        if inherits and parent is not None:
+            return self.policy(parent)
+        found = self._policies.get(id)
+        if found is None:
+
+            def peers() -> dict[bytes, Peer]:
+                with self._stores.open(id).read() as view:
+                    return view.system.peers()
+
+            found = self._policies.setdefault(id, PeerPolicy(peers))
+        return found
+
+    def set_name(self, name: str) -> None:
+        """Publish how this node is called, once for each set of peers."""
+        own = self._key.public_key
+        for store in self._stores.opened():
+            # Children share the peers of their root, so they would repeat it.
+            if self._not_independent(store) is None:
+                store.write_system(SystemBatch().set_peer_name(own, name))
+
+    def create_invite(self, id: bytes, addresses: Sequence[str] = ()) -> InviteToken:
+        """Return a token with which one peer may join.
+
+        Raises: UsageError: the store has no peers of its own.
+        """
+        store = self._independent(id)
+        secret = new_secret(self._entropy)
+        store.write_system(invitation(secret, store.author))
+        return InviteToken(id, secret, store.author, tuple(addresses))
+
+    def consume_invite(self, id: bytes, secret: bytes, peer: bytes) -> bool:
+        """Mark an invite as used by a peer; return whether its secret was valid until now."""
+        store = self._independent(id)
+
+        def work(txn: GroupTxn) -> bool:
+            # Looked up and marked in one transaction, so a secret is used once.
+            return store.write_system_in(txn, lambda found: claim(found, secret, peer)) is not None
+
+        return self._commits.run(work)
+
+    def accept_join(self, id: bytes, peer: bytes, secret: bytes) -> None:
+        """Make a peer active that has a valid secret, or was active before.
+
+        Raises: Unauthorized: neither holds. UsageError: the store has no peers of its own.
+        """
+        store = self._independent(id)
+        now_ms = self._clock.now_ms()
+
+        def make(found: SystemReader) -> SystemBatch:
+            batch = admission(found, secret, peer, by=store.author, now_ms=now_ms)
+            if batch is None:
+                raise Unauthorized("the invite is unknown or was used before")
+            return batch
+
+        self._commits.run(lambda txn: store.write_system_in(txn, make))
+
+    def revoke(self, id: bytes, peer: bytes) -> None:
+        """Refuse a peer from now on; what it wrote before stays and spreads."""
+        store = self._independent(id)
+        store.write_system(SystemBatch().set_peer_status(peer, PeerStatus.REVOKED))
+
+    def _not_independent(self, store: Store) -> str | None:
+        """Return why a store has no peers of its own, None if it has."""
+        with store.read() as view:
+            strategy = view.system.strategy()
+        if strategy.inherited:
+            parent = self._stores.parent_of(store.id)
+            above = "its parent" if parent is None else f"its parent {store_id_text(parent)}"
+            return f"its peers are those of {above}; change them there"
+        if strategy.snapshot is not None:
+            return "its peers were copied when it was made, and are not changed"
+        return None
+
+    def _independent(self, id: bytes) -> Store:
+        store = self._stores.open(id)
+        reason = self._not_independent(store)
+        if reason is not None:
+            raise UsageError(f"store {store_id_text(id)}: {reason}")
+        return store

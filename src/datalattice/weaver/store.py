@@ -39,8 +39,8 @@ from datalattice.weaver.system import (
     SystemEvent,
     SystemLayer,
     SystemReader,
-    UniversalOp,
 )
+from datalattice.weaver.systemops import UniversalOp
 
 T = TypeVar("T")
 

@@ -20,35 +20,21 @@ from typing import Annotated, Final
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, section
-from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, Unauthorized, UsageError
+from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.appendlog import LogMachine
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits
-from datalattice.weaver.invite import InviteToken
 from datalattice.weaver.kv import KvMachine
 from datalattice.weaver.machine import Machine, Proposal
 from datalattice.weaver.null import NullMachine
-from datalattice.weaver.policy import (
-    PeerPolicy,
-    activation,
-    admission,
-    claim,
-    invitation,
-    new_secret,
-)
+from datalattice.weaver.policy import PeerManager, activation
 from datalattice.weaver.rows import LOG_TABLES
 from datalattice.weaver.store import Listeners, Store, store_prefix
 from datalattice.weaver.storeid import new_store_id, store_id_text
-from datalattice.weaver.system import (
-    Child,
+from datalattice.weaver.system import Child, SystemBatch, SystemEvent, SystemEventKind, SystemReader
+from datalattice.weaver.systemops import (
     ChildStatus,
-    Peer,
-    PeerStatus,
     PeerStrategy,
-    SystemBatch,
-    SystemEvent,
-    SystemEventKind,
-    SystemReader,
     genesis_payload,
     synthetic_genesis,
 )
@@ -119,8 +105,9 @@ class Stores:
         self._machines: dict[str, type[Machine]] = {}
         self._aliases: dict[str, str] = {}
         self._open: dict[bytes, Store] = {}
-        self._policies: dict[bytes, PeerPolicy] = {}
         self._unknown_kinds: set[bytes] = set()
+        self.peers: Final = PeerManager(self, commits, key, clock, entropy)
+        """Who may do what, and invites."""
         self.on_ready: Final[Listeners[Store]] = Listeners()
         """Told of each store that was opened: the network serves it from then on."""
         self.on_warning: Final[Listeners[str]] = Listeners()
@@ -295,7 +282,7 @@ class Stores:
         for child in self._children_open(id):
             self.close(child)
         store = self._open.pop(id, None)
-        self._policies.pop(id, None)
+        self.peers.forget(id)
         if store is not None:
             store.close()
 
@@ -383,7 +370,8 @@ class Stores:
     def _children_open(self, parent: bytes) -> list[bytes]:
         return [id for id, store in self._open.items() if store.parent == parent]
 
-    def _parent(self, id: bytes) -> bytes | None:
+    def parent_of(self, id: bytes) -> bytes | None:
+        """Return the store that a store is a child of, None for a root."""
         store = self._open.get(id)
         if store is not None:
             return store.parent
@@ -394,7 +382,7 @@ class Stores:
     def _ancestors(self, id: bytes) -> Iterator[bytes]:
         """Yield the stores above one, the nearest first."""
         for _ in range(DEPTH_MAX):
-            parent = self._parent(id)
+            parent = self.parent_of(id)
             if parent is None:
                 return
             yield parent
@@ -489,94 +477,6 @@ class Stores:
             self._limits,
             parent=record.parent_id or None,
         )
-
-    # --- peers ------------------------------------------------------------------------------
-
-    def policy(self, id: bytes) -> PeerPolicy:
-        """Return who may do what with a store: a child that inherits shares its parent's policy."""
-        store = self.open(id)
-        with store.read() as view:
-            inherits = view.system.strategy().inherited
-        parent = self._parent(id)
-        if inherits and parent is not None:
-            return self.policy(parent)
-        found = self._policies.get(id)
-        if found is None:
-
-            def peers() -> dict[bytes, Peer]:
-                with self.open(id).read() as view:
-                    return view.system.peers()
-
-            found = self._policies.setdefault(id, PeerPolicy(peers))
-        return found
-
-    def set_peer_name(self, name: str) -> None:
-        """Publish how this node is called, once for each set of peers."""
-        own = self._key.public_key
-        for store in self.opened():
-            # Children share the peers of their root, so they would repeat it.
-            if self._own_peers(store) is None:
-                store.write_system(SystemBatch().set_peer_name(own, name))
-
-    def create_invite(self, id: bytes, addresses: Sequence[str] = ()) -> InviteToken:
-        """Return a token with which one peer may join.
-
-        Raises: UsageError: the store has no peers of its own.
-        """
-        store = self._with_own_peers(id)
-        secret = new_secret(self._entropy)
-        store.write_system(invitation(secret, store.author))
-        return InviteToken(id, secret, store.author, tuple(addresses))
-
-    def consume_invite(self, id: bytes, secret: bytes, peer: bytes) -> bool:
-        """Mark an invite as used by a peer; return whether its secret was valid until now."""
-        store = self._with_own_peers(id)
-
-        def work(txn: GroupTxn) -> bool:
-            # Looked up and marked in one transaction, so a secret is used once.
-            return store.write_system_in(txn, lambda found: claim(found, secret, peer)) is not None
-
-        return self._commits.run(work)
-
-    def accept_join(self, id: bytes, peer: bytes, secret: bytes) -> None:
-        """Make a peer active that has a valid secret, or was active before.
-
-        Raises: Unauthorized: neither holds. UsageError: the store has no peers of its own.
-        """
-        store = self._with_own_peers(id)
-        now_ms = self._clock.now_ms()
-
-        def make(found: SystemReader) -> SystemBatch:
-            batch = admission(found, secret, peer, by=store.author, now_ms=now_ms)
-            if batch is None:
-                raise Unauthorized("the invite is unknown or was used before")
-            return batch
-
-        self._commits.run(lambda txn: store.write_system_in(txn, make))
-
-    def revoke_peer(self, id: bytes, peer: bytes) -> None:
-        """Refuse a peer from now on; what it wrote before stays and spreads."""
-        store = self._with_own_peers(id)
-        store.write_system(SystemBatch().set_peer_status(peer, PeerStatus.REVOKED))
-
-    def _own_peers(self, store: Store) -> str | None:
-        """Return why a store has no peers of its own, None if it has."""
-        with store.read() as view:
-            strategy = view.system.strategy()
-        if strategy.inherited:
-            parent = self._parent(store.id)
-            above = "its parent" if parent is None else f"its parent {store_id_text(parent)}"
-            return f"its peers are those of {above}; change them there"
-        if strategy.snapshot is not None:
-            return "its peers were copied when it was made, and are not changed"
-        return None
-
-    def _with_own_peers(self, id: bytes) -> Store:
-        store = self.open(id)
-        reason = self._own_peers(store)
-        if reason is not None:
-            raise UsageError(f"store {store_id_text(id)}: {reason}")
-        return store
 
 
 def _copy_peers(source: SystemReader, batch: SystemBatch, source_id: bytes) -> None:

@@ -42,7 +42,7 @@ from datalattice.weaver.kv import (
 )
 from datalattice.weaver.null import WriteRequest
 from datalattice.weaver.store import ACK_DELAY_MS, EVENTS_MAX
-from datalattice.weaver.system import UniversalOp
+from datalattice.weaver.systemops import UniversalOp
 
 
 class Echo(Message, name="test.Echo"):

@@ -317,7 +317,7 @@ def test_set_name_does_not_duplicate_across_child_stores() -> None:
     parent = node.stores.create("kv")
     child = node.stores.create("kv", parent=parent.id)
     before = [store.status().intentions for store in (parent, child)]
-    node.stores.set_peer_name("anna")
+    node.stores.peers.set_name("anna")
     after = [store.status().intentions for store in (parent, child)]
     assert after == [before[0] + 1, before[1]]
     with parent.read() as view:
@@ -339,7 +339,7 @@ def test_the_creator_is_the_first_peer() -> None:
 def test_policy_of_an_independent_store() -> None:
     node = WeaverNode(1)
     store = node.stores.create("kv")
-    policy = node.stores.policy(store.id)
+    policy = node.stores.peers.policy(store.id)
     own = node.key.public_key
     assert policy.can_connect(own)
     assert policy.can_accept_gossip(own)
@@ -361,10 +361,10 @@ def test_a_child_shares_the_policy_of_its_parent() -> None:
     parent = stores.create("kv")
     child = stores.create("kv", parent=parent.id)
     below = stores.create("kv", parent=child.id)
-    assert stores.policy(below.id) is stores.policy(parent.id)
+    assert stores.peers.policy(below.id) is stores.peers.policy(parent.id)
     for call in (
-        lambda: stores.create_invite(child.id),
-        lambda: stores.revoke_peer(child.id, STRANGER),
+        lambda: stores.peers.create_invite(child.id),
+        lambda: stores.peers.revoke(child.id, STRANGER),
     ):
         with pytest.raises(UsageError, match=f"its parent {store_id_text(parent.id)}"):
             call()
@@ -376,20 +376,20 @@ def test_peers_are_copied_once_for_a_snapshot() -> None:
     source.write_system(SystemBatch().set_peer_status(STRANGER, PeerStatus.ACTIVE))
     copy = stores.create("kv", peers_of=source.id)
     source.write_system(SystemBatch().set_peer_status(STRANGER, PeerStatus.REVOKED))
-    assert not stores.policy(source.id).can_connect(STRANGER)
-    assert stores.policy(copy.id).can_connect(STRANGER)
+    assert not stores.peers.policy(source.id).can_connect(STRANGER)
+    assert stores.peers.policy(copy.id).can_connect(STRANGER)
     with pytest.raises(UsageError, match="copied"):
-        stores.create_invite(copy.id)
+        stores.peers.create_invite(copy.id)
 
 
 def test_invite_create_and_consume() -> None:
     stores = WeaverNode(1).stores
     store = stores.create("kv")
-    token = stores.create_invite(store.id, ["tls://localhost:9"])
+    token = stores.peers.create_invite(store.id, ["tls://localhost:9"])
     read = InviteToken.from_text(token.to_text())
     assert read == token
-    assert stores.consume_invite(store.id, read.secret, STRANGER)
-    assert not stores.consume_invite(store.id, read.secret, STRANGER)
+    assert stores.peers.consume_invite(store.id, read.secret, STRANGER)
+    assert not stores.peers.consume_invite(store.id, read.secret, STRANGER)
     with store.read() as view:
         (invite,) = view.system.invites().values()
     assert invite.claimed_by == STRANGER
@@ -400,7 +400,7 @@ def test_invite_create_and_consume() -> None:
 def test_consume_unknown_invite() -> None:
     stores = WeaverNode(1).stores
     store = stores.create("kv")
-    assert not stores.consume_invite(store.id, b"guess", STRANGER)
+    assert not stores.peers.consume_invite(store.id, b"guess", STRANGER)
 
 
 @pytest.mark.parametrize("text", ["", "0OIl", "not a token", "11111"])
@@ -412,26 +412,28 @@ def test_invite_parse_invalid_format(text: str) -> None:
 def test_revoke_peer() -> None:
     stores = WeaverNode(1).stores
     store = stores.create("kv")
-    token = stores.create_invite(store.id)
-    stores.accept_join(store.id, STRANGER, token.secret)
-    assert stores.policy(store.id).can_connect(STRANGER)
-    stores.revoke_peer(store.id, STRANGER)
+    token = stores.peers.create_invite(store.id)
+    stores.peers.accept_join(store.id, STRANGER, token.secret)
+    assert stores.peers.policy(store.id).can_connect(STRANGER)
+    stores.peers.revoke(store.id, STRANGER)
     with store.read() as view:
         assert view.system.peer_status(STRANGER) is PeerStatus.REVOKED
-    assert not stores.policy(store.id).can_connect(STRANGER)
-    assert not stores.policy(store.id).can_accept_gossip(STRANGER)
+    assert not stores.peers.policy(store.id).can_connect(STRANGER)
+    assert not stores.peers.policy(store.id).can_accept_gossip(STRANGER)
 
 
 def test_rejoin_after_revoke() -> None:
     stores = WeaverNode(1).stores
     store = stores.create("kv")
-    stores.accept_join(store.id, STRANGER, stores.create_invite(store.id).secret)
-    stores.accept_join(store.id, STRANGER, b"")  # an active peer joins again without an invite
-    stores.revoke_peer(store.id, STRANGER)
+    stores.peers.accept_join(store.id, STRANGER, stores.peers.create_invite(store.id).secret)
+    stores.peers.accept_join(
+        store.id, STRANGER, b""
+    )  # an active peer joins again without an invite
+    stores.peers.revoke(store.id, STRANGER)
     with pytest.raises(Unauthorized):
-        stores.accept_join(store.id, STRANGER, b"")
-    stores.accept_join(store.id, STRANGER, stores.create_invite(store.id).secret)
-    assert stores.policy(store.id).can_connect(STRANGER)
+        stores.peers.accept_join(store.id, STRANGER, b"")
+    stores.peers.accept_join(store.id, STRANGER, stores.peers.create_invite(store.id).secret)
+    assert stores.peers.policy(store.id).can_connect(STRANGER)
 
 
 def test_handle_peer_join_rejects_unauthorized() -> None:
@@ -439,16 +441,16 @@ def test_handle_peer_join_rejects_unauthorized() -> None:
     store = stores.create("kv")
     before = store.status().intentions
     with pytest.raises(Unauthorized):
-        stores.accept_join(store.id, STRANGER, b"guess")
+        stores.peers.accept_join(store.id, STRANGER, b"guess")
     assert store.status().intentions == before
 
 
 def test_the_claim_and_the_activation_of_a_join_are_one_intention() -> None:
     stores = WeaverNode(1).stores
     store = stores.create("kv")
-    token = stores.create_invite(store.id)
+    token = stores.peers.create_invite(store.id)
     before = store.status().intentions
-    stores.accept_join(store.id, STRANGER, token.secret)
+    stores.peers.accept_join(store.id, STRANGER, token.secret)
     assert store.status().intentions == before + 1
 
 

@@ -21,15 +21,8 @@ from datalattice.weaver import (
 )
 from datalattice.weaver.machine import Op, StateTables
 from datalattice.weaver.null import NullMachine
-from datalattice.weaver.system import (
-    SystemLayer,
-    SystemReader,
-    UniversalOp,
-    app_payload,
-    final_changes,
-    synthetic_genesis,
-    system_op,
-)
+from datalattice.weaver.system import SystemLayer, SystemReader, app_payload, system_op
+from datalattice.weaver.systemops import UniversalOp, final_changes, synthetic_genesis
 from datalattice.weaver.tables import Overlay
 
 VECTORS = Path(__file__).resolve().parents[2] / "vectors"
