@@ -17,7 +17,7 @@ from datalattice.engine.base import (
 )
 from datalattice.engine.group import GroupCommit, GroupTxn
 from datalattice.engine.lmdb import LmdbEngine
-from datalattice.engine.memory import MemoryEngine
+from datalattice.engine.memory import MemoryEngine, MemoryWriteTxn
 from datalattice.engine.section import section
 from datalattice.engine.snapshot import export_tables, restore_tables
 from datalattice.errors import UsageError
@@ -60,6 +60,7 @@ __all__ = [
     "GroupTxn",
     "LmdbEngine",
     "MemoryEngine",
+    "MemoryWriteTxn",
     "ReadTxn",
     "Snapshot",
     "WriteTxn",
