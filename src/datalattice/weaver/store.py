@@ -32,6 +32,7 @@ from datalattice.weaver.ingest import Fork, Ingested
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits, SignedIntention, admit
 from datalattice.weaver.log import Entry, IntentionLog
 from datalattice.weaver.machine import EventFilter, Machine, Proposal, StateReader
+from datalattice.weaver.rows import Head
 from datalattice.weaver.state import LogDag, Projection, Stall, State
 from datalattice.weaver.system import (
     GENESIS_KEY,
@@ -187,6 +188,33 @@ class StoreView:
         """Return the sequence number of the newest intention, 0 if there is none."""
         return self._log.head(self._txn).seq
 
+    def head(self) -> Head:
+        """Return where the log stands: number, fingerprint and chain."""
+        return self._log.head(self._txn)
+
+    def count(self, start: bytes, end: bytes) -> int:
+        """Return how many witnessed hashes lie in start <= hash < end."""
+        return self._log.count_range(self._txn, start, end)
+
+    def fingerprint(self, start: bytes, end: bytes) -> bytes:
+        """Return the XOR of the witnessed hashes in a range."""
+        return self._log.fingerprint_range(self._txn, start, end)
+
+    def hashes(self, start: bytes, end: bytes) -> Sequence[bytes]:
+        """Return the witnessed hashes in a range, ascending.
+
+        Raises: LimitExceeded: they are more than 2,048.
+        """
+        return self._log.hashes_in_range(self._txn, start, end)
+
+    def in_log_order(self, hashes: Sequence[bytes]) -> list[bytes]:
+        """Return those of `hashes` that are witnessed, dependencies first."""
+        return self._log.in_log_order(self._txn, hashes)
+
+    def get(self, hash: bytes) -> SignedIntention | None:
+        """Return an intention, witnessed or floating, or None."""
+        return self._log.get(self._txn, hash)
+
     def entries(self, start_seq: int = 1, limit: int | None = None) -> Iterator[Entry]:
         """Yield the witness log from a sequence number on."""
         return self._log.scan(self._txn, start_seq, limit)
@@ -314,11 +342,18 @@ class Store:
         Raises: IntentionRefused: one of them is not acceptable, and nothing of the call was kept.
         """
         # Outside the transaction: verifying is most of the work, and other writers go on.
-        signed = admit(envelopes, self.id, self._limits)
+        return self.take(admit(envelopes, self.id, self._limits))
+
+    def take(self, signed: Sequence[SignedIntention], *, bounded: bool = True) -> Ingested:
+        """Take intentions that `admit` accepted; return what came of them, once durable.
+
+        bounded: False for what was fetched on purpose, which may wait beyond the bound.
+        Raises: FloatingFull: more would wait than is kept, and nothing of the call was.
+        """
 
         def work(txn: GroupTxn) -> Ingested:
             part = self._section(txn)
-            ingested = self._log.ingest(part, signed)
+            ingested = self._log.ingest(part, signed, bounded=bounded)
             self._project(txn, part, ingested, own=None)
             return ingested
 

@@ -30,11 +30,11 @@ from datalattice.sync.weaver.messages import (
 from datalattice.sync.weaver.replica import (
     REPLICA_LIMITS,
     LogComparison,
+    LogView,
     RangeComparison,
     ReplicaLimits,
     ReplicatedStore,
     WeaverReplica,
-    WitnessedSet,
 )
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "JoinRequest",
     "JoinResponse",
     "LogComparison",
+    "LogView",
     "PeerMessage",
     "Push",
     "RangeComparison",
@@ -69,6 +70,5 @@ __all__ = [
     "WeaverConversation",
     "WeaverProtocol",
     "WeaverReplica",
-    "WitnessedSet",
     "topic_of",
 ]

@@ -10,7 +10,7 @@ Source: Weaver specification "Gossip", "Reconciliation"; docs/design/conversatio
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
@@ -75,52 +75,40 @@ class ReplicaLimits(NamedTuple):
 REPLICA_LIMITS: Final = ReplicaLimits()
 
 
-class WitnessedSet(HashSet, Protocol):
-    """The witnessed hashes as they were at one moment, in the order of the log, too."""
+class LogView(HashSet, Protocol):
+    """The log of a store as it was at one moment."""
+
+    def head(self) -> Head:
+        """Return where it stands."""
+        ...
+
+    def get(self, hash: bytes) -> SignedIntention | None:
+        """Return an intention, witnessed or floating, or None."""
+        ...
 
     def in_log_order(self, hashes: Sequence[bytes]) -> list[bytes]:
         """Return those of `hashes` that are witnessed, dependencies first."""
         ...
 
-    def envelope(self, hash: bytes) -> bytes | None:
-        """Return a stored intention, signed; None if it is not here."""
-        ...
-
-    def entries(self, start_seq: int, limit: int | None) -> Iterator[Entry]:
+    def entries(self, start_seq: int, limit: int | None = None) -> Iterator[Entry]:
         """Yield the witness log from a sequence number on."""
-        ...
-
-    def last_seq(self) -> int:
-        """Return the sequence number of the newest intention, 0 if there is none."""
         ...
 
 
 class ReplicatedStore(Protocol):
-    """What a replica needs of a store."""
+    """What a replica needs of a store: `datalattice.weaver.Store` has it."""
 
-    id: bytes
-
-    def head(self) -> Head:
-        """Return where the log stands."""
+    @property
+    def id(self) -> bytes:
+        """Its id."""
         ...
 
-    def take(self, signed: Sequence[SignedIntention], *, bounded: bool) -> Ingested:
-        """Take in verified intentions; durable on return.
-
-        bounded: what waits counts against the bound of the store.
-        """
+    def take(self, signed: Sequence[SignedIntention], *, bounded: bool = True) -> Ingested:
+        """Take in verified intentions; durable on return."""
         ...
 
-    def view(self) -> AbstractContextManager[WitnessedSet]:
+    def read(self) -> AbstractContextManager[LogView]:
         """Give the log as it is now."""
-        ...
-
-    def can_connect(self, key: bytes | None) -> bool:
-        """Return whether a peer with this key may ask for the store."""
-        ...
-
-    def can_accept_gossip(self, author: bytes) -> bool:
-        """Return whether news of an author is taken as it is written."""
         ...
 
 
@@ -134,12 +122,14 @@ class _Arrival(NamedTuple):
 class WeaverReplica:
     """See the module.
 
+    peers:  gives the keys that may connect and whose news are taken, as the store says now.
     source: the peer whose witness log is fetched first, for a store that was just joined.
     """
 
     def __init__(
         self,
         store: ReplicatedStore,
+        peers: Callable[[], Iterable[bytes]],
         entropy: Entropy,
         source: bytes | None = None,
         limits: ReplicaLimits = REPLICA_LIMITS,
@@ -147,8 +137,11 @@ class WeaverReplica:
         self.source = source
         self.limits: Final = limits
         self._store = store
+        self._peers = peers
+        self._allowed: frozenset[bytes] | None = None
         self._entropy = entropy
-        self._seq = store.head().seq
+        with store.read() as log:
+            self._seq = log.head().seq
         """Up to here the log is among the arrivals, or was there before this replica."""
         self._brought: dict[bytes, str] = {}
         """Connections that brought what is not yet among the arrivals, by hash."""
@@ -164,7 +157,8 @@ class WeaverReplica:
     @property
     def probe(self) -> Probe:
         """The witnessed set."""
-        head = self._store.head()
+        with self._store.read() as log:
+            head = log.head()
         return Probe(probe_key(head.fingerprint, head.count), self._arrived)
 
     def publish(self) -> bool:
@@ -175,8 +169,9 @@ class WeaverReplica:
 
     def _read_log(self) -> None:
         """Add to the arrivals what is new in the log."""
-        with self._store.view() as held:
-            for entry in held.entries(self._seq + 1, None):
+        with self._store.read() as log:
+            for entry in log.entries(self._seq + 1):
+                self._allowed = None  # it may be about the peers of the store
                 signed = entry.signed
                 connection = self._brought.pop(signed.hash, "")
                 self._arrivals.append(_Arrival(Part(signed.hash, signed.encode()), connection))
@@ -213,9 +208,9 @@ class WeaverReplica:
 
     def _admitted(self, offer: Offer, absorbed: Absorbed, *, asked: bool) -> list[SignedIntention]:
         """Return the new intentions of an offer that pass every check."""
-        with self._store.view() as held:
+        with self._store.read() as log:
             # "Duplicates are dropped by hash before any signature is checked."
-            new = [part for part in offer.parts if held.envelope(part.hash) is None]
+            new = [part for part in offer.parts if log.get(part.hash) is None]
         admitted = []
         for part in new:
             try:
@@ -224,7 +219,7 @@ class WeaverReplica:
                 absorbed.reports.append(Remark("intention-refused", str(error), is_refusal=True))
                 continue
             # "A revoked author is refused in gossip only": its history goes on spreading.
-            if not asked and not self._store.can_accept_gossip(signed.intention.author):
+            if not asked and signed.intention.author not in self._keys():
                 text = f"news of {signed.intention.author.hex()}, which is no peer of the store"
                 absorbed.reports.append(Remark("author-refused", text, is_refusal=True))
                 continue
@@ -262,14 +257,14 @@ class WeaverReplica:
 
     def _serve_intentions(self, hashes: Sequence[bytes]) -> Iterator[Reply]:
         # "In its own witness order, so that little floats at the receiver."
-        with self._store.view() as held:
-            ordered = held.in_log_order(hashes)
+        with self._store.read() as log:
+            ordered = log.in_log_order(hashes)
         most = self.limits.batch
         for start in range(0, max(1, len(ordered)), most):
             chunk = ordered[start : start + most]
-            with self._store.view() as held:  # one read transaction a reply
-                found = [(hash, held.envelope(hash)) for hash in chunk]
-            parts = [Part(hash, data) for hash, data in found if data is not None]
+            with self._store.read() as log:  # one read transaction a reply
+                found = [log.get(hash) for hash in chunk]
+            parts = [Part(one.hash, one.encode()) for one in found if one is not None]
             batches = list(self._batches(parts)) or [()]
             is_end = start + most >= len(ordered)
             for batch in batches[:-1]:
@@ -284,8 +279,8 @@ class WeaverReplica:
             records: list[bytes] = []
             intentions: list[bytes] = []
             size = 0
-            with self._store.view() as held:  # one read transaction a reply
-                for entry in held.entries(seq, min(left, limits.log_batch)):
+            with self._store.read() as log:
+                for entry in log.entries(seq, min(left, limits.log_batch)):
                     envelope = entry.signed.encode()
                     if intentions and size + len(envelope) > limits.batch_bytes:
                         break
@@ -293,7 +288,7 @@ class WeaverReplica:
                     intentions.append(envelope)
                     size += len(envelope)
                     seq += 1
-                is_end = seq > held.last_seq()
+                is_end = seq > log.head().seq
             if is_end:
                 self._copied[peer.connection] = self._arrived
             left -= len(records)
@@ -346,8 +341,16 @@ class WeaverReplica:
 
     def regard(self, peer: Peer) -> Regard:
         """Return whether the policy of the store lets a peer connect."""
-        is_peer = self._store.can_connect(peer.public_key)
-        return Regard.STRANGER if is_peer else Regard.REFUSED
+        return Regard.STRANGER if peer.public_key in self._keys() else Regard.REFUSED
+
+    def _keys(self) -> frozenset[bytes]:
+        if self._allowed is None:
+            self._allowed = frozenset(self._peers())
+        return self._allowed
+
+    def peers_changed(self) -> None:
+        """Ask again who the peers are: they are those of another store, which has changed."""
+        self._allowed = None
 
     def hear(self, peer: Peer) -> None:
         """Count nothing."""
@@ -444,7 +447,7 @@ class RangeComparison:
         self._arrived = arrived
         self._cut = cut
         self._on_end = on_end
-        self._view = store.view()
+        self._view = store.read()
         self._held = self._view.__enter__()
         self._ranges = RangeReconciliation(self._held)
         self._needs: set[bytes] = set()
@@ -464,7 +467,7 @@ class RangeComparison:
         step = self._ranges.receive(ranges)
         self._needs.update(step.needs)
         # "A hash that is stored, floating or as the loser of a fork, is not fetched again."
-        need = tuple([one for one in step.needs if self._held.envelope(one) is None])
+        need = tuple([one for one in step.needs if self._held.get(one) is None])
         is_done = all(one.done is not None for one in step.answer)
         return Step(step.answer, need=need, is_done=is_done)
 
@@ -484,7 +487,7 @@ class RangeComparison:
     def _union(self) -> Probe | None:
         fingerprint = int.from_bytes(self._held.fingerprint(HASH_START, HASH_END), "big")
         count = self._held.count(HASH_START, HASH_END) + len(self._needs)
-        with self._store.view() as now:
+        with self._store.read() as now:
             if len(now.in_log_order(list(self._needs))) < len(self._needs):
                 return None  # some of it floats, or is the other branch of a fork
         for each in self._needs:
