@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from datalattice.engine.base import Engine, Snapshot, WriteTxn
+from datalattice.engine.base import Engine, ReadTxn, Snapshot, WriteTxn
 from datalattice.errors import StoreError, UsageError
 
 T = TypeVar("T")
@@ -37,6 +37,11 @@ class GroupTxn:
         """
         self._live()
         self._callbacks.append(callback)
+
+    @property
+    def reader(self) -> ReadTxn:
+        """The transaction that this piece shares, for a view that only reads."""
+        return self._live()
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """Return the value of `key`, or None."""

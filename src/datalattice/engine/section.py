@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import overload
 
 from datalattice.engine.base import ReadTxn, WriteTxn, successor
+from datalattice.engine.group import GroupTxn
 
 
 @overload
@@ -33,7 +34,8 @@ class _ReadSection:
     __slots__ = ("_end", "_prefix", "_reader")
 
     def __init__(self, txn: ReadTxn, prefix: bytes) -> None:
-        self._reader = txn
+        # Reads need no undo, so they go past a group's bookkeeping.
+        self._reader = txn.reader if isinstance(txn, GroupTxn) else txn
         self._prefix = prefix
         self._end = successor(prefix)
 
