@@ -192,7 +192,7 @@ def test_one_bad_intention_costs_itself_alone() -> None:
     forged = signed_by(9, b"forged")
     forged = forged._replace(signature=bytes(64))
     parts = [Part(one.hash, one.encode()) for one in (other_store, good, forged)]
-    absorbed = store.replica.absorb(Offer(Probe(b"k"), tuple(parts)), Peer("p"))
+    absorbed = store.replica.absorb(Offer(Probe(b"k"), tuple(parts)), Peer("p"), asked=True)
     assert store.count() == 1
     assert [one.kind for one in absorbed.reports] == ["intention-refused"] * 2
     assert "store" in absorbed.reports[0].text
