@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Annotated, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from datalattice.clock import Hlc
 from datalattice.crypto import SIGNATURE_BYTES, KeyPair, blake3, verify_strict
 from datalattice.errors import BadFormat, PeerError, UsageError
-from datalattice.protobuf import Field, Message, read_varint, varint
+from datalattice.protobuf import LENGTH, read_fields, read_varint, varint
 
 HASH_BYTES: Final = 32
 STORE_ID_BYTES: Final = 16
@@ -30,6 +30,10 @@ ZERO: Final = bytes(HASH_BYTES)
 _HEAD: Final = Struct("<32sQI16s32sBI")
 _LENGTH: Final = Struct("<I")
 _FIXED_BYTES: Final = _HEAD.size + _LENGTH.size
+
+_BORSH: Final = 1
+_SIGNATURE: Final = 2
+"""Fields of the envelope."""
 
 _ENVELOPE_SLACK: Final = 32
 """Tags and lengths of an envelope, with room for a writer that pads its varints."""
@@ -170,11 +174,6 @@ class Intention(NamedTuple):
         return bool(self.payload)
 
 
-class _Envelope(Message, name="lattice.weaver.SignedIntention"):
-    intention_borsh: Annotated[bytes, Field(1)] = b""
-    signature: Annotated[bytes, Field(2)] = b""
-
-
 class SignedIntention(NamedTuple):
     """An intention with its bytes, as signed, and its hash."""
 
@@ -205,8 +204,14 @@ class SignedIntention(NamedTuple):
             end = at + length
             if len(envelope) == end + 2 + SIGNATURE_BYTES and envelope[end : end + 2] == b"\x12@":
                 return cls.of(envelope[at:end], envelope[end + 2 :])
-        parts = _Envelope.decode(envelope)
-        return cls.of(parts.intention_borsh, parts.signature)
+        # By hand: mypyc takes no class with parameters, as messages are.
+        parts = {_BORSH: b"", _SIGNATURE: b""}
+        for number, wire, value in read_fields(envelope):
+            if number in parts:
+                if wire != LENGTH or not isinstance(value, bytes):
+                    raise BadFormat(f"envelope: field {number} has wire type {wire}, not {LENGTH}")
+                parts[number] = value
+        return cls.of(parts[_BORSH], parts[_SIGNATURE])
 
     def encode(self) -> bytes:
         """Return the envelope: the bytes as they were signed, and the signature."""
