@@ -73,6 +73,7 @@ def export_cells(
         whole.update(data)
         write(data)
 
+    # [magic 4][version 2][zero 2][hash of the value 32].
     emit(_HEAD.pack(_MAGIC, ARCHIVE_VERSION, 0, check_hash(top)))
     done = size = 0
     block: list[bytes] = []
@@ -80,6 +81,7 @@ def export_cells(
         block.append(encoding)
         size += len(encoding)
         done += 1
+        # A block is written once it is large enough, so memory stays constant.
         if size >= BLOCK_BYTES:
             emit(_block(block))
             block, size = [], 0
@@ -96,6 +98,7 @@ def export_cells(
 
 
 def _block(encodings: list[bytes]) -> bytes:
+    # [cells 4][length of what follows 4][lengths, 2 bytes each][the cells].
     lengths = struct.pack(f">{len(encodings)}H", *map(len, encodings))
     body = lengths + b"".join(encodings)
     return _BLOCK.pack(len(encodings), len(body)) + body
@@ -136,6 +139,7 @@ def import_cells(
     magic, version, _, top = _HEAD.unpack(stream.take(_HEAD.size, "the head"))
     if magic != _MAGIC:
         raise BadFormat(f"not an archive: it begins with {magic!r} where {_MAGIC!r} is expected")
+    # An unknown layout is refused rather than guessed.
     if version > ARCHIVE_VERSION:
         raise StoreVersion(
             f"an archive of version {version}; this package reads up to {ARCHIVE_VERSION}"
@@ -165,14 +169,17 @@ def import_cells(
     # Trailing bytes would be kept silently by copies of the file.
     if stream.more():
         raise BadFormat(f"byte {stream.offset}: something follows the end of the archive")
+    # The head names the value; without this check an empty archive would pass.
     if not store.has(top) and top not in (apart or {}):
         raise BadFormat(f"the archive does not have its own value, 0x{top.hex()}")
+    # Durable before the caller names the value, in a pin for example.
     store.sync()
     return top, done
 
 
 def _cells_of(body: bytes, count: int, begin: int) -> dict[bytes, bytes]:
     lengths = struct.unpack_from(f">{count}H", body)
+    # Lengths and cells fill the block exactly: nothing may hide between them.
     if 2 * count + sum(lengths) != len(body):
         raise BadFormat(f"byte {begin}: the cells of a block do not fill it")
     cells: dict[bytes, bytes] = {}
@@ -184,6 +191,7 @@ def _cells_of(body: bytes, count: int, begin: int) -> dict[bytes, bytes]:
         except DataLatticeError as error:
             offset = begin + _BLOCK.size + at
             raise BadFormat(f"byte {offset}: not a canonical encoding: {error}") from error
+        # Hashes are not in the stream, so a sender cannot state a wrong one.
         cells[_sha3(encoding).digest()] = encoding
         at += length
     return cells
@@ -272,6 +280,7 @@ def copy_cells(
     def is_done(hash: bytes) -> bool:
         return hash in batch or target.has(hash) or (apart is not None and hash in apart)
 
+    # Children first: a copy that stops halfway leaves only complete values.
     for hash, encoding in children_first([top], source.get_encoding, is_done):
         batch[hash] = encoding
         done += 1
@@ -305,6 +314,7 @@ class _ArchiveStream:
             pieces.append(piece)
             missing -= len(piece)
         data = b"".join(pieces)
+        # Every byte before the digest is covered by it, heads of blocks too.
         self._hash.update(data)
         self.offset += count
         return data

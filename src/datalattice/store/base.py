@@ -94,6 +94,7 @@ def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 def with_top(parts: list[EncodedCell], value: Value, root: bytes) -> list[EncodedCell]:
     """Return the novelty of `value` with its top cell, which `novelty` omits when it is short."""
+    # `novelty` lists children first, so the top cell is the last one when it is a branch.
     if parts and parts[-1][0] == root:
         return parts
     return [*parts, (root, encode(value), value)]
@@ -101,6 +102,8 @@ def with_top(parts: list[EncodedCell], value: Value, root: bytes) -> list[Encode
 
 def public_part(root: Value) -> Value:
     """Return a root without its `PRIVATE_KEY`; the same object when it has none."""
+    # "A committed root reached the cell, other than through `:local`: only such cells are served
+    # to others" (docs/store.md "Calls").
     if isinstance(root, Index) and PRIVATE_KEY in root:
         return root.remove(PRIVATE_KEY)
     return root
@@ -117,6 +120,7 @@ def announced_parts(announced: Iterable[Value], home: Loader) -> list[EncodedCel
 
 def announced_tops(root: Value, home: Loader) -> list[bytes]:
     """Return the cells of `home` that reach everything a root announces by default."""
+    # The cells above `:local` exist only in the private root, so peers start below them.
     public = public_part(root)
     if public is root:
         return [value_hash(root)]
@@ -383,8 +387,11 @@ class Store(CellSink):
         Cost:   one write and one sync, shared with commits that wait at the same time; with
                 `root_contains` also a merge of `value` with the present root.
         """
+        # The check needs no lock: the compare-and-set below repeats it when the root moved.
         check = self.root_contains
         announced = (public_part(value),) if announced is None else announced
+        # None says that the stored and the announced cells are the same, which needs no second
+        # walk.
         if len(announced) == 1 and announced[0] is value:
             announced = None
         if not contains or check is None:
@@ -422,6 +429,7 @@ class Store(CellSink):
         """Note that a value is put: a collection keeps it although its cells may be old."""
 
     def _check_contained(self, value: Value, present: bytes | None, check: Contains) -> None:
+        # The first root, or the same one again, lacks nothing.
         if present is None or present == value_hash(value):
             return
         if not check(value, self.load(present)):
@@ -441,6 +449,7 @@ class Store(CellSink):
         encoding = self.get_encoding(hash)
         if encoding is None:
             raise MissingData([check_hash(hash)])
+        # Trusted: `get_encoding` compared the bytes with the hash, and only sound cells are stored.
         value = decode_trusted(encoding, hash, self)
         self._cache.add(hash, value, len(encoding))
         return value

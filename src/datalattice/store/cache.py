@@ -60,9 +60,11 @@ class CellCache:
             self._keep(hash, cell, encoding_bytes)
 
     def _keep(self, hash: bytes, cell: object, encoding_bytes: int) -> None:
+        # Charged once, however often it is added.
         if hash in self._young:
             return
         self._young[hash] = cell
+        # An estimate: measuring the objects of a cell would cost more than it saves.
         self._young_bytes += CELL_OVERHEAD_BYTES + ENCODING_FACTOR * encoding_bytes
         # The young generation has half of the bound; the old one is dropped as a unit.
         if self._young_bytes * 2 >= self._bytes_max:
@@ -78,6 +80,7 @@ class CellCache:
     def forget(self, hash: bytes) -> None:
         """Remove a cell; its charge stays until its generation goes."""
         with self._lock:
+            # From both generations: a damaged cell must not be answered from memory.
             self._young.pop(hash, None)
             self._old.pop(hash, None)
 

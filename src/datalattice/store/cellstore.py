@@ -130,6 +130,7 @@ class CellStore(StoreReader):
         self._pid = os.getpid()
         self._lending = threading.Lock()  # held while the lock is released or taken again
         self._committer: Committer | None = None
+        # A reader takes no lock and writes nothing.
         if opened.writer is not None:
             committer = self._begin_writing(opened, opened.writer)
             self._history.begin(opened.state.root, self.has)
@@ -158,6 +159,7 @@ class CellStore(StoreReader):
         self._collector.note()
         # Stored with each flush, so that ages survive the process.
         opened.index.samples = self._collector.samples.pack
+        # Readers that remember the generation of an earlier writer look at the log again.
         self._changed()
         return committer
 
@@ -201,8 +203,10 @@ class CellStore(StoreReader):
         # `repair` writes a new root behind the lost packs.
         if read_only and repair:
             raise UsageError("repair writes: open the store without read_only")
+        # Before anything is made: a wrong argument leaves no folder behind.
         _check_sizes(segment_bytes, spare_bytes, pending_bytes)
         where = os.fspath(path)
+        # An empty path would be the current folder; a NUL ends a path in the kernel.
         if not where or "\0" in where:
             raise UsageError(f"a store is opened at the path of a folder, got {where!r}")
         folder = StoreFolder(disk or RealDisk(), where)
@@ -249,6 +253,7 @@ class CellStore(StoreReader):
             committer = self._writer()
             lock = self._opened.lock
             assert lock is not None
+            # Set again below, once everything is durable; until then reopening reads the log.
             self._opened.released = None
             # A collection writes; it must not run without the lock.
             with self._collector.idle():
@@ -266,10 +271,13 @@ class CellStore(StoreReader):
                     self._collector.note()
                 finally:
                     self._history.pause()
+                    # Under the lock of readers: no thread reads half of the old and half of the new
+                    # state.
                     with self._refresh_lock:
                         self._generation.forget()
                         self._has_released = True
                         self._read_only = True
+                    # Last of all: from here on another process may write.
                     lock.lend()
 
     def acquire(self, wait_s: float = 0.0) -> bool:
@@ -319,6 +327,7 @@ class CellStore(StoreReader):
         finally:
             before.released = None
         assert opened.writer is not None
+        # Another index: the folder was restored, moved or collected, or its log was cut.
         is_anew = opened.index is not before.index
         self._opened, self._index, self._state = opened, opened.index, opened.state
         self._segments.forget()
@@ -356,6 +365,7 @@ class CellStore(StoreReader):
         with committer.lock:
             written = committer.write(NO_CELLS, NO_CELLS, [], self._state.root)
         committer.make_durable(written)
+        # "`end` is synced with `close` and with `sync`" (docs/store.md).
         committer.record_end()
         loss = self._opened.loss
         if loss is not None:
@@ -377,6 +387,7 @@ class CellStore(StoreReader):
             self._folder.remove(LOSS_FILE)
         except OSError as error:
             raise write_error(error, self._folder) from error
+        # Only now: a record that cannot be removed is found again by the next opening.
         self._opened.loss = None
 
     # --- writing ---
@@ -385,6 +396,7 @@ class CellStore(StoreReader):
         self, value: Value, expected: Expected | Any_, announced: Sequence[Value] | None
     ) -> Commit | None:
         committer = self._writer()
+        # Hashed outside of the lock, which other commits wait for.
         root = value_hash(value)
         if not isinstance(expected, Any_) and expected != committer.head:
             return None
@@ -399,6 +411,7 @@ class CellStore(StoreReader):
             written = self._write_commit(committer, tops, shown, root)
         committer.make_durable(written)
         self.history.flush()
+        # Now that they are durable their memory is freed; they load again through the store.
         close_cells(parts, self)
         self._cache.add_many(parts)
         return Commit(root, parts, written.sequence)
@@ -443,6 +456,7 @@ class CellStore(StoreReader):
             # Kept in memory until they are durable: a failed write stages them again.
             waiting = self._writing[hash] = self._pending.pop(hash)
             self._pending_bytes -= len(waiting)
+        # Private cells are written in the same pack, marked as staged.
         self._pending |= private
         self._pending_bytes += sum(map(len, private.values()))
         return self._write(committer, cells, list(promoted), root)
@@ -492,6 +506,7 @@ class CellStore(StoreReader):
         pending = self._pending
         staged = CellBatch(list(pending), list(pending.values()))
         written = committer.write(cells, staged, promoted, root)
+        # They leave `_writing` when their pack is published (`_published`).
         self._writing.update(pending)
         self._pending = {}
         self._pending_bytes = 0
@@ -499,6 +514,7 @@ class CellStore(StoreReader):
 
     def _published(self, pack: Pack) -> None:
         self._collector.note()
+        # Counted here, so that the disk is asked again after 8 MB.
         self.space.wrote(pack.length, len(pack.hashes))
         if pack.root is not None:
             self.history.note(pack.root)
@@ -566,6 +582,7 @@ class CellStore(StoreReader):
     def _take_back(self) -> None:
         """Stage again what was written and is no longer there."""
         self._segments.forget()
+        # "Staged cells stay staged; a commit that failed must be repeated" (docs/store.md).
         self._pending = {**self._writing, **self._pending}
         self._writing = {}
         self._pending_bytes = sum(map(len, self._pending.values()))
@@ -578,6 +595,7 @@ class CellStore(StoreReader):
         Raises: BadFormat: an encoding is not canonical or has another hash; nothing is kept.
         """
         committer = self._writer()
+        # Any source will do, since every cell is compared with its hash.
         healed = check_cells(cells)
         for batch in batches_of(healed):
             locations = self._index.find_many(list(batch))
@@ -751,6 +769,7 @@ class CellStore(StoreReader):
         # Preallocated space is given back: a closed store has no unused bytes at its end.
         committer.trim()
         try:
+            # The next opening then reads no packs at all.
             self._index.flush(self._state.watermark())
         except StoreError:
             return  # nothing is lost: the tables are as they were, behind the log

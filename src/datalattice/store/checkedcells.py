@@ -68,6 +68,7 @@ class CheckedCells:
         # Short children must be embedded in their parents, so a reference to one is unsound.
         names = {hash: references(encoding) for hash, encoding in batch.items()}
         outside = {ref for refs in names.values() for ref in refs if ref not in batch}
+        # One look-up for all: an import checks thousands of references at a time.
         lengths = self._store.lengths(outside)
         short = {hash for hash, length in lengths.items() if length <= EMBEDDED_BYTES_MAX}
         short.update(hash for hash, cell in batch.items() if len(cell) <= EMBEDDED_BYTES_MAX)
@@ -99,6 +100,7 @@ class CheckedCells:
         Raises: as `check`.
         """
         self.check((hash, encoding) for hash, encoding, _ in novelty(value, self._store))
+        # An embedded value is in no cell of `novelty`, so it is checked by itself.
         if is_embedded(value):
             check_cell(encode(value), self._facts)
 
@@ -108,6 +110,7 @@ class CheckedCells:
         Raises: as `check` and `Store.put_encodings`; nothing of these cells is stored then.
         """
         batch = list(cells)
+        # Checked before anything is stored: an error leaves the store as it was.
         self.check(batch)
         if self._apart:
             batch = [one for one in batch if one[0] not in self._apart]

@@ -187,6 +187,7 @@ class StoreChecker:
                 if gap is None:
                     break
                 continue
+            # Packs behind the last published one are being written, or were never acknowledged.
             if found.end.sequence > last:
                 break
             begin = found.end.offset - found.length
@@ -296,6 +297,7 @@ class StoreChecker:
             self._unsound[hash] = str(error)
         except MissingData:
             return True  # reported as missing
+        # Bounds the memory of what is known about earlier cells.
         self._facts.trim()
         return True
 
@@ -403,6 +405,7 @@ class StoreChecker:
     def _report(
         self, segments: int, reached: set[bytes], missing: dict[bytes, MissingCell]
     ) -> CheckReport:
+        # Damaged and reached by nothing: healing drops it where no source has it.
         useless = [hash for hash in self._damaged if hash not in reached]
         for hash, parent in self._absent.items():
             if hash not in missing and hash not in self._damaged and hash not in self._endangered:
@@ -414,6 +417,8 @@ class StoreChecker:
         for position, (gap, _) in enumerate(self._gaps):
             path = segment_path(self._folder, gap.segment)
             here = Damage(path, gap.offset, gap.reason)
+            # "Scar: damaged bytes whose cells are stored elsewhere or needed no more"
+            # (docs/store.md).
             (damage if position in held else scars).append(here)
         # The index knows a root whose pack is gone.
         if self._log_root != self._state.root:

@@ -162,6 +162,7 @@ class Disk(Protocol):
 def write_error(error: OSError, where: object) -> StoreError:
     """Return the error of the store for a failed write or sync."""
     reason = error.strerror or str(error)
+    # Full disk, quota and largest file: in each case room has to be made.
     if error.errno in _FULL_CODES:
         return StoreFull(f"{where}: no room left on the disk ({reason})")
     return StoreFailed(f"{where}: cannot be written ({reason})")
@@ -178,6 +179,7 @@ class RealFile:
     def read(self, offset: int, count: int) -> bytes:
         """Return up to `count` bytes from `offset`, fewer only at the end of the file."""
         data = os.pread(self._fd, count, offset)
+        # A read may return fewer bytes than asked for before the end of the file.
         while len(data) < count:
             more = os.pread(self._fd, count - len(data), offset + len(data))
             if not more:
@@ -188,6 +190,7 @@ class RealFile:
     def write(self, offset: int, data: bytes) -> None:
         """Write all of `data` at `offset`."""
         done = os.pwrite(self._fd, data, offset)
+        # A write may take fewer bytes than given, on a nearly full disk for example.
         while done < len(data):
             done += os.pwrite(self._fd, memoryview(data)[done:], offset + done)
 
@@ -222,6 +225,7 @@ class RealView:
 
     def is_removed(self) -> bool:
         """Return whether the file has no name any more."""
+        # A deleted file that is open has no link left.
         return os.fstat(self._fd).st_nlink == 0
 
     def __del__(self) -> None:
@@ -354,6 +358,7 @@ class RealDisk:
             status = Path(path, "data.mdb").stat()
         except FileNotFoundError:
             return ""
+        # A copy of the tables is another file, and may lag behind the log.
         return f"{status.st_dev}:{status.st_ino}"
 
     def engine_bytes(self, path: str) -> int:

@@ -51,12 +51,14 @@ def read_file(disk: Disk, path: str, count: int | None = None) -> bytes | None:
 
 def checked(body: bytes) -> bytes:
     """Return content that `unchecked` verifies: its SHA3-256 in hex, a line end, `body`."""
+    # [64 hex digits of SHA3-256][line end][body].
     return hashlib.sha3_256(body).hexdigest().encode() + b"\n" + body
 
 
 def unchecked(data: bytes) -> bytes | None:
     """Return the body of what `checked` made, None when the bytes differ from what was written."""
     body = data.partition(b"\n")[2]
+    # A cut file fails too: the checksum is of all that follows.
     return body if checked(body) == data else None
 
 
@@ -92,6 +94,7 @@ class StoreFolder:
 
     def read_text(self, name: str) -> str | None:
         """Return the text of a small file, None when it does not exist. Raises: OSError."""
+        # Bounded: such a file has some hundred bytes, and a damaged one may be huge.
         data = self.read(name, 4_096)
         return None if data is None else data.decode("utf-8", "replace")
 
@@ -106,6 +109,7 @@ class StoreFolder:
         """Remove a file durably, if it exists. Raises: OSError."""
         if self.exists(name):
             self.disk.remove(f"{self.path}/{name}")
+            # Durable: a removed record of a loss must not come back after a power failure.
             self.disk.sync_folder(self.path)
 
     def size(self, name: str) -> int:

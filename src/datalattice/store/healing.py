@@ -83,6 +83,7 @@ def heal_store(
     rescued = fetched = forgotten = 0
     report = store.check(progress)
     for _ in range(ROUNDS_MAX):
+        # A lost root is committed again before anything is judged by it.
         if _bring_back(store, report):
             report = store.check(progress)
         if report.is_clean:
@@ -104,6 +105,7 @@ def heal_store(
 def _bring_back(store: CellStore, report: CheckReport) -> bool:
     """Commit a lost root again once all its cells are here; return whether that was done."""
     loss = store.loss
+    # Given up: the log went on without the lost packs, so their root is history.
     if loss is None or loss.is_given_up or store.root_hash() != loss.root:
         return False
     if report.wanted or report.missing or report.endangered or report.unserved:
@@ -120,6 +122,7 @@ def _rescue(store: CellStore, report: CheckReport) -> int:
             data = store.read_location(location)
         except Corruption:
             continue  # damaged since the check; the next one reports it
+        # The pack around it is damaged, so only the hash proves the cell.
         if sha3_256(data) == hash:
             whole.append((hash, data))
     store.heal(whole, report.unserved)

@@ -49,6 +49,7 @@ os.register_at_fork(after_in_child=_drop_inherited)
 
 def lock_mark(text: bytes, generation: int) -> bytes:
     """Return the first bytes of a lock file."""
+    # [text of the holder, padded to 64 bytes][generation 8].
     return text.ljust(GENERATION_OFFSET) + generation.to_bytes(8, "big")
 
 
@@ -110,6 +111,7 @@ class FileLock:
 
     def raise_generation(self) -> None:
         """Let readers notice a change of the store; the lock is held."""
+        # A forked child must not write into the lock of its parent.
         if self._text and self._pid == os.getpid():
             self._generation += 1
             self._write(self._generation.to_bytes(8, "big"), GENERATION_OFFSET)

@@ -91,6 +91,7 @@ class MemoryStore(Store):
             # Announced once, a cell stays announced.
             self._staged -= public
             for hash, encoding, _ in tops:
+                # An announced cell stays announced (`Store`).
                 if hash not in public and hash not in self._encodings:
                     self._staged.add(hash)
                 self._keep(hash, encoding)
@@ -133,6 +134,7 @@ class MemoryStore(Store):
         A value in memory, or a decision made before a collection, may refer to removed cells.
         Raises: MissingData: one is missing; nothing was stored.
         """
+        # Until cells were removed, every cell that this store ever reported is still here.
         if not self._has_collected:
             return
         below = [ref for encoding in cells.values() for ref in branch_hashes(encoding)]
@@ -168,6 +170,7 @@ class MemoryStore(Store):
         # Under both locks: no commit, pin or lease comes between the mark and the removal.
         with self.pins.locked(), self._lock:
             ended = 0 if dry_run else self.pins.remove_ended()
+            # "Everything younger than the grace" stays (docs/store.md "Garbage").
             since_ms = self.clock.now_ms() - grace_ms
             young = {hash: ms for hash, ms in self._touched.items() if ms >= since_ms}
             tops = [*([self._root] if self._root else []), *self.pins.roots()]
@@ -183,6 +186,7 @@ class MemoryStore(Store):
             dead_bytes = sum(len(self._encodings[hash]) for hash in dead)
             before = self._size_bytes
             if not dry_run:
+                # What is older than the grace is kept by a root, a pin or the history, or is gone.
                 self._touched = young
                 self._has_collected = self._has_collected or bool(dead)
                 for hash in dead:

@@ -45,6 +45,7 @@ class PlaceFile:
         self._starts: list[int] = []
         self._recorded_id = ""
         self._read()
+        # Nothing recorded: no node wrote here, so there is nothing that a copy could repeat.
         self.moved = self._recorded not in (None, self._here)
         # Derived from the place: two folders never have the same one, so neither do two copies.
         here_id = sha3_256(self._here.encode()).hex()[:COPY_ID_DIGITS]

@@ -135,6 +135,7 @@ class StoreReader(Store):
         A reader compares what it can read with what was acknowledged.
         Raises: Corruption: a reader finds the record of the loss damaged.
         """
+        # The writer found a loss when it opened the log; a reader has to compare.
         if not self._read_only:
             return self._opened.loss
         end = read_end(self._folder, self._opened.store_id)
@@ -238,6 +239,7 @@ class StoreReader(Store):
     def announced(self, hash: bytes) -> bool:
         """Return whether the cell may be served to others: a commit announced it."""
         location = self._find(hash)
+        # The lowest bit of a location: staged. Cells in memory are staged, too.
         return location >= 0 and not location & STAGED
 
     def root_hash(self) -> bytes | None:
@@ -309,9 +311,11 @@ class StoreReader(Store):
             damage = recovery.damage + self._acknowledged_damage(recovery)
         except FileNotFoundError:
             damage = None
+        # No damage: whatever the writer does meanwhile, what was read is right.
         if not damage and damage is not None:
             return damage
         index.refresh()
+        # The index moved while the log was read: its segments may have been dropped.
         return None if index.watermark() != start else damage
 
     def _acknowledged_damage(self, recovery: Recovery) -> list[Damage]:
@@ -337,6 +341,7 @@ class StoreReader(Store):
         before, self._opened = self._opened, open_reader(self._folder)
         self._opened.lock = before.lock
         old, self._index, self._state = self._index, self._opened.index, self._opened.state
+        # Another store: cached cells, files and damage are of the old one.
         if self._opened.store_id != before.store_id:
             self._segments.forget()
             self._cache.clear()
@@ -345,6 +350,7 @@ class StoreReader(Store):
         # A retired store is closed by the last reference: that has to close the new index.
         if self._held:
             self._held[0] = self._index.close
+        # The new index is in place: later reads use it.
         old.close()
 
     # --- the past ---
@@ -387,6 +393,8 @@ class StoreReader(Store):
         except FileNotFoundError:
             return  # dropped meanwhile; everything in it was durable
         try:
+            # A value that a reader pins must outlive a power failure, although the writer has not
+            # synced.
             file.sync()
         except OSError as error:
             raise write_error(error, self._folder) from error
@@ -433,11 +441,13 @@ class StoreReader(Store):
         for attempt in range(CHECK_TRIES):
             report = self._check(removed, progress)
             before, removed = removed, self._removed()
+            # A collection in between makes a finding doubtful: the check is repeated.
             if report is not None and (removed == before or attempt == CHECK_TRIES - 1):
                 break
             self.refresh()  # segments were dropped meanwhile
         if report is None:
             raise Corruption(f"{self._folder}: segments vanish while they are checked")
+        # What was damaged before has been healed.
         if report.is_clean:
             self._damage.clear()
         return report

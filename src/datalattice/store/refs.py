@@ -131,6 +131,7 @@ def _go_back(store: Remembering, steps: int) -> bytes:
     if not steps:
         return root
     before = [entry.root_hash for entry in store.history.entries()]
+    # The last entry is the present root itself, which HEAD~0 names.
     if before and before[-1] == root:
         before.pop()
     if steps > len(before):
@@ -156,6 +157,7 @@ def _complete(store: Remembering, digits: str) -> bytes:
     known += [entry.root_hash for entry in store.history.entries()]
     root = store.root_hash()
     found = {hash for hash in [*known, *([root] if root else [])] if hash.hex().startswith(digits)}
+    # A shortened hash must name one root: otherwise a command could act on another one.
     if len(found) == 1:
         return found.pop()
     if not found:

@@ -129,6 +129,7 @@ class WriteTurn:
         """Take the lock; the caller holds the condition."""
         if self._is_closed:
             raise StoreClosed("the write turn is closed")
+        # A release in the background failed: the next write learns of it.
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -158,6 +159,7 @@ class WriteTurn:
             self._last_s = time.monotonic()
             # One attempt on `turn.lock`: it fails exactly when another process waits.
             self._is_leaving = self._is_leaving or self._is_awaited()
+            # The last writer of this process hands over; earlier ones may still be writing.
             if self._is_leaving and not self._writers:
                 self._give_back()
 

@@ -65,7 +65,9 @@ class WriteBuffer:
         trace: TracebackType | None,
     ) -> None:
         if self._thread is not None:
+            # Ends the thread once everything queued before was staged.
             self._waiting.put(None)
             self._thread.join()
+        # An error of the caller is the one to report.
         if error is None and self._failure is not None:
             raise self._failure

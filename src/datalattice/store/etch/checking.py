@@ -190,6 +190,7 @@ class _Checker:
             self.report.add(slot.offset, "the record's key does not belong in this block", key)
             return
         digit = digit_of(key, slot.level)
+        # A record outside of a chain stands in the slot of its own digit.
         if slot.kind != NEXT:
             if digit != slot.number:
                 self.report.add(slot.offset, "the record's key does not belong in this slot", key)
@@ -256,6 +257,8 @@ class _Checker:
                 self.report.add(at, f"refers to 0x{branch.hex()}, which is not persisted", key)
                 return
             size += below.memory_size
+        # "The sum over the children, counted each time they occur, and for a branch the length of
+        # its encoding and 64 more" (docs/cells.md "Embedding").
         if size != record.memory_size:
             self.report.add(at, f"the memory size is {record.memory_size}, not {size}", key)
 

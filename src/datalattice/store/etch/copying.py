@@ -90,6 +90,7 @@ def _copy_file(
         for done, (hash, encoding) in enumerate(cells, 1):
             record = old.file.get(hash)
             assert record is not None
+            # "Labels kept" (docs/etch.md "Collection").
             writer.put(hash, encoding, record.status, record.memory_size)
             if progress is not None and done % BATCH_CELLS == 0:
                 progress(done)

@@ -70,6 +70,7 @@ class EtchStore(Store):
         if not where or "\0" in where:
             raise UsageError(f"an Etch store is opened at the path of a file, got {where!r}")
         disk = disk or RealDisk()
+        # "Reading needs no lock and works beside a process that writes" (docs/etch.md "Store").
         if read_only:
             if not disk.exists(where):
                 raise UsageError(f"{where}: there is no such file")
@@ -156,6 +157,7 @@ class EtchStore(Store):
             if hash in self._damaged:
                 return 0
             found = self._file.status_of(check_hash(hash))
+            # "nil is never written and always there" (docs/etch.md "Store").
             return PERSISTED if hash == NIL_HASH and not found else found
 
     def root_hash(self) -> bytes | None:

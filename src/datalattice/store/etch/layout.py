@@ -70,6 +70,8 @@ STATUS_NAMES: Final = {
 
 def slot_count(level: int) -> int:
     """Return how many slots an index block of a level has."""
+    # "Level 0 takes two bytes of the hash, level 1 one, every further level half a byte"
+    # (docs/etch.md).
     return (65_536, 256)[level] if level < 2 else 16
 
 
@@ -84,6 +86,7 @@ def digit_of(key: bytes, level: int) -> int:
         return key[0] << 8 | key[1]
     if level == 1:
         return key[2]
+    # Levels 2 and 3 take byte 3, 4 and 5 take byte 4, and so on.
     byte = key[(level + 4) // 2]
     return byte & 0x0F if level % 2 else byte >> 4
 
@@ -115,6 +118,7 @@ class EtchRecord:
 
 def pack_record(key: bytes, flags: int, memory_size: int, encoding: bytes) -> bytes:
     """Return the bytes of a record."""
+    # [hash 32][flags 1][memory size 8][length of the encoding 2][encoding].
     return b"".join(
         (
             key,
@@ -128,6 +132,7 @@ def pack_record(key: bytes, flags: int, memory_size: int, encoding: bytes) -> by
 
 def pack_header(length: int, root: bytes) -> bytes:
     """Return the first bytes of a file, up to the index."""
+    # [magic 2][version 2][data length 8][root 32].
     return MAGIC + VERSION.to_bytes(2, "big") + length.to_bytes(8, "big") + root
 
 

@@ -95,6 +95,7 @@ class EtchFile:
             raise StoreVersion(
                 f"{self.path}: an Etch file of version {version}; this package reads {VERSION}"
             )
+        # "The data length is read once, so a reader sees the file as it was when it was opened".
         length = int.from_bytes(header[LENGTH_AT:ROOT_AT], "big")
         self._check_length(length)
         return length, header[ROOT_AT:HEADER_BYTES]
@@ -329,6 +330,7 @@ def parse_record(data: bytes, position: int) -> EtchRecord | None:
     encoding = data[RECORD_HEAD : RECORD_HEAD + length]
     if not 1 <= length <= CELL_BYTES_MAX or len(encoding) < length:
         return None
+    # Behind the data length only the hash proves that a record was written completely.
     if sha3_256(encoding) != data[:HASH_BYTES]:
         return None
     memory_size = int.from_bytes(data[FLAGS_AT + 1 : FLAGS_AT + 9], "big")

@@ -328,6 +328,7 @@ class EtchWriter(EtchFile):
                 for offset, data in sorted([*self._slots.items(), *self._labels.items()]):
                     self._file.write(offset, data)
                 self._file.sync()  # before the root: a committed root must be found
+            # "Then the data length and the root, in one sector" (docs/etch.md "Durability").
             self._file.write(LENGTH_AT, header[LENGTH_AT:])
             self._file.sync()
         except OSError as error:
@@ -352,6 +353,7 @@ class EtchWriter(EtchFile):
         """
         torn = self._is_used_behind(self.length)
         root_lost = self.root_hash not in (NO_ROOT, NIL_HASH) and self.find(self.root_hash) is None
+        # Zeros behind the data length, and the root is found: the last flush was complete.
         if not torn and not root_lost:
             return
         start = self.length

@@ -157,6 +157,7 @@ class CollectionRun:
     def _freed_bytes(self) -> int:
         """Return by how much a collection makes the segment files shorter."""
         work, live = self._work, self._marker.live
+        # "Where no segment is worth dropping, nothing is removed" (docs/store.md "Garbage").
         if not work.chosen:
             return 0
         copies = sum(live.get(number, 0) for number in work.chosen)
@@ -241,6 +242,7 @@ class CollectionRun:
 
     def is_removed(self, location: int) -> bool:
         """Return whether the cell at a location counts as removed."""
+        # Segments begun since hold only copies and what was written meanwhile, all of it marked.
         return location >> 42 < self._work.begin and not self._marker.marks.has(location)
 
     def sweep(self, committer: Committer) -> None:
@@ -299,6 +301,7 @@ class CollectionRun:
         if len(small) > SMALL_MAX:
             work.chosen.update(small)
         freed = sum(used[number] - self._marker.live.get(number, 0) for number in work.chosen)
+        # A collection writes too: below this it would cost more than it frees.
         if freed < FREED_BYTES_MIN:
             work.chosen.clear()
         if self._room_bytes is not None:
@@ -315,6 +318,7 @@ class CollectionRun:
         size = 0
         for index, number in enumerate(order):
             size += live.get(number, 0)
+            # At least one segment is taken: otherwise a nearly full disk could never be collected.
             if index and size > room_bytes:
                 work.chosen.difference_update(order[index:])
                 self.is_partial = True
@@ -406,6 +410,7 @@ class CollectionRun:
         removed = RemovedRecord(
             work.begin, self.removed.with_dropped(runs), self._now_ms, dict(work.packed)
         )
+        # Step 6, durable: from here on the next opening finishes what this process does not.
         write_removed(self._folder, self._store_id, removed)
         self.removed = removed
         self._is_recorded = True

@@ -187,6 +187,7 @@ class GarbageCollector:
         `begin` returns what to follow from, and an earlier mark; it is called once no other
         collection can begin. `resume` recovers a store whose writes failed on a full disk.
         """
+        # One at a time: two would drop segments that the other copies from.
         if not self._collecting.acquire(blocking=False):
             raise UsageError("a collection is going on already; wait for its end")
         is_run = committer is not None and not dry_run
@@ -289,6 +290,7 @@ class GarbageCollector:
         """Note that unmarked cells count as removed; the lock is held."""
         self.has_swept = True
         self._unswept = run
+        # A cached value would hide that its cell was removed.
         self._cache.clear()
 
     def _finish(self, run: CollectionRun, committer: Committer) -> None:
@@ -310,6 +312,7 @@ class GarbageCollector:
         start: ProgressSample | None = ProgressSample(
             now_ms, opened.state.position, opened.state.root
         )
+        # Without a grace the present moment is the limit: nothing counts as young.
         if grace_ms:
             start = self.samples.before(now_ms - grace_ms)
         if start is None:
@@ -341,5 +344,6 @@ class GarbageCollector:
 
     def _tops(self, since_ms: int) -> list[bytes]:
         """Return former roots, and values put since a time."""
+        # Copied: writers go on touching values while this runs.
         put = [hash for hash, time_ms in list(self._touched.items()) if time_ms >= since_ms]
         return [*self._history.roots(), *put]

@@ -175,6 +175,7 @@ class StoreMarker(CellMarker):
         """Follow the roots, and every pack within the grace."""
         if self._prior is not None:
             self._adopt(self._prior)
+        # The present root must be here: a store without it is damaged, not garbage.
         top = self._state.root
         self.follow([] if top is None else [top], must_be_here=True)
         self.follow([] if self._roots.root is None else [self._roots.root])
@@ -212,6 +213,7 @@ class StoreMarker(CellMarker):
             number = found.sequence if isinstance(found, Gap) else found.end.sequence
             if number > target:
                 break
+            # Cells in a gap are unknown, and so is what they refer to.
             if isinstance(found, Gap):
                 path = segment_path(self._folder, found.segment)
                 raise damaged(f"{path} at byte {found.offset}: {found.reason}")
@@ -247,6 +249,7 @@ class StoreMarker(CellMarker):
         """
         unknown: list[bytes] = []
         for hash, location in self._index.entries():
+            # Behind the position of the list: followed as young cells.
             if location >> LOCATION_SHIFT >= prior.end:
                 continue
             if prior.live.has(location):

@@ -151,6 +151,7 @@ def extent_of(store: StoreReader) -> Extent:
     segments: list[ExtentSegment] = []
     sequence = 1
     for number in segment_numbers(folder):
+        # Segments behind the position were begun since; dropped ones wait to be deleted.
         if number > mark.position.segment or removed.dropped(number):
             continue
         sequence = first_pack(folder, number) or sequence
@@ -187,6 +188,7 @@ def entry_count(store: StoreReader) -> int:
 def removed_digest(folder: StoreFolder) -> bytes:
     """Return the digest of the record of removed cells, empty when there is none."""
     data = folder.read(GARBAGE_FILE)
+    # Each collection writes the record anew, so an equal digest means that none came in between.
     return b"" if data is None else hashlib.sha3_256(data).digest()
 
 
@@ -210,6 +212,7 @@ def missing_before(store: StoreReader, partition: StorePartition, sequence: int)
     removed = _removed(store)
     expected = sequence + 1
     run = removed.run_before(partition.first)
+    # These packs were removed on purpose.
     if run is not None and run.sequence <= expected < run.behind:
         expected = run.behind
     if partition.sequence <= expected:
@@ -455,6 +458,7 @@ def mark_frontier(store: StoreReader, extent: Extent, hashes: Iterable[bytes]) -
     marked: list[int] = []
     below = set(hashes)
     while True:
+        # In the order of hashes, so that pages of the index are read one after another.
         new = sorted(below - met)
         met.update(new)
         for hash, location in zip(new, marker._find(new), strict=True):

@@ -209,6 +209,7 @@ class SweepList:
         end = size - _DIGEST_BYTES
         for offset in range(0, end, READ_BYTES):
             digest.update(self._file.read(offset, min(READ_BYTES, end - offset)))
+        # Verified when opened: a flipped bit would remove a cell that is needed.
         if digest.digest() != self._file.read(end, _DIGEST_BYTES):
             raise Corruption(
                 f"{self._path}: the sweep list does not fit its checksum; make a new one"

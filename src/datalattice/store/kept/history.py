@@ -198,6 +198,7 @@ class History:
         """
         with self._lock:
             entries = self._entries
+            # An entry ends where the next begins, so the last one, the present root, always stays.
             count = sum(1 for one in entries[1:] if one.time_ms <= before_ms)
             self._entries = entries[count:]
             self._compact()
@@ -394,6 +395,7 @@ class FolderHistory(History):
 
 def _slot(entry: Moment) -> bytes:
     body = _SLOT.pack(entry.time_ms, entry.root_hash, 0)[:-4]
+    # [Unix milliseconds 8][root hash 32][CRC-32 4, begun with 1, so that zeros never fit].
     return body + zlib.crc32(body, 1).to_bytes(4, "big")
 
 

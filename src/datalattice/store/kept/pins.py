@@ -189,6 +189,7 @@ class Pins:
             self._now_ms(),
             expires_ms,
         )
+        # A pin that has expired already would be dropped by the next change.
         if expires_ms is not None and not pin.created_ms < expires_ms <= EXPIRY_MS_MAX:
             raise UsageError(
                 f"a pin expires after the present, {pin.created_ms} ms, "
@@ -197,6 +198,7 @@ class Pins:
         with self.locked():
             others = {one.name: one for one in self._living()}
             before = others.pop(name, None)
+            # A name that a job relies on does not change by accident.
             if before is not None and before.root_hash != hash and not move:
                 raise UsageError(
                     f"the pin {name!r} is 0x{before.root_hash.hex()}; remove it first, or move it"
@@ -316,6 +318,7 @@ class FolderPins(Pins):
 
     def _read(self) -> list[Pin]:
         data = self._folder.read(PINS_FILE, _FILE_BYTES_MAX)
+        # Never "no pins": a collection that believed so would destroy data.
         if data is None:
             raise Corruption(f"{self._path}: the file of pins is gone; {_REMEDY}")
         return parse_pins(data, self._path)
@@ -361,6 +364,7 @@ def check_name(name: object) -> str:
             f"a pin cannot have the name {name!r}: names are printable without blanks, "
             "are not HEAD, do not begin with '-', '.' or '0x', and have none of ~^@:*?[\\"
         )
+    # `resolve` takes 64 hex digits for a hash.
     if len(name) == 2 * HASH_BYTES and all(char in "0123456789abcdefABCDEF" for char in name):
         raise UsageError(f"a pin cannot have the name {name!r}: it reads as a hash")
     return name
@@ -388,6 +392,7 @@ def parse_pins(data: bytes, path: str) -> list[Pin]:
 
     Raises: Corruption: they are not what was written.
     """
+    # The checksum covers everything behind the first line end.
     body = unchecked(data)
     if body is None or not body.startswith(_FIRST_LINE):
         raise Corruption(f"{path}: the file of pins is damaged; {_REMEDY}")

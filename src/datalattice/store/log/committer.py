@@ -60,6 +60,7 @@ class CellBatch:
 
         Raises: UsageError: an encoding is longer than a cell may be.
         """
+        # A location has 14 bits for the length, so a longer cell could not be found again.
         longest = max(map(len, self.encodings), default=0)
         if longest > CELL_BYTES_MAX:
             raise UsageError(f"a cell has at most {CELL_BYTES_MAX} bytes, got one of {longest}")
@@ -153,6 +154,7 @@ class Committer:
         Raises: StoreFull, StoreFailed: the disk still refuses.
         """
         with self._turn:
+            # A sync under way may still succeed: then what it covers is durable.
             while self._syncing:
                 self._turn.wait()
             if self._failure is None:
@@ -248,6 +250,7 @@ class Committer:
         writer.append(pack)
         self._sequence = sequence
         self._trailer = trailer_of(pack)
+        # Behind this pack: where a reader that knows it goes on.
         end = Position(sequence, writer.segment, writer.offset, self._trailer)
         own_root = root if flags & FLAG_ROOT else None
         count = len(staged.hashes)
@@ -297,6 +300,8 @@ class Committer:
             self._syncing = False
             self._turn.notify_all()
             if failure is not None:
+                # After a failed sync the content of the file is unknown: no later write may build
+                # on it.
                 raise self._fail(write_error(failure, self._where)) from failure
             # `restart` waits for a sync under way, so `target` is of this epoch.
             self._durable = max(self._durable, target)
@@ -331,6 +336,7 @@ class Committer:
         self.flush_durable()
         orphans = self._state.give_up_parts()
         try:
+            # Synced and closed: only the last segment can end in a pack that was not acknowledged.
             self._writer.finish()
             self._index.flush(self._state.watermark())
         except OSError as error:
@@ -414,6 +420,7 @@ def batches_of(cells: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes]]:
 
 def _split(cells: CellBatch) -> list[CellBatch]:
     """Return the cells in batches of at most PACK_BYTES_MAX, at least one batch."""
+    # The usual case: one pack, and nothing is copied.
     if pack_length(cells.encodings, 0) <= PACK_BYTES_MAX:
         return [cells]
     runs: list[CellBatch] = []

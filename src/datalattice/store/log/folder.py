@@ -71,6 +71,7 @@ def check_folder(folder: StoreFolder, *, must_exist: bool) -> bool:
         raise UsageError(f"{folder}: not a folder") from None
     if STORE_FILE in names:
         return True
+    # "A folder with anything else in it is refused rather than used" (docs/store.md).
     foreign = [
         name for name in names if name.removesuffix(".new") not in _UNFINISHED | {STORE_FILE}
     ]
@@ -118,6 +119,7 @@ def read_store_id(folder: StoreFolder) -> bytes:
         store_id = bytes.fromhex(fields.get("id", ""))
     except ValueError:
         store_id = b""
+    # Compared as a whole: a flipped bit anywhere in the file is noticed.
     if len(store_id) != STORE_ID_BYTES or text != _description(store_id):
         raise Corruption(f"{folder}/{STORE_FILE}: the description, or the id in it, is damaged")
     return store_id
@@ -131,12 +133,14 @@ def index_is_usable(folder: StoreFolder) -> bool:
     words = (folder.read_text(STATE_FILE) or "").split()
     disk, path = folder.disk, f"{folder}/{INDEX}"
     identity = disk.engine_identity(path)
+    # [clean or dirty][boot id][device and inode of the tables][their size].
     if len(words) != 4 or not identity or words[2] != identity or not words[3].isdecimal():
         return False
     # LMDB maps the file: reading beyond its end would kill the process (SIGBUS).
     if disk.engine_bytes(path) < int(words[3]):
         return False
     boot = disk.boot_id()
+    # Dirty in this boot: the process died, and the kernel kept what it wrote.
     return words[0] == "clean" or (words[0] == "dirty" and boot != "" and words[1] == boot)
 
 
@@ -159,5 +163,6 @@ def mark_index(folder: StoreFolder, *, clean: bool) -> None:
     identity = disk.engine_identity(path) or "-"
     word = "clean" if clean else "dirty"
     text = f"{word} {disk.boot_id() or '-'} {identity} {disk.engine_bytes(path)}\n"
+    # Two syncs are saved where nothing changed.
     if folder.read_text(STATE_FILE) != text:
         folder.replace(STATE_FILE, text.encode())

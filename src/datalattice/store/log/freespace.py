@@ -73,6 +73,7 @@ class FreeSpace:
     def free_bytes(self) -> int:
         """Return how much is free, as of the last 8 MB or 30 s; exact when it is low."""
         age_ms = self._now_ms() - self._asked_ms
+        # Near the bound the disk is asked each time: others write to it too.
         is_known = self._free >= self._spare_bytes and 0 <= age_ms < ASK_MS
         if not is_known or self._written >= ASK_BYTES:
             self.ask()
@@ -95,6 +96,7 @@ class FreeSpace:
 
         Raises: OSError: the disk refuses.
         """
+        # "A start that finds less than 1 MB free removes it" (docs/store.md "A full disk").
         if self.ask() < SPARE_BYTES_MIN:
             with self._lock:
                 self._release()
@@ -105,6 +107,7 @@ class FreeSpace:
 
         Raises: StoreFull: less than `spare_bytes` are free.
         """
+        # Refused before anything is written: the same call works once there is room.
         if self._spare_bytes and self.free_bytes() < self._spare_bytes:
             raise StoreFull(
                 f"{self._folder}: only {self._free} bytes are free on the disk, and a store, even "

@@ -288,6 +288,7 @@ class HashIndex:
 
     def forget(self, hash: bytes) -> None:
         """Hide the entry of a cell whose bytes turned out to be damaged; the disk keeps it."""
+        # In memory only: after a restart the bytes are read, and found damaged, again.
         self._recent[hash] = NOWHERE
         self._forgotten.add(hash)
 

@@ -97,6 +97,7 @@ class GenerationReader:
             # Without a lock file the log is read each time.
             self._view = None
             return b""
+        # A holder on a full disk writes no text; then nothing can be remembered.
         return found if is_lock_mark(found) else b""
 
     def remember(self, found: bytes) -> None:

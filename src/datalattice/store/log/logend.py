@@ -135,6 +135,7 @@ class EndRecord:
         Raises: OSError: it cannot be written.
         """
         position = end.position
+        # "Synced after 256 packs" (docs/store.md): a power failure hides at most 255 commits.
         if position.sequence - self._synced >= SYNC_PACKS:
             self.sync(end)
         elif position.sequence != self._noted:
@@ -151,9 +152,11 @@ class EndRecord:
             self._write(_SYNCED_SLOTS, end)
             self._file.sync()
             self._synced = end.position.sequence
+            # In turn: a write torn by a power failure leaves the other slot whole.
             self._turn = 1 - self._turn
 
     def _write(self, slot: int, end: LogEnd) -> None:
+        # In a sector of its own, so that a torn write damages this slot alone.
         self._file.write(slot * SLOT_STRIDE, _slot_bytes(end, self._seed))
         self._noted = end.position.sequence
 
@@ -193,6 +196,7 @@ def lost_packs(
 
 def unknown_loss(folder: StoreFolder) -> Loss | None:
     """Return the loss that cannot be excluded, where `end` is missing or cut; else None."""
+    # A store without segments has acknowledged nothing.
     if not segment_numbers(folder):
         return None
     reason = "the record of the log's end is gone"
@@ -251,6 +255,7 @@ def _slot_bytes(end: LogEnd, seed: int) -> bytes:
     body = _SLOT.pack(
         _MAGIC, END_VERSION, flags, sequence, segment, offset, trailer or 0, end.root or NO_ROOT
     )
+    # [magic 4][version 2][flags 2][number 8][segment 4][offset 4][trailer 4][root 32][CRC-32 4].
     return body + _CRC.pack(zlib.crc32(body, seed))
 
 

@@ -156,6 +156,7 @@ def open_writer(
         if not check_folder(folder, must_exist=False):
             folder.disk.create_folder(folder.path)
         path = f"{folder}/{LOCK_FILE}"
+        # Locked before anything is read: another writer may be changing all of it.
         lock = wait_for_lock(folder.disk, folder.path, lambda: folder.disk.lock(path), wait_s)
         try:
             return settings.space.spend_reserve(
@@ -272,6 +273,7 @@ def _open_index(settings: OpenSettings, *, is_usable: bool) -> HashIndex:
     """Return the index, emptied when it may not be used."""
     folder = settings.folder
     path = f"{folder}/{INDEX}"
+    # Derived: deleting it loses nothing, and using it wrongly loses cells.
     if not (is_usable and index_is_usable(folder)):
         folder.disk.remove_folder(path)
         # A new file may get the inode number of the old one, so the old mark must go first.
@@ -297,6 +299,7 @@ def recover(
     """
     state, index = opened.state, opened.index
     known = None if opened.end is None else opened.end.found
+    # Two witnesses of what was acknowledged: the index and the file `end`.
     last = max(state.position.sequence, 0 if known is None else known.position.sequence)
     _check_id(folder, opened.store_id, state.position.segment)
     reason = why_unreached(folder, state.position)
@@ -317,11 +320,13 @@ def recover(
     state.move_to(recovery.end)
     # Damaged packs inside the log stay in place: their cells can be healed.
     opened.damage = recovery.damage
+    # A third witness: later packs say in their headers what was durable.
     last = max(last, log.proven)
     if recovery.lost is not None:
         reason = recovery.lost.reason
     elif recovery.end.segment < removed.begin:
         reason = f"the segments from {removed.begin} on are gone"
+    # Fewer packs than were acknowledged: a loss, never a torn tail.
     elif recovery.end.sequence < last:
         reason = "the log ends here"
     loss = opened.loss
@@ -334,6 +339,7 @@ def recover(
         _continue_without(folder, opened, loss, keep_root=keep_root)
         return
     cut, end = recovery.cut, recovery.end
+    # Not even the header of this segment was proven, so the file goes.
     if cut is not None and cut.offset == 0:
         folder.disk.remove(segment_path(folder, cut.segment))
     if end.segment:
@@ -392,6 +398,7 @@ def _last_good(folder: StoreFolder, store_id: bytes, segment: int) -> Position:
 def _check_id(folder: StoreFolder, store_id: bytes, segment: int) -> None:
     """Check that a segment belongs to the store. Raises: Corruption: to another one."""
     header = segment_head(folder, segment) if segment else None
+    # A segment of another store would be read with the wrong checksums: all of it as damage.
     if header is not None and header[1] != store_id:
         raise Corruption(
             f"{folder}/{STORE_FILE} and {segment_path(folder, segment)} name different stores; "
@@ -411,6 +418,7 @@ def why_unreached(folder: StoreFolder, position: Position) -> str:
         return "the segment is gone"
     file = folder.disk.open(path)
     try:
+        # The four bytes before the position are the trailer of the last pack.
         before = file.read(position.offset - PACK_TRAILER_BYTES, PACK_TRAILER_BYTES)
     finally:
         file.close()

@@ -108,6 +108,7 @@ def read_segment_header(data: bytes) -> tuple[int, bytes, int, int] | None:
 def pack_length(encodings: list[bytes], promoted: int) -> int:
     """Return the length of the pack that these cells make."""
     count = len(encodings)
+    # Header, trailer, 34 bytes a cell (length and hash), 32 a promoted hash, and the encodings.
     total = PACK_HEADER_BYTES + PACK_TRAILER_BYTES + CELL_ENTRY_BYTES * count + 32 * promoted
     for encoding in encodings:
         total += len(encoding)

@@ -80,6 +80,7 @@ class LocationSet:
     def add(self, location: int) -> bool:
         """Add a location; return whether it was new."""
         segment, offset = location >> 42, (location >> 15) & OFFSET_BITS
+        # Two cells of at most 32 bytes may begin in the same granule, so these are listed.
         if (location >> 1) & 0x3FFF <= SHORT_MAX:
             short = self._short.setdefault(segment, set())
             if offset in short:
@@ -89,6 +90,7 @@ class LocationSet:
         page = self._pages.get(segment)
         if page is None:
             page = self._pages[segment] = bytearray()
+        # One bit for each 32 bytes of the segment.
         at, bit = offset >> (GRANULE_BITS + 3), 1 << ((offset >> GRANULE_BITS) & 7)
         if at >= len(page):
             # Grows in steps of 4 KiB, which cover 1 MiB of a segment.
@@ -259,6 +261,7 @@ def write_removed(folder: StoreFolder, store_id: bytes, removed: RemovedRecord) 
     parts = [head, *(_RUN.pack(*run) for run in removed.runs)]
     for segment, data in sorted(kept.items()):
         parts += [_SEGMENT.pack(segment, len(data)), data]
+    # [head][each run of dropped segments][each kept segment: number 4, length 4, its marks].
     body = b"".join(parts)
     folder.replace(GARBAGE_FILE, body + _CRC.pack(zlib.crc32(body, seed_of(store_id))))
 

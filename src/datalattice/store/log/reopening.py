@@ -80,6 +80,7 @@ def open_again(settings: OpenSettings, known: OpenLog, lock: LockFile) -> OpenLo
         except Corruption:
             # Appended packs are damaged.
             opened = None  # opening it anew says what is lost, or makes the index again
+        # Any doubt about what happened meanwhile: read everything as an opening does.
         if opened is None:
             opened = open_locked(settings, lock)
         opened.lock = lock

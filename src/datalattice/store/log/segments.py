@@ -53,6 +53,7 @@ def segment_numbers(folder: StoreFolder) -> list[int]:
     """Return the numbers of the segment files, in order; files with other names are ignored."""
     names = folder.disk.names(f"{folder}/{FOLDER}")
     stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+    # Copies that an operator left beside them have other names.
     return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
 
@@ -128,6 +129,7 @@ class SegmentWriter:
 
     def finish(self) -> None:
         """Let the next pack begin a new segment. The old one is durable afterwards."""
+        # An empty segment takes the next pack itself.
         if self._file is not None and self.offset > SEGMENT_HEADER_BYTES:
             self.trim()
             self._file.sync()
@@ -220,6 +222,7 @@ class SegmentReader:
 
         Raises: Corruption: the segment is gone, too short, or cannot be read there.
         """
+        # [segment 20 bits][offset 27][length 14][staged 1].
         length = (location >> 1) & 0x3FFF
         offset = (location >> 15) & 0x7FFFFFF
         view = self._views.get(location >> 42)
