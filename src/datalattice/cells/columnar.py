@@ -82,9 +82,11 @@ def _read_leaf(
     assert data is not None
     loader = leaf._loader
     at: i64 = read_vlq(data, 1, len(data))[1]
+    # Elements have different lengths, so those before are skipped one by one.
     for _ in range(start):
         at = skip_kid(data, at)
     for _ in range(stop - start):
+        # A row that is embedded in the leaf is read from its bytes, without an object for it.
         if data[at] == TAG_VECTOR:
             count, inside = read_vlq(data, at + 1, len(data))
             # Such a row is one leaf, so its fields stand in this encoding, one after the other.

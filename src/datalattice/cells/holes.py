@@ -64,6 +64,7 @@ class Holes:
         if not can_branch(value):
             return False
         encoding = encode(value)
+        # A branch is recognised by its hash, an embedded value by the references in it.
         if len(encoding) > EMBEDDED_BYTES_MAX:
             return self._is_named(value_hash(value))
         return self._are_named(encoding)

@@ -79,6 +79,7 @@ def common_key_digits(a: bytes, b: bytes, start: i64) -> i64:
     """Return the first digit position from `start` on where two keys differ or one ends."""
     limit: i64 = 2 * min(len(a), len(b))
     position: i64 = start
+    # A key that is a prefix of the other ends first, so its end is the fork.
     while position < limit and digit_at(a, position) == digit_at(b, position):
         position += 1
     return min(position, limit) if position > limit else position
@@ -128,6 +129,7 @@ class Index(Cell):
         # is [84][1][key][value].
         if self._count > 1:
             out.append(u8(0x80 if self._has_entry else 0))
+            # "Or `80` and the entry whose key ends here" (docs/cells.md "Index").
             if self._has_entry:
                 put_kid(out, kids, 0, depth)
                 put_kid(out, kids, 1, depth)
@@ -171,12 +173,14 @@ class Index(Cell):
             else:
                 sample = index_node(kids[0], self._count, self._depth)._any()
                 fits = 2 * len(sample) > self._depth
+            # Checked where it is read first: a foreign tree may have any key anywhere.
             if not fits:
                 raise broken("a key of an index node has a length that does not match its position")
             self._sample = sample
         return sample
 
     def _slot(self, digit: i64) -> i64:
+        # Key and value of the own entry stand before the children.
         first: i64 = 2 if self._has_entry else 0
         return first + bit_count(self._mask & ((1 << digit) - 1))
 
@@ -186,6 +190,7 @@ class Index(Cell):
         length: i64 = 2 * len(wanted)
         while node._count > 1:
             kids = node._open()
+            # The key ends here or before, so only the own entry of this node can have it.
             if length <= node._depth:
                 break
             digit: i64 = digit_at(wanted, node._depth)
@@ -235,6 +240,7 @@ class Index(Cell):
 
         Returns itself if nothing changes. Each node on the way to a new entry is made once.
         """
+        # Built in bulk and united: each node on the way to new entries is made once.
         return _union(self, _index_of(entries), 0)
 
     def remove(self, key: object) -> Index:
@@ -558,12 +564,14 @@ def _union(own: Index, new: Index, known: i64) -> Index:
     new_end: i64 = new._depth
     low: i64 = min(own_end, new_end)
     fork: i64 = common_key_digits(own._any(), new._any(), known)
+    # They differ before either node forks: a node of two children goes above both.
     if fork < low:
         first: i64 = digit_at(own._any(), fork)
         second: i64 = digit_at(new._any(), fork)
         pair: list[object] = [own, new] if first < second else [new, own]
         mask: i64 = (1 << first) | (1 << second)
         return _node(own._count + new._count, False, fork, mask, pair, own._any())
+    # The one that forks later lies entirely below one digit of the other.
     if own_end < new_end:
         return _with_below(own, digit_at(new._any(), low), new, True)
     if new_end < own_end:
@@ -769,6 +777,7 @@ def differing_nodes(
         if mine is None:
             _add_alone(theirs, True, found, work)
             continue
+        # Equal hashes: nothing below differs, and nothing is loaded.
         if surely_same(mine, theirs):
             continue
         if work is not None:
@@ -816,6 +825,7 @@ def _pair_nodes(
     b_end: i64 = _reach(b)
     low: i64 = min(a_end, b_end)
     like = a._any()
+    # No key in common: each side is looked at alone.
     if common_key_digits(like, b._any(), known) < low:
         stack.append(_Pair(a, None, known))
         stack.append(_Pair(None, b, known))

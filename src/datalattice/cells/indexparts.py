@@ -111,6 +111,7 @@ class IndexPart:
             own, other = part.own, part.other
             if own is not None and other is not None and not part._is_one_key():
                 below = part.split()
+                # The stack gives the last one first.
                 below.reverse()
                 stack.extend(below)
                 continue

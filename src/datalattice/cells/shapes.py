@@ -48,6 +48,8 @@ def as_kid(value: Value, cells: CellList) -> bytes:
     for hash, encoding, _ in novelty(value):
         cells.append((hash, encoding))
     encoding = encode(value)
+    # "A child stands in its parent as its own encoding if that has at most 140 bytes"
+    # (docs/cells.md "Embedding").
     return encoding if len(encoding) <= EMBEDDED_BYTES_MAX else _REF + value_hash(value)
 
 
@@ -271,6 +273,7 @@ def _part(node: Map) -> _Part:
     out.append(u8(TAG_MAP))
     put_vlq(out, node._count)
     kids = node._open()
+    # A leaf has keys and values in turn, a node one child for each digit.
     if node._count <= MAP_LEAF_MAX:
         keys = [encode(kids[i]) for i in range(0, len(kids), 2)]
         places = [kids[i] for i in range(1, len(kids), 2)]

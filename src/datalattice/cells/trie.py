@@ -67,6 +67,7 @@ def pair_of(pair: object) -> tuple[object, object]:
 
     Raises: TypeMismatch: it does not have two elements.
     """
+    # A text of two characters is no pair, although Python could unpack it.
     if isinstance(pair, Sequence) and not isinstance(pair, (str, bytes)) and len(pair) == 2:
         return pair[0], pair[1]
     raise TypeMismatch(f"{_PAIRS}; got one that is not a pair: {type(pair).__name__}")
@@ -74,6 +75,7 @@ def pair_of(pair: object) -> tuple[object, object]:
 
 def digit_at(digest: bytes, position: i64) -> i64:
     """Return hex digit `position` of a hash, high half of each byte first."""
+    # The high half of a byte is the earlier digit.
     byte: i64 = digest[position >> 1]
     return byte & 15 if position & 1 else byte >> 4
 
@@ -81,6 +83,7 @@ def digit_at(digest: bytes, position: i64) -> i64:
 def common_digits(a: bytes, b: bytes, start: i64) -> i64:
     """Return the first digit from `start` on at which two hashes differ, 64 if none."""
     position: i64 = start
+    # A hash has 64 hex digits.
     while position < 64 and digit_at(a, position) == digit_at(b, position):
         position += 1
     return position
@@ -89,6 +92,7 @@ def common_digits(a: bytes, b: bytes, start: i64) -> i64:
 def agree(a: bytes, b: bytes, digits: i64) -> bool:
     """Return whether two keys both have `digits` digits and share them."""
     size: i64 = digits >> 1
+    # An even number of digits is whole bytes, which Python compares at once.
     if not digits & 1:
         return len(a) >= size and len(b) >= size and a[:size] == b[:size]
     if len(a) <= size or len(b) <= size:
@@ -110,11 +114,13 @@ def place(hashes: bytes, digest: bytes) -> i64:
         while at < 32:
             own: i64 = hashes[base + at]
             new: i64 = digest[at]
+            # Compared byte by byte: slices would make two objects for each entry.
             if own != new:
                 break
             at += 1
         if at == 32:
             return base >> 5
+        # In order: behind a greater hash the wanted one cannot stand.
         if own > new:
             break
         base += 32
@@ -189,6 +195,7 @@ class Trie(Cell):
             if self._kids is None:
                 data = self._encoding
                 assert data is not None
+                # Behind the tag and the count, which is below 128 in a leaf.
                 at: i64 = 2
                 for _ in range(self._count):
                     after: i64 = skip_kid(data, at)
@@ -222,6 +229,7 @@ class Trie(Cell):
             assert data is not None
             at: i64 = entry_offset(data, entry, 2)
             at = skip_kid(data, at)
+            # Tags below 80 are plain values; a reference needs the loader of this cell.
             if data[at] < 0x80 and data[at] != TAG_REF:
                 return read_value(data, at, skip_kid(data, at), self._loader)
         return self._open()[2 * entry + 1]
@@ -240,6 +248,7 @@ class Trie(Cell):
 
     def _slot(self, digit: i64) -> i64:
         """Return the position of the child for `digit`, or of its insertion."""
+        # Children stand in the order of their digits, so the smaller digits that occur are counted.
         return bit_count(self._mask & ((1 << digit) - 1))
 
     def _find(self, digest: bytes) -> tuple[Trie | None, i64]:
@@ -247,6 +256,7 @@ class Trie(Cell):
         node = self
         while node._count > MAP_LEAF_MAX:
             digit: i64 = digit_at(digest, node._shift)
+            # "A mask of the digits that follow": without the bit there is no such key.
             if not node._mask & (1 << digit):
                 return None, 0
             kid = node._open()[node._slot(digit)]
@@ -282,6 +292,7 @@ class Trie(Cell):
                 work.enter(node)
             if node._count > MAP_LEAF_MAX:
                 kids = node._open()
+                # The last is pushed first, so that the first is visited first.
                 for i in range(len(kids) - 1, -1, -1):
                     stack.append((kids[i], node._count, node._shift))
                 continue
@@ -414,6 +425,7 @@ def _spread(like: Trie, entries: Rows, rows: list[bytes], shift: i64) -> Trie:
         return _sorted_leaf(like, entries, rows)
     buckets: list[list[bytes] | None] = [None] * 16
     for row in rows:
+        # A row begins with its hash.
         digit: i64 = digit_at(row, shift)
         bucket = buckets[digit]
         if bucket is None:
@@ -529,6 +541,7 @@ def _gather(like: Trie, kids: list[object]) -> Trie:
     entries: list[object] = []
     for kid in kids:
         leaf = trie_of(kid, like._tag, 0, -1)
+        # A child with more entries than its parent states: the count of the parent is forged.
         if leaf._count > MAP_LEAF_MAX:
             raise broken("a map or set node has fewer entries than its child")
         hashes.append(leaf._keys())
@@ -542,6 +555,7 @@ def put(node: Trie, digest: bytes, key: object, value: object, known: i64) -> Tr
     if node._count <= MAP_LEAF_MAX:
         return _put_leaf(node, digest, key, value)
     shift: i64 = node._shift
+    # The digits between were never compared with this key.
     if shift > known:
         fork: i64 = common_digits(digest, node._any(), known)
         # The new key leaves before this node's digit: a node of two children goes above it.
@@ -585,6 +599,7 @@ def _entry(like: Trie, key: object, value: object) -> list[object]:
 def _put_leaf(node: Trie, digest: bytes, key: object, value: object) -> Trie:
     hashes = node._keys()
     at: i64 = place(hashes, digest)
+    # An element that is there already: a Set has no value to replace.
     if at >= 0 and node._tag == TAG_SET:
         return node
     if at >= 0 or node._count < MAP_LEAF_MAX:
@@ -594,6 +609,7 @@ def _put_leaf(node: Trie, digest: bytes, key: object, value: object) -> Trie:
                 return made
         kids = node._open()
         if at >= 0:
+            # Equal content gives the very object back, by which callers see that nothing changed.
             if same_kid(kids[2 * at + 1], value):
                 return node
             kids = kids[:]
@@ -605,6 +621,7 @@ def _put_leaf(node: Trie, digest: bytes, key: object, value: object) -> Trie:
         return new_leaf(node, hashes, kids[:first] + _entry(node, key, value) + kids[first:])
     rows = Rows(node._tag)
     kids = node._open()
+    # A full leaf: with one entry more it becomes a node.
     for i in range(MAP_LEAF_MAX):
         if node._tag == TAG_MAP:
             rows.add(key_at(hashes, i), kids[2 * i], kids[2 * i + 1])
@@ -682,6 +699,7 @@ def remove(node: Trie, digest: bytes) -> Trie:
     else:
         fresh.pop(slot)
         mask &= ~(1 << digit)
+        # A node has two children or more; the only one left takes its position.
         if len(fresh) == 1:
             return trie_of(fresh[0], tag, 0, node._shift)
     # "The shape depends on the keys alone" (docs/cells.md "Map and Set"): with 15 entries a node

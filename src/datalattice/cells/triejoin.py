@@ -60,6 +60,7 @@ def differing(own: Trie, other: Trie, work: Work | None = None) -> Iterator[Entr
         a_kid, b_kid, path = stack.pop()
         if surely_same(a_kid, b_kid):
             continue
+        # The path so far is what all keys below share, so a child must fork behind it.
         a = own if a_kid is own else _node_at(a_kid, own._tag, len(path))
         b = other if b_kid is other else _node_at(b_kid, own._tag, len(path))
         if work is not None:
@@ -116,6 +117,7 @@ def _check_order(node: Trie | None, last: list[bytes], side: int, path: bytes) -
     """Check that the keys of `node` are in position, and after the previous ones of their side."""
     if node is None or not node._count:
         return
+    # Each side by itself: keys of one side may come before those of the other.
     if node._any() <= last[side]:
         raise broken("the keys of a map or set are not in order")
     need_path(node._any(), path)
@@ -139,10 +141,12 @@ def _pair_children(
         stack.append((None, b, path))
         return
     path = path_to(path, a, low)
+    # Backwards, since the stack gives the last pair first.
     for digit in range(15, -1, -1):
         bit: i64 = 1 << digit
         left: object = None
         right: object = None
+        # A node that forks later is the only child under the digit of its keys.
         if a._shift == low:
             if a._mask & bit:
                 left = a._open()[a._slot(digit)]
@@ -219,6 +223,7 @@ class Joiner:
         if work is not None:
             work.enter(a)
             work.enter(b)
+        # A leaf takes the entries of the other side one by one; two nodes are paired by digit.
         if a._count <= MAP_LEAF_MAX:
             return self._into_leaf(a, b, path)
         if b._count <= MAP_LEAF_MAX:
@@ -230,6 +235,7 @@ class Joiner:
             if fork < low:
                 return self._apart(a, b, path, fork)
             path = path_to(path, a, low)
+        # The usual case of replicas: the same keys nearly everywhere.
         if a._shift == b._shift and a._mask == b._mask:
             return self._aligned(a, b, path)
         return self._pairwise(a, b, path)
@@ -270,6 +276,7 @@ class Joiner:
         _need_count(a, b, more)
         if not places:
             return a
+        # Everything came from `other`, so its own tree is the result: stored and hashed already.
         if all_theirs:
             return b
         fresh = mine[:]
@@ -328,6 +335,7 @@ class Joiner:
             elif x is not None:
                 mine[digit] = None
                 all_mine = False
+        # Only where b has every entry of a does the difference of the counts follow.
         if covers:
             _need_count(a, b, more)
         if all_mine:
@@ -338,6 +346,7 @@ class Joiner:
 
     def _apart(self, a: Trie, b: Trie, path: bytes, fork: i64) -> Trie:
         """Return the merge of two tries whose keys differ at `fork`, before either's shift."""
+        # No key in common, yet a peer's entries are judged one by one.
         made = self.accept(b, None, path)
         if not made._count:
             return a
@@ -368,6 +377,7 @@ class Joiner:
         if result is ABSENT:
             self._changes += has
             return ABSENT
+        # The very kid of own, so that its subtree is shared.
         if has and same_kid(own, result):
             return own
         self._changes += 1

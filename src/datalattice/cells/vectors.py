@@ -139,6 +139,7 @@ class Vector(Cell):
         if isinstance(prefix, Ref):
             prefix.loader = loader
         elif isinstance(prefix, Cell):
+            # A branch is loaded again by its hash; an embedded prefix stands in this encoding.
             if len(prefix.encoding) > EMBEDDED_BYTES_MAX:
                 self._prefix = Ref(prefix.hash, loader)
             else:
@@ -222,6 +223,7 @@ class Vector(Cell):
         at: int = max(start, 0)
         last: int = min(stop, size)
         while at < last:
+            # Up to the next multiple of 256: 16 leaves, one node above them.
             upto = min((at | 255) + 1, last)
             out: list[Value] = []
             _collect(self, at, upto, out, True, work)
@@ -264,6 +266,7 @@ class Vector(Cell):
         value = admit(value)
         count: i64 = self._count
         tail: i64 = count & 15
+        # A full vector becomes the prefix; the new element starts a tail.
         if tail == 0:
             return _vector(count + 1, [value], self if count else None)
         kids = self._open()
@@ -274,6 +277,7 @@ class Vector(Cell):
         if kids[tail] is not value:  # another vector grew the shared list first: copy our part
             kids = kids[:tail]
             kids.append(value)
+        # Still a tail, or the first leaf, which needs no tree above it.
         if tail < 15 or count < 16:
             return _vector(count + 1, kids, self._prefix)
         return _push(node_of(self._prefix, count - 15), self._prefix, _full_leaf(kids, 0))
@@ -467,6 +471,7 @@ class Vector(Cell):
         made: Vector = self
         theirs_too = other._count >= self._count
         for i, _has, mine, had, theirs in self.differences(other, work):
+            # Positions come in order, so from here on only this vector has elements.
             if not had:
                 break  # only this vector has the rest
             if work is not None:
@@ -521,6 +526,7 @@ def node_of(kid: object, count: i64) -> Vector:
     Raises: BadFormat: the tree is not canonical. MissingData: the node is missing.
     """
     node = kid.resolve() if isinstance(kid, Ref) else kid
+    # "The count alone decides the shape", so a node with another count is not canonical.
     if not isinstance(node, Vector) or node._count != count:
         raise broken(f"a vector node is not a vector of {count} elements")
     return node
@@ -543,6 +549,7 @@ def _push(body: Vector, kid: object, leaf: object) -> Vector:
     last: i64 = len(kids) - 1
     size: i64 = count - last * block
     child = kids[last]
+    # The last child is full, so the leaf begins another one.
     if size == block:
         kids.append(leaf)
     elif size == 16:  # a leaf is not opened: it may be known by hash only
@@ -631,6 +638,7 @@ def _moved(whole: Vector, number: i64, work: Work | None) -> Vector:
         leaves: list[object] = []
         for at in range(0, step, 16):
             leaves.append(_full_leaf(kids, at))
+        # Spilled into the store of the vector, which bounds the memory.
         for leaf in _handed_over(leaves, home):
             _add_leaf(levels, leaf, home)
         done += step
@@ -653,6 +661,7 @@ def _add_leaf(levels: list[list[object]], leaf: object, home: CellSink | None) -
             levels.append([])
         row = levels[level]
         row.append(kid)
+        # Sixteen of one level are one of the next: B is a power of 16.
         if len(row) < 16:
             return
         span *= 16
@@ -666,6 +675,7 @@ def _top_of(levels: list[list[object]]) -> Vector:
     top: object = None
     count: i64 = 0
     span: i64 = 16
+    # From the leaves up: what is left over on a level stands behind the levels above.
     for row in levels:
         count += span * len(row)
         group = row if top is None else [*row, top]
@@ -771,6 +781,7 @@ def _set(node: Vector, index: i64, value: Value) -> Vector:
     tail: i64 = count & 15
     if count <= 16 or (tail and index >= count - tail):
         position: i64 = index if count <= 16 else index - (count - tail)
+        # Unchanged: the very vector, by which callers see that nothing was written.
         if same_kid(kids[position], value):
             return node
         fresh = kids[:used]
@@ -832,6 +843,7 @@ def _differing(
     a: Vector, b: Vector, shared: i64, work: Work | None, *, backwards: bool = False
 ) -> Iterator[ElementDifference]:
     """Yield where two vectors differ before position `shared`, in order."""
+    # Full leaves in common are compared as trees, the rest element by element.
     limit: i64 = shared & ~15
     stack: list[_Block] = []
     if limit:
@@ -844,6 +856,7 @@ def _differing(
         yield from _differing_tail(a, b, limit, shared, backwards)
     while stack:
         block = stack.pop()
+        # Equal hashes prove equal elements, so neither side is loaded.
         if block.own_count == block.other_count and surely_same(block.own, block.other):
             continue
         own, other = node_of(block.own, block.own_count), node_of(block.other, block.other_count)
@@ -1029,6 +1042,7 @@ class List(Cell):
         if isinstance(index, slice):
             return List(list(self)[index])
         need(index, int, "a list position is an int or a slice")
+        # The first element of a List is the last one of its Vector.
         return self._body[-1 - index]
 
     def get(self, index: int, default: Value = None) -> Value:

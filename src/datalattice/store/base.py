@@ -125,6 +125,7 @@ def announced_tops(root: Value, home: Loader) -> list[bytes]:
     if public is root:
         return [value_hash(root)]
     made = {hash: encoding for hash, encoding, _ in announced_parts([public], home)}
+    # Cells that only the announced part has are made anew and not stored: those below them are.
     below = [hash for encoding in made.values() for hash in branch_hashes(encoding)]
     return [hash for hash in dict.fromkeys(below) if hash not in made]
 
@@ -139,6 +140,7 @@ def reachable(parts: Iterable[EncodedCell], inside: Callable[[bytes], bytes | No
     stack = [encoding for _, encoding, _ in parts]
     while stack:
         for hash in branch_hashes(stack.pop()):
+            # Each once: a value may share a cell any number of times.
             if hash not in found:
                 encoding = inside(hash)
                 if encoding is not None:
@@ -465,6 +467,7 @@ class Store(CellSink):
         """
         wanted = list(hashes)
         found = self.get_encodings(wanted)
+        # All that are missing are named at once, so that one request fetches them.
         missing = [hash for hash, encoding in zip(wanted, found, strict=True) if encoding is None]
         if missing:
             raise MissingData(missing)
@@ -481,6 +484,7 @@ class Store(CellSink):
     def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
         """Return the lengths of the encodings of those of `hashes` that are here."""
         wanted = list(hashes)
+        # A length needs no proof: whoever reads the cell compares it with its hash.
         found = self.get_encodings(wanted, verify=False)
         return {
             hash: len(encoding)

@@ -82,6 +82,7 @@ class FolderNotes(Notes):
             raise StoreFailed(f"{path}: cannot be read ({error.strerror or error})") from error
         if data is None:
             return None
+        # An operator's decision is never guessed from damaged bytes.
         body = unchecked(data)
         if body is None:
             raise Corruption(
@@ -96,6 +97,7 @@ class FolderNotes(Notes):
 
     def rows(self) -> dict[bytes, bytes]:
         """Return all rows by key."""
+        # Asked for each time: reopening a store may replace its index.
         return self._index().rows()
 
     def keep(self, rows: Mapping[bytes, bytes | None]) -> None:

@@ -35,6 +35,7 @@ def check_hash(hash: object) -> bytes:
 
     Raises: UsageError: it is not 32 bytes.
     """
+    # Checked where a caller hands one in: a wrong type would look like a missing cell.
     if not isinstance(hash, bytes) or len(hash) != HASH_BYTES:
         what = f"{len(hash)} bytes" if isinstance(hash, bytes) else type(hash).__name__
         raise UsageError(f"a hash is {HASH_BYTES} bytes, got {what}")

@@ -112,6 +112,7 @@ def resolve(store: Remembering, text: str) -> bytes:
             f"there is no pin {text!r}; name one, HEAD, HEAD~1, @TIME, or a hash by at least "
             f"{PREFIX_DIGITS_MIN} hex digits"
         )
+    # A hash in full names any value of the store, also one that was never a root.
     if len(digits) == 2 * HASH_BYTES:
         hash = bytes.fromhex(digits)
         if not store.has(hash):
@@ -153,6 +154,7 @@ def moment_at(store: Remembering, time_ms: int) -> bytes:
 
 
 def _complete(store: Remembering, digits: str) -> bytes:
+    # Only roots: the cells of a store are too many to search them by their first digits.
     known = [pin.root_hash for pin in store.pins.all()]
     known += [entry.root_hash for entry in store.history.entries()]
     root = store.root_hash()

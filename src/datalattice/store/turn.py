@@ -102,6 +102,7 @@ class WriteTurn:
         Raises: StoreLocked: another process has it for so long; the text names it. Others as
                 `open_store`, `CellStore.acquire` and `check`.
         """
+        # For each thread: a write inside a write of the same thread takes nothing.
         depth: int = getattr(self._inside, "depth", 0)
         if not depth:
             self._enter(wait_s)
@@ -173,6 +174,7 @@ class WriteTurn:
                 self._line.retake()
         except StoreLocked:
             return True
+        # Free again at once: this only asked whether another process waits.
         self._line.lend()
         return False
 
@@ -233,6 +235,7 @@ class WriteTurn:
         if line is not None:
             line.release()
         if store is not None:
+            # Values that were read from the store stay readable.
             store.retire()
 
 

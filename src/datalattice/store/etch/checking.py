@@ -253,6 +253,7 @@ class _Checker:
             if below is None:
                 self.report.add(at, f"refers to 0x{branch.hex()}, which is not here", key)
                 return
+            # Persisted: "all cells below are here" (docs/etch.md "File").
             if below.status < PERSISTED:
                 self.report.add(at, f"refers to 0x{branch.hex()}, which is not persisted", key)
                 return

@@ -83,6 +83,8 @@ class EtchStore(Store):
             return cls(file, None, cache_bytes)
         if not disk.exists(where):
             create_etch(disk, where)
+        # "Writing takes the lock on the file's bytes that Java programs take, too" (docs/etch.md
+        # "Store").
         lock = disk.lock_contents(where)
         try:
             # A file of 0 bytes, as other programs create it before they lock it.
@@ -142,6 +144,7 @@ class EtchStore(Store):
         """Return whether the cell is here."""
         with self._mutex:
             self._check_open()
+            # A damaged cell counts as missing, so that it can be fetched again.
             if hash in self._damaged:
                 return False
             return self._file.find(check_hash(hash)) is not None or hash == NIL_HASH
@@ -164,6 +167,7 @@ class EtchStore(Store):
         """Return the hash of the root, None when none was ever set."""
         with self._mutex:
             self._check_open()
+            # Zeros in the header: a root was never set. A nil root has the hash of nil.
             root = self._file.root_hash
             return None if root == NO_ROOT else root
 
@@ -306,6 +310,8 @@ class EtchStore(Store):
             if self._closed:
                 return
             try:
+                # After a failed write nothing more may be written: the next opening decides what is
+                # there.
                 if isinstance(self._file, EtchWriter) and not self._file.has_failed:
                     self._file.flush()
             finally:

@@ -103,6 +103,7 @@ class EtchFile:
     def _check_length(self, length: int) -> None:
         if length < DATA_START:
             raise self.broken(LENGTH_AT, f"the data length is {length}, less than {DATA_START}")
+        # Bytes that are not there cannot be data: the file was cut.
         if length > self.size:
             raise self.broken(
                 LENGTH_AT, f"the data length is {length}, and the file has {self.size} bytes"
@@ -158,6 +159,7 @@ class EtchFile:
     def find(self, key: bytes) -> int | None:
         """Return where the record of a key is, None when there is none."""
         block = ROOT_BLOCK
+        # Bounded by the levels, so that a damaged index cannot make the search endless.
         for level in range(LEVELS):
             count = slot_count(level)
             index = digit_of(key, level)
@@ -176,6 +178,8 @@ class EtchFile:
         raise self.broken(block, f"the index has at most {LEVELS} levels")
 
     def _find_in_chain(self, key: bytes, block: int, first: int, count: int) -> int | None:
+        # "A record that continues one, which may go on from the last slot of a block in the first"
+        # (docs/etch.md "File").
         for step in range(1, count):
             index = (first + step) % count
             slot = self._slot(block, index)
@@ -285,6 +289,7 @@ class EtchFile:
         Raises: Corruption: a slot leads nowhere.
         """
         for slot in self.slots():
+            # A target behind the data length was appended after it was read.
             if slot.kind != BLOCK and slot.target < self.length:
                 yield self.record(slot.target)
 
@@ -296,6 +301,7 @@ class EtchFile:
         known = {offset: block_bytes(level) for offset, level in self._blocks_found()}
         position, size = start, self._file.size()
         while position < size:
+            # "Records and further index blocks, in any mix" (docs/etch.md "File").
             skip = known.get(position)
             if skip is not None:
                 position += skip
@@ -314,6 +320,8 @@ class EtchFile:
         if self.root_hash in (NO_ROOT, NIL_HASH) or self.find(self.root_hash) is not None:
             return
         length = self.length
+        # "If the root is not found within the data length, whole records behind it are looked at"
+        # (docs/etch.md "Durability").
         self.length = max((record.end for record in self.scan(length)), default=length)
         if self.find(self.root_hash) is None:
             self.length = length

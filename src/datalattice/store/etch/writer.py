@@ -123,6 +123,7 @@ class EtchWriter(EtchFile):
 
     def _append(self, data: bytes) -> int:
         position = self.length
+        # Kept in memory: no byte reaches the file before the flush that orders them.
         self._tail += data
         self.length += len(data)
         return position
@@ -184,6 +185,7 @@ class EtchWriter(EtchFile):
         """
         self.check()
         position = self.find(key)
+        # What is only in memory cannot be damaged on the disk.
         if position is None or position >= self._written:
             return False
         data = len(encoding).to_bytes(2, "big") + encoding
@@ -273,6 +275,7 @@ class EtchWriter(EtchFile):
             used.append(index)
             targets.append(slot & TARGET_MASK)
         deeper = self._new_block(level + 1)
+        # "Otherwise the records there move to a block of the next level" (docs/etch.md "File").
         for target in targets:
             self._set_plain(deeper, level + 1, target)
         # The chain is now in the deeper block; its other slots become free.
@@ -369,6 +372,7 @@ class EtchWriter(EtchFile):
                     "file to keep what its root reaches",
                 )
         for record in found:
+            # Some of them may have their slots already: the flush was torn between its steps.
             if self.find(record.key) is None:
                 self._insert(record.key, lambda at=record.offset: at)  # type: ignore[misc]
         self.flush()

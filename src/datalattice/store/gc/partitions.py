@@ -127,6 +127,7 @@ class PartitionPlan:
         Raises: StoreFailed: the segment is gone.
         """
         segment = location >> 42
+        # Partitions are consecutive segments, so the last one that begins before it has it.
         at = bisect_right(self._firsts, segment) - 1
         if at < 0 or segment > self._lasts[at]:
             raise damaged(f"{segment_path(self._folder, segment)}: the segment is gone")
@@ -154,6 +155,8 @@ def extent_of(store: StoreReader) -> Extent:
         # Segments behind the position were begun since; dropped ones wait to be deleted.
         if number > mark.position.segment or removed.dropped(number):
             continue
+        # A damaged header does not say its first number: that of the segment before is a lower
+        # bound.
         sequence = first_pack(folder, number) or sequence
         # Behind the last pack is preallocated space, which is not read.
         is_last = number == mark.position.segment
@@ -198,6 +201,7 @@ def check_extent(store: StoreReader, extent: Extent) -> None:
     Raises: UsageError: it is another store's. StoreFailed: cells were removed.
     """
     folder = store._folder
+    # A folder that was replaced has other cells at the same locations.
     if store._opened.store_id != extent.store_id:
         raise UsageError(f"{folder}: another store than the one that the work was planned for")
     if removed_digest(folder) != extent.removed:
@@ -266,6 +270,7 @@ class StorePartitionReader:
             # Packs behind the extent are ignored: other partitions end there too.
             if number > last:
                 break
+            # Where a gap ends is known only from what follows it.
             if gap is not None:
                 yield _with_span(gap, behind, found)
             gap = found if isinstance(found, Gap) else None
@@ -297,6 +302,7 @@ class StorePartitionReader:
         stop = bytes([last + 1]) if last + 1 < _WHOLE_HASH else None
         end = self._extent.end
         for hash, location in self._store._index.entries(bytes([first]), stop):
+            # Entries written since the extent belong to no partition.
             if location >> LOCATION_SHIFT < end and not self._filter.is_removed(location):
                 yield hash, location
 
@@ -423,6 +429,7 @@ def mark_start(store: StoreReader, extent: Extent, roots: MarkRoots) -> MarkStar
         if location >= 0:
             found.roots.append(hash)
             found.locations.append(location)
+        # Former roots may have been removed by an earlier collection; kept ones may not.
         elif hash in needed:
             raise damaged(
                 f"the root 0x{hash.hex()}, which is the present one or is kept, is not here"

@@ -86,6 +86,7 @@ class SweepHead:
 
 def roots_digest(hashes: Iterable[bytes]) -> bytes:
     """Return the digest of the roots of a mark, independent of their order."""
+    # Sorted, each once: the order in which processes name the roots does not matter.
     return hashlib.sha3_256(b"".join(sorted(set(hashes)))).digest()
 
 
@@ -130,6 +131,7 @@ def _chunks(head: SweepHead, segments: Iterable[SweptSegment]) -> Iterator[bytes
     digest = hashlib.sha3_256()
     chunk = _pack_head(head)
     count = 0
+    # One chunk behind: the last one carries the digest of all before it.
     for number, live, dead in segments:
         digest.update(chunk)
         yield chunk
@@ -144,6 +146,7 @@ def _chunks(head: SweepHead, segments: Iterable[SweptSegment]) -> Iterator[bytes
 
 def _pack_head(head: SweepHead) -> bytes:
     sequence, segment, offset, trailer = head.position
+    # Zeros stand for what is absent, and the flags say so: a hash may not be None.
     flags = _HAS_ROOT * (head.root is not None) | _HAS_REMOVED * bool(head.removed)
     flags |= _HAS_TRAILER * (trailer is not None)
     position = (sequence, segment, offset, trailer or 0)
@@ -259,6 +262,7 @@ class SweepList:
         # A collection since then moved cells: the locations in the list are of other cells.
         if removed_digest(folder) != head.removed:
             raise self._stale(f"cells were removed from {folder} since it was made")
+        # A shorter or another log: the marks would be of cells that are not here.
         reason = why_unreached(folder, head.position)
         if reason:
             raise self._stale(f"the log of {folder} is another one since ({reason})")

@@ -107,6 +107,7 @@ class Retention:
 
     def _answers(self, from_ms: int, until_ms: int, age_ms: int) -> bool:
         for span, interval in self.steps:
+            # The first step that is long enough decides: later ones keep fewer entries.
             if age_ms <= span:
                 # It was the root at a full interval: one lies in [from, until).
                 return -(-from_ms // interval) * interval < until_ms
@@ -261,6 +262,8 @@ class FolderHistory(History):
         """Begin to write: drop entries whose roots are gone, and note the present root."""
         with self._lock:
             entries = self._entries
+            # A root whose cells are gone cannot be read: a collection of another process removed
+            # it.
             self._entries = [one for one in entries if is_here(one.root_hash)]
             is_whole = self._offset == len(_HEAD) + len(self._entries) * SLOT_BYTES
             if root is not None:
@@ -407,6 +410,7 @@ def parse_history(data: bytes) -> tuple[list[Moment], list[int]]:
     entries: list[Moment] = []
     bad: list[int] = []
     damaged: list[int] = []
+    # An unknown head: nothing of the file can be believed.
     if not data.startswith(_HEAD):
         return [], [0] if data else []
     for offset in range(len(_HEAD), len(data) - SLOT_BYTES + 1, SLOT_BYTES):
@@ -416,6 +420,7 @@ def parse_history(data: bytes) -> tuple[list[Moment], list[int]]:
         if not fits or (entries and time_ms < entries[-1].time_ms):
             bad.append(offset)
             continue
+        # A good slot follows, so what was bad before it is damage and not a torn end.
         damaged += bad
         bad = []
         entries.append(Moment(time_ms, root_hash))

@@ -268,6 +268,7 @@ class Pins:
         with suppress(StoreLocked), self.locked(RELEASE_WAIT_S):
             pins = self._living()
             others = [one for one in pins if one.name != name]
+            # Nothing is written where it had ended: a collection or another change removed it.
             if len(others) < len(pins):
                 self._write(others)
 
@@ -329,6 +330,7 @@ class FolderPins(Pins):
     @contextmanager
     def locked(self, wait_s: float = LOCK_WAIT_S) -> Iterator[None]:
         """Keep every process from changing pins and leases, as `Pins.locked`."""
+        # Monotonic: a clock that is set back must not make the wait endless.
         deadline_s = time.monotonic() + wait_s
         while True:
             try:
@@ -381,6 +383,7 @@ def write_pins(folder: StoreFolder, pins: Iterable[Pin]) -> None:
 
     Raises: StoreFull, StoreFailed: it cannot be written.
     """
+    # JSON has no bytes: a hash stands in hex.
     rows = [asdict(pin) | {"root_hash": pin.root_hash.hex()} for pin in pins]
     # Sorted, so that the same pins give the same bytes.
     body = "".join(json.dumps(row) + "\n" for row in sorted(rows, key=lambda row: row["name"]))

@@ -170,6 +170,7 @@ class HashIndex:
             for hash, packed in view.scan("places", first, behind):
                 location = recent.pop(hash, NOWHERE)
                 yield hash, int.from_bytes(packed, "big") if location < 0 else location
+        # What is not on disk yet follows, in no order.
         for hash, location in recent.items():
             if location >= 0:
                 yield hash, location
@@ -283,6 +284,7 @@ class HashIndex:
     def add(self, hashes: list[bytes], locations: list[int]) -> None:
         """Add entries; later ones replace earlier ones."""
         self._recent.update(zip(hashes, locations, strict=True))
+        # A healed cell is found again.
         if self._forgotten:
             self._forgotten.difference_update(hashes)
 

@@ -332,9 +332,11 @@ class LogState:
     def apply(self, pack: Pack) -> None:
         """Apply a pack."""
         self.position = pack.end
+        # A pack that a collection inspected: the record, not the pack, says what counts.
         if pack.end.segment < self._filter.removed.begin:
             self._apply_filtered(pack)
             return
+        # "Packs that count only when the last one, with the root, is there" (docs/store.md).
         if pack.is_part:
             self._parts.append(pack)
             return

@@ -169,6 +169,7 @@ class RemovedRecord:
 
     def dropped(self, segment: int) -> bool:
         """Return whether a segment was dropped on purpose."""
+        # Runs are in order and apart from each other, so one look-up decides.
         at = bisect_left(self.runs, segment, key=lambda run: run.last)
         return at < len(self.runs) and self.runs[at].first <= segment
 
