@@ -66,6 +66,7 @@ TAG_SIGNED_WITHOUT_KEY: Final = 0x91
 def _cases(document: Fields) -> Iterable[Case]:
     found = list(listed_vectors(document))
     count = need_int(document, "count")
+    # The file states its count, so a vector that was cut out is noticed.
     if count != len(found):
         raise Mismatch(f"the file says it holds {count} vectors, but holds {len(found)}")
     return [Case(name, _kind(fields), fields) for name, fields in found]
@@ -89,6 +90,7 @@ def _kind(fields: Fields) -> str:
 
 def run_value(fields: Fields) -> None:
     """Check a value vector: encoding, hash, sizes, printed form, messages, and any signature."""
+    # Fields of a signature are accepted on a signed value only.
     signed = "seed" in fields or "sig" in fields
     only_fields(fields, VALUE_FIELDS + MESSAGE_FIELDS + (SIGNED_FIELDS if signed else ()))
     value = build(need(fields, "v"))
@@ -100,6 +102,7 @@ def run_value(fields: Fields) -> None:
     expect("mem", need_int(fields, "mem"), memory_size(value))
     if "print" in fields:
         expect("print", need_text(fields, "print"), to_text(value))
+    # One encoding for each value: what was read is written back as it was.
     again = decode(encoding)
     expect("enc decoded and encoded again", encoding, encode(again))
     _check_whole(fields, value)
@@ -111,6 +114,8 @@ def run_value(fields: Fields) -> None:
 
 def _check_whole(fields: Fields, value: Value) -> None:
     """Check the message of a value; a value without branches has no fields about it."""
+    # "Several cells travel as the encoding of the top cell, then each branch below it once"
+    # (docs/cells.md "Messages").
     if not branch_hashes(encode(value)):
         only_fields(fields, set(fields) - set(MESSAGE_FIELDS))
         expect("message without branches", need_hex(fields, "enc"), encode_message(value))
@@ -142,6 +147,7 @@ def _check_signature(fields: Fields, value: Value) -> None:
     valid = need_bool(fields, "valid")
     expect("valid", valid, value.verify())
     expect("valid after decoding", valid, _verify_decoded(encode(value)))
+    # Ed25519 is deterministic: the same key and message give the same signature.
     if valid:
         expect("sig made here", value.signature, pair.sign(message))
         expect("cell signed here", encode(value), encode(Signed.sign(pair, value.value)))
@@ -188,6 +194,7 @@ def _run_decode(fields: Fields, *, message: bool) -> None:
     else:
         only_fields(fields, set(fields) - {"validate", "reencode"})
     got, value = _decode_whole(data, message=message)
+    # A fault inside one cell may be found at once; one between cells needs `validate`.
     allowed = {
         "reject": {"reject"},
         "partial": {"missing"},
@@ -224,6 +231,7 @@ def _decode_whole(data: bytes, *, message: bool) -> tuple[str, Value]:
 
 def _check_written_again(fields: Fields, data: bytes, value: Value, *, message: bool) -> None:
     again = need_text(fields, "reencode")
+    # "91: read and kept, never verified, never written here" (docs/cells.md "Encoding table").
     if again != "same":
         if not again.startswith("error:"):
             raise Mismatch(f"reencode: expected same or an error, got {again!r}")
@@ -236,6 +244,7 @@ def _check_written_again(fields: Fields, data: bytes, value: Value, *, message: 
         return
     if not message:
         expect("written again", data, encode(value))
+    # Only the top cell: the order of the branches behind it is free.
     elif not data.startswith(encode(value)):
         raise Mismatch("the top cell of the message is not written again as it was")
 
@@ -259,6 +268,7 @@ def run_json_parse(fields: Fields) -> None:
     expect("enc", need_hex(fields, "enc"), encode(value))
     out = need_text(fields, "out")
     expect("out", out, to_json(value))
+    # `same`, since True, 1 and 1.0 are equal in Python and three values here.
     if not same(from_json(out), value):
         raise Mismatch("the text written back reads as another value")
 

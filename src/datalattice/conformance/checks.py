@@ -75,6 +75,7 @@ def as_bool(value: object, name: str) -> bool:
 
 def as_list(value: object, name: str, length: int | None = None) -> list[Any]:
     """Return `value`, which must be an array (of `length` elements, when given)."""
+    # The length is part of the form: a missing element would shift the meaning of the others.
     if not isinstance(value, list) or (length is not None and len(value) != length):
         size = "" if length is None else f" of {length}"
         raise Mismatch(f"{name}: an array{size} is needed, got {shown(value)}")
@@ -104,6 +105,7 @@ def as_decimal(value: object, name: str) -> int:
     """Return the integer written in `value`: decimal digits without leading zeros, any number."""
     text = as_text(value, name)
     digits = text.removeprefix("-")
+    # `isdigit` also takes digits of other scripts; a leading zero would be a second spelling.
     if not (digits.isascii() and digits.isdigit()) or (digits[0] == "0" and text != "0"):
         raise Mismatch(f"{name}: not a plain decimal number: {shown(text)}")
     number = 0

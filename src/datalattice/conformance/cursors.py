@@ -42,6 +42,7 @@ class _Cursors(SequenceRun[LatticeCursor]):
 
     def perform(self, step: Fields) -> None:
         super().perform(step)
+        # After every step: a callback too many is as wrong as one too few.
         expect("sync_callbacks", need_int(step, "sync_callbacks"), self.callbacks)
 
     @operation("lattice", "context", "value", silent=True)
@@ -108,6 +109,7 @@ def _attempt(step: Fields, action: Callable[[], object]) -> None:
 
 
 def _include(current: Value, element: Value) -> Value:
+    # The vectors use this operation on sets only; anything else is a fault of the vector.
     if current is not None and not isinstance(current, Set):
         raise Mismatch("update_include works on a set")
     return (EMPTY_SET if current is None else current).add(element)

@@ -41,6 +41,7 @@ class _Drives(SequenceRun[Drive]):
         self.on(step)
         self.clocks[need_text(step, "on")].time_ms = need_int(step, "time")
 
+    # A fork has a clock of its own, which begins at the time of its parent.
     @operation("as", silent=True)
     def fork(self, step: Fields) -> None:
         parent = self.on(step)
@@ -109,6 +110,7 @@ def _returns(step: Fields, action: Callable[[], object]) -> None:
     """Compare what an operation returns, or the word for its error, with what is recorded."""
     try:
         got = action()
+    # Vectors name an error by a word, since texts differ between implementations.
     except NoSuchPath:
         got = "not-found"
     except AlreadyExists:
@@ -121,6 +123,7 @@ def _returns(step: Fields, action: Callable[[], object]) -> None:
 def run_drive_sequence(fields: Fields) -> None:
     """Check a recorded sequence of operations on drives."""
     only_fields(fields, (*SEQUENCE_FIELDS, "layout", "java_final"))
+    # A node of a drive has four fields; earlier layouts have other hashes.
     expect("layout", LAYOUT, need_text(fields, "layout"))
     _Drives().run(fields)
 
@@ -143,6 +146,7 @@ def run_sparse(fields: Fields) -> None:
     clock.time_ms = time_ms
     drive.write_at(path, position, data)
     expect("size", need_int(fields, "size"), drive.stat(path).size)
+    # Read back from the position: the gap before it is zeros that no one wrote.
     expect("data", data, drive.read(path, position))
     expect("root_hash", need_text(fields, "root_hash"), drive.root_hash().hex())
 

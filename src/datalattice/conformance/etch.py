@@ -74,6 +74,7 @@ def _rebuild(fields: Fields, path: Path) -> None:
     size = need_int(fields, "file_size")
     if not 0 <= size <= FILE_BYTES_MAX:
         raise Mismatch(f"file_size: 0 to {FILE_BYTES_MAX} is accepted, got {size}")
+    # The undefined bytes behind the data length are zeros here.
     data = bytearray(size)
     _place(data, 0, need_hex(fields, "header"))
     for node in need_list(fields, "index_blocks"):
@@ -81,6 +82,7 @@ def _rebuild(fields: Fields, path: Path) -> None:
         only_fields(block, ("offset", "level", "slots"))
         for slot in need_list(block, "slots"):
             number, value = as_list(slot, "slot", 2)
+            # A slot has 8 bytes.
             place = need_int(block, "offset") + 8 * as_int(number, "slot number")
             _place(data, place, as_hex(value, "slot"))
     for node in need_list(fields, "records"):
@@ -140,11 +142,13 @@ def _compare_records(fields: Fields, file: EtchFile) -> list[EtchRecord]:
         expect("memory size", need_int(node, "memory_size"), record.memory_size)
         expect("length", need_int(node, "length"), len(record.encoding))
         expect("encoding", need_hex(node, "encoding"), record.encoding)
+        # Found through the index, not only by walking over the records.
         expect("place of the key", record.offset, file.find(record.key))
     ends = [file.length if not found else found[-1].end]
     ends += [offset + block_bytes(level) for offset, level in file.blocks()]
     expect("highest used byte", need_int(fields, "highest_used"), max(ends))
     for record in found:
+        # A key that differs in its last bit: the search ends beside a record, without finding it.
         absent = record.key[:-1] + bytes((record.key[-1] ^ 1,))
         expect("a key that is not there", None, file.find(absent))
     return found
@@ -153,6 +157,7 @@ def _compare_records(fields: Fields, file: EtchFile) -> list[EtchRecord]:
 def _compare_values(fields: Fields, store: EtchStore, records: list[EtchRecord]) -> None:
     """Read every cell whose key is its hash as a value, and the root."""
     for record in records:
+        # Some vectors have records with made-up keys, to lay out the index.
         if sha3_256(record.encoding) == record.key:
             value: Value = store.load(record.key)
             expect("value read and written again", record.encoding, encode(value))

@@ -55,6 +55,7 @@ def _read(fields: Fields, name: str) -> Value:
         raise Mismatch(f"{name} is an object with message and hash, got {shown(stated)}")
     only_fields(stated, ("message", "hash"))
     value = decode_message(need_hex(stated, "message"))
+    # The message and its hash: a changed vector is noticed before it is judged.
     expect(f"hash of {name}", need_hex(stated, "hash").hex(), value_hash(value).hex())
     return value
 
@@ -68,6 +69,7 @@ def run_fork(fields: Fields) -> None:
     own, other = _read(fields, "own"), _read(fields, "other")
     found = verdict(lattice.latest(own, other, Walk()))
     expect("greater", need_text(fields, "greater"), ANSWERS[found])
+    # "The same from both sides": replicas must decide alike.
     expect("the other way round", -found, verdict(lattice.latest(other, own, Walk())))
     join = _read(fields, "join")
     expect("join", value_hash(join).hex(), value_hash(lattice.merge(own, other)).hex())

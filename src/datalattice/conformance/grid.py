@@ -85,6 +85,7 @@ def _key(text: str) -> Value:
 
 
 def _blob(given: Any) -> Value:
+    # A number or an object in the position of a blob is a malformed content, which is merged too.
     return as_hex(given, "a blob") if isinstance(given, str) else to_cell(given)
 
 
@@ -116,6 +117,7 @@ def _refuses(call: Callable[[], object], what: str) -> None:
 def _run_metadata(fields: Fields) -> None:
     only_fields(fields, ("name", "metadata", "utf8_bytes", "asset_id"))
     text = need_text(fields, "metadata")
+    # The id hashes bytes, so the length in UTF-8 is recorded beside it.
     expect("utf8_bytes", need_int(fields, "utf8_bytes"), len(text.encode()))
     expect("asset_id", need_hex(fields, "asset_id"), asset_id(text))
 
@@ -232,6 +234,7 @@ def _run_key(fields: Fields) -> None:
     expect("public_key", need_hex(fields, "public_key"), key)
     expect("did", need_text(fields, "did"), did_of(key))
     expect("multikey", need_text(fields, "multikey"), did_of(key).removeprefix("did:key:"))
+    # There and back: a DID carries its key.
     expect("key of the DID", key, public_key_of(did_of(key)))
 
 
@@ -245,6 +248,7 @@ def _run_published(fields: Fields) -> None:
 def _run_bad_did(fields: Fields) -> None:
     did = need_text(fields, "did")
     expect("method", None, did_method(did))
+    # A DID that is malformed has no key, so nothing below it can be verified.
     expect("public_key", None, public_key_of(did))
 
 
@@ -302,6 +306,7 @@ def _recognises(sections: dict[str, Callable[[Fields], None]]) -> Callable[[Fiel
 
     def recognises(document: Fields) -> bool:
         members = set(document) - set(COMMENTS)
+        # By its sections: these files have no header of their own.
         return "about" in document and bool(members) and members <= set(sections)
 
     return recognises
@@ -317,6 +322,7 @@ def _cases(file: str, sections: dict[str, Callable[[Fields], None]]) -> Callable
             kind = f"grid-{file}-{section}"
             entries = given if isinstance(given, list) else [given]
             for position, entry in enumerate(entries):
+                # A bare string is a DID: the list of bad ones has nothing else.
                 fields = entry if isinstance(entry, dict) else {"did": entry}
                 name = fields.get("name", f"#{position}")
                 yield Case(f"{section}: {name}", kind, as_fields(fields, section))

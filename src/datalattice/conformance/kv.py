@@ -49,7 +49,9 @@ class _Databases(SequenceRun[Database]):
 
     def perform(self, step: Fields) -> None:
         name = need_text(step, "op")
+        # Before the operation: expiry and stamps depend on the time of the step.
         self.clock.time_ms = need_int(step, "clock")
+        # `wrongtype:OP` records that OP refuses a key of another type.
         refused = name.removeprefix(WRONG_TYPE + ":")
         if refused != name:
             self._refuse(refused, step)
@@ -70,6 +72,7 @@ class _Databases(SequenceRun[Database]):
             got = method(database, need_text(step, "key"), *(_SAMPLES[one] for one in arguments))
         except WrongType as error:
             expect("the error's first word", "WRONGTYPE", str(error).split(" ", 1)[0])
+            # By identity: a refused write must not even make an equal value.
             if database.cursor.get() is not before:
                 raise Mismatch("the refused operation changed the database") from error
             return
@@ -94,6 +97,7 @@ class _Databases(SequenceRun[Database]):
 
     @operation("key", "value", "ttl", silent=True)
     def set(self, step: Fields) -> None:
+        # Vectors count milliseconds, the database seconds.
         ttl = None if step.get("ttl") is None else need_int(step, "ttl") / 1_000
         self.on(step).set(need_text(step, "key"), need_cell(step, "value"), ttl)
 
@@ -109,11 +113,13 @@ def _ttl_ms(database: Database, key: str) -> int:
     left = database.ttl(key)
     if left is not None:
         return left // timedelta(milliseconds=1)
+    # As Redis answers: -1 lives for ever, -2 is not there.
     return -1 if key in database else -2
 
 
 def _score(step: Fields, name: str) -> float:
     score = need(step, name)
+    # True is an int in Python, and no score.
     if isinstance(score, bool) or not isinstance(score, (int, float)):
         raise Mismatch(f"a score is a number, got {score!r}")
     return float(score)
@@ -203,6 +209,7 @@ def _operation_of(call: _Call) -> Perform:
         given: list[object] = []
         for name in arguments:
             read = _READERS[name](step, name)
+            # A list is several arguments, as in `SADD key a b`.
             given.extend(read if isinstance(read, list) else [read])
         compare(step, method(run.on(step), need_text(step, "key"), *given))
 
@@ -233,6 +240,7 @@ def run_kv_replica(fields: Fields) -> None:
     first, second = (_replica(need_fields(fields, side), name) for side in ("a", "b"))
     exports = {side: read_cell(need(fields, side), side) for side in ("export_a", "export_b")}
     for database, side in ((first, "export_a"), (second, "export_b")):
+        # The recorded store first, then our own export of it: both must be the same bytes.
         _adopt(database, exports[side], side, name)
         expect_cell(f"{side} made here", exports[side], database.export_replica())
     forged = need_cell(fields, "forged")
@@ -240,6 +248,7 @@ def run_kv_replica(fields: Fields) -> None:
     merged += [("a_merges_b", first, exports["export_b"])]
     merged += [("b_merges_a", second, exports["export_a"])]
     for count, database, replicas in merged:
+        # What is counted: replicas that changed something, forged ones never.
         expect(count, need_int(fields, count), database.merge_replicas(replicas))
     for side, database in (("store_a", first), ("store_b", second)):
         expect_cell(side, read_cell(need(fields, side), side), database.store())
@@ -254,6 +263,7 @@ def _replica(side: Fields, name: str) -> Database:
 def _adopt(database: Database, export: Value, what: str, name: str) -> None:
     """Give a database the store that an export holds, after checking who signed it."""
     cell = export.get(database.owner) if isinstance(export, Map) else None
+    # An export that nobody signed proves nothing about the merge.
     if not isinstance(cell, Signed) or not cell.verify():
         raise Mismatch(f"{what} holds nothing that its owner signed")
     expect(f"signer of {what}", database.owner, cell.public_key)

@@ -62,6 +62,7 @@ STAND_INS: Final = ("DLFSLattice",)
 
 def _cases(document: Fields) -> Iterable[Case]:
     need_int(document, "format")
+    # One text of all keys of the file, in which each key of a context is looked up.
     known_keys = "|".join(_encodings(document))
 
     def case(name: str, fields: Fields) -> Case:
@@ -96,10 +97,12 @@ def _inspect(fields: Fields, known_keys: str) -> None:
     A key must be used elsewhere in the file: a changed seed would otherwise only be another owner.
     """
     for node in _objects(fields):
+        # Every cell is read with its hash, also those that the kind of the vector ignores.
         if "enc" in node and "hash" in node:
             read_cell(node, "cell")
         keys = list(node["keys"]) if "owner" in node and isinstance(node.get("keys"), list) else []
         if isinstance(node.get("seed"), str):
+            # Derived from the seed: a changed seed gives a key that is used nowhere.
             keys.append(KeyPair(need_hex(node, "seed")).public_key.hex())
         for key in keys:
             if not isinstance(key, str) or not key or key not in known_keys:
@@ -135,6 +138,7 @@ def run_merge(fields: Fields) -> None:
     own = need_cell(fields, "own")
     other = need_cell(fields, "other")
     wanted = need_cell(fields, "merged")
+    # Values are immutable: a merge that changed one would be seen here.
     before = encode(own), encode(other)
     got = lattice.merge(own, other, _context(fields))
     expect_cell("merged", wanted, got)
@@ -142,6 +146,7 @@ def run_merge(fields: Fields) -> None:
     same_as = need(fields, "same_as")
     facts = (same(wanted, own), same(wanted, other))
     _check_same_as(same_as, facts)
+    # By identity: callers test `merged is own` to see that nothing changed.
     if same_as in ("own", "both") and got is not own:
         raise Mismatch("the result must be own itself, and is another object of equal value")
     if same_as == "other" and got is not other:
@@ -218,6 +223,7 @@ def run_resolve(fields: Fields) -> None:
     keys = need_cells(fields, "path")
     wanted = need(fields, "resolved")
     got = lattice.resolve_path(keys)
+    # None: the path leaves the lattice, on both sides or on neither.
     if wanted is None or got is None:
         expect("resolved is null", wanted is None, got is None)
         _check_child(need(fields, "child"), None)
@@ -258,6 +264,7 @@ def run_assoc_in(fields: Fields) -> None:
     try:
         got = assoc_in(base, keys, value, lattice)
     except DataLatticeError as error:
+        # An error that the vector does not record is a failure with its own text.
         if not failed:
             raise
         only_fields(wanted, ("error",))

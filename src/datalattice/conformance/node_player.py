@@ -115,6 +115,7 @@ def _node(transcript: Fields) -> NodeServer:
             expect("hash of initial", need_text(described, "root_hash"), value_hash(value).hex())
         store.commit(value)
     key_pair = KeyPair(need_hex(described, "key_seed")) if "key_seed" in described else None
+    # The settings under which a node of ours answers as the reference does.
     config = NodeConfig(
         port=0, ping_reply="timestamp", strict_paths=True, accept_bare_values=False, plain=True
     )
@@ -151,8 +152,10 @@ class _Client:
         if not step.get("raw"):
             self._sent.feed(data)
             payload = self._sent.next_payload()
+            # A transcript sends one frame a step; bytes that are no frame are marked `raw`.
             if payload is None or self._sent.is_partial:
                 raise Mismatch(f"one whole frame is needed, got {shown(data)}")
+            # Answers to a PING carry the clock, so they are compared by kind only.
             self._pings.update(pings_in(payload))
         with contextlib.suppress(OSError):
             self._writer.write(data)
@@ -164,6 +167,7 @@ class _Client:
             async with asyncio.timeout(timeout_s):
                 while (payload := self._buffer.next_payload()) is None:
                     data = await self._reader.read(READ_BYTES)
+                    # The end of the stream.
                     if not data:
                         return None
                     self._buffer.feed(data)
@@ -196,6 +200,7 @@ class _Client:
             ours = need_fields(step, "ours")
             await self._ours(ours)
             return ours.get("end") is True
+        # The reference had closed; ours may answer, which is no fault.
         if op in RECEIVES and step.get("closed"):
             return False
         if op in RECEIVES:
@@ -250,6 +255,7 @@ class _Client:
                 raise Mismatch(f"a request for cells is needed, got {shown(payload)}")
             found = [(hash, self._cells.get(hash)) for hash in message.hashes]
             self._writer.write(encode_frame(encode_supply(message.id, found)))
+            # A node requests depth by depth: silence means that it has all cells.
             payload = await self.frame(QUIET_S)
 
 
@@ -278,6 +284,7 @@ def play(transcript: Fields) -> None:
 
 
 async def _play_all(found: list[Case]) -> list[BaseException | None]:
+    # Each has a node with threads and a socket of its own.
     room = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def one(case: Case) -> None:

@@ -133,6 +133,7 @@ def _children(data: bytes, what: str) -> list[bytes]:
                 raise Mismatch(f"{what}: a child's length runs over the end")
             byte = data[at]
             at += 1
+            # "Base 128, the most significant digit first" (docs/cells.md "Counts").
             length = (length << 7) | (byte & 0x7F)
             if byte < 0x80:
                 break
@@ -147,6 +148,7 @@ def _check_text(what: str, text: str, value: Value) -> None:
     if text == UNPRINTED:
         return
     printed = to_text(value)
+    # The reference cuts long texts; what is left must still agree.
     if text.endswith(CUT) and printed.startswith(text.removesuffix(CUT)):
         return
     expect(f"{what}: text", text, printed)
@@ -154,6 +156,7 @@ def _check_text(what: str, text: str, value: Value) -> None:
 
 def expect_cell(what: str, wanted: Value, got: Value) -> None:
     """Raise `Mismatch` unless two values are the same value."""
+    # By hash: Python finds True, 1 and 1.0 equal.
     if value_hash(wanted) != value_hash(got):
         raise Mismatch(f"{what}: expected {_brief(wanted)}, got {_brief(got)}")
 

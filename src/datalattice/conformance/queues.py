@@ -55,6 +55,7 @@ class _Queues(SequenceRun[Queue]):
 
     @operation("clock", "key", "value", "headers")
     def offer(self, step: Fields) -> None:
+        # `perform` sets the clock; here the field is only required.
         need_int(step, "clock")
         key, value, headers = (need_cell(step, name) for name in ("key", "value", "headers"))
         returned(step, self.on(step).offer(value, key=key, headers=headers))
@@ -71,6 +72,7 @@ class _Queues(SequenceRun[Queue]):
     @operation()
     def info(self, step: Fields) -> None:
         wanted = need_fields(step, "returns")
+        # Every recorded figure is compared: a further one would pass unseen.
         only_fields(wanted, ("start", "end", "size", "empty", "first", "last"))
         queue = self.on(step)
         expect("start", need_int(wanted, "start"), queue.start_offset())
@@ -134,10 +136,13 @@ def run_route(fields: Fields) -> None:
     only_fields(fields, known)
     key = need_cell(fields, "key")
     count = need_int(fields, "partitions")
+    # The last 64 bits of the hash, signed, as a Java long.
     low = int.from_bytes(value_hash(key)[-LONG_BITS // 8 :], "big", signed=True)
     expect("hash_low_64", as_decimal(need(fields, "hash_low_64"), "hash_low_64"), low)
     expect("floor_mod", need_int(fields, "floor_mod"), partition_of(key, count))
     if "java_abs" in fields:
+        # What `Math.abs` of Java gives, as a comment of the vector: it differs for negative
+        # numbers.
         expect("java_abs", need_int(fields, "java_abs"), abs(low) % count)
 
 

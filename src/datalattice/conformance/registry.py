@@ -65,6 +65,7 @@ _kinds: dict[str, Runner] = {}
 
 def register_format(new: Format) -> None:
     """Add a family of files."""
+    # Two formats of one name: one of them would never be asked.
     if any(known.name == new.name for known in _formats):
         raise UsageError(f"the format {new.name!r} is registered already")
     _formats.append(new)
@@ -72,6 +73,7 @@ def register_format(new: Format) -> None:
 
 def register_kind(kind: str, runner: Runner) -> None:
     """Add the runner of a kind of vector."""
+    # A second runner would silently replace the first, and its vectors would prove less.
     if kind in _kinds:
         raise UsageError(f"the kind {kind!r} is registered already")
     _kinds[kind] = runner
@@ -88,6 +90,7 @@ def register_titled(title: str, kind: str, run: Runner, *, comments: Iterable[st
     known = {*_TITLED_FIELDS, *comments}
 
     def cases(document: Fields) -> Iterable[Case]:
+        # A member that is not known may be a case under a wrong name, which would not be run.
         if not document.keys() <= known or not isinstance(document.get("cases"), list):
             raise Mismatch(f"a file {title!r} has {', '.join(sorted(known))}; cases is an array")
         for position, fields in enumerate(document["cases"]):
@@ -99,6 +102,7 @@ def register_titled(title: str, kind: str, run: Runner, *, comments: Iterable[st
 
 def find_format(document: Fields) -> Format:
     """Return the format of a parsed file, or raise `Mismatch` naming what is known."""
+    # By its header: names of files mean nothing.
     for known in _formats:
         if known.recognises(document):
             return known
@@ -109,6 +113,7 @@ def find_format(document: Fields) -> Format:
 def find_runner(kind: str) -> Runner:
     """Return the runner of `kind`, or raise `Mismatch` naming what is known."""
     runner = _kinds.get(kind)
+    # "A vector that is not run proves nothing": an unknown kind fails.
     if runner is None:
         raise Mismatch(f"unknown kind {kind!r}; known: {', '.join(sorted(_kinds))}")
     return runner

@@ -55,6 +55,7 @@ def list_files(paths: Iterable[str | Path]) -> list[Path]:
     files: list[Path] = []
     for given in paths:
         path = Path(given)
+        # Sorted, so that reports of two runs can be compared.
         files += (sorted(path.rglob("*.json")) if path.is_dir() else []) or [path]
     return files
 
@@ -69,6 +70,7 @@ def run_file(path: Path) -> FileReport:
         cases = list(format.cases(document))
     except Mismatch as mismatch:
         return _broken(path, str(mismatch))
+    # An empty file would otherwise pass.
     if not cases:
         return _broken(path, "the file holds no vectors")
     passed = skipped = 0
@@ -77,6 +79,7 @@ def run_file(path: Path) -> FileReport:
     for case, error in zip(cases, raised, strict=True):
         if error is None:
             passed += 1
+        # Skipped: this machine lacks what the vector needs; every other exception is a failure.
         elif isinstance(error, Skipped):
             skipped += 1
         elif isinstance(error, Mismatch):
@@ -92,6 +95,7 @@ def _run(case: Case) -> Exception | None:
     """Run one case; return what it raised."""
     try:
         runner = find_runner(case.kind)
+        # The vector within its file first: one that was changed is named as such.
         if case.inspect is not None:
             case.inspect()
         runner(case.fields)
@@ -121,6 +125,7 @@ def _broken(path: Path, reason: str) -> FileReport:
 
 def _read(path: Path) -> Fields:
     try:
+        # Bytes: JSON files are UTF-8 whatever the locale of the machine.
         document = json.loads(path.read_bytes(), object_pairs_hook=_members)
     except OSError as error:
         raise Mismatch(f"cannot read the file: {error.strerror or error}") from None

@@ -62,7 +62,9 @@ def operation(*fields: str, silent: bool = False) -> Callable[[Perform], Perform
     def decorated(method: Perform) -> Perform:
         @wraps(method)
         def perform(run: SequenceRun[Any], step: Fields) -> None:
+            # A field that no operation reads would be an expectation that is never checked.
             only_fields(step, (*STEP_FIELDS, *run.fields, *fields))
+            # An operation without a result cannot have a recorded one.
             if silent and "returns" in step:
                 raise Mismatch(f"{need_text(step, 'op')} returns nothing")
             method(run, step)
@@ -122,6 +124,7 @@ class SequenceRun(Generic[H]):
     def add(self, step: Fields, field: str, handle: H) -> None:
         """Add a handle under the name in a field, which must be free."""
         name = need_text(step, field)
+        # A name that is used twice would make later steps ambiguous.
         if name in self.handles:
             raise Mismatch(f"there is a handle named {name!r} already")
         self.handles[name] = handle
@@ -167,6 +170,7 @@ def run_steps(
         except Mismatch as mismatch:
             raise Mismatch(f"{where}: {mismatch}") from mismatch
         stated = need_fields(step, "states")
+        # Where our decision differs, `java_states` has what the reference came to.
         reference = {**stated, **step.get("java_states", {})}
     if differs == len(steps):
         _compare_final(need_fields(fields, "final"), states())
@@ -176,6 +180,7 @@ def run_steps(
 
 
 def _compare_states(wanted: Mapping[str, Any], got: Mapping[str, Value]) -> None:
+    # All handles: one that a step made, and no other.
     expect("handles", sorted(wanted), sorted(got))
     for name, value in got.items():
         expect(f"state of {name}", wanted[name], hash_or_none(value))

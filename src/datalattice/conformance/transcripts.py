@@ -61,6 +61,7 @@ def cases(document: Fields) -> Iterator[Case]:
     for position, node in enumerate(need_list(document, "transcripts")):
         transcript = as_fields(node, f"transcript {position}")
         run = need_text(transcript, "run")
+        # "skip" marks what only the reference can play; any other word is a fault of the file.
         if run == "server":
             yield Case(need_text(transcript, "name"), KIND, transcript)
         elif run != "skip":
@@ -86,6 +87,7 @@ def _check_step(step: Fields) -> None:
     op = need_text(step, "op")
     if op not in OPS:
         raise Mismatch(f"op: one of {', '.join(OPS)} is needed, got {shown(op)}")
+    # Nothing is compared in these steps.
     if op in (*SENDS, "note") or step.get("closed"):
         return
     expected = need_text(step, "expect")
@@ -134,6 +136,7 @@ def bytes_of(step: Fields) -> bytes:
             out += encode_length(int(length[1]))
         elif repeated is not None:
             data, count = bytes.fromhex(repeated[1]), int(repeated[2] or 1)
+            # A changed step must not fill the memory.
             if len(data) * count > CONSTRUCTED_MAX:
                 raise Mismatch(f"construct: at most {CONSTRUCTED_MAX} bytes, got {shown(piece)}")
             out += data * count
@@ -160,6 +163,7 @@ def compare_frame(step: Fields, payload: bytes) -> None:
     top, children = _structure(_recorded(step))
     own_top, own_children = _structure(payload)
     expect("top cell", top.hex(), own_top.hex())
+    # As a set: "readers accept any order" (docs/cells.md "Messages").
     expect("children", sorted(h.hex() for h in children), sorted(h.hex() for h in own_children))
 
 

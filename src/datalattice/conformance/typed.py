@@ -75,6 +75,7 @@ def build(node: Any) -> Value:
 def _member(node: Any, what: str) -> tuple[str, Any]:
     """Return the name and body of an object with one member."""
     fields = as_fields(node, what)
+    # One member: two types for one value would be ambiguous.
     if len(fields) != 1:
         raise Mismatch(f"{what}: one member is needed, got {shown(dict(fields))}")
     ((name, body),) = fields.items()
@@ -86,6 +87,7 @@ def _member(node: Any, what: str) -> tuple[str, Any]:
 
 def _double(body: Any) -> Value:
     bits = as_hex(body, "double")
+    # IEEE 754 double precision.
     if len(bits) != 8:
         raise Mismatch(f"double: 8 bytes are needed, got {len(bits)}")
     return decode(b"\x1d" + bits)  # the tag of a double; Python may change the bits of a NaN
@@ -106,11 +108,13 @@ def _generated_bytes(body: Any, modulus: int, base: int) -> bytes:
     only_fields(fields, ("n", "a", "b", "c"))
     size = _generated_count(need(fields, "n"))
     a, b, c = (need_int(fields, name) for name in ("a", "b", "c"))
+    # A byte for each position, from three numbers, so that a file need not hold megabytes.
     return bytes(base + (a * i + b * (i >> 8) + c) % modulus for i in range(size))
 
 
 def _generated_count(node: Any) -> int:
     count = as_int(node, "generator count")
+    # A changed vector must not fill the memory.
     if not 0 <= count <= GENERATED_MAX:
         raise Mismatch(f"a generator makes 0 to {GENERATED_MAX} items, asked for {count}")
     return count
@@ -126,6 +130,7 @@ def _container(
 
     def built(items: list[Any]) -> Value:
         bulk: Value = kind.of(items)
+        # Both ways of building, since each has code of its own and one canonical result.
         if len(items) <= SINGLE_UPDATES_MAX:
             single = empty
             for item in items:
@@ -202,6 +207,7 @@ def _filled_blob(body: Any) -> Callable[[int], Value]:
     if not 0 <= fill <= 255:
         raise Mismatch(f"a blob generator fills with a byte, got {fill}")
     head = bytes([fill]) * (size - tail)
+    # The number of the item ends the blob, so that all differ.
     return lambda i: head + (i & 0xFFFFFFFF).to_bytes(4, "big")[4 - tail :]
 
 
