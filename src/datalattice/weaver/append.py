@@ -47,9 +47,6 @@ from datalattice.weaver.witness import witness_content
 FRONTIER_DEPTH_MAX: Final = 63
 """Rows that a frontier may build on: reading one takes at most 64."""
 
-_FEW: Final = 4
-"""A difference of so many authors is not worth the search for a shorter one."""
-
 
 class Appender:
     """The end of a log, with its authors' tips. `seq`, `content_hash`, `clock`: where it stands."""
@@ -206,8 +203,8 @@ class Appender:
                 author's own entry is in neither: it is the row's seq.
         """
         frontier = tip.frontier
-        found: Frontier = {}
-        parents = []
+        base, depth = tip.seq, tip.depth
+        found: Frontier = {}  # what `frontier` has beyond that of the base
         for dep in deps:
             place = self.place(dep) if dep != ZERO else None
             # A seq at or below the frontier is an ancestor already, and so is all below it. A seq
@@ -215,25 +212,25 @@ class Appender:
             if place is None or not frontier.get(place.number, 0) < place.seq < seq:
                 continue
             other = self.tip(self._key(place.number))
-            if other is not None and other.seq == place.seq:
-                parents.append(other)
-                for number, seen in other.frontier.items():
-                    if seen > frontier.get(number, 0) and seen > found.get(number, 0):
-                        found[number] = seen
-            else:
+            if other is None or other.seq != place.seq:
                 self._walk_frontier(place.seq, frontier, found)
-        frontier.update(found)
+            elif base == tip.seq and not found and other.frontier.get(tip.number, 0) == base:
+                # It has seen this author's last, so it has seen all that this author had.
+                frontier = other.frontier.copy()
+                base, depth = other.seq, other.depth
+                continue
+            else:
+                for number, seen in other.frontier.items():
+                    if seen > frontier.get(number, 0):
+                        found[number] = seen
+            frontier.update(found)
         frontier[tip.number] = seq
-        base, depth, pairs = tip.seq, tip.depth + 1, list(found.items())
-        if len(pairs) > _FEW:
-            # One that has not written for long has seen much since; its newest dependency has too.
-            for other in parents:
-                shorter = _difference(tip, other.frontier)
-                if len(shorter) < len(pairs) and other.depth < FRONTIER_DEPTH_MAX:
-                    base, depth, pairs = other.seq, other.depth + 1, shorter
-        if not base or depth > FRONTIER_DEPTH_MAX:
-            base, depth, pairs = 0, 0, _difference(tip, {})
-        return base, depth, encode_frontier(pairs, seq)
+        tip.frontier = frontier
+        found.pop(tip.number, None)
+        if base and depth < FRONTIER_DEPTH_MAX:
+            return base, depth + 1, encode_frontier(found.items(), seq)
+        others = [pair for pair in frontier.items() if pair[0] != tip.number]
+        return 0, 0, encode_frontier(others, seq)
 
     def _walk_frontier(self, seq: int, frontier: Frontier, found: Frontier) -> None:
         """Add to `found` what the frontier at `seq` has above `frontier`.
@@ -271,12 +268,3 @@ class Appender:
         self._moved.clear()
         self._new_authors.clear()
         self._places.clear()
-
-
-def _difference(tip: Tip, frontier: Frontier) -> list[tuple[int, int]]:
-    """Return the entries of a tip's frontier that another lacks, without the author's own."""
-    return [
-        pair
-        for pair in tip.frontier.items()
-        if pair[0] != tip.number and frontier.get(pair[0]) != pair[1]
-    ]

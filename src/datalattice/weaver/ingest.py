@@ -21,13 +21,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from datalattice.clock import Hlc, clamp_future, is_future
+from datalattice.clock import HLC_ZERO, Hlc, clamp_future, is_future, tick, update
 from datalattice.crypto import KeyPair
 from datalattice.engine import WriteTxn, successor
-from datalattice.errors import BadFormat, Corruption, LimitExceeded
+from datalattice.errors import BadFormat, Corruption, LimitExceeded, UsageError
 from datalattice.protobuf import read_fields, varint
 from datalattice.weaver.append import Appender
-from datalattice.weaver.intention import ZERO, LogLimits, SignedIntention
+from datalattice.weaver.intention import ZERO, Intention, LogLimits, SignedIntention
 from datalattice.weaver.rows import (
     FLOATING,
     FLOATING_BY_DEP,
@@ -40,6 +40,7 @@ from datalattice.weaver.rows import (
     line_key,
     read_floating,
     read_head,
+    read_witness,
     seq_key,
     waiting,
 )
@@ -135,6 +136,7 @@ class Ingest:
         self._limits = limits
         self._now = now_ms
         self._head = read_head(txn)
+        self._store_id = store_id
         self._log = Appender(txn, store_id, self._head)
         self._arrival = self._head.arrival
         self._local = ZERO
@@ -178,13 +180,47 @@ class Ingest:
             tuple(hash for hash, row in fresh.items() if is_future(_stamp(row), self._now)),
         )
 
-    def run_local(self, signed: SignedIntention) -> Ingested:
-        """Take in an intention written here, which has ticked the clock."""
+    def submit(
+        self, key: KeyPair, payload: bytes, deps: Sequence[bytes]
+    ) -> tuple[SignedIntention, Ingested]:
+        """Sign an intention of the author with this key, and take it in.
+
+        Raises: UsageError: a dependency is stamped with the end of time.
+        """
+        prev, last = self._chain_end(key.public_key)
+        self._log.read_places(deps)
+        stamp = tick(self._log.clock, self._now)
+        # A write outranks what it replaces, and an author's stamps strictly increase, even when a
+        # stamp from the future could not move the store's clock.
+        for seen in (last, *map(self._stamp_of, deps)):
+            if seen >= stamp:
+                stamp = update(stamp, seen, self._now)
+        author, store_id = key.public_key, self._store_id
+        signed = Intention(author, stamp, store_id, prev, tuple(deps), payload).sign(key)
+        if not signed.verify():
+            raise UsageError("the signing key is damaged: its own signature does not verify")
         self._local = signed.hash
         # It may float: its stamp is used up all the same.
-        stamp = clamp_future(signed.intention.stamp, self._log.clock, self._now)
+        stamp = clamp_future(stamp, self._log.clock, self._now)
         self._log.clock = max(self._log.clock, stamp)
-        return self.run((signed,))
+        return signed, self.run((signed,))
+
+    def _chain_end(self, author: bytes) -> tuple[bytes, Hlc]:
+        """Return hash and stamp of the author's last intention here, one that floats included."""
+        tip = self._log.tip(author)
+        end, stamp = (ZERO, HLC_ZERO) if tip is None else (tip.hash, tip.stamp)
+        while following := self._stored(FLOATING_BY_PREV, line_key(end, author)):
+            end = following[min(following)]
+            stamp = max(stamp, self._stamp_of(end))
+        return end, stamp
+
+    def _stamp_of(self, hash: bytes) -> Hlc:
+        """Return the stamp of an intention; the least one if it is not here."""
+        place = self._log.place(hash)
+        if place is not None:
+            return read_witness(self._txn, place.seq).stamp
+        floating = read_floating(self._txn, hash) if self._head.floating_count else None
+        return HLC_ZERO if floating is None else floating.signed.intention.stamp
 
     # --- taking in ----------------------------------------------------------------------------
 
@@ -237,6 +273,8 @@ class Ingest:
 
     def _waiters(self, signed: SignedIntention) -> list[bytes]:
         """Return what waits for an intention, and take it off the list of that dependency."""
+        if not (self._by_prev or self._by_dep or self._head.floating_count):
+            return []
         by_prev = self._after(line_key(signed.hash, signed.intention.author))
         by_dep = self._by_dep.pop(signed.hash, {})
         stored = self._stored(FLOATING_BY_DEP, signed.hash)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from datalattice.clock import Clock, Hlc, present_ms, tick, update
+from datalattice.clock import Clock, present_ms
 from datalattice.crypto import KeyPair, blake3
 from datalattice.engine import ReadTxn, WriteTxn, successor
 from datalattice.errors import BadFormat, Corruption, LimitExceeded, UsageError
@@ -27,7 +27,6 @@ from datalattice.weaver.intention import (
     HASH_BYTES,
     LOG_LIMITS,
     ZERO,
-    Intention,
     LogLimits,
     PayloadTooLarge,
     SignedIntention,
@@ -36,7 +35,6 @@ from datalattice.weaver.intention import (
 from datalattice.weaver.rows import (
     AUTHOR_TIPS,
     FLOATING,
-    FLOATING_BY_PREV,
     FORK_END,
     FORK_PREFIX,
     LOG_META,
@@ -49,7 +47,6 @@ from datalattice.weaver.rows import (
     decode_place,
     decode_tip,
     decode_witness,
-    line_key,
     read_author,
     read_floating,
     read_head,
@@ -57,7 +54,6 @@ from datalattice.weaver.rows import (
     read_tip,
     read_witness,
     seq_key,
-    waiting,
 )
 from datalattice.weaver.witness import WitnessRecord, witness_content
 
@@ -164,43 +160,10 @@ class IntentionLog:
             raise TooManyCausalDeps(len(wanted), self.limits.deps)
         if any(len(dep) != HASH_BYTES for dep in wanted):
             raise UsageError(f"a dependency is a hash of {HASH_BYTES} bytes")
-        now = present_ms(self._clock)
-        prev, last = self._chain_end(txn, author.public_key)
-        stamp = tick(read_head(txn).clock, now)
-        # A write outranks what it replaces, and an author's stamps strictly increase, even when a
-        # stamp from the future could not move the store's clock.
-        for seen in (last, *self._stamps(txn, wanted)):
-            if seen >= stamp:
-                stamp = update(stamp, seen, now)
-        signed = Intention(
-            author.public_key, stamp, self.store_id, prev, tuple(wanted), payload
-        ).sign(author)
-        if not signed.verify():
-            raise UsageError("the signing key is damaged: its own signature does not verify")
-        return signed, self._call(txn, now).run_local(signed)
+        return self._call(txn).submit(author, payload, wanted)
 
-    def _call(self, txn: WriteTxn, now_ms: int | None = None) -> Ingest:
-        now = present_ms(self._clock) if now_ms is None else now_ms
-        return Ingest(txn, self.store_id, self.signer, self.limits, now)
-
-    def _chain_end(self, txn: ReadTxn, author: bytes) -> tuple[bytes, Hlc]:
-        """Return hash and stamp of the author's last intention here, one that floats included."""
-        tip = read_tip(txn, author)
-        end, stamp = (tip.hash, tip.stamp) if tip else (ZERO, Hlc(0, 0))
-        if read_head(txn).floating_count:
-            while waiters := waiting(txn, FLOATING_BY_PREV, line_key(end, author)):
-                end = waiters[0][1]
-                row = read_floating(txn, end)
-                if row is None:
-                    raise Corruption(f"{FLOATING} {end.hex()}: the row is missing")
-                stamp = max(stamp, row.signed.intention.stamp)
-        return end, stamp
-
-    def _stamps(self, txn: ReadTxn, hashes: Iterable[bytes]) -> Iterator[Hlc]:
-        for hash in hashes:
-            found = self.get(txn, hash)
-            if found is not None:
-                yield found.intention.stamp
+    def _call(self, txn: WriteTxn) -> Ingest:
+        return Ingest(txn, self.store_id, self.signer, self.limits, present_ms(self._clock))
 
     # --- one intention ------------------------------------------------------------------------
 

@@ -122,6 +122,7 @@ def read_place(txn: ReadTxn, hash: bytes) -> Place | None:
 # --- witness rows -----------------------------------------------------------------------------
 
 
+_STAMP: Final = Struct("<QI")
 _WITNESS: Final = Struct("<IIIIIIQBBI32s")
 
 
@@ -165,6 +166,12 @@ class WitnessRow(NamedTuple):
             self.before,
         )
         return b"".join((head, self.frontier, self.signature, self.body))
+
+    @property
+    def stamp(self) -> Hlc:
+        """The intention's stamp."""
+        wall, counter = _STAMP.unpack_from(self.body)
+        return Hlc(wall, counter)
 
     @property
     def new_author(self) -> bytes | None:
@@ -362,7 +369,7 @@ _HEAD: Final = Struct("<IIIQQQI32s32s64s")
 _NO_SIGNATURE: Final = bytes(SIGNATURE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
     """Where the log stands, kept with every change so that opening reads one row.
 

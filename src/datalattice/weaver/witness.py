@@ -9,6 +9,7 @@ The log is the node's own: another node's records prove only what that node clai
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, NamedTuple
 
 from datalattice.crypto import SIGNATURE_BYTES, KeyPair, blake3, verify_lenient
@@ -96,11 +97,16 @@ def witness_content(
             store_id,
             b"\x12\x20",
             intention_hash,
-            b"\x18" + varint(wall_ms) if wall_ms else b"",
+            _wall_field(wall_ms),
             b"\x22\x20",
             prev_hash,
         )
     )
+
+
+@lru_cache(64)  # all records of one call have one time
+def _wall_field(wall_ms: int) -> bytes:
+    return b"\x18" + varint(wall_ms) if wall_ms else b""
 
 
 def check_chain(
