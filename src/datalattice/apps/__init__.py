@@ -8,17 +8,11 @@ import datalattice.apps.dlfs
 import datalattice.apps.grid
 import datalattice.apps.kv
 import datalattice.apps.queue  # noqa: F401 - each registers its section
-from datalattice.apps.binding import Binding, Owner, bound, handle_text, owner_cell
-from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
+from datalattice.apps.binding import Binding, Owner
+from datalattice.apps.valuetypes import T
 
 __all__ = [
-    "UNTYPED",
     "Binding",
     "Owner",
     "T",
-    "ValueType",
-    "bound",
-    "handle_text",
-    "owner_cell",
-    "value_type",
 ]

@@ -66,7 +66,7 @@ _WRAPPERS: Final = {typing.Annotated, typing.Required, typing.NotRequired, typin
 
 
 class ValueType(Generic[T]):
-    """A Python type of values, with the conversions to and from cells."""
+    """A Python type of values, with the conversions to and from cells; `of` is None without one."""
 
     __slots__ = ("_from_cell", "_to_cell", "of")
 
@@ -96,11 +96,13 @@ class ValueType(Generic[T]):
         return f"ValueType({type_name(self.of)})"
 
 
-def value_type(of: type[T]) -> ValueType[T]:
-    """Return the value type of a Python type.
+def value_type(of: type[T] | None) -> ValueType[T]:
+    """Return the value type of a Python type; without one `UNTYPED`.
 
     Raises: UsageError: a type in it has no cell kind.
     """
+    if of is None:
+        return UNTYPED
     try:
         return cast("ValueType[T]", _value_type(cast("Hashable", of)))
     except TypeError as error:
@@ -118,7 +120,7 @@ def _itself(cell: Value) -> Value:
     return cell
 
 
-UNTYPED: Final[ValueType[Any]] = ValueType(Any, (to_cell, _itself))
+UNTYPED: Final[ValueType[Any]] = ValueType(None, (to_cell, _itself))
 """The value type of a handle without `of=`: values are given as to `to_cell`, and read as cells."""
 
 

@@ -22,7 +22,6 @@ from datalattice.client.edits import (
 from datalattice.client.folder import (
     DEFAULT_FOLDER,
     HOME_VARIABLE,
-    OWNER_NAME,
     Folder,
     OwnKeys,
     folder_of,
@@ -37,7 +36,6 @@ from datalattice.client.node import Node, Past, open
 from datalattice.client.openfolder import OpenFolder, edit, editing
 from datalattice.client.opening import (
     ask_first,
-    explaining_missing,
     node_or_store,
     offline,
     open_reader,
@@ -58,7 +56,6 @@ from datalattice.client.runfile import RUNNING_NAME, Running, connect, folder_id
 from datalattice.client.slots import (
     Slot,
     SlotMoved,
-    changed_slots,
     differing,
     present_slots,
     read_slots,
@@ -71,7 +68,6 @@ __all__ = [
     "KIND",
     "NO_KEY",
     "OFFER_RECORDS_MAX",
-    "OWNER_NAME",
     "PLAIN",
     "PORT_MAX",
     "RUNNING_NAME",
@@ -93,13 +89,11 @@ __all__ = [
     "SlotMoved",
     "ask_first",
     "begin_folder",
-    "changed_slots",
     "collect",
     "connect",
     "differing",
     "edit",
     "editing",
-    "explaining_missing",
     "folder_id",
     "folder_of",
     "forget_name",

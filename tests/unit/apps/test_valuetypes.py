@@ -75,7 +75,7 @@ EAST = datetime(2026, 1, 2, 5, 4, 5, tzinfo=timezone(timedelta(hours=2)))
 ORDER = Order(ID, Decimal("9.90"), NOW, [("tea", 2)], parent=Order(ID, Decimal(0), EAST))
 
 ROUND_TRIPS: list[tuple[Any, object, Value]] = [
-    (None, None, None),
+    (type(None), None, None),
     (bool, True, True),
     (int, -(2**80), -(2**80)),
     (float, 1.5, 1.5),
@@ -220,7 +220,7 @@ READS: list[tuple[Any, object, tuple[object, ...], str]] = [
     (bytearray, "a", (), "does not read as bytearray"),
     (int | str, None, (), "None does not read as"),
     (Literal["a"], "b", (), "does not read as"),
-    (None, 1, (), "1 does not read as None"),
+    (type(None), 1, (), "1 does not read as NoneType"),
     (Order, {"id": ID.bytes}, ("total",), "Order has no default for it"),
     (Point, {"x": "a"}, ("x",), "'a' does not read as int"),
     (Point, [1, 2], (), "does not read as Point"),

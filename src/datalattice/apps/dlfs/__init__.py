@@ -7,12 +7,11 @@ registers the root section `:fs`, with the path `:fs, owner, :value, drive`.
 from __future__ import annotations
 
 from datalattice.apps.dlfs.drive import Drive, checked_drive, drive_names
-from datalattice.apps.dlfs.lattice import DRIVES, FS_SECTION, DLFSLattice
+from datalattice.apps.dlfs.lattice import FS_SECTION, DLFSLattice
 from datalattice.apps.dlfs.merging import NAMES, entries_of
 from datalattice.apps.dlfs.node import (
     DEPTH_MAX,
     NODE_FIELDS_MAX,
-    ZERO_NODE,
     Content,
     DriveNode,
     make_directory,
@@ -26,11 +25,9 @@ from datalattice.apps.dlfs.tree import live_entries
 
 __all__ = [
     "DEPTH_MAX",
-    "DRIVES",
     "FS_SECTION",
     "NAMES",
     "NODE_FIELDS_MAX",
-    "ZERO_NODE",
     "Content",
     "DLFSLattice",
     "Drive",

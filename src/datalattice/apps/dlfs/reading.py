@@ -156,7 +156,11 @@ Walk = Iterator[tuple[str, list[str], list[str]]]
 
 
 class DriveReader:
-    """The read operations of a drive."""
+    """The read operations of a drive.
+
+    Each raises `NoSuchPath` if nothing is at its path, `NotADirectory` if a file is where it needs
+    a directory, and `IsADirectory` the other way round.
+    """
 
     __slots__ = ("_cursor",)
 
@@ -182,43 +186,29 @@ class DriveReader:
         return node is not None and node.is_file
 
     def stat(self, path: PathLike) -> Stat:
-        """Return the status of a file or directory.
-
-        Raises: NoSuchPath: nothing is at `path`.
-        """
+        """Return the status of a file or directory."""
         names = split_path(path)
         return stat_of(names, tree.find(self._cursor.get(), names))
 
     def list(self, path: PathLike = "/") -> Listing:
-        """Return the names in a directory, in the order of their UTF-8 bytes.
-
-        Raises: NoSuchPath: nothing is at `path`. NotADirectory: it is a file.
-        """
+        """Return the names in a directory, in the order of their UTF-8 bytes."""
         return [name for name, _, _ in tree.listed(self._directory(path))]
 
     def entries(self, path: PathLike = "/") -> Stats:
-        """Return the status of every entry of a directory, in the order of names.
-
-        Raises: NoSuchPath: nothing is at `path`. NotADirectory: it is a file.
-        """
+        """Return the status of every entry of a directory, in the order of names."""
         names = split_path(path)
         return [
             stat_of((*names, name), value) for name, value, _ in tree.listed(self._directory(path))
         ]
 
     def unreachable(self, path: PathLike = "/") -> Listing:
-        """Return names that no path can express; other implementations may have written them.
-
-        Raises: NoSuchPath: nothing is at `path`. NotADirectory: it is a file.
-        """
+        """Return names that no path can express; other implementations may have written them."""
         return tree.unreachable(self._directory(path))
 
     def walk(self, path: PathLike = "/") -> Walk:
         """Yield (path, names of directories, names of files) of a directory and all below it.
 
         Walks a snapshot taken at the call; a directory comes before its entries.
-
-        Raises: NoSuchPath: nothing is at `path`. NotADirectory: it is a file.
         """
         return walked(split_path(path), self._directory(path))
 
@@ -233,8 +223,7 @@ class DriveReader:
         """Return the bytes of a file from `start` to before `stop` or the end.
 
         Cost:   loads only the chunks of that range.
-        Raises: NoSuchPath: nothing is at `path`. IsADirectory: `path` is a directory. UsageError:
-                more than 4 GiB at once, or a negative position.
+        Raises: UsageError: more than 4 GiB at once, or a negative position.
         """
         data = self.content(path)
         stop = len(data) if stop is None else stop
@@ -251,10 +240,7 @@ class DriveReader:
         return data[start:stop] if isinstance(data, bytes) else data.read(start, stop)
 
     def content(self, path: PathLike) -> Content:
-        """Return the data of a file as an immutable value: bytes, or a blob tree.
-
-        Raises: NoSuchPath: nothing is at `path`. IsADirectory: it is a directory.
-        """
+        """Return the data of a file as an immutable value: bytes, or a blob tree."""
         names = split_path(path)
         node = read_node(tree.find(self._cursor.get(), names))
         if node is None or node.data is None:
@@ -262,10 +248,7 @@ class DriveReader:
         return node.data
 
     def du(self, path: PathLike = "/") -> DriveUsage:
-        """Return how many bytes, files and directories are at and below `path`.
-
-        Raises: NoSuchPath: nothing is at `path`.
-        """
+        """Return how many bytes, files and directories are at and below `path`."""
         return usage_of(tree.find(self._cursor.get(), split_path(path)))
 
     def root_hash(self) -> bytes:
@@ -273,10 +256,7 @@ class DriveReader:
         return self.node_hash("/")
 
     def node_hash(self, path: PathLike) -> bytes:
-        """Return the value hash of the node at `path`.
-
-        Raises: NoSuchPath: nothing is at `path`.
-        """
+        """Return the value hash of the node at `path`."""
         return value_hash(tree.find(self._cursor.get(), split_path(path)))
 
     def _find(self, path: PathLike) -> Value:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from datalattice.apps.grid.assets import (
     CONTENT_BYTES_MAX,
     asset_id,
-    asset_record,
     check_content,
     declared_hash,
     parse_asset_id,
@@ -38,7 +37,6 @@ from datalattice.apps.grid.hidden import hidden_entries
 from datalattice.apps.grid.jobs import (
     STATUSES,
     TERMINAL,
-    JobLattice,
     job_time,
     make_job_id,
     parse_job_id,
@@ -62,7 +60,6 @@ from datalattice.apps.grid.lattice import (
     venue_lattice,
     view,
 )
-from datalattice.apps.grid.states import MergeReport
 from datalattice.apps.grid.storage import (
     BadContent,
     ContentBackend,
@@ -94,16 +91,13 @@ __all__ = [
     "DIDUrl",
     "FileBackend",
     "FixedResolver",
-    "JobLattice",
     "KnownKeys",
     "LatticeBackend",
     "MemoryBackend",
-    "MergeReport",
     "Storage",
     "Venue",
     "assertion_keys",
     "asset_id",
-    "asset_record",
     "check_content",
     "check_foreign",
     "declared_hash",

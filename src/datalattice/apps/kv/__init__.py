@@ -7,11 +7,11 @@ A `Database` is a thin object over one cursor. Importing this package registers 
 from __future__ import annotations
 
 from datalattice.apps.kv.batch import Batch
-from datalattice.apps.kv.database import DEFAULT_NAME, DEFAULT_REPLICA, Database, replica_name
-from datalattice.apps.kv.entries import ZERO_ENTRY, Entry, read_entry
+from datalattice.apps.kv.database import Database, replica_name
+from datalattice.apps.kv.entries import Entry, read_entry
 from datalattice.apps.kv.joining import ENTRIES
 from datalattice.apps.kv.keys import KEY_BYTES_MAX, checked_key
-from datalattice.apps.kv.lattice import KV_SECTION, KVEntryLattice, KVStoreLattice, kv_section
+from datalattice.apps.kv.lattice import KV_SECTION, KVEntryLattice, KVStoreLattice
 from datalattice.apps.kv.operations import GC_AGE
 from datalattice.apps.kv.showing import (
     TYPE_TAGS,
@@ -24,14 +24,11 @@ from datalattice.apps.kv.watching import KeyChange, Watch
 from datalattice.apps.kv.writing import delete
 
 __all__ = [
-    "DEFAULT_NAME",
-    "DEFAULT_REPLICA",
     "ENTRIES",
     "GC_AGE",
     "KEY_BYTES_MAX",
     "KV_SECTION",
     "TYPE_TAGS",
-    "ZERO_ENTRY",
     "Batch",
     "Database",
     "Entry",
@@ -42,7 +39,6 @@ __all__ = [
     "checked_key",
     "checked_shown",
     "delete",
-    "kv_section",
     "live_entry",
     "put_shown",
     "read_entry",

@@ -19,7 +19,7 @@ from datalattice.apps.kv.operations import R, TableEdit
 from datalattice.apps.kv.showing import shown_value
 from datalattice.apps.kv.typed import TypedOperations
 from datalattice.apps.kv.watching import Watch
-from datalattice.apps.valuetypes import UNTYPED, T, value_type
+from datalattice.apps.valuetypes import T, value_type
 from datalattice.cells import (
     EMPTY_INDEX,
     EMPTY_MAP,
@@ -83,7 +83,7 @@ class Database(TypedOperations[T]):
         binding: Binding | None = None,
     ) -> None:
         key_pair = cursor.context.key_pair
-        self._type = UNTYPED if of is None else value_type(of)
+        self._type = value_type(of)
         self._binding = binding
         self._cursor = cursor
         self._held = None
@@ -211,7 +211,7 @@ class Database(TypedOperations[T]):
             self._replica,
             name=self._name,
             owner=self._owner,
-            of=None if self._type is UNTYPED else self._type.of,
+            of=self._type.of,
         )
 
     def sync(self) -> None:

@@ -1,8 +1,6 @@
 """Typed operations: lists, counters, hashes, sets and sorted sets under the keys of a store.
 
-Each operation raises `WrongType` if the key is live with another type. A key that is not live reads
-as an empty structure; its first write creates it. Every write is one atomic update of the store, so
-threads may share a database.
+Every write is one atomic update of the store, so threads may share a database.
 
 Source: CAD037; docs/kv.md "Operations", "Lists", "Counters", "Hashes", "Sets", "Sorted sets",
     "Structures", "As one value".
@@ -38,25 +36,23 @@ INFINITY: Final = float("inf")
 
 
 class TypedOperations(Operations[T]):
-    """The operations on lists, counters, hashes, sets and sorted sets."""
+    """The operations on lists, counters, hashes, sets and sorted sets.
+
+    Each raises `WrongType` if the key is live with another type. A key that is not live reads as an
+    empty structure, and its first write makes it.
+    """
 
     __slots__ = ()
 
     # --- lists ---
 
     def lpush(self, key: str, *values: object) -> int:
-        """Prepend the values one by one, so the last comes first; return the new length.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Prepend the values one by one, so the last comes first; return the new length."""
         cells = to_cells(values)[::-1]
         return self._push(key, "LPUSH", cells, [])
 
     def rpush(self, key: str, *values: object) -> int:
-        """Append values in order; return the new length.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Append values in order; return the new length."""
         return self._push(key, "RPUSH", [], to_cells(values))
 
     def _push(self, key: str, operation: str, front: list[Value], back: list[Value]) -> int:
@@ -70,10 +66,7 @@ class TypedOperations(Operations[T]):
         return self._write(key, write)
 
     def lpop(self, key: str) -> Any:
-        """Remove and return the first element; None if the list is empty.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Remove and return the first element; None if the list is empty."""
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
             held = read_list(stored, "LPOP", now_ms)
@@ -82,10 +75,7 @@ class TypedOperations(Operations[T]):
         return self._write(key, write)
 
     def rpop(self, key: str) -> Any:
-        """Remove and return the last element; None if the list is empty.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Remove and return the last element; None if the list is empty."""
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
             held = read_list(stored, "RPOP", now_ms)
@@ -96,20 +86,14 @@ class TypedOperations(Operations[T]):
         return self._write(key, write)
 
     def lrange(self, key: str, start: int = 0, stop: int = -1) -> Vector:
-        """Return the elements start to stop, both included; negative positions count from the end.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return the elements `start` to `stop`, both included; below 0 they count from the end."""
         stored, now_ms = self._stored(key)
         held = read_list(stored, "LRANGE", now_ms)
         first, end = positions(start, stop, len(held))
         return held if (first, end) == (0, len(held)) else Vector.of(held.to_list(first, end))
 
     def llen(self, key: str) -> int:
-        """Return the length of a list; 0 if the key is not live.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return the length of a list; 0 if the key is not live."""
         stored, now_ms = self._stored(key)
         return len(read_list(stored, "LLEN", now_ms))
 
@@ -118,7 +102,7 @@ class TypedOperations(Operations[T]):
     def incr(self, key: str, amount: int = 1) -> int:
         """Add `amount`, which may be negative; return the total of all replicas.
 
-        Raises: WrongType: the key holds another type. UsageError: `amount` is not an integer of 64
+        Raises: UsageError: `amount` is not an integer of 64
                 bits, or the count would exceed them.
         """
         if not is_long(to_cell(amount)):
@@ -136,10 +120,7 @@ class TypedOperations(Operations[T]):
         return self.incr(key, -amount)
 
     def count(self, key: str) -> int:
-        """Return the total of a counter; 0 if the key is not live.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return the total of a counter; 0 if the key is not live."""
         stored, now_ms = self._stored(key)
         return total_of(read_structure(stored, COUNTER, "COUNT", now_ms))
 
@@ -152,7 +133,7 @@ class TypedOperations(Operations[T]):
     def hset(self, key: str, field: str, value: object) -> bool:
         """Set one field of a hash; return whether it is new. A value of None removes the field.
 
-        Raises: WrongType: the key holds another type. UsageError: the field is too long.
+        Raises: UsageError: the field is too long.
         """
         return self.hset_many(key, {field: value}) == 1
 
@@ -167,84 +148,55 @@ class TypedOperations(Operations[T]):
         return self._write(key, lambda stored, now: put_fields(stored, cells, now))
 
     def hget(self, key: str, field: str) -> Any:
-        """Return the value of one field, None if it is absent.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return the value of one field, None if it is absent."""
         member = FIELDS.get(self._members(key, HASH, "HGET"), checked_text(field, "a field"))
         return member[0] if HASH.holds(field, member) and isinstance(member, Vector) else None
 
     def hdel(self, key: str, *fields: str) -> int:
-        """Remove fields of a hash; return how many were present.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Remove fields of a hash; return how many were present."""
         names = [checked_text(field, "a field") for field in fields]
         return self._write(key, lambda stored, now: delete_fields(stored, names, now))
 
     def hexists(self, key: str, field: str) -> bool:
-        """Return whether a hash has a field.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return whether a hash has a field."""
         return self.hget(key, field) is not None
 
     def hgetall(self, key: str) -> Index | Map:
         """Return the fields of a hash with their values: an Index, in the order of their bytes.
 
         If a field is longer than the 32 bytes that an Index compares, the result is a Map.
-
-        Raises: WrongType: the key holds another type.
         """
         return by_field(self._members(key, HASH, "HGETALL"))
 
     def hlen(self, key: str) -> int:
-        """Return the number of fields of a hash.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return the number of fields of a hash."""
         return sum(1 for _field in fields(self._members(key, HASH, "HLEN")))
 
     # --- sets ---
 
     def sadd(self, key: str, *members: object) -> int:
-        """Add members to a set; return how many are new.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Add members to a set; return how many are new."""
         cells = to_cells(members)
         return self._write(key, lambda stored, now: add_members(stored, cells, now))
 
     def srem(self, key: str, *members: object) -> int:
-        """Remove members from a set; return how many were present.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Remove members from a set; return how many were present."""
         cells = to_cells(members)
         return self._write(key, lambda stored, now: remove_members(stored, SET, "SREM", cells, now))
 
     def sismember(self, key: str, member: object) -> bool:
-        """Return whether a set has a member.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return whether a set has a member."""
         name = value_hash(to_cell(member))
         held = self._members(key, SET, "SISMEMBER").get(name)
         return SET.holds(name, held) and SET.shows(held)
 
     def smembers(self, key: str) -> Set:
-        """Return the members of a set.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return the members of a set."""
         members = shown(SET, self._members(key, SET, "SMEMBERS"))
         return Set.of([member[0] for _name, member in members])
 
     def scard(self, key: str) -> int:
-        """Return the number of members of a set.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return the number of members of a set."""
         return sum(1 for _member in shown(SET, self._members(key, SET, "SCARD")))
 
     # --- sorted sets ---
@@ -252,7 +204,7 @@ class TypedOperations(Operations[T]):
     def zadd(self, key: str, score: float, member: object) -> int:
         """Add a member or change its score; return 1 if the member is new, otherwise 0.
 
-        Raises: WrongType: the key holds another type. TypeMismatch: `score` is not an int or float.
+        Raises: TypeMismatch: `score` is not an int or float.
                 UsageError: `score` is NaN or does not fit a float.
         """
         return self.zadd_many(key, [(score, member)])
@@ -266,20 +218,14 @@ class TypedOperations(Operations[T]):
         return self._write(key, lambda stored, now: add_scored(stored, cells, now))
 
     def zrem(self, key: str, *members: object) -> int:
-        """Remove members from a sorted set; return how many were present.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Remove members from a sorted set; return how many were present."""
         cells = to_cells(members)
         return self._write(
             key, lambda stored, now: remove_members(stored, ZSET, "ZREM", cells, now)
         )
 
     def zscore(self, key: str, member: object) -> float | None:
-        """Return the score of a member, None if it is absent.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return the score of a member, None if it is absent."""
         name = value_hash(to_cell(member))
         held = self._members(key, ZSET, "ZSCORE").get(name)
         if not ZSET.holds(name, held) or not ZSET.shows(held) or not isinstance(held, Vector):
@@ -291,16 +237,11 @@ class TypedOperations(Operations[T]):
         """Return the members at positions start to stop by score, both included.
 
         Members with equal scores are ordered by hash; negative positions count from the end.
-
-        Raises: WrongType: the key holds another type.
         """
         return Vector.of([member for member, _score in self.zitems(key, start, stop)])
 
     def zitems(self, key: str, start: int = 0, stop: int = -1) -> list[tuple[Value, float]]:
-        """Return (member, score) at positions start to stop by score, as `zrange`.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return (member, score) at positions start to stop by score, as `zrange`."""
         ranked = by_score(self._members(key, ZSET, "ZRANGE"))
         first, end = positions(start, stop, len(ranked))
         return ranked[first:end]
@@ -308,17 +249,14 @@ class TypedOperations(Operations[T]):
     def zrange_by_score(self, key: str, low: float = -INFINITY, high: float = INFINITY) -> Vector:
         """Return the members with scores from low to high, both included, by score.
 
-        Raises: WrongType: the key holds another type. TypeMismatch, UsageError: as `zadd`.
+        Raises: TypeMismatch, UsageError: as `zadd`.
         """
         least, most = checked_score(low), checked_score(high)
         ranked = by_score(self._members(key, ZSET, "ZRANGEBYSCORE"))
         return Vector.of([member for member, score in ranked if least <= score <= most])
 
     def zcard(self, key: str) -> int:
-        """Return the number of members of a sorted set.
-
-        Raises: WrongType: the key holds another type.
-        """
+        """Return the number of members of a sorted set."""
         return sum(1 for _member in shown(ZSET, self._members(key, ZSET, "ZCARD")))
 
 

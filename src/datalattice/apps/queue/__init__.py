@@ -26,11 +26,10 @@ from datalattice.apps.queue.lattice import (
     QUEUE_SECTION,
     QueueLattice,
     TopicLattice,
-    queue_section,
     topic_map_lattice,
 )
 from datalattice.apps.queue.queue import Queue
-from datalattice.apps.queue.state import ZERO_STATE, QueueState, read_state
+from datalattice.apps.queue.state import QueueState, read_state
 from datalattice.apps.queue.topic import (
     PARTITIONS_MAX,
     Topic,
@@ -45,7 +44,6 @@ __all__ = [
     "CONSUMERS",
     "PARTITIONS_MAX",
     "QUEUE_SECTION",
-    "ZERO_STATE",
     "ConcurrentTopic",
     "Consumer",
     "Feed",
@@ -72,7 +70,6 @@ __all__ = [
     "is_entry",
     "make_entry",
     "partition_of",
-    "queue_section",
     "read_state",
     "topic_map_lattice",
 ]

@@ -14,7 +14,7 @@ from datalattice.apps.queue.following import Found, OnLoss, PartitionSet, change
 from datalattice.apps.queue.lattice import QUEUE_SECTION
 from datalattice.apps.queue.queue import checked_topic
 from datalattice.apps.queue.topic import Topic
-from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
+from datalattice.apps.valuetypes import T, ValueType, value_type
 from datalattice.cells import Value, render
 from datalattice.clock import Clock, SystemClock
 from datalattice.cursors import LatticeCursor
@@ -44,7 +44,7 @@ class Feed(Followable[T]):
         self._root: Final = root
         self._name: Final = checked_topic(name)
         self._owners: Final = None if owners is None else [owner_cell(one) for one in owners]
-        self._type: Final[ValueType[T]] = UNTYPED if of is None else value_type(of)
+        self._type: Final[ValueType[T]] = value_type(of)
         self._clock = clock or SystemClock()
         self._binding = binding
 
@@ -64,10 +64,8 @@ class Feed(Followable[T]):
 
     def __getitem__(self, owner: object) -> Topic[T]:
         """Return the topic of one owner."""
-        of = None if self._type is UNTYPED else self._type.of
-        return Topic.at(
-            self._root, owner, self._name, of=of, clock=self._clock, binding=self._binding
-        )
+        of, clock, binding = self._type.of, self._clock, self._binding
+        return Topic.at(self._root, owner, self._name, of=of, clock=clock, binding=binding)
 
     def __iter__(self) -> Iterator[T]:
         return (entry.value for entry in self.follow(wait=False))

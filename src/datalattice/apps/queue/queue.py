@@ -75,7 +75,7 @@ class Queue(Followable[T]):
         """Make a handle; `of` is the Python type of its values, by default any (`valuetypes`)."""
         self._cursor = cursor
         self._clock = clock or SystemClock()
-        self._type: ValueType[T] = UNTYPED if of is None else value_type(of)
+        self._type: ValueType[T] = value_type(of)
         self._binding = binding
 
     @classmethod
@@ -358,8 +358,7 @@ class Queue(Followable[T]):
 
     def fork(self) -> Queue[T]:
         """Return a working copy; its `sync` merges its writes into this queue."""
-        of = None if self._type is UNTYPED else self._type.of
-        return Queue(self._cursor.fork(), self._clock, of=of, binding=self._binding)
+        return Queue(self._cursor.fork(), self._clock, of=self._type.of, binding=self._binding)
 
     def sync(self) -> None:
         """Merge a fork's writes into its parent; of a root cursor, write it to its store."""

@@ -165,7 +165,7 @@ class Topic(Followable[T]):
     ) -> None:
         self._cursor = cursor
         self._clock = clock or SystemClock()
-        self._type: ValueType[T] = UNTYPED if of is None else value_type(of)
+        self._type: ValueType[T] = value_type(of)
         self._binding = binding
         self._count = None if partitions is None else checked_count(partitions)
         if partitions is not None:
@@ -205,10 +205,7 @@ class Topic(Followable[T]):
         """Return the queue of one partition; `partition_id` is an integer or any cell."""
         path = (PARTITIONS, to_cell(partition_id))
         cursor = self._cursor.path(*path)
-        return Queue(cursor, self._clock, of=self._of(), binding=self._binding)
-
-    def _of(self) -> type[T] | None:
-        return None if self._type is UNTYPED else self._type.of
+        return Queue(cursor, self._clock, of=self._type.of, binding=self._binding)
 
     def __getitem__(self, partition_id: object) -> Queue[T]:
         return self.partition(partition_id)
@@ -356,7 +353,7 @@ class Topic(Followable[T]):
             self._cursor.fork(),
             self._clock,
             partitions=self._count,
-            of=self._of(),
+            of=self._type.of,
             binding=self._binding,
         )
 

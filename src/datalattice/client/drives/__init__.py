@@ -1,6 +1,6 @@
 """Drives: the file systems in a folder, read and written by programs, local folders and fsspec."""
 
-from datalattice.client.drives.drives import DriveOf, Drives, DriveWriter
+from datalattice.client.drives.drives import DriveOf, Drives
 from datalattice.client.drives.syncing import Direction, Side, Sync, SyncResult
 from datalattice.client.drives.transfer import (
     copy_tree,
@@ -14,7 +14,6 @@ from datalattice.client.drives.transfer import (
 __all__ = [
     "Direction",
     "DriveOf",
-    "DriveWriter",
     "Drives",
     "Side",
     "Sync",

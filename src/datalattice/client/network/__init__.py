@@ -2,11 +2,10 @@
 
 from datalattice.client.network.fetching import (
     HealingSources,
-    PeerCells,
     healing_document,
     report_document,
 )
-from datalattice.client.network.probing import NodeReport, probe, receive_result, unreached
+from datalattice.client.network.probing import probe, receive_result, unreached
 from datalattice.client.network.tls import (
     NODE_ALPN,
     PLAIN_ALPN,
@@ -23,8 +22,6 @@ __all__ = [
     "PLAIN_ALPN",
     "HandshakeFailed",
     "HealingSources",
-    "NodeReport",
-    "PeerCells",
     "TlsIdentity",
     "explain",
     "healing_document",

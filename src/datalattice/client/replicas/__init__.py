@@ -1,5 +1,5 @@
 """Replicas: foreign data into the store of a folder, by its own rules: imports and healings."""
 
-from datalattice.client.replicas.importing import Bring, import_into, replica_on, taking
+from datalattice.client.replicas.importing import import_into, replica_on, taking
 
 __all__ = ["Bring", "import_into", "replica_on", "taking"]
