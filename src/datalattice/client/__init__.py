@@ -10,7 +10,17 @@ from datalattice.client.addresses import (
     parse_key,
     system_reason,
 )
-from datalattice.client.control import KIND, NO_KEY, ControlClient, Progress
+from datalattice.client.control import (
+    KIND,
+    NO_KEY,
+    RUNNING_NAME,
+    ControlClient,
+    Progress,
+    Running,
+    connect,
+    folder_id,
+    running,
+)
 from datalattice.client.edits import (
     OFFER_RECORDS_MAX,
     Change,
@@ -52,7 +62,6 @@ from datalattice.client.owners import (
     read_names,
     resolve_owner,
 )
-from datalattice.client.runfile import RUNNING_NAME, Running, connect, folder_id, running
 from datalattice.client.slots import (
     Slot,
     SlotMoved,

@@ -20,13 +20,13 @@ from datalattice.apps.dlfs import Drive
 from datalattice.cells import Value
 from datalattice.client.edits import editing_context
 from datalattice.client.folder import Folder, OwnKeys
-from datalattice.client.liveroot import DelayedWrites, Draft, LiveRoot, Work
+from datalattice.client.gathered import ZERO, DelayedWrites, Draft, Work
 from datalattice.client.opendata import OpenData, Wakes
 from datalattice.client.owners import owner_of, owners_in, read_names, resolve_owner
 from datalattice.crypto import KeyPair
-from datalattice.cursors import LatticeCursor, Stream, Wake
+from datalattice.cursors import ChangeFunction, LatticeCursor, Stream, Wake, Watched
 from datalattice.errors import NoSigningKey, ReadOnly, StoreClosed
-from datalattice.lattice import MergeContext, MergeNotice, verify_did
+from datalattice.lattice import MergeContext, MergeNotice, root_lattice, verify_did
 from datalattice.store import Store
 
 T = TypeVar("T")
@@ -172,8 +172,42 @@ class Events(Stream[MergeNotice]):
         return [report for _, report in found]
 
 
+class LiveRoot(LatticeCursor):
+    """The cursor on the present root. Each change of it, or below it, is one write."""
+
+    __slots__ = ("_binding",)
+
+    def __init__(self, binding: NodeBinding) -> None:
+        super().__init__(root_lattice(), binding.context, strict=True)
+        self._binding: Final = binding
+
+    @property
+    def value(self) -> Value:
+        """The present root."""
+        return self._read()
+
+    def sync(self) -> Value:
+        """Make all writes durable that were made here; return the root."""
+        self._binding.sync()
+        return self._read()
+
+    def subscribe(self, wake: Wake) -> Wake:
+        """Call `wake` after every change by any process; return a function that ends this."""
+        return self._binding.subscribe(wake)
+
+    def _watched(self) -> Watched:
+        return self
+
+    def _read(self) -> Value:
+        root = self._binding.present()
+        return ZERO if root is None else root
+
+    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
+        return self._binding.perform(lambda cursor: cursor._apply(change, is_judged=is_judged))
+
+
 class NodeBinding:
-    """The `Binding` and the `Home` of the handles of one node."""
+    """The `Binding` of the handles of one node, and what its `LiveRoot` reads and writes."""
 
     def __init__(
         self,
@@ -214,7 +248,7 @@ class NodeBinding:
     def root(self) -> LatticeCursor:
         """The cursor on the root."""
         if self._root is None:
-            self._root = LiveRoot(self, self.context)
+            self._root = LiveRoot(self)
         return self._root
 
     @property
@@ -309,7 +343,7 @@ class NodeBinding:
         """Keep a report for `Node.events`."""
         self.reports.add(event)
 
-    # --- Home ---
+    # --- what the live root reads and writes ---
 
     def present(self) -> Value:
         """Return the root as it is read here, None if there is none."""

@@ -33,14 +33,18 @@ from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.apps.queue import Feed, Queue, Topic, Topics
 from datalattice.cells import Index, Map, Value, html_table
 from datalattice.client.bound import Events, FormerRoot, NodeBinding, Options, close_abandoned
-from datalattice.client.control import ControlClient
+from datalattice.client.control import (
+    ControlClient,
+    Running,
+    connect,
+    running,
+)
 from datalattice.client.folder import Folder, OwnKeys, folder_of
 from datalattice.client.identity import keys_of
 from datalattice.client.opendata import MemoryFolder, OpenData
 from datalattice.client.openfolder import OpenFolder
 from datalattice.client.opening import root_named
 from datalattice.client.owners import owners_in
-from datalattice.client.runfile import Running, connect, running
 from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor
 from datalattice.errors import (

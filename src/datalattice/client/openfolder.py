@@ -20,7 +20,11 @@ from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from datalattice.cells import Value, value_hash
-from datalattice.client.control import NO_KEY, ControlClient
+from datalattice.client.control import (
+    NO_KEY,
+    ControlClient,
+    connect,
+)
 from datalattice.client.edits import (
     AnswerLost,
     Change,
@@ -39,7 +43,6 @@ from datalattice.client.opening import (
     explaining_missing,
     open_reader,
 )
-from datalattice.client.runfile import connect
 from datalattice.cursors import Wake
 from datalattice.errors import (
     DataLatticeError,

@@ -15,9 +15,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from datalattice.cells import Value
-from datalattice.client.control import ControlClient
+from datalattice.client.control import (
+    ControlClient,
+    connect,
+)
 from datalattice.client.folder import VARIABLE_PREFIX, Folder, OwnKeys, read_keys, read_keys_or_none
-from datalattice.client.runfile import connect
 from datalattice.errors import (
     Corruption,
     DataLoss,

@@ -220,7 +220,7 @@ READS: list[tuple[Any, object, tuple[object, ...], str]] = [
     (bytearray, "a", (), "does not read as bytearray"),
     (int | str, None, (), "None does not read as"),
     (Literal["a"], "b", (), "does not read as"),
-    (type(None), 1, (), "1 does not read as NoneType"),
+    (type(None), 1, (), "1 does not read as None"),
     (Order, {"id": ID.bytes}, ("total",), "Order has no default for it"),
     (Point, {"x": "a"}, ("x",), "'a' does not read as int"),
     (Point, [1, 2], (), "does not read as Point"),

@@ -17,8 +17,7 @@ from datalattice.apps.dlfs import FS_SECTION, Content, Drive, drive_names
 from datalattice.cells import STAGED_BYTES, Blob, Index, Map, Stage, Vector, blob_from
 from datalattice.client.edits import Editor
 from datalattice.client.folder import Folder, read_key
-from datalattice.client.openfolder import editing
-from datalattice.client.opening import open_reader
+from datalattice.client.openfolder import OpenFolder, editing
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -30,7 +29,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.lattice import MergeContext, root_lattice, verify_did
-from datalattice.store import CellStore, WriteBuffer
+from datalattice.store import WriteBuffer
 
 T = TypeVar("T")
 
@@ -102,10 +101,7 @@ def edit_drives(editor: Editor, change: Callable[[DriveOf], T]) -> T:
 
 
 class Drives:
-    """The drives of one owner in a folder.
-
-    Threads may share one object. It keeps the store open for reading until `close`.
-    """
+    """The drives of one owner in a folder. Threads may share one object; `close` it at the end."""
 
     def __init__(
         self, folder: Folder, owner: bytes | None = None, *, read_only: bool = False
@@ -113,11 +109,7 @@ class Drives:
         self.folder: Final = folder
         self._owner: Final = owner
         self._read_only: Final = read_only
-        self._lock: Final = threading.Lock()
-        self._reader: CellStore | None = None
-        self._pid = 0
-        self._seen: tuple[bytes | None, RootLattice] | None = None
-        self._closed = False
+        self._data: OpenFolder | None = OpenFolder.at(folder)
 
     # --- reading ---
 
@@ -160,56 +152,16 @@ class Drives:
             raise NoSuchPath(f"there is no drive {name!r} here")
         return Drive.at(cursor, owner, name)
 
-    def readable(self, name: str) -> Drive:
-        """Return a snapshot of our drive of a name, else of the only other owner's.
-
-        With a named owner only that one's drive counts.
-        Raises: NoSuchPath: it does not exist. UsageError: several other owners have one.
-        """
-        if self._owner is not None:
-            return self.drive(name)
-        cursor = self._cursor()
-        holders = [one for one in self.owners() if name in drive_names(cursor, one)]
-        if self.folder.key_path.exists() and self.owner() in holders:
-            holders = [self.owner()]
-        if not holders:
-            raise NoSuchPath(f"there is no drive {name!r} here; `lattice fs drives` lists them")
-        if len(holders) > 1:
-            names = ", ".join(one.hex()[:16] for one in holders)
-            raise UsageError(
-                f"{len(holders)} owners have a drive {name!r} ({names}); name one with --owner"
-            )
-        return Drive.at(cursor, holders[0], name)
-
     def _cursor(self) -> RootLattice:
-        """Return a cursor on the present root; it is reused while the root does not change."""
-        with self._lock:
-            reader = self._open()
-            hash = None if reader is None else reader.root_hash()
-            if self._seen is None or self._seen[0] != hash:
-                root = None if reader is None else reader.root()
-                context = MergeContext(verifier=verify_did)
-                self._seen = hash, RootLattice(root_lattice(), root, context)
-            return self._seen[1]
-
-    def _open(self) -> CellStore | None:
-        """Return the store, open for reading in this process; None before it exists."""
-        if self._closed:
+        if self._data is None:
             raise StoreClosed(f"the drives of {self.folder.path} were closed")
-        if self._pid != os.getpid():
-            # After a fork: a child must neither use nor close what its parent opened.
-            self._reader, self._seen, self._pid = None, None, os.getpid()
-        if self._reader is None and self.folder.store_path.is_dir():
-            self._reader = open_reader(self.folder)
-        return self._reader
+        return RootLattice(root_lattice(), self._data.root(), MergeContext(verifier=verify_did))
 
     def close(self) -> None:
-        """Close the store. Snapshots can no longer load cells that were not loaded yet."""
-        with self._lock:
-            self._closed = True
-            if self._reader is not None and self._pid == os.getpid():
-                self._reader.close()
-            self._reader = None
+        """Leave the folder. Snapshots stay readable. Closing twice is allowed."""
+        data, self._data = self._data, None
+        if data is not None:
+            data.close()
 
     # --- writing ---
 

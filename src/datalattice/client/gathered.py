@@ -1,8 +1,7 @@
-"""Live root: the cursor on the present root of open data, and the writes that are not durable yet.
+"""Gathered: writes that become durable together, later than they are made.
 
-Every handle of a node stands on one `LiveRoot`. A read sees the newest durable root and a write is
-durable when it returns, unless the writes are gathered: in a batch (`Draft`), or for a node with
-`durable="sync"` (`DelayedWrites`).
+Those of a batch are in a `Draft`; those of a node with `durable="sync"` in the draft of its
+`DelayedWrites`.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from datalattice.cells import Value, same
 from datalattice.client.edits import Editor
 from datalattice.client.folder import OwnKeys
 from datalattice.client.opendata import OpenData
 from datalattice.client.openfolder import LOOK_S
-from datalattice.cursors import ChangeFunction, LatticeCursor, RootLattice, Wake, Watched
+from datalattice.cursors import LatticeCursor, RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 
 T = TypeVar("T")
@@ -31,68 +30,14 @@ FLUSH_S: Final = 1.0
 """Longest time that a write of a node with `durable="sync"` is not on disk."""
 
 
-class Home(Protocol):
-    """What a live root stands on."""
-
-    def present(self) -> Value:
-        """Return the root as it is read here, None if there is none."""
-        ...
-
-    def perform(self, work: Work[T]) -> T:
-        """Do `work` on the root, as one write; return what it returned."""
-        ...
-
-    def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after every change of the root; return what ends this."""
-        ...
-
-    def sync(self) -> None:
-        """Return when all writes made here are durable."""
-        ...
-
-
-class LiveRoot(LatticeCursor):
-    """The cursor on the present root. Each change of it, or below it, is one write."""
-
-    __slots__ = ("_home",)
-
-    def __init__(self, home: Home, context: MergeContext) -> None:
-        super().__init__(root_lattice(), context, strict=True)
-        self._home: Final = home
-
-    @property
-    def value(self) -> Value:
-        """The present root."""
-        return self._read()
-
-    def sync(self) -> Value:
-        """Make all writes durable that were made here; return the root."""
-        self._home.sync()
-        return self._read()
-
-    def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after every change by any process; return a function that ends this."""
-        return self._home.subscribe(wake)
-
-    def _watched(self) -> Watched:
-        return self
-
-    def _read(self) -> Value:
-        root = self._home.present()
-        return _ZERO if root is None else root
-
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
-        return self._home.perform(lambda cursor: cursor._apply(change, is_judged=is_judged))
-
-
-_ZERO: Final = root_lattice().zero()
+ZERO: Final = root_lattice().zero()
 
 
 class Draft:
     """Writes on a copy of a root. Threads may share it."""
 
     def __init__(self, root: Value, context: MergeContext) -> None:
-        self._cursor = RootLattice(root_lattice(), _ZERO if root is None else root, context)
+        self._cursor = RootLattice(root_lattice(), ZERO if root is None else root, context)
         self._works: list[Work[object]] = []
         self._undo: list[Callable[[], None]] = []
         self._lock = threading.Lock()
