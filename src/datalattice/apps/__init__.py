@@ -9,10 +9,11 @@ import datalattice.apps.grid
 import datalattice.apps.kv
 import datalattice.apps.queue  # noqa: F401 - each registers its section
 from datalattice.apps.binding import Binding, Owner
-from datalattice.apps.valuetypes import T
+from datalattice.apps.valuetypes import T, value_type
 
 __all__ = [
     "Binding",
     "Owner",
     "T",
+    "value_type",
 ]

@@ -2,4 +2,4 @@
 
 from datalattice.client.replicas.importing import import_into, replica_on, taking
 
-__all__ = ["Bring", "import_into", "replica_on", "taking"]
+__all__ = ["import_into", "replica_on", "taking"]
