@@ -14,7 +14,7 @@ import pytest
 from datalattice.cells import Cell, Index, Keyword, Map, Vector, references, value_hash
 from datalattice.lattice import MapLattice, MaxLattice, get_in
 from datalattice.sync import Pace, Probe, Replicator
-from datalattice.sync.lattice import incomplete, peerviews
+from datalattice.sync.lattice import incomplete, latticestate
 from datalattice.sync.partner import Partner
 from datalattice.testing.disk import SimFile
 from datalattice.testing.sim import (
@@ -145,7 +145,7 @@ def test_a_commit_with_a_missing_cell_is_seen(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_local_data_that_leaves_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peerviews, "replicable", lambda root: root)
+    monkeypatch.setattr(latticestate, "replicable", lambda root: root)
     assert first_violation() == "localstays"
 
 
