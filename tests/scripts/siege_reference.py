@@ -20,7 +20,7 @@ from datalattice.apps.queue import Topics
 from datalattice.cells import Value
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
-from datalattice.testing.reference_node import ReferenceNode
+from datalattice.testing.reference import ReferenceNode
 
 WRITE_S = 1.0
 REPORT_S = 1.0

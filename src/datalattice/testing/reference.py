@@ -1,4 +1,4 @@
-"""Reference: a peer with the habits of the reference node, as a script without input and output.
+"""Reference: a peer with the habits of the reference node: a script, and a node of plain TCP.
 
 It speaks the protocol without our extensions. It behaves as the reference was observed to:
 
@@ -16,9 +16,11 @@ Source: docs/node.md "Plain peers".
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 from datalattice.apps.queue import QUEUE_SECTION, read_state
 from datalattice.cells import (
@@ -39,6 +41,7 @@ from datalattice.cells import (
     same,
     value_hash,
 )
+from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, LimitExceeded, MissingData, UsageError
 from datalattice.lattice import (
@@ -56,6 +59,7 @@ from datalattice.wire import (
     Challenge,
     DataRequest,
     ErrorCode,
+    FrameBuffer,
     Ping,
     Query,
     Result,
@@ -63,6 +67,7 @@ from datalattice.wire import (
     decode_payload,
     encode_challenge,
     encode_failure,
+    encode_frame,
     encode_result,
     encode_supply,
     join_cells,
@@ -71,6 +76,8 @@ from datalattice.wire import (
 META: Final = Keyword("meta")
 PARTITIONS: Final = Keyword("partitions")
 _FIELDS: Final = 4
+_READ_BYTES: Final = 65_536
+_FRAME_BYTES_MAX: Final = 50_000_000
 
 
 class ReferenceQueue(Lattice):
@@ -355,3 +362,86 @@ class ReferencePeer:
                 fresh.append(cells[hash])
                 level.extend(references(cells[hash]))
         return [join_cells(top, fresh)]
+
+
+class ReferenceNode:
+    """A reference peer that listens on loopback; `async with` runs it on the event loop."""
+
+    def __init__(self, keys: KeyPair) -> None:
+        self.peer: Final = ReferencePeer(keys, SystemClock().now_ms)
+        self._made: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self.heard = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.wait_closed()
+
+    @property
+    def address(self) -> str:
+        """Where others dial it."""
+        return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def dial(self, port: int) -> None:
+        """Connect to a node, and broadcast there from now on."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        self._made.append(writer)
+        writer.write(encode_frame(self.peer.challenge()))
+        task = asyncio.ensure_future(self._serve(reader, writer, accepted=False))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def write(self, change: Callable[[Value], Value]) -> None:
+        """Have its user change the root, and broadcast."""
+        self._broadcast(self.peer.write(change))
+
+    def root_sync(self) -> None:
+        """Send the root's cell on dialled connections."""
+        self._broadcast(self.peer.root_sync())
+
+    async def wait_until(
+        self, condition: Callable[[ReferencePeer], bool], timeout_s: float
+    ) -> None:
+        """Return when `condition` holds. Raises: TimeoutError: it does not in time."""
+        async with asyncio.timeout(timeout_s):
+            while not condition(self.peer):
+                self.heard.clear()
+                await self.heard.wait()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._serve(reader, writer, accepted=True)
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, accepted: bool
+    ) -> None:
+        self._writers.add(writer)
+        buffer = FrameBuffer(_FRAME_BYTES_MAX)
+        with suppress(ConnectionError):
+            while data := await reader.read(_READ_BYTES):
+                buffer.feed(data)
+                while (payload := buffer.next_payload()) is not None:
+                    answers, broadcast = self.peer.heard(payload, accepted=accepted)
+                    for answer in answers:
+                        writer.write(encode_frame(answer))
+                    self._broadcast(broadcast)
+                    self.heard.set()
+                await writer.drain()
+        self._writers.discard(writer)
+        if writer in self._made:
+            self._made.remove(writer)
+        writer.close()
+
+    def _broadcast(self, payloads: list[bytes]) -> None:
+        for writer in self._made:
+            for payload in payloads:
+                writer.write(encode_frame(payload))

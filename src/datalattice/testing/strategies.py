@@ -7,7 +7,6 @@ of values that cells can hold.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
@@ -371,12 +370,6 @@ def pattern_bytes(size: int, seed: int = 0, *, letters: bool = False) -> bytes:
     if letters:
         return bytes(97 + (7 * i + (i >> 8) + seed) % 26 for i in range(size))
     return bytes((7 * i + (i >> 8) + seed) & 0xFF for i in range(size))
-
-
-def double_bits(number: float) -> int:
-    """Return the 64 bits of a double."""
-    bits: int = struct.unpack(">Q", struct.pack(">d", number))[0]
-    return bits
 
 
 def by_hash(entries: Sequence[tuple[Value, Value]]) -> dict[bytes, tuple[Value, Value]]:

@@ -15,7 +15,7 @@ from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.node import NodeServer, open_node
 from datalattice.store import MemoryStore
-from datalattice.testing.reference_node import ReferenceNode
+from datalattice.testing.reference import ReferenceNode
 
 HERE, THERE = KeyPair(b"h" * 32), KeyPair(b"t" * 32)
 DATA = Keyword("data")

@@ -1,7 +1,7 @@
 """Hostile peers: they attack nodes with bytes. Their attacks and answers are drawn and scripted.
 
 A hostile peer greets like a node, so that nodes tell it of changes and request cells from it. From
-time to time it makes an attack (see `attacks`, `poison`). It answers requests in its own manner:
+time to time it makes an attack (see `attacks`). It answers requests in its own manner:
 not at all, late, with nothing, with wrong cells, or with nonsense.
 """
 
@@ -15,10 +15,9 @@ from typing import Final
 from datalattice.crypto import KeyPair
 from datalattice.errors import BadFormat, LimitExceeded
 from datalattice.testing.dice import Dice
-from datalattice.testing.sim.attacks import ATTACKS, Knowledge
+from datalattice.testing.sim.attacks import ATTACKS, POISON, Knowledge
 from datalattice.testing.sim.network import ScriptedPeer, SimNetwork
 from datalattice.testing.sim.node import SimNode
-from datalattice.testing.sim.poison import POISON
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.wire import (
     DataRequest,
