@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Annotated, Final, Self
 
-from datalattice.protobuf import Field, Message
+from datalattice.protobuf import Field, Message, read_varint
 from datalattice.weaver.heads import HeadReader, HeadTable
 from datalattice.weaver.machine import (
     Dag,
@@ -326,6 +326,10 @@ class SystemBatch:
 # --- routing --------------------------------------------------------------------------------------
 
 
+_APP_DATA: Final = b"\x52"
+"""Tag of `app_data`, field 10, in an envelope."""
+
+
 class SystemLayer:
     """What the state of a store runs: the system table, and the machine behind the envelope."""
 
@@ -339,16 +343,24 @@ class SystemLayer:
 
         Raises: BadFormat: the payload is no envelope, or no payload of the machine.
         """
+        found = _app_data(op.payload)
+        if found is not None:
+            return self._apply_app(op, found, tables, dag)
         # "none set / empty payload: only the chain tip moves"
         envelope = UniversalOp.decode(op.payload)
         if envelope.app_data is not None:
-            inner = op._replace(payload=envelope.app_data)
-            return tuple(self.machine.apply(inner, tables.data, ScopedDag(dag, app_payload)))
+            return self._apply_app(op, envelope.app_data, tables, dag)
         if envelope.system is not None:
             return tuple(_apply_system(op, envelope.system, tables.system, dag))
         if envelope.genesis is not None:
             _keep_genesis(op, tables.meta, dag)
         return ()
+
+    def _apply_app(
+        self, op: Op, payload: bytes, tables: StateTables, dag: Dag
+    ) -> tuple[Message, ...]:
+        inner = op._replace(payload=payload)
+        return tuple(self.machine.apply(inner, tables.data, ScopedDag(dag, app_payload)))
 
     def execute(
         self, name: str, request: Message, data: StateReader, dag: Dag
@@ -367,7 +379,18 @@ class SystemLayer:
 
 def app_payload(payload: bytes) -> bytes:
     """Return the machine's part of a payload; empty where it has none."""
-    return UniversalOp.decode(payload).app_data or b""
+    found = _app_data(payload)
+    return (UniversalOp.decode(payload).app_data or b"") if found is None else found
+
+
+def _app_data(payload: bytes) -> bytes | None:
+    """Return the machine's payload of an envelope that holds nothing else, None for any other."""
+    # The common envelope is read without the general decoder, which costs more than the hash.
+    if payload[:1] == _APP_DATA:
+        length, at = read_varint(payload, 1)
+        if at + length == len(payload):
+            return payload[at:]
+    return None
 
 
 def system_op(payload: bytes) -> SystemOp | None:
