@@ -35,6 +35,7 @@ def check_schema(schema: StructType, types: Mapping[str, str], format: str, opti
     options: the options that choose columns and types, named in the error.
     Raises: UsageError: the schemas differ.
     """
+    # "A user-defined schema is refused" (docs/spark.md): options choose the columns.
     given = [(field.name, field.dataType.simpleString().upper()) for field in schema.fields]
     if given != [(name, kind.replace(" ", "")) for name, kind in types.items()]:
         columns = ", ".join(f"{name} {kind}" for name, kind in types.items())
@@ -61,6 +62,7 @@ def batches(rows: Iterable[Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for row in rows:
         waiting.append(row)
         size += row_bytes(row)
+        # Whichever comes first: many small rows, or few large ones.
         if len(waiting) >= BATCH_RECORDS_MAX or size >= BATCH_BYTES_MAX:
             yield _batch(waiting, schema)
             waiting, size = [], 0
@@ -101,6 +103,7 @@ def record_batch(rows: Sequence[Row], columns: str) -> pa.RecordBatch:
 def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     import pyarrow as pa
 
+    # Spark may select no column at all, as for a count.
     columns = zip(*rows, strict=True) if len(schema) else ()
     arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -116,6 +119,7 @@ def _array(column: Sequence[object], kind: pa.DataType) -> pa.Array:
 
 def micros(stamp_ms: int | None) -> int | None:
     """Return Unix milliseconds as microseconds for a TIMESTAMP; None if out of its range."""
+    # "A time outside of TIMESTAMP's range is NULL" (docs/spark-kv.md, Columns).
     if stamp_ms is None or not -_STAMP_MAX <= stamp_ms <= _STAMP_MAX:
         return None
     return stamp_ms * _MICROS

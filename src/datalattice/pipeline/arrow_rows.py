@@ -67,7 +67,9 @@ def maps_of(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]
     """
     names = tuple(rows.schema.names)
     shape = _shape(names)
+    # Only rows with NULLs have another shape than their columns.
     dropped = plan.drop_nulls and any(column.null_count for column in rows.columns)
+    # A tree of keys that differs from row to row has no common shape.
     if shape is None or (dropped and not shape.is_leaf):
         return _one_by_one(rows, plan, cells)
     columns = [column_of(rows, name, plan, cells) for name in names]
@@ -118,8 +120,10 @@ def column_of(rows: pa.RecordBatch, name: str, plan: MapPlan, cells: CellList) -
     field = rows.schema.field(name)
     column = rows.column(name)
     kind = field.type
+    # Unsigned 64-bit integers may not fit the signed columns of a shape; they go one by one.
     if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return IntegerColumn(_fixed(column.cast(pa.int64()), _NUMBER_BYTES), _valid(column))
+    # Floats widen to Doubles without loss.
     if pa.types.is_floating(kind):
         return DoubleColumn(_fixed(column.cast(pa.float64()), _NUMBER_BYTES), _valid(column))
     if pa.types.is_boolean(kind):
@@ -145,6 +149,7 @@ def _strings(column: pa.Array, *, is_text: bool) -> Column:
     places = ends.slice(column.offset * _OFFSET_BYTES, (len(column) + 1) * _OFFSET_BYTES)
     marks = memoryview(places).cast("i")
     first, last = marks[0], marks[-1]
+    # A slice of a batch shares the buffer of the batch: only its own bytes are copied.
     raw = b"" if data is None else data.slice(first, last - first).to_pybytes()
     return StringColumn(raw, places.to_pybytes(), first, _valid(column), is_text=is_text)
 
@@ -160,6 +165,7 @@ def _any(column: pa.Array, name: str, convert: Convert, cells: CellList) -> Colu
     values = _values(entries(column, name), name, convert)
     kids = [as_kid(value, cells) for value in values]
     if places is not None:
+        # A dictionary has no entry for NULL.
         kids = [_NIL if place is None else kids[place] for place in places]
     return KidColumn(kids)
 
@@ -175,6 +181,7 @@ def converter(kind: pa.DataType) -> Convert:
     """
     import pyarrow as pa
 
+    # Keys of any type: a lattice Map takes every value as a key.
     if pa.types.is_map(kind):
         of_key, of_item = converter(kind.key_type), converter(kind.item_type)
         return lambda pairs: {of_key(k): _made(of_item, item) for k, item in pairs}

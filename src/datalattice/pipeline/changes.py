@@ -48,6 +48,7 @@ _log: Final = logging.getLogger("datalattice.pipeline")
 
 def start_option(text: str) -> str:
     """Parse the start of a change stream: `earliest`, `latest`, or the hash of a root."""
+    # In any case of letters, as Spark's own options.
     if text.lower() in {EARLIEST, LATEST}:
         return text.lower()
     found = hash_of(text)
@@ -83,6 +84,7 @@ class ReadPosition:
         Raises: UsageError: the checkpoint is of another version or another source.
         """
         root, time_ms = form.get("root"), form.get("time")
+        # A checkpoint of another format has no time, or has one: it must not be read as ours.
         if form.get("version") == POSITION_VERSION and isinstance(time_ms, int) is has_time:
             found = hash_of(root) if isinstance(root, str) and root.startswith("0x") else None
             if found is not None or (root is None and "root" in form):
@@ -151,6 +153,7 @@ class ChangePlanner(FormatReader[OptionsT]):
             if self.options.fail_on_data_loss:
                 raise _gone(start.root_hash, self.options.target) from loss
             _log.warning("%s; reading all %s again (failOnDataLoss=false)", loss, self.rows_are)
+            # "Every present key is read again; deletions are unknown then" (docs/spark-kv.md).
             parts = list(self.differences(None, root, start, end))
         return [Planned(name, part, snapshot) for name, part in parts]
 
@@ -201,6 +204,7 @@ class ChangeReader(ChangePlanner[OptionsT], DataSourceStreamReader, SupportsTrig
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """End the stream at the current root."""
+        # "`availableNow` ends when the records present at its start have been read".
         self._last = self._held(self.at_present())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's

@@ -36,6 +36,7 @@ def column_types(schema: StructType) -> dict[str, DataType]:
     """
     types: dict[str, DataType] = {}
     for field in schema.fields:
+        # Spark's column names are case-insensitive, unless a setting says otherwise.
         name = field.name.lower()
         if name in types:
             raise UsageError(f"column {name} is there twice; names are case-insensitive")
@@ -68,6 +69,7 @@ def slices(rows: pa.RecordBatch, rows_max: int, bytes_max: int) -> Iterator[pa.R
     """Yield slices of 1 to `rows_max` rows and about `bytes_max` bytes each."""
     if not rows.num_rows:
         return
+    # By the average: one slice may be larger if its rows are.
     each = max(rows.nbytes // rows.num_rows, 1)
     step = min(max(bytes_max // each, 1), rows_max)
     for first in range(0, rows.num_rows, step):
@@ -83,6 +85,7 @@ def check_known(
     Raises: UsageError: a column is neither.
     """
     for name in types:
+        # "Any other column is an error": a misspelt one would be lost without a word.
         if name not in written and name not in ignored:
             raise UsageError(
                 f"column {name} is not one of a {what}: {', '.join(written)}; rename it, or make "
@@ -126,6 +129,7 @@ def value_format(kind: DataType, name: str, chosen: ValueFormat | None) -> Value
     """
     found = type_name(kind)
     if chosen is None:
+        # "A written column is read according to its type" (docs/spark.md, Values as columns).
         if found not in _FORMAT_BY_TYPE and found not in PLAIN_TYPES:
             raise UsageError(
                 f"column {name} has the type {found}; it takes BINARY, STRING, VARIANT, a number "
@@ -147,6 +151,7 @@ def column_of(rows: pa.RecordBatch, name: str) -> pa.Array | None:
     if name not in names:
         return None
     column = rows.column(names.index(name))
+    # An all-NULL column is the same as none, so that optional columns cost nothing.
     return None if column.null_count == len(column) else column
 
 
@@ -203,4 +208,5 @@ def stamps_ms(rows: pa.RecordBatch, name: str) -> list[int | None]:
     if column is None:
         return [None] * rows.num_rows
     micros = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    # "In whole milliseconds" (docs/spark-writing.md, Columns); rounded down before 1970 as well.
     return [None if at is None else at // _MICROS for at in micros.to_pylist()]

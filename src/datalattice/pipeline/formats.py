@@ -27,4 +27,5 @@ def register(spark: SparkSession) -> None:
     so on work. The docstring of each registered class lists its options and columns.
     """
     for source in sources():
+        # Registering again replaces a format by itself, so this may be called any number of times.
         spark.dataSource.register(source)

@@ -26,6 +26,7 @@ def cut(before: Index | None, after: Index | None, entries_max: int) -> Iterator
     Cost:   loads the nodes above the pieces; equal subtrees are not loaded.
     Raises: MissingData: a node is not in the store.
     """
+    # Equal hashes, equal trees: nothing is loaded.
     if before is not None and after is not None and before.hash == after.hash:
         return
     waiting = [IndexPart(before, after)]
@@ -38,6 +39,7 @@ def cut(before: Index | None, after: Index | None, entries_max: int) -> Iterator
         if part.size > max(entries_max, _ONE_KEY if are_both else 1):
             waiting.extend(reversed(part.split()))
             continue
+        # Neighbours share a task, since many small subtrees would make tasks too small.
         if piece and size + part.size > entries_max:
             yield tuple(piece)
             piece, size = [], 0
@@ -65,6 +67,8 @@ def entries(piece: Piece, loader: Loader) -> Iterator[tuple[Value, Value]]:
     for before, after in piece:
         part = IndexPart(_decoded(before, loader), _decoded(after, loader))
         for key, _, _, is_there, value in part.differences():
+            # "A batch has the last version of each record" (docs/spark-formats.md, Grid): removed
+            # records have no version.
             if is_there:
                 yield key, value
 

@@ -87,6 +87,7 @@ class Keeper:
         # No lease from the planner (a node, or leaseSeconds=0): the task takes none either.
         if not self._expires_ms or self._root_hash is None:
             return
+        # While the planner's lease lasts a task writes nothing to the store.
         if self._expires_ms - self._clock.now_ms() >= LEASE_LEFT_MS:
             return
         if self._lease is None:
@@ -96,6 +97,7 @@ class Keeper:
         self._expires_ms = self._lease.expires_ms
 
     def __enter__(self) -> Self:
+        # At the start, too: the task may have waited in Spark's queue for long.
         self.touch()
         return self
 

@@ -92,6 +92,8 @@ class Given:
         names = {name.lower(): name for name in accepted}
         for name in given:
             if name.lower() not in names:
+                # "An unknown option or a malformed value is an error that names what is accepted"
+                # (docs/spark.md): Spark itself ignores what it does not know.
                 near = difflib.get_close_matches(name.lower(), names, n=1)
                 hint = f" (did you mean {names[near[0]]}?)" if near else ""
                 raise UsageError(
@@ -120,6 +122,7 @@ class Given:
         Raises: UsageError: `parse` does not accept the value.
         """
         text = self._values.get(name.lower())
+        # Absent is not empty: an empty text is an error of its parser.
         if text is None:
             return default
         try:
@@ -151,6 +154,7 @@ def folder_option(options: Given) -> str:
     """
     store = options.get("store", text_option, "")
     path = options.get("path", text_option, "")
+    # Spark passes the argument of load() or save() as `path`; the user may give `store` as well.
     if store and path and store != path:
         accepted = f"load() or save() names another folder than store={store!r}; give one"
         raise bad_option("path", path, accepted)
@@ -196,6 +200,7 @@ def text_option(text: str) -> str:
 def names_option(text: str) -> tuple[str, ...]:
     """Parse names separated by commas; names that contain commas come as a JSON array."""
     accepted = "names separated by commas, or a JSON array of names"
+    # Names may contain commas; those come as a JSON array.
     if text.startswith("["):
         names = json_option(text, accepted)
         if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
@@ -222,6 +227,7 @@ def columns_option(columns: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
 
 def owner_name(text: str) -> str:
     """Return an owner as rows show it: a public key as 0x and lower-case hex, other names as is."""
+    # Rows show `0x` and lower case, so that owners compare as text.
     found = re.fullmatch(r"(?:0x)?([0-9a-f]{64})", text, re.IGNORECASE)
     return "0x" + found[1].lower() if found else text
 
@@ -261,6 +267,7 @@ def count_option(accepted: str, least: int = 0, most: int = COUNT_MAX) -> Callab
     """Return the parser of an integer from `least` to `most`; `accepted` describes it in errors."""
 
     def parse(text: str) -> int:
+        # ASCII digits only: int() would take other scripts' digits, signs and underscores.
         if not re.fullmatch(r"[0-9]{1,19}", text) or not least <= int(text) <= most:
             raise Refused(accepted)
         return int(text)
@@ -312,6 +319,7 @@ def bytes_option(most: int) -> Callable[[str], int]:
     """Return the parser of a byte count from 1 to `most`, with Spark's suffixes k, m and g."""
 
     def parse(text: str) -> int:
+        # As in Spark's own settings: 65536, 64k, 16m, 16mb.
         number = text.lower().removesuffix("b").rstrip("kmg")
         unit = text.lower().removesuffix("b")[len(number) :]
         if not (number.isascii() and number.isdigit()) or len(number) > _DIGITS_MAX:

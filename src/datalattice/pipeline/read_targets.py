@@ -133,6 +133,7 @@ class OpenTarget:
         Raises: UsageError: `asOf` names no root. StoreError, PeerUnavailable.
         """
         as_of = self.target.as_of
+        # Without asOf each plan reads what is current at its time.
         if not as_of:
             return self._cells.root_hash()
         if isinstance(self._cells, CellStore):
@@ -154,6 +155,7 @@ class OpenTarget:
         verify: False skips the comparison for a folder; a node's cells are always compared.
         Raises: Corruption: the stored bytes are damaged. PeerUnavailable.
         """
+        # A node may send anything, so its cells are always compared with their hash.
         if verify or not isinstance(self._cells, CellStore):
             return self._cells.get_encoding(hash)
         return self._cells.get_encoding(hash, verify=False)
@@ -179,6 +181,7 @@ class OpenTarget:
 
         Raises: MissingData: the root is incomplete. StoreFailed: the folder is not writable.
         """
+        # "A node takes no leases; it keeps unused cells for the grace of its own collections".
         if seconds <= 0 or not isinstance(self._cells, CellStore):
             return NoLease(hash)
         try:
@@ -217,6 +220,7 @@ class OpenTarget:
     def _held(self, hash: bytes | None) -> LeasedRoot:
         if hash is None:
             return LeasedRoot(None, 0)
+        # Not released: Spark does not report the end of the last task, so it expires.
         return LeasedRoot(hash, self.lease(hash, self.target.lease_seconds).expires_ms)
 
     def keeping(self, snapshot: LeasedRoot) -> Keeper:
@@ -250,11 +254,13 @@ def open_target(target: ReadTarget, clock: Clock | None = None) -> OpenTarget:
     folder = "" if target.node else _store_folder(target.store)
     name = folder or f"{target.node} {target.node_key}"
     identity = _identity(folder, target.store) if folder else ()
+    # Popped and put back: the order of the dictionary is that of use.
     found = _open.pop(name, None)
     if found is not None and (found.pid, found.identity) != (os.getpid(), identity):
         _close(found)
         found = None
     if found is None:
+        # Each open store maps its index into the address space and holds descriptors.
         while len(_open) >= OPEN_MAX:
             _close(_open.pop(next(iter(_open))))
         cells = _store_cells(folder, target) if folder else _node_cells(target)
@@ -265,6 +271,7 @@ def open_target(target: ReadTarget, clock: Clock | None = None) -> OpenTarget:
 
 def _store_cells(folder: str, target: ReadTarget) -> CellStore:
     try:
+        # "Opened read-only, beside the one process that writes to it" (docs/spark.md).
         return CellStore.open(folder, read_only=True)
     except PermissionError as error:
         raise _no_store(target.store, error) from None

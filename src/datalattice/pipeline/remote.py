@@ -85,6 +85,7 @@ class ReadAhead:
     def batch(self, hash: bytes) -> list[bytes]:
         """Return the hashes to request together with `hash`, itself first."""
         if hash not in self._expected:
+            # Not predicted: a look-up, so a guess at what comes next would be wasted.
             self._size = AHEAD_MIN
             return [hash]
         while self._pop() != hash:
@@ -103,6 +104,7 @@ class ReadAhead:
 
     def came(self, encodings: Sequence[bytes]) -> None:
         """Note received cells: the cells below them are expected next."""
+        # Pushed in reverse, so that the first child is requested first.
         for encoding in reversed(encodings):
             for hash in reversed(branch_hashes(encoding)):
                 if hash not in self._expected:
@@ -160,15 +162,19 @@ class RemoteCells:
         """
         with self._lock:
             patience_s = self._patience_s
+            # "A planner that has never reached the node gives up after 1.5 seconds"
+            # (docs/spark.md).
             if not self._was_reached:
                 patience_s = min(FIRST_PATIENCE_S, patience_s)
             answer, _ = self._ask(lambda id: encode_query(id, (), 0), patience_s)
+            # A node serves the root that it announces; one that does not is of no use.
             if answer.absent is not None:
                 raise PeerUnavailable(f"node {self._address} names a root and does not send it")
             if answer.value is None:
                 return None
             encoding = encode(answer.value)
             hash = value_hash(answer.value)
+            # Kept apart from the cache: every plan needs the root again.
             self._root = hash, encoding
             self._ahead.came([encoding])
             return hash
@@ -242,6 +248,7 @@ class RemoteCells:
             if hash not in self._recent:
                 self._recent[hash] = encoding
                 self._recent_bytes += len(encoding) + RECENT_OVERHEAD_BYTES
+        # The least recently used ones go first.
         while self._recent_bytes > RECENT_BYTES_MAX:
             _, encoding = self._recent.popitem(last=False)
             self._recent_bytes -= len(encoding) + RECENT_OVERHEAD_BYTES
@@ -257,6 +264,7 @@ class RemoteCells:
                 f"node {self._address} was asked for {len(hashes)} cells and answered with another "
                 "number of them"
             )
+        # "Every cell is compared with its hash" (docs/spark.md).
         here = parts.encodings()  # under their computed hashes
         cells: dict[bytes, bytes] = {}
         for position, hash in enumerate(hashes):
@@ -279,6 +287,7 @@ class RemoteCells:
             had_stream = self._stream is not None
             try:
                 return self._exchange(question)
+            # A malformed answer: another try would get the same, and the stream is out of step.
             except PeerError as error:
                 self._hang_up()
                 raise PeerUnavailable(
@@ -286,6 +295,8 @@ class RemoteCells:
                 ) from error
             except OSError as error:
                 self._hang_up()
+                # The first failure of an open connection costs no patience: it is opened again at
+                # once.
                 if had_stream:
                     continue  # the node closed an idle connection, or is restarting
                 now_s = time.monotonic()

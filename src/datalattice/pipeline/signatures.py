@@ -19,6 +19,7 @@ def name_text(name: Value) -> str:
     A public key prints as 0x and hex. A String that is not UTF-8 is printed as well: a column
     cannot hold it, and its printed form differs from every other name.
     """
+    # ASCII first: it is nearly every name, and the check is a flag of the string.
     if isinstance(name, str) and (name.isascii() or _is_text(name)):
         return name
     return to_text(name)
@@ -47,6 +48,8 @@ def check_signed(owner: Value, signed: Signed, what: str) -> None:
     # Rows show owners as text, so a String that prints like a key would pass for that owner.
     if not is_key and (_KEY_TEXT.fullmatch(text) or (_is_did(text) and not isinstance(owner, str))):
         raise BadSignature(f"the {what} of owner {text!r}: a text that looks like a public key")
+    # An owner that is a key must have signed itself; a DID names the key; others are left to
+    # intake.
     if is_key:
         is_theirs = owner == signed.public_key
     elif isinstance(owner, str) and _is_did(owner):

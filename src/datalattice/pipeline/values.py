@@ -88,6 +88,7 @@ def render(value: Value, format: ValueFormat) -> object:
     """
     if value is None:
         return None
+    # "The encoding with all branches": a reader of the column needs no store.
     if format is ValueFormat.CELL:
         return encode_message(value)
     if format is ValueFormat.BYTES:
@@ -95,6 +96,7 @@ def render(value: Value, format: ValueFormat) -> object:
             return _utf8(value)
         if isinstance(value, (bytes, Blob)):
             return bytes(value)
+        # "Others are refused" (docs/spark.md): their encodings would pass for contents.
         raise NotBytes
     if format is ValueFormat.STRING and isinstance(value, (str, Text)):
         return _utf8(value).decode("utf-8", "replace")
@@ -140,6 +142,7 @@ def _unaccepted(column: object, format: ValueFormat) -> UsageError:
 
 def _utf8(text: str | Text) -> bytes:
     """Return the bytes of a String; other implementations may store some that are not UTF-8."""
+    # The bytes as they are stored, also those that are not UTF-8.
     return str(text).encode("utf-8", "surrogateescape")
 
 
@@ -152,6 +155,7 @@ def variant_parts(json_text: str) -> dict[str, bytes]:
     from pyspark.sql.types import VariantVal
 
     try:
+        # Spark's own parser, so that the column equals `parse_json` of the same text.
         made = VariantVal.parseJson(json_text)
     except (PySparkValueError, ValueError, RecursionError) as error:
         raise LimitExceeded(
@@ -166,6 +170,7 @@ def _variant_value(column: object) -> Value:
     from pyspark.sql.types import VariantVal
 
     if isinstance(column, Mapping) and column.keys() == {"value", "metadata"}:
+        # As Arrow gives it to Python: a struct of two binaries.
         column = VariantVal(column["value"], column["metadata"])
     if not isinstance(column, VariantVal):
         raise _unaccepted(column, ValueFormat.VARIANT)
@@ -181,6 +186,7 @@ def plain(item: Any) -> object:
 
     Decimals without a fraction become ints, other decimals floats, times and dates ISO texts.
     """
+    # By type, depth first: a variant nests to any depth.
     if isinstance(item, dict):
         return {name: plain(inner) for name, inner in item.items()}
     if isinstance(item, list):

@@ -42,6 +42,7 @@ def plan(options: ReadOptions) -> list[SegmentsTask]:
     with CellStore.open(options.folder, read_only=True) as store:
         extent = extent_of(store)
     size = sum(segment.size_bytes for segment in extent.segments)
+    # A store that was never written to has no segment, and Spark plans its own empty task.
     if not extent.segments:
         return []
     count = max(options.min_partitions, -(-size // PART_BYTES), 1)
@@ -76,6 +77,7 @@ def cells(
                 raise _damaged(reader.path(pack.segment), pack.offset, pack.reason)
             for hash, place in reader.cells(pack):
                 encoding = reader.read(place)
+                # "`false` skips the comparison with the hash" (docs/spark-formats.md, Cells).
                 if verify and sha3_256(encoding) != hash:
                     segment, offset, _ = locate(place)
                     reason = f"cell 0x{hash.hex()} does not fit its hash"

@@ -57,6 +57,7 @@ class CellsWriter(DataSourceArrowWriter):
     def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
             raise UsageError("a store only grows: write cells with mode append")
+        # At planning, before any task stages a row.
         check_columns(schema)
         self._options = write_options(given)
         target = WriteTarget(self._options.folder, self._options.staging, None, 0)
@@ -75,6 +76,7 @@ class CellsWriter(DataSourceArrowWriter):
                     waiting.append(cell)
                     size += len(cell[1])
                     count += 1
+                    # Bounds the memory of the task; the order of cells does not matter here.
                     if size >= STAGE_BYTES_MAX:
                         stage.put_cells(waiting)
                         waiting, size = [], 0
@@ -128,10 +130,12 @@ def _checked(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
     for said, encoding in zip(listed(batch, "hash"), listed(batch, "encoding"), strict=True):
         if encoding is None:
             raise UsageError("the column encoding has a NULL; every row is a cell")
+        # Computed, never taken from the row: the name decides what the cell is.
         hash = sha3_256(encoding)
         if said is not None and said != hash:
             raise BadFormat(f"a cell of a row with the hash 0x{said.hex()} has another hash")
         try:
+            # "Every encoding must be canonical" (docs/spark-formats.md, Cells).
             decode(encoding)
         except DataLatticeError as error:
             raise BadFormat(f"the cell 0x{hash.hex()} is not canonical: {error}") from None
@@ -148,6 +152,7 @@ def load(options: WriteOptions, staged: Sequence[Path], folder: Path) -> None:
     """
     folder.mkdir(mode=0o700, parents=True)
     try:
+        # A bare store has no key and no intake rules: what is written is pinned or merged as it is.
         if not options.is_node:
             with CellStore.open(options.folder) as store:
                 _take(options, store, staged, folder)
@@ -223,6 +228,7 @@ def _below(
             continue
         places = ((n, source.location_of(hash)) for n, source in enumerate(sources))
         number, place = next((found for found in places if found[1] >= 0), (-1, -1))
+        # Below a cell that the target has everything is there already.
         if target.has(hash) or (place >= 0 and not seen[number].add(place)):
             continue
         if place < 0:
@@ -237,6 +243,7 @@ def _below(
 
 
 def _copy(notes: BinaryIO, sources: Sequence[CellStore], target: CellStore) -> None:
+    # Scanned by the tasks: what is left to check are the hashes and children before parents.
     door = CheckedCells(target, scanned=True)
     while found := notes.read(NOTES_MAX * _NOTE.size):
         order = list(_NOTE.iter_unpack(found))

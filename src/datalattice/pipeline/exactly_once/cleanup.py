@@ -23,12 +23,14 @@ _MILLIS: Final = 1_000
 
 def remove(folder: Path) -> None:
     """Remove a folder as far as possible; `remove_stale` removes the rest later."""
+    # A commit must not fail because of what it leaves behind.
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_batches(query: Path, last: int) -> None:
     """Remove the batches of a query up to the one with the number `last`."""
     for batch in _listed(query):
+        # "Of its batch and of all earlier batches" (docs/spark-writing.md, Staging).
         if _BATCH.fullmatch(batch.name) and int(batch.name) <= last:
             remove(batch)
     with suppress(OSError):  # not empty: a later batch is being staged

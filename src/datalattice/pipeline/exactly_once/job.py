@@ -132,6 +132,7 @@ def write_target_option(options: Given, *, streaming: bool) -> WriteTarget:
     target = read_record(WriteTarget, options)
     # Made absolute here: tasks run with other working folders.
     staging = Path(target.staging or folder / "staging").expanduser().absolute()
+    # "The id in its checkpoint identifies a query" (docs/spark-writing.md, Exactly once).
     if streaming and ("writeId" in options or "writeVersion" in options):
         raise UsageError(
             "options writeId and writeVersion are for batches: the checkpoint identifies a stream"
@@ -143,6 +144,7 @@ def write_target_option(options: Given, *, streaming: bool) -> WriteTarget:
 
 
 def _no_key(folder: Path) -> str:
+    # "A bare store is refused, because it has no key to sign with" (docs/spark-writing.md).
     if (folder / STORE_FILE).exists():
         return "it is a bare store; writing needs the folder of a node, whose key signs the data"
     return (
@@ -289,6 +291,8 @@ class Stage:
 
     def close(self) -> None:
         """Close the files so that other processes can read them; nothing is synced."""
+        # Not synced: "staged files are not synced"; the checksum tells of a crash (docs, Exactly
+        # once).
         for made in (self._parcels, self._store):
             if made is not None:
                 made.close()
@@ -359,6 +363,7 @@ class Job:
                 Timeout: the node disconnected and did not return; the outcome is unknown.
         """
         staged = _in_order(messages)
+        # A task without rows has no file.
         filled = [message for message in staged if message.records]
         fresh = False
         if filled:

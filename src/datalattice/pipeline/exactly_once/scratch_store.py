@@ -42,6 +42,7 @@ class _UnsyncedFile:
     def write(self, offset: int, data: bytes) -> None:
         self._file.write(offset, data)
 
+    # The checksum of a job's report, or the hash of each cell, tells of bytes lost in a crash.
     def sync(self) -> None:
         pass
 

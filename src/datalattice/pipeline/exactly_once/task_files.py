@@ -115,11 +115,13 @@ class ParcelWriter(_TaskFile):
             raise LimitExceeded(f"a parcel has at most {PARCEL_BYTES_MAX} bytes, got {rest}")
         front = _HEADER.pack(kind, len(head), len(places) // _INT, len(items)) + head
         parts = (front, places, items)
+        # Chained: a parcel that is moved, repeated or left out changes all later checksums.
         self.digest = _checksum(self.digest, parts)
         try:
             for part in (*parts, self.digest):
                 _write(self._file, part)
         except OSError as error:
+            # A full disk is an error of its own, with its remedy.
             raise write_error(error, str(self._path.parent)) from error
 
     def put_items(self, kind: int, head: bytes, items: Sequence[bytes]) -> None:
@@ -133,6 +135,7 @@ class ParcelWriter(_TaskFile):
         for hash, encoding in cells:
             items.append(hash + encoding)
             size += HASH_BYTES + len(encoding)
+            # Several parcels, because a reader holds one of them in memory.
             if size >= CELLS_BYTES:
                 self.put_items(CELLS, b"", items)
                 items, size = [], 0

@@ -56,6 +56,7 @@ class RowWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         with self._job.stage() as stage:
             stager = self._stager(stage)
             for batch in iterator:
+                # Converted rows contain no reference cycles; the collector would only walk them.
                 with collector_paused:
                     stager.take(batch)
             stager.finish()

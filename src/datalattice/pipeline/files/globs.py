@@ -56,6 +56,7 @@ class Glob:
         """Return the states after one more name; empty: no path that begins so can match."""
         after: set[int] = set()
         for place in states:
+            # The pattern is at its end: a longer path cannot match.
             if place == len(self.names):
                 continue
             fits = self._fits[place]
@@ -84,6 +85,7 @@ EVERYTHING: Final = Glob(f"/{ANY}")
 
 
 def _matcher(name: str) -> Callable[[str], object]:
+    # A literal name is compared, which is faster and free of escapes.
     if _MAGIC.search(name) is None:
         return name.__eq__
     return re.compile(fnmatch.translate(name)).match

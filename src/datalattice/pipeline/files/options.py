@@ -99,8 +99,10 @@ def _columns(options: FilesOptions) -> tuple[str, ...]:
             return _WITH_CHUNKS
         return _WITH_CONTENT if content else _LISTED
     check_agreed("includeContent", content, "content", columns)
+    # Without chunks a file has one row and no chunk number.
     if not is_chunked and "chunk" in columns:
         raise bad_option("columns", ",".join(columns), "the column chunk needs chunkBytes")
+    # Rows of chunks that differ in their number only would multiply the files.
     if is_chunked and "content" not in columns:
         raise bad_option(
             "columns", ",".join(columns), "with chunkBytes the columns must contain content"

@@ -97,6 +97,7 @@ def plan(root: Value, options: FilesOptions) -> Iterator[FilesTask]:
     found = 0
     drives = _chosen(root, options)
     for owner, drive, value in drives:
+        # The literal front of the glob names a directory: nothing beside it is read.
         start = _begin(value, options.glob)
         if start is None:
             continue
@@ -120,6 +121,7 @@ def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
     for owner, signed in section.entries() if isinstance(section, Map) else ():
         owner_text = name_text(owner)
         owners.add(owner_text)
+        # Before the signature check: an owner that is not selected may be invalid.
         if not isinstance(signed, Signed) or (options.owners and owner_text not in options.owners):
             continue
         check_signed(owner, signed, "drives")
@@ -139,6 +141,7 @@ def _chosen(root: Value, options: FilesOptions) -> list[tuple[str, str, Value]]:
             f"option drive is missing, and there are {len(found)} drives ({known}): name one or "
             "several, separated by commas"
         )
+    # The order of a plan must not depend on hashes: the same drive gives the same tasks.
     return sorted(found, key=lambda one: one[:2])
 
 
@@ -191,6 +194,7 @@ def _parts(
     The walk is breadth first, so that tasks get many small directories rather than a few large.
     """
     node = node_of(value)
+    # The glob names a file.
     if node is not None and node.data is not None:
         if states is None or options.glob.is_end(states):
             yield from _whole(names, value, blob_length(node.data), options)
@@ -232,6 +236,7 @@ def _look(
         elif after is None or options.glob.is_end(after):
             assert node.data is not None
             size = blob_length(node.data)
+            # "Several tasks read a file of more than 64 MiB" (docs/spark-formats.md, Files).
             if is_long(size, options):
                 yield from _whole((*names, name), child, size, options)
             else:
@@ -241,6 +246,7 @@ def _look(
         return
     share = 1
     if options.with_content:
+        # "A task lists about 4,096 files and reads about 64 MiB of contents".
         share = -(-total // BYTES_PER_TASK_MAX)
     many = max(1, min(FILES_PER_TASK_MAX, len(entries) // max(1, share)))
     pieces = list(cut(None, entries, many))
@@ -264,6 +270,7 @@ def _whole(names: Names, value: Value, size: int, options: FilesOptions) -> Iter
     encoding = encode(value)
     chunk_bytes = options.chunk_bytes or max(1, size)
     count = chunk_count(size, chunk_bytes)
+    # "One file becomes at most 65,536 tasks" (docs/spark-formats.md, Files).
     step = max(1, BYTES_PER_TASK_MAX // chunk_bytes, -(-count // RANGES_MAX))
     for first in range(0, count, step):
         stop = min(first + step, count)

@@ -71,6 +71,8 @@ class _FileRows:
                         break
                 elif after is None or glob.is_end(after):
                     assert node.data is not None
+                    # Long files have tasks of their own, unless the planner did not list this
+                    # directory.
                     if is_deep or not is_long(blob_length(node.data), self._options):
                         yield from self.file((*here, name), child)
             else:
@@ -93,6 +95,7 @@ class _FileRows:
         }
         chunk_bytes = self._options.chunk_bytes
         if chunk_bytes is None:
+            # "A longer file is an error": a row is in memory several times.
             if self._options.with_content:
                 check_size(
                     f"the file {join_path(names)} of drive {self._drive!r}",

@@ -69,10 +69,12 @@ def plan(root: Value, options: GridOptions, before: Value = None) -> Iterator[Gr
     Raises: BadSignature: a venue's state is not signed by its key. MissingData.
     """
     hidden: tuple[bytes, ...] = ()
+    # Texts of assets in `meta` are those of all venues: hiding concerns one venue's list.
     if not options.include_hidden and options.table is not GridTable.META:
         hidden = tuple(encode(listed) for listed in hidden_entries(root))
     many = ENTRIES_PER_TASK_MAX
     if options.table is GridTable.STORAGE and "content" in options.columns:
+        # Contents make tasks long; without them entries are small.
         many = CONTENTS_PER_TASK_MAX
     grid, old = _index(root, GRID_SECTION), _index(before, GRID_SECTION)
     if options.table is GridTable.META:
@@ -102,6 +104,7 @@ def _venues(
         return
     known = Index() if before is None else before
     for did, _, own, is_there, other in known.differences(after):
+        # A venue that is gone has no rows; other keys are "malformed entries", which are skipped.
         if not is_there or not isinstance(did, str):
             continue
         if options.venues and did not in options.venues:
@@ -118,6 +121,8 @@ def _state(did: str, entry: Value, *, check: bool = False) -> Value:
         return entry
     if check:
         named = public_key_of(did)
+        # "It is an error if a venue's state is not signed by its key" (docs/spark-formats.md,
+        # Grid).
         if (named is not None and named != entry.public_key) or not entry.verify():
             raise BadSignature(f"the state of the venue {did} is not signed by its key")
     return entry.value
@@ -143,6 +148,7 @@ def rows(part: GridTask, options: GridOptions, loader: Loader) -> Iterator[Row]:
     hidden = [decode(cell, loader) for cell in part.hidden]
     key_of_part = _PARTS.get(options.table)
     for key, value in entries(part.piece, loader):
+        # "Malformed entries are skipped" (docs/spark-formats.md, Grid).
         if not isinstance(key, bytes):
             continue
         # Hidden entries are listed as [venue part key].
@@ -184,6 +190,7 @@ def _checked(key: bytes, text: str) -> str:
         found = asset_id(text)
     except (UsageError, UnicodeEncodeError):
         found = b""
+    # An asset's id is the hash of its exact text.
     if found != key:
         raise Corruption(f"the asset {key.hex()} is damaged: its text has another hash")
     return text
@@ -216,6 +223,7 @@ def _job(venue: str, key: bytes, record: Value, options: GridOptions) -> _Column
                 options.value_format.value,
                 "a job's record is a Map; cell, string, json and variant take it",
             ) from None
+        # Too long or too deep for the format; `cell` takes every record.
         except (LimitExceeded, UsageError) as error:
             raise LimitExceeded(
                 f"the record of the job {key.hex()} of {venue} cannot be read as "
@@ -231,6 +239,7 @@ def _content(venue: str, key: bytes, value: Value, options: GridOptions) -> _Col
     size = blob_length(value)
     columns: _Columns = {"venue": venue, "hash": key.hex(), "size": size}
     if "content" in options.columns:
+        # Before it is loaded: a few cells may represent a content of any length.
         check_size(f"the content {key.hex()}", size, options.content_bytes_max)
         columns["content"] = _whole(key, part_of(value, 0, size))
     return columns

@@ -83,10 +83,13 @@ def plan(pairs: Iterable[DatabasePair], min_tasks: int | None = None) -> list[Ta
     Raises: MissingData: a node is missing. BadFormat: it is not an Index.
     """
     parts = [(pair, IndexPart(pair.before, pair.after)) for pair in pairs]
+    # Finer than a task, so that tasks of several subtrees come out about equal.
     parts = _cut(parts, KEYS_PER_TASK_MAX // PIECES_PER_TASK)
+    # No difference: Spark plans an empty partition of its own.
     if not parts:
         return []
     total = sum(part.size for _, part in parts)
+    # At least as many as asked for, but none without a key.
     count = max(-(-total // KEYS_PER_TASK_MAX), min(min_tasks or 1, total))
     if min_tasks is not None:
         parts = _cut(parts, max(1, total // (count * PIECES_PER_TASK)))
@@ -127,6 +130,7 @@ def _is_cut(part: IndexPart, size_max: int, pieces: int) -> bool:
     size = part.size
     if size <= _ONE_KEY:
         return False
+    # The limit bounds the driver's memory: an index may claim to hold 2**62 keys.
     if size > size_max:
         return pieces < PIECES_MAX
     # The size of a pair says little about how much differs, so pairs are cut further.

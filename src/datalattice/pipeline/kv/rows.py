@@ -43,9 +43,12 @@ def rows(task: Task, options: KVOptions, times: Times, loader: Loader) -> Iterat
     for piece in task:
         makers = [_maker(name, piece, options) for name in options.columns]
         for key, was, now in _named(piece, loader, forgiving=not options.fail_on_data_loss):
+            # Subtrees are cut by the first bytes of keys, so a few other keys come along.
             if not key.startswith(options.prefix):
                 continue
             entry = live_entry(now, times.after_ms)
+            # "If it was live before" (docs/spark-kv.md): readers never saw a key that came and
+            # went.
             if entry is None and live_entry(was, times.before_ms) is None:
                 continue
             row = _KeyRow(key, entry, now)
@@ -70,8 +73,10 @@ def _named(piece: Piece, loader: Loader, *, forgiving: bool) -> Iterator[tuple[s
     after: Index | None = None
     for cell, was, now in _changes(piece, loader, forgiving=forgiving):
         name = ENTRIES.name(cell)
+        # "Keys that are not text are skipped" (docs/spark-kv.md, Columns).
         if name is None:
             continue
+        # The usual case: the key in the index is the name itself.
         if is_short(name):
             yield name, was, now
             continue
@@ -84,6 +89,7 @@ def _named(piece: Piece, loader: Loader, *, forgiving: bool) -> Iterator[tuple[s
         except MissingData:
             if not forgiving:
                 raise
+        # Reported once: with its short key if that differs, else with the long one.
         if same(cell, key) or same(made_was, after.get(key)):
             yield name, old, ENTRIES.get(after, name)
 
@@ -105,6 +111,7 @@ def _changes(
             yield key, None if other is not None else was, now
             last = key_bytes(key)
     except MissingData as missing:
+        # "With `failOnDataLoss=false` every present key is read again" (docs/spark-kv.md).
         if not forgiving or not piece.before:
             raise
         _log.warning(
@@ -116,6 +123,7 @@ def _changes(
     else:
         return
     for key, _, _, _, now in piece.now(loader).differences():
+        # Rows up to `last` are out already, so only later keys are read again.
         if last is None or key_bytes(key) > last:
             yield key, None, now
 
@@ -127,6 +135,7 @@ def _other_key(before: Index | None, key: Value) -> Value:
     may replace it.
     """
     place = key_bytes(key)
+    # Shorter keys are complete in the index: no other key can take their entry.
     if before is None or len(place) < INDEX_KEY_BYTES:
         return None
     old = next(iter(before.under(place).keys()), None)

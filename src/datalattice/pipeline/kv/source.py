@@ -82,6 +82,7 @@ class KVSource(KVSink):
         Raises: UsageError: an option does not fit a batch.
         """
         options = parse_options(self.given)
+        # "For streams, `latest`" (docs/spark-kv.md).
         if options.starting == LATEST:
             raise bad_option("startingOffsets", LATEST, "a batch would read nothing from there")
         return KVReader(options, schema)
@@ -92,6 +93,7 @@ class KVSource(KVSink):
         Raises: UsageError: an option does not fit a stream.
         """
         options = parse_options(self.given)
+        # A stream follows the current root; a past one has no later changes.
         if options.target.as_of:
             raise UsageError(
                 "option asOf is for batches; a stream begins at a root with startingOffsets"

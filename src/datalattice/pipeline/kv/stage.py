@@ -86,6 +86,7 @@ class KeyStager:
         self._waiting_keys = 0
         self._waiting_bytes = 0
         if plan.overwrite and plan.database is not None:
+            # An empty run: "in the same update, even without any row" (docs/spark-kv.md, Writing).
             self._waiting[plan.database] = {}
 
     def take(self, batch: pa.RecordBatch) -> None:
@@ -97,6 +98,7 @@ class KeyStager:
             self._note(rows)
             self.count += rows.num_rows
             self._waiting_bytes += rows.nbytes
+            # "Runs of at most 65,536 keys or 16 MB of rows" (docs/spark-kv.md, Exactly once).
             if self._waiting_bytes >= RUN_BYTES_MAX or self._waiting_keys >= RUN_KEYS_MAX:
                 self.finish()
 
@@ -123,6 +125,7 @@ class KeyStager:
             waiting = self._database(name)
             if key not in waiting:
                 self._waiting_keys += 1
+            # "Of several rows with one key the last counts, in the order of tasks and rows".
             waiting[key] = wanted
 
     def _wanted(self, key: str, type_name: object, value: object, expire: int | None) -> Wanted:
@@ -140,6 +143,7 @@ class KeyStager:
         if held is None:
             return DELETED
         try:
+            # Checked in the task: an error on the driver would fail all rows after all work.
             return tag, checked_shown(tag, held), expire
         except DataLatticeError as error:
             raise UsageError(f"key {key[:_SHOWN_CHARS]!r} of type {type_name}: {error}") from None

@@ -152,6 +152,7 @@ class _BatchDatabases:
             runs: dict[str, list[list[_Piece]]] = {}
             for staged in tasks:
                 self._note(files.enter_context(staged.open()), staged.digest, runs)
+                # Merged before the next task's runs: later tasks are written over earlier ones.
                 if sum(map(len, runs.values())) >= RUNS_MAX:
                     self._merge(runs)
                     files.close()
@@ -171,6 +172,7 @@ class _BatchDatabases:
                 raise misshapen()
             name = _database_of(parcel)
             found = runs.setdefault(name, [])
+            # The head numbers the runs of a task; a change of it begins the next one.
             if parcel.head != last:
                 found.append([])
                 last = parcel.head
@@ -207,8 +209,10 @@ class _BatchDatabases:
         made: dict[str, Value] = {}
         for key, item in piece:
             assert isinstance(item, Vector)
+            # A key of two runs in one piece: the second is written over the first.
             stored = made[key] if key in made else ENTRIES.get(store, key)
             entry = self._writes.over(stored, item)
+            # An equal value is no write, so it keeps its time.
             if entry is not stored:
                 made[key] = entry
         self._put(name, list(made.items()))
@@ -216,6 +220,7 @@ class _BatchDatabases:
     def _clear(self, name: str) -> None:
         """Delete every key of a database before the rows are written."""
         live = (pair for pair in self.before[name].entries() if self._writes.is_live(pair[1]))
+        # In pieces: the tombstones of a large database do not fit into memory.
         for piece in _pieces(live):
             gone = [(key, self._writes.again(stored, None)) for key, stored in piece]
             self._keep(name, self.after[name].put_many(gone))
@@ -246,6 +251,7 @@ def upserting(
     """
     writes = Writes(replica_name(editor.context), clock.now_ms())
     joined = _BatchDatabases(editor, writes, overwrite=overwrite)
+    # "Saves of one `writeId` to two databases are separate" (docs/spark-kv.md, Exactly once).
     if database is not None:
         mark = replace(mark, key=f"{mark.key}/{database}")
     if joined.has(mark):
@@ -285,6 +291,7 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
 
     Raises: RootMoved: others wrote more than `REBASE_KEYS_MAX` keys.
     """
+    # The usual case: no other writer touched the database.
     if same(before, there):
         return after
     theirs: list[tuple[Value, Value]] = []
@@ -308,6 +315,7 @@ def rebased(before: Index, after: Index, there: Index, writes: Writes) -> Index:
             theirs.append((after.key_cell(key), entry))
     made = after.put_many(theirs)
     for key in gone:
+        # A removed tombstone: the other writer has cleaned it up.
         made = made.remove(key)
     return made
 
@@ -320,6 +328,7 @@ def mark_key(mark: Mark) -> str:
     # An Index tells keys apart by their first bytes only; longer keys would share an entry.
     if len(mark.key.encode()) <= INDEX_KEY_BYTES:
         return mark.key
+    # "Under a key of at most 32 bytes that names the query" (docs/spark-kv.md, Exactly once).
     return f"{mark.key[:_NAME_CHARS]}~{value_hash(mark.key)[:8].hex()}"
 
 

@@ -54,6 +54,8 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Datab
     """
     owners = _unlike(_section(before), _section(after), Signed, options.selects_owner, "owners")
     for owner, cell, was, now in owners:
+        # What was before was checked when it was read; without an owner's value there is none to
+        # check.
         if now is not None:
             check_signed(cell, now, "databases")
         databases = _unlike(
@@ -67,6 +69,7 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Datab
             name, stores = DatabaseName(owner, database), DatabaseStores(old, new)
             sides = zip(_below(old, options.prefix), _below(new, options.prefix), strict=True)
             for part, other in sides:
+                # Below a prefix both sides may be equal although the stores differ elsewhere.
                 if not same(part, other):
                     yield DatabasePair(name, part, other, stores)
 
@@ -83,10 +86,12 @@ def _unlike(
     for cell, _, old, _, new in sides[0].differences(sides[1]):
         name = name_text(cell)
         was, now = old if isinstance(old, kind) else None, new if isinstance(new, kind) else None
+        # Deselected names are not looked at further: they may be malformed.
         if not selects(name) or (was is None and now is None):
             continue
         if name in found:  # either one name replaced the other, or both exist
             first, first_was, first_now = found[name]
+            # Both exist on one side: rows could not tell them apart.
             if (was is None) == (first_was is None) or (now is None) == (first_now is None):
                 raise _ambiguous(name, what)
             if now is None:

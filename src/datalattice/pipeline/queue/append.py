@@ -61,6 +61,7 @@ class _BatchLogs:
         A driver that wrongly counted as dead would find the staged files gone: another driver wrote
         the batch and removed them.
         """
+        # One topic of each task suffices: the edit marks all topics of a batch or none.
         names = {staged.destination for staged in tasks}
         return any(self._is_marked(self._present.topic(name)) for name in names if name)
 
@@ -80,10 +81,12 @@ class _BatchLogs:
                 raise misshapen()
             name, partition, count = _head_of(parcel)
             topic = self._present.topic(name)
+            # At a topic's first records, once.
             if name not in self.logs:
                 if self._is_marked(topic):
                     return False
                 self.logs[name] = {}
+            # Keys were placed by this number; with another one they would be in wrong partitions.
             if count is not None and name not in self.counts:
                 check_count(topic, name, count)
                 self.counts[name] = count
@@ -100,9 +103,11 @@ class _BatchLogs:
             parcel.data, parcel.ends, self._editor.loader
         )
         if cells:
+            # The extended vector refers to these leaves: children are stored before parents.
             self._editor.stage_cells(cells)
         self._changed.append(log)
         self._pending += len(parcel.data)
+        # Bounds the driver's memory, whatever the size of the batch.
         if self._pending >= STAGE_BYTES_MAX:
             self.settle()
 
@@ -110,6 +115,7 @@ class _BatchLogs:
         """Store the grown logs and free their memory."""
         for log in dict.fromkeys(self._changed):
             self._editor.stage(log.entries)
+            # Loaded again on access, so that the cells built here can be freed.
             log.entries = reopened(log.entries, self._editor.loader)
         self._changed.clear()
         self._pending = 0

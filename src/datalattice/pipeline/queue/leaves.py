@@ -138,6 +138,7 @@ class Columns:
         value_at: i64 = key_at + 1 if data[key_at] == 0 else skip_kid(data, key_at)
         stamp_at: i64 = _skip_value(data, value_at)
         length: i64 = data[stamp_at] - 0x10  # tag 10 + n: an Integer of n bytes, n up to 8
+        # A timestamp is an Integer; an entry with anything else there is not a record.
         if length < 0 or length > 8:
             self._none()
             return skip_kid(data, skip_kid(data, stamp_at))
@@ -148,6 +149,7 @@ class Columns:
             self._part(self.values, data, value_at, stamp_at, self.value_mode)
         if self.with_stamps:
             self._time(data, stamp_at + 1, headers_at)
+        # Nil headers, the usual case, take one byte.
         if data[headers_at] == 0:
             if self.with_headers:
                 self.headers.append(None)
@@ -167,6 +169,7 @@ class Columns:
                 stamp -= 0x100
             for position in range(at + 1, end):
                 stamp = stamp * 0x100 + data[position]
+        # "A time outside of TIMESTAMP's range is NULL".
         if -_STAMP_MAX <= stamp <= _STAMP_MAX:
             self.stamps.add(stamp * _MICROS)
         else:
@@ -181,6 +184,7 @@ class Columns:
             data = self.cells.branch(data, at)
             at, end = 0, len(data)
         tag: i64 = data[at]
+        # "The encoding with all branches" (docs/spark.md, Values as columns).
         if mode == CELL:
             if has_no_branch(data, at, end):
                 self.sheet.add_range(spans, data, at, end)
@@ -199,9 +203,11 @@ class Columns:
                 self.sheet.check_room(length)  # a few cells may claim to hold 2**62 bytes
                 self.sheet.add(spans, self.cells.content(data, at, end))
         elif mode == BYTES:
+            # "Others are refused" (docs/spark.md, Values as columns).
             raise Unfit(self.first + self.count, spans is self.values)
         else:
             text = self.cells.json(data, at, end)
+            # "Strings as they are, everything else as JSON": texts of Chars and Keywords unquoted.
             if mode == STRING and text[0] == '"':
                 text = json.loads(text)
             self.sheet.add(spans, text.encode())
@@ -220,6 +226,7 @@ def gathered(
     for run in runs:
         while run.count > 0:
             columns.take(run)
+            # Records are counted after a leaf, so a batch may have up to 15 more.
             if columns.count >= record_max or columns.byte_count >= columns.byte_max:
                 yield columns
                 columns = begin(columns.first + columns.count)

@@ -70,6 +70,7 @@ class Positions:
         """Return the position for one partition."""
         name = (owner, topic, partition)
         for first in range(len(name)):
+            # "The longest matching name counts" (docs/spark.md, Offsets).
             position = self.named.get(name[first:])
             if position is not None:
                 return position
@@ -123,6 +124,7 @@ def _leaves(
             yield from _leaves(below, here)
         elif isinstance(below, str) and below in _EDGES:
             yield here, _EDGES[below]
+        # JSON's true and false are ints in Python.
         elif isinstance(below, int) and not isinstance(below, bool) and -2 <= below <= COUNT_MAX:
             yield here, _EDGES.get(below, below)
         else:
@@ -211,11 +213,13 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
     made = read_record(QueueOptions, options, target=read_target_option(options))
     if made.target.node and not made.verify:
         raise bad_option("verify", "false", "cells from a node are always compared with their hash")
+    # Each says where every partition begins.
     if "startingTimestamp" in options and "startingOffsets" in options:
         raise UsageError(
             "options startingOffsets and startingTimestamp exclude each other; give one"
         )
     columns = made.columns or (COLUMNS if made.include_headers else DEFAULT_COLUMNS)
     check_agreed("includeHeaders", made.include_headers, "headers", columns)
+    # "As `valueFormat`" unless it is given.
     key_format = made.key_format if "keyFormat" in options else made.value_format
     return replace(made, columns=columns, key_format=key_format)

@@ -118,6 +118,7 @@ def resolve(view: View, positions: Positions, option: str) -> Offsets:
         position = positions.of(*name)
         if isinstance(position, Edge):
             offsets[name] = log.start if position is Edge.EARLIEST else log.end
+        # "An offset past its end is an error" (docs/spark.md, Offsets).
         elif position > log.end:
             raise bad_option(option, position, f"{name} has the offsets {log.start} to {log.end}")
         else:
@@ -127,6 +128,8 @@ def resolve(view: View, positions: Positions, option: str) -> Offsets:
 
 def _check_named(view: View, positions: Positions, option: str) -> None:
     for tail in positions.named:
+        # "A named partition that does not exist is an error" (docs/spark.md): a misspelt one would
+        # begin at the default.
         if not any(name[-len(tail) :] == tail for name in view):
             there = "; ".join(str(name) for name in ordered(view)) or "none"
             raise bad_option(option, "/".join(tail), f"no such partition; there are: {there}")
@@ -163,6 +166,7 @@ def usable_start(
             # An option that changed since the checkpoint deselects topics; that loses nothing.
             if selects(name.owner, name.topic) and start[name] > 0:
                 lost(LostRecords(name, 0, start[name], "the partition is no longer in the store"))
+        # "A new partition joins with its first records and is read from its start".
         elif at is None:
             usable[name] = log.start
         elif at < log.start:
@@ -224,6 +228,7 @@ def share(sizes: list[int], limit: int | None) -> list[int]:
     total = sum(sizes)
     if limit is None or total <= limit:
         return sizes
+    # "Partitions share `maxOffsetsPerTrigger` in proportion to their new records".
     taken = [size * limit // total for size in sizes]
     # sorted() is stable, which makes the first of equal remainders win.
     by_remainder = sorted(range(len(sizes)), key=lambda i: -(sizes[i] * limit % total))
@@ -258,6 +263,7 @@ def slices(
             continue
         stop = min(end[name], log.end)
         first = start.get(name, log.start)
+        # Otherwise `usable_start` has reported the loss already.
         if stop < end[name] and first <= log.end:
             lost(LostRecords(name, stop, end[name], f"the log ends at {log.end}"))
         if first < stop:
@@ -265,6 +271,7 @@ def slices(
     total = sum(part.stop - part.first for part in ranges)
     # More tasks than records would be empty ones.
     wanted = min(min_partitions or 1, total, TASKS_MAX)
+    # Longer tasks only if there would be more than `TASKS_MAX`.
     longest = max(RECORDS_PER_TASK_MAX, -(-total // TASKS_MAX))
     return [piece for part in ranges for piece in _cut(part, wanted, total, longest)]
 

@@ -35,6 +35,7 @@ def values_of(
     given = listed_column(rows, name)
     if given is None:
         return None
+    # `splice` encodes Python's own strings and numbers without a value in between.
     if format in (None, ValueFormat.STRING):
         return given
     some = next(item for item in given if item is not None)
@@ -62,6 +63,8 @@ def records_of(
     if made is not None:
         return made
     values = values_of(rows, "value", value_format)
+    # "Required in every row" (docs/spark-writing.md, Columns): nil would delete a key in a
+    # compaction.
     if values is None or any(value is None for value in values):
         raise UsageError(
             "the column value is NULL in a row: a record needs a value; "
@@ -98,6 +101,7 @@ def _joined(
     import pyarrow.compute as pc
 
     values = _plain(column_of(rows, "value"), value_format)
+    # Headers are maps, which have no fixed form.
     if values is None or values.null_count or column_of(rows, "headers") is not None:
         return None
     key_column = column_of(rows, "key")
@@ -146,6 +150,7 @@ def _heads(column: pa.Array, format: ValueFormat | None) -> pa.Array | None:
 
     sizes = pc.binary_length(column)
     longest = pc.max(sizes).as_py()
+    # A longer string is a cell of its own, so the record refers to it.
     if longest > EMBEDDED_BYTES_MAX:
         return None
     blank: str | bytes = " " if format is ValueFormat.STRING else b" "
@@ -164,6 +169,7 @@ def _stamps(rows: pa.RecordBatch, stamp_ms: int) -> pa.Array | pa.Scalar | None:
         return pa.scalar(encode(stamp_ms), pa.binary())
     given = stamps_ms(rows, "timestamp")
     stamps = [stamp_ms if at is None else at for at in given]
+    # Integers of other lengths have another head.
     if not _STAMP_MIN <= min(stamps) <= max(stamps) <= _STAMP_MAX:
         return None
     head = encode(_STAMP_MIN)[:-_STAMP_BYTES]
@@ -175,6 +181,7 @@ def _headers(rows: pa.RecordBatch) -> list[object] | None:
     given = listed_column(rows, "headers")
     if given is None:
         return None
+    # "Of several headers with one key, which Kafka allows, the last counts".
     return [None if row is None else dict(map(_header, row)) for row in given]
 
 

@@ -75,6 +75,7 @@ def batches(
             yield batch(columns)
         return
     start = part.log.start
+    # The vector begins at the log's start: truncated records are not in it.
     found = element_runs(part.log.entries, part.first - start, part.stop - start, fetch, many)
     try:
         for columns in gathered(found, part.first, columns_from, BATCH_RECORDS_MAX):
@@ -82,6 +83,7 @@ def batches(
     except Unfit as unfit:
         raise _refused(part, options, unfit) from None
     except (IndexError, UsageError) as error:  # UsageError: a reference is cut off
+        # Verified cells fit their hashes, so this is an error of the program.
         if options.verify:
             raise
         raise BadFormat(
@@ -141,6 +143,7 @@ def _constant(value: object, kind: pa.DataType) -> _Maker:
     """Return a maker of a column with one value, which is built once and sliced for each batch."""
     import pyarrow as pa
 
+    # One value for all rows of a task: owner, topic and partition.
     scalar = pa.scalar(value, kind)
     longest = pa.repeat(scalar, 0)
 
@@ -223,6 +226,7 @@ def _name_value(part: Slice, options: QueueOptions, name: str) -> str | int:
     text = str(getattr(part.name, name))
     if name != "partition" or options.partition_format is PartitionFormat.STRING:
         return text
+    # Another node may name its partitions as it likes; a BIGINT cannot hold every name.
     if not _LONG.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
         raise bad_option(
             "partitionFormat",

@@ -123,6 +123,7 @@ def _check_agreed(options: Given, rows: RowsAs) -> None:
     for name in ("valueFormat", "keyFormat"):
         if name in options:
             raise UsageError(f"option {name} is not for rows=map: the value is the map of the row")
+    # The map has every column, so none is left to name the topic.
     if "topic" not in options:
         raise UsageError("rows=map needs the option topic: a column topic is part of the map")
 
@@ -132,6 +133,7 @@ class QueueSink(FormatSink):
 
     def writing(self, schema: StructType, *, overwrite: bool, streaming: bool) -> RowWriter:
         """Return the writer of rows of this schema."""
+        # "A queue cannot be overwritten" (docs/spark-writing.md).
         if overwrite:
             raise UsageError(
                 "a queue only grows: write with mode append (a stream: outputMode append)"
@@ -148,6 +150,7 @@ class QueueSink(FormatSink):
             options.topic,
             formats["value"],
             formats.get("key"),
+            # Read at planning: the driver refuses the batch if the number changes meanwhile.
             partition_counts(options.target.folder, options.topic),
             options.num_partitions or 1,
             job.stamp_ms,
@@ -161,6 +164,7 @@ def partition_counts(folder: str, topic: str | None) -> dict[str, int]:
     """Return the set numbers of partitions by topic; `topic` None means all topics."""
     home = Folder(Path(folder))
     keys = read_key(home.key_path)
+    # The first write makes the store.
     if not home.store_path.exists():
         return {}
     with open_reader(home) as store:
@@ -180,6 +184,7 @@ def map_plan(schema: StructType, options: QueueSinkOptions) -> MapPlan:
     Raises: UsageError: two columns have the same name, or the column of keys does not exist.
     """
     types = {field.name: type_name(field.dataType) for field in schema.fields}
+    # A map has each key once: one of the two would be lost.
     if len(types) < len(schema.fields):
         raise UsageError("two columns have the same name; rename one of them")
     if options.key_column is not None and options.key_column not in types:

@@ -100,6 +100,7 @@ class QueueSource(QueueSink):
 
         Raises: UsageError: an option does not fit a batch.
         """
+        # "A batch may not begin at latest or end at earliest" (docs/spark.md, Offsets).
         if self.parsed.starting.has(Edge.LATEST):
             raise bad_option(
                 "startingOffsets", Edge.LATEST.value, "a batch would read nothing from there"
@@ -117,6 +118,7 @@ class QueueSource(QueueSink):
         """
         if self.parsed.target.as_of:
             raise UsageError("option asOf is for batches: a stream reads new records")
+        # `Trigger.AvailableNow` ends a stream instead.
         if self.parsed.ending != Positions(Edge.LATEST, {}):
             raise UsageError("option endingOffsets is for batches: a stream has no end")
         return QueueStreamReader(self.parsed, schema)
@@ -164,6 +166,7 @@ class QueueReader(_QueueReader, BatchReader[QueueOptions]):
         view = read_view(root, self.options, must_exist=True)
         end = resolve(view, self.options.ending, "endingOffsets")
         start = self.start(view)
+        # Offsets found by time may be past a given end: such a range is empty.
         if self.options.starting_timestamp_ms is None:
             check_range(view, self.options.starting, start, end)
         return self.ranges(view, start, end)
@@ -236,6 +239,7 @@ class QueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAva
             limit=limit,
             target=self._target,
         )
+        # Only a batch needs its root: an idle stream holds no lease.
         if ends != begin:
             self._hold(seen)  # partitions() logs the losses
         elif losses != self._reported:
@@ -252,6 +256,7 @@ class QueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAva
         """Return the tasks of a batch."""
         ends = read_offsets(end)
         seen = self._next
+        # "A batch reads the root in which its end was found" (docs/spark.md, Streaming).
         if seen is not None and seen.covers(ends):
             try:
                 snapshot = self._hold(seen)

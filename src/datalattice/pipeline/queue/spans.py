@@ -89,11 +89,13 @@ class Sheet:
 
         Raises: LimitExceeded: the text is too long. BadFormat: the cell ends before `end`.
         """
+        # A foreign or damaged cell may claim a longer string than it has.
         if end > len(data):
             raise BadFormat(f"a cell of {len(data)} bytes ends inside a text or blob")
         if data is self._leaf:
             if self._leaf_at < 0:
                 self._leaf_at = self._lay(data)
+            # Bounds ascend: an earlier range, as of a key after its value, is copied.
             if self._leaf_at + first >= spans.last:
                 spans.add(self._leaf_at + first, self._leaf_at + end)
                 return
@@ -113,6 +115,7 @@ class Sheet:
         Raises: LimitExceeded: they do not.
         """
         whole: i64 = self._size + size
+        # Below 0: the sum of two 63-bit counts overflows.
         if whole > self._byte_max or whole < 0:
             raise LimitExceeded(
                 f"keys and values of one batch of rows take {int(self._size) + int(size)} bytes, "

@@ -52,9 +52,11 @@ def _kid(given: object, cells: CellList) -> bytes:
     if kind in _PLAIN:
         value = to_cell(given)
         encoding = encode(value)
+        # Integers of any size: a long one is a cell of its own.
         if len(encoding) <= EMBEDDED_BYTES_MAX:
             return encoding
     elif (isinstance(given, bytes) and len(given) <= CHUNK_BYTES) or (
+        # At most four bytes of UTF-8 a character, so it is one cell without counting.
         isinstance(given, str) and len(given) <= CHUNK_BYTES // 4
     ):
         encoding = encode(given)  # at most CHUNK_BYTES of UTF-8, so one cell

@@ -152,6 +152,7 @@ class RecordStager:
         for name, chosen in self._by_log(_Routing(rows, plan)).items():
             if name not in self._logs:
                 check_name(name[0], "topic")
+                # "A task writes to at most 65,536 partitions" (docs/spark-writing.md, Staging).
                 if len(self._logs) >= LOGS_MAX:
                     raise LimitExceeded(
                         f"a task writes to at most {LOGS_MAX} partitions; "
@@ -162,6 +163,7 @@ class RecordStager:
             part = made if chosen is None else made.take(pa.array(chosen))
             self._waiting.setdefault(name, []).append(part)
         if cells:
+            # Before the records that refer to them: the driver stores children first.
             self._stage.parcels.put_cells(cells)
         self._pending += made.nbytes
         if self._pending >= STAGE_BYTES_MAX:
@@ -180,9 +182,11 @@ class RecordStager:
         for row in range(rows.rows.num_rows):
             if rows.topics is not None:
                 topic = rows.topics[row]
+            # "Required without the option `topic`" (docs/spark-writing.md, Columns).
             if not topic:
                 raise _no_topic()
             given = None if rows.partitions is None else rows.partitions[row]
+            # "If it is NULL or absent, the key decides" (docs/spark-writing.md, Columns).
             if given is None:
                 given = self._routed(topic, None if keys is None else keys[row])
             elif not 0 <= given < PARTITIONS_MAX:

@@ -63,6 +63,7 @@ class QueueViews:
         except MissingData:  # the section read before may have been collected
             owned = self._changed({}, EMPTY_MAP, section)
         view = _joined(owned.values())
+        # A stream waits for it; in a batch an empty result would hide a misspelt name.
         if must_exist:
             check_there("owner", self._options.owners, [one.owner for one in owned.values()])
             topics = {topic for one in owned.values() for topic in one.topics}
@@ -74,6 +75,7 @@ class QueueViews:
         made = dict(owned)
         for owner, _, _, _, signed in before.differences(after):
             name = encode(owner)
+            # An owner's value that is not signed is dropped by every intake; it has no queues.
             if isinstance(signed, Signed):
                 made[name] = self._owned_by(owner, signed)
             else:
@@ -153,6 +155,7 @@ def _offset_since(log: PartitionLog, stamp_ms: int, loader: Loader) -> int:
     while low < high:
         middle = (low + high) // 2
         stamp = entry_stamp_ms(entries[middle])
+        # An entry without a time counts as later, so that no record of the range is left out.
         if stamp is not None and stamp < stamp_ms:
             low = middle + 1
         else:

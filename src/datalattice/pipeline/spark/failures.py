@@ -19,11 +19,13 @@ _LINE: Final = re.compile(r"^datalattice\.errors\.(\w+): (.*)$", re.MULTILINE)
 
 def lattice_error(failure: BaseException) -> DataLatticeError | None:
     """Return the error of this package that a Spark exception reports; None for other errors."""
+    # Spark keeps the worker's error as text only, at the end of its traceback.
     found = _LINE.findall(str(failure))
     if not found:
         return None
     name, text = found[-1]
     kind = getattr(errors, name, None)
+    # A text that looks like one of our errors must not make any other object.
     if not isinstance(kind, type) or not issubclass(kind, DataLatticeError):
         return None
     if issubclass(kind, MissingData):

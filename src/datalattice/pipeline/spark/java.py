@@ -62,6 +62,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         if executable is None:
             seen.append(f"{origin}: none")
             continue
+        # Asked, not guessed from the path: a link may lead anywhere.
         major = java_major(executable)
         if major is None:
             seen.append(f"{origin}: {executable} does not run")

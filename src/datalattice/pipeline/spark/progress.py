@@ -63,6 +63,7 @@ def _watching_remote(spark: SparkSession, step: str, progress: Progress) -> Iter
 @contextmanager
 def _watching_local(context: SparkContext, step: str, progress: Progress) -> Iterator[None]:
     """Poll the state of a job group in a thread of its own."""
+    # A job group of its own: other threads' jobs on the same session are not counted.
     group = f"datalattice-{next(_groups)}"
     before = context.getLocalProperty(_GROUP)
     context.setLocalProperty(_GROUP, group)
@@ -79,6 +80,7 @@ def _watching_local(context: SparkContext, step: str, progress: Progress) -> Ite
     finally:
         ended.set()
         asking.join()
+        # The caller's own job group is restored.
         context.setLocalProperty(_GROUP, before)  # type: ignore[arg-type]  # None removes it
     _tell(context, group, step, progress)
 

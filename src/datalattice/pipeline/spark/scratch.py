@@ -52,6 +52,7 @@ def scratch_folder() -> Path | None:
     Raises: UsageError: no temporary folder is writable; Spark does not start without one.
     """
     found = _own.get(os.getpid())
+    # A cleaner of temporary files may have removed it: then a new one is made.
     if found is not None and found.path.is_dir():
         return found.path
     try:
@@ -64,6 +65,7 @@ def scratch_folder() -> Path | None:
     for base in dict.fromkeys((given, "/tmp")):  # noqa: S108 - checked for its owner
         try:
             root = private_folder(Path(base))
+            # A Unix socket's path has about a hundred bytes at most.
             room = len(str(root / _PREFIX)) + len("12345678") <= FOLDER_CHARS_MAX
             if room and _PLAIN.fullmatch(str(root)):
                 _own[os.getpid()] = _made(root)

@@ -136,6 +136,7 @@ def spark_session(
         quick_start=quick_start,
     )
     if package is not None:
+        # Local tasks import this package itself.
         if where.kind != "cluster":
             raise UsageError(
                 "a package is for the workers of a cluster (master=spark://host:port), got "
@@ -143,6 +144,7 @@ def spark_session(
             )
         settings |= package_settings(package)
     _give_scratch(settings)
+    # Last: "adds to or replaces the settings made here".
     settings.update(config or {})
     spark_type = _spark_type()
     running = spark_type.getActiveSession() is not None
@@ -151,6 +153,7 @@ def spark_session(
     else:
         _prepare_environment(where, running=running)
         builder = spark_type.builder
+    # A running session is returned unchanged, wherever it runs.
     if not running:
         reach(where)
     for name, value in settings.items():
@@ -236,6 +239,7 @@ def _served(url: str, kind: str, named: str) -> Master:
         host, port = one, str(CONNECT_PORT)
         if re.search(r":[0-9]+$", one):
             host, _, port = one.rpartition(":")
+        # Java refuses other ports with a stack trace.
         if not 0 < int(port) <= PORT_MAX:
             raise UsageError(f"a port is 1 to {PORT_MAX}, got {port} in master={url}")
         servers.append((host, int(port)))
@@ -373,6 +377,7 @@ def session_settings(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
+    # The server chose its JVM, memory and cores.
     if where.kind == "connect":  # the server's other settings are fixed at its start
         return settings
     settings |= _process_settings(app_name, memory, log_level, quick_start=quick_start)

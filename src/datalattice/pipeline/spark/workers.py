@@ -20,6 +20,7 @@ def settle() -> None:
     """
     from pyspark import TaskContext
 
+    # A driver's collector works for the user's own program.
     if TaskContext.get() is None or os.getpid() in _settled:
         return
     _settled.add(os.getpid())
@@ -35,6 +36,7 @@ def quiet_when_unheard(daemon: ModuleType) -> None:
     """
 
     def print_exc() -> None:
+        # No process reads what this worker writes, so its end is not a failure.
         if not isinstance(sys.exception(), BrokenPipeError):
             traceback.print_exc()
 
