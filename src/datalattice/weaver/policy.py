@@ -161,7 +161,8 @@ class PeerManager:
         """Return the policy of a store: a child that inherits shares that of its parent."""
         store = self._stores.open(id)
         with store.read() as view:
-            inherits = view.system.strategy().inherited
+            # A child that was declared and is not fetched yet says nothing: "strategy inherited".
+            inherits = view.system.strategy().inherited or view.last_seq() == 0
         parent = self._stores.parent_of(id)
         if inherits and parent is not None:
             return self.policy(parent)

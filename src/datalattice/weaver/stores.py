@@ -269,6 +269,14 @@ class Stores:
                 self.on_warning.tell(f"store {store_id_text(info.id)} was not opened: {error}")
         return list(self._open.values())
 
+    def has_more(self) -> bool:
+        """Return whether a root is in the inventory that is not open: another process made it."""
+        with self._commits.read() as snapshot:
+            return any(
+                id not in self._open and not _Record.decode(row).parent_id
+                for id, row in snapshot.scan(INVENTORY)
+            )
+
     def get(self, id: bytes) -> Store | None:
         """Return a store if it is open."""
         return self._open.get(id)

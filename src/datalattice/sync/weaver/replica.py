@@ -124,6 +124,7 @@ class WeaverReplica:
 
     peers:  gives the keys that may connect and whose news are taken, as the store says now.
     source: the peer whose witness log is fetched first, for a store that was just joined.
+    on_copied: called once that is done.
     """
 
     def __init__(
@@ -132,9 +133,12 @@ class WeaverReplica:
         peers: Callable[[], Iterable[bytes]],
         entropy: Entropy,
         source: bytes | None = None,
+        *,
+        on_copied: Callable[[], None] | None = None,
         limits: ReplicaLimits = REPLICA_LIMITS,
     ) -> None:
         self.source = source
+        self._on_copied = on_copied
         self.limits: Final = limits
         self._store = store
         self._peers = peers
@@ -348,6 +352,12 @@ class WeaverReplica:
             self._allowed = frozenset(self._peers())
         return self._allowed
 
+    def copied(self) -> None:
+        """Note that the log of the source is here."""
+        self.source = None
+        if self._on_copied is not None:
+            self._on_copied()
+
     def peers_changed(self) -> None:
         """Ask again who the peers are: they are those of another store, which has changed."""
         self._allowed = None
@@ -419,7 +429,7 @@ class LogComparison:
         """Return the copied state; None if the log did not come to its end."""
         if not self._is_copied:
             return None
-        self._replica.source = None
+        self._replica.copied()
         return replace(self._replica.probe, data=self._arrived)
 
 

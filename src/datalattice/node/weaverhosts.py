@@ -1,0 +1,250 @@
+"""Weaver hosts: the Weaver stores of a node on its network, and how it joins others.
+
+Every open store is a replica of its own, with the peers that its own data names. Whoever holds an
+invite asks on one further stream, of the kind that is for joining alone.
+
+    stores -> on_ready -> host       a store that is opened, created or joined is replicated
+    system event -> all hosts        peers may have changed, also those that a child inherits
+    commit -> publish                what this process writes is pushed at once, what another
+                                     process writes within 50 ms
+
+Source: Weaver specification "NetworkService"; docs/weaver.md "On the network".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from datalattice.crypto import Entropy
+from datalattice.errors import (
+    DataLatticeError,
+    NoSuchPath,
+    Timeout,
+    Unauthorized,
+    UsageError,
+)
+from datalattice.node.hosts import Host
+from datalattice.node.logs import log_event
+from datalattice.node.server import NodeServer
+from datalattice.sync import Absorbed, Pull, Replicator
+from datalattice.sync.weaver import (
+    FRAMING,
+    JOIN_PROTOCOL,
+    PROTOCOL,
+    Application,
+    JoinReplica,
+    WeaverProtocol,
+    WeaverReplica,
+)
+from datalattice.weaver import InviteToken, Store, Stores, store_id_text
+
+LOOK_S: Final = 0.05
+"""How often it is looked whether another process has written or made a store."""
+
+JOIN_TIMEOUT_S: Final = 30.0
+"""How long a node waits for the answer to an invite, the time to connect included."""
+
+
+class WeaverHosts:
+    """The stores of one node on its network. Used in the node's event loop."""
+
+    def __init__(self, node: NodeServer, stores: Stores, entropy: Entropy) -> None:
+        self.stores: Final = stores
+        self._node = node
+        self._entropy = entropy
+        self._hosts: dict[bytes, Host[WeaverReplica]] = {}
+        self._sources: dict[bytes, bytes] = {}  # inviters of stores that are not copied yet
+        self._ends: list[Callable[[], object]] = []
+        self._looking: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._door = _Door(stores, node)
+        self._joining: Host[JoinReplica] | None = None
+
+    async def start(self) -> None:
+        """Open all stores and replicate them."""
+        self._joining = self._node.host(
+            JOIN_PROTOCOL, b"", JoinReplica(self._door), WeaverProtocol(None), framing=FRAMING
+        )
+        stores = self.stores
+        self._ends += [
+            stores.on_ready.add(lambda store: self._call(self._replicate, store)),
+            stores.on_warning.add(lambda text: self._call(_warn, text)),
+        ]
+        for store in await asyncio.to_thread(stores.open_all):
+            self._replicate(store)
+        self._looking = asyncio.create_task(self._look())
+
+    async def stop(self) -> None:
+        """Notice nothing more; call it before the node is closed, which ends the hosts."""
+        for end in self._ends:
+            end()
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    def close(self) -> None:
+        """Give back what open comparisons hold; call it once the node is closed."""
+        for host in self._hosts.values():
+            host.replica.close()
+
+    def _call(self, what: Callable[..., None], *arguments: object) -> None:
+        """Call something in the event loop, from any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(what, *arguments)
+
+    # --- replication --------------------------------------------------------------------------
+
+    def _replicate(self, store: Store) -> None:
+        if store.id in self._hosts or store.is_closed:
+            return
+        source = self._sources.get(store.id)
+        if source is not None:
+            self.stores.peers.policy(store.id).bootstrap.add(source)
+        replica = WeaverReplica(
+            store,
+            lambda: self._peers_of(store.id),
+            self._entropy,
+            source,
+            on_copied=lambda: self._call(self._copied, store.id),
+        )
+        host = self._node.host(
+            PROTOCOL, store.id, replica, WeaverProtocol(store.id), framing=FRAMING
+        )
+        self._hosts[store.id] = host
+        self._ends += [
+            store.on_change(lambda _seq: host.lane.submit(_publish)),
+            store.on_system(lambda _event: self._call(self._ask_again)),
+        ]
+
+    def _peers_of(self, store_id: bytes) -> Iterable[bytes]:
+        """Return who may connect; nobody where that cannot be read."""
+        try:
+            return self.stores.peers.policy(store_id).authors()
+        except DataLatticeError as error:
+            self._call(_warn, f"the peers of {store_id_text(store_id)} were not read: {error}")
+            return ()
+
+    def _copied(self, store_id: bytes) -> None:
+        """End the trust in an inviter: from now on the store itself says who its peers are."""
+        source = self._sources.pop(store_id, None)
+        if source is not None:
+            self.stores.peers.policy(store_id).bootstrap.discard(source)
+            self._ask_again()
+
+    def _ask_again(self) -> None:
+        """Have every store look again whom it admits."""
+        for host in self._hosts.values():
+            host.lane.submit(partial(_readmit, host.replica))
+
+    async def _look(self) -> None:
+        """Notice what other processes write, and stop replicating what was closed."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await asyncio.to_thread(self._look_once)
+            for id, host in list(self._hosts.items()):
+                if self.stores.get(id) is None:
+                    del self._hosts[id]
+                    await self._node.unhost(host)
+
+    def _look_once(self) -> None:
+        changed = [store for store in self.stores.opened() if store.look()]
+        if changed or self.stores.has_more():
+            self.stores.open_all()
+        self.stores.tick()
+
+    # --- peers --------------------------------------------------------------------------------
+
+    async def join(self, token: InviteToken, timeout_s: float = JOIN_TIMEOUT_S) -> Store:
+        """Become a peer of the store of an invite; return the store, which is then fetched.
+
+        Raises: Unauthorized: the inviter refuses. Timeout: it did not answer. UsageError: the store
+                is here already, or the token names no address and the inviter is not connected.
+        """
+        if self.stores.get(token.store_id) is not None:
+            raise UsageError(f"the store {store_id_text(token.store_id)} is on this node already")
+        for address in token.addresses:
+            self._node.add_peer(address, public_key=token.inviter)
+        if not token.addresses:
+            self._node.add_peer(public_key=token.inviter)
+        kind = await self._apply(token, timeout_s)
+        self._sources[token.store_id] = token.inviter
+        return await asyncio.to_thread(self.stores.adopt, token.store_id, kind)
+
+    async def _apply(self, token: InviteToken, timeout_s: float) -> str:
+        assert self._joining is not None, "started"
+        answer: asyncio.Future[str] = self._loop.create_future()
+
+        def ended(kind: str | None, refused: str | None) -> None:
+            if answer.done():
+                return
+            if kind is None:
+                answer.set_exception(Unauthorized(refused or ""))
+            else:
+                answer.set_result(kind)
+
+        application = Application(
+            token.store_id,
+            token.secret,
+            token.inviter,
+            lambda kind, refused: self._call(ended, kind, refused),
+        )
+
+        def ask(replicator: Replicator, now_ms: int) -> None:
+            assert self._joining is not None
+            self._joining.replica.apply(application)
+            for standing in replicator.standings:
+                if standing.public_key == token.inviter:
+                    replicator.pull(standing.id, Pull(application), now_ms)
+
+        await self._joining.act(ask)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise Timeout(
+                f"the node that made the invite did not answer within {timeout_s:g} s; it has to "
+                "run, at one of the addresses in the invite or as a peer of this node"
+            ) from None
+
+
+class _Door:
+    """Decides who may join."""
+
+    def __init__(self, stores: Stores, node: NodeServer) -> None:
+        self._stores = stores
+        self._node = node
+
+    @property
+    def node(self) -> bytes:
+        """The public key of this node."""
+        identity = self._node.identity
+        return b"" if identity is None else identity.public_key
+
+    def admit(self, store_id: bytes, peer: bytes, secret: bytes) -> str | None:
+        """Make a peer with a valid secret a peer of the store; return the store's kind."""
+        try:
+            store = self._stores.open(store_id)
+            self._stores.peers.accept_join(store_id, peer, secret)
+        except (NoSuchPath, Unauthorized, UsageError) as error:
+            # "An unknown store and a forbidden one must be indistinguishable": the log alone tells.
+            log_event(logging.WARNING, "join-refused", peer=peer.hex(), reason=str(error))
+            return None
+        return store.kind
+
+
+def _publish(replicator: Replicator, now_ms: int) -> None:
+    replicator.publish(now_ms)
+
+
+def _readmit(replica: WeaverReplica, replicator: Replicator, now_ms: int) -> None:
+    replica.peers_changed()
+    # `changed`: peers on open connections are offered the store anew.
+    replicator.settle(Absorbed(readmits=True, changed=True), "", now_ms)
+
+
+def _warn(text: str) -> None:
+    log_event(logging.WARNING, "weaver", text=text)

@@ -1,0 +1,168 @@
+"""Weaver stores of nodes: invited nodes fetch them, replicate them, and are shut out again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+import pytest
+
+from datalattice.client.settings import NodeConfig
+from datalattice.clock import SystemClock
+from datalattice.crypto import KeyPair, SystemEntropy
+from datalattice.engine import GroupCommit, MemoryEngine
+from datalattice.errors import Timeout, Unauthorized, UsageError
+from datalattice.node import NodeServer, open_node
+from datalattice.node.weaverhosts import WeaverHosts
+from datalattice.store import MemoryStore
+from datalattice.weaver import STORE_TABLES, HeadReader, InviteToken, Store, Stores
+from datalattice.weaver.kv import PutRequest
+
+TIMEOUT_S = 50
+
+
+class Site:
+    """A node with stores in memory."""
+
+    def __init__(self, seed: int) -> None:
+        self.key = KeyPair(bytes([seed]) * 32)
+        commits = GroupCommit(MemoryEngine(STORE_TABLES))
+        self.stores = Stores(commits, self.key, SystemClock(), SystemEntropy())
+        self.node: NodeServer = open_node(
+            MemoryStore(), key_pair=self.key, config=NodeConfig(port=0)
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.node.start()
+        self.hosts = WeaverHosts(self.node, self.stores, SystemEntropy())
+        await self.hosts.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.hosts.stop()
+        await self.node.close()
+        self.hosts.close()
+
+    def invite(self, store: Store) -> InviteToken:
+        address = f"tls://{self.node.address}"
+        return self.stores.peers.create_invite(store.id, (address,))
+
+
+def put(store: Store, key: bytes, value: bytes) -> None:
+    store.execute("Put", PutRequest(key=key, value=value))
+
+
+def value(store: Store, key: bytes) -> bytes | None:
+    with store.read() as view:
+        return HeadReader(view.data).get(key)
+
+
+async def until(
+    condition: Callable[[], bool],
+    listen: Callable[[Callable[[object], object]], Callable[[], object]],
+) -> None:
+    """Wait for a condition, which is looked at after each change."""
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+    end = listen(lambda _what: loop.call_soon_threadsafe(changed.set))
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not condition():
+                await changed.wait()
+                changed.clear()
+    finally:
+        end()
+
+
+async def has(store: Store, key: bytes, wanted: bytes) -> None:
+    await until(lambda: value(store, key) == wanted, store.on_change)
+
+
+async def opened(stores: Stores, id: bytes) -> Store:
+    await until(lambda: stores.get(id) is not None, stores.on_ready.add)
+    return stores.open(id)
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def test_an_invited_node_fetches_the_store_and_both_go_on_writing() -> None:
+    async def work() -> None:
+        async with Site(1) as home, Site(2) as guest:
+            notes = home.stores.create("kv", "notes")
+            for number in range(120):
+                put(notes, b"%d" % number, b"first")
+            copy = await guest.hosts.join(home.invite(notes))
+            await has(copy, b"119", b"first")
+            put(copy, b"from guest", b"hello")
+            put(notes, b"from home", b"hello")
+            await has(notes, b"from guest", b"hello")
+            await has(copy, b"from home", b"hello")
+            assert copy.kind == "core:kvstore"
+            assert copy.status().name == "notes"
+
+    run(work)
+
+
+def test_children_of_a_joined_store_follow_by_themselves() -> None:
+    async def work() -> None:
+        async with Site(1) as home, Site(2) as guest:
+            team = home.stores.create("kv", "team")
+            notes = home.stores.create("kv", "notes", parent=team.id)
+            put(notes, b"k", b"below")
+            await guest.hosts.join(home.invite(team))
+            await has(await opened(guest.stores, notes.id), b"k", b"below")
+            later = home.stores.create("log", "later", parent=team.id)
+            await opened(guest.stores, later.id)
+
+    run(work)
+
+
+def test_a_revoked_peer_gets_nothing_new() -> None:
+    async def work() -> None:
+        async with Site(1) as home, Site(2) as guest, Site(3) as other:
+            notes = home.stores.create("kv", "notes")
+            put(notes, b"k", b"1")
+            copies = [await site.hosts.join(home.invite(notes)) for site in (guest, other)]
+            for copy in copies:
+                await has(copy, b"k", b"1")
+            home.stores.peers.revoke(notes.id, guest.key.public_key)
+            put(notes, b"k", b"2")
+            await has(copies[1], b"k", b"2")
+            assert value(copies[0], b"k") == b"1"
+
+    run(work)
+
+
+def test_an_invite_lets_one_node_in_and_the_reason_of_a_refusal_stays_at_home() -> None:
+    async def work() -> None:
+        async with Site(1) as home, Site(2) as guest, Site(3) as late:
+            notes = home.stores.create("kv", "notes")
+            token = home.invite(notes)
+            await guest.hosts.join(token)
+            unknown = InviteToken(b"?" * 16, token.secret, token.inviter, token.addresses)
+            refusals = []
+            for asked in (token, unknown):
+                with pytest.raises(Unauthorized) as caught:
+                    await late.hosts.join(asked)
+                refusals.append(str(caught.value))
+            assert refusals[0] == refusals[1]
+            with pytest.raises(UsageError, match="is on this node already"):
+                await guest.hosts.join(home.invite(notes))
+
+    run(work)
+
+
+def test_an_inviter_that_does_not_run_is_a_timeout() -> None:
+    async def work() -> None:
+        async with Site(2) as guest:
+            token = InviteToken(b"s" * 16, b"x" * 32, KeyPair(b"i" * 32).public_key)
+            with pytest.raises(Timeout, match="did not answer within"):
+                await guest.hosts.join(token, timeout_s=0.2)
+
+    run(work)
