@@ -25,7 +25,6 @@ from datalattice.testing.sim import (
     attacks,
     hostile,
     line,
-    poison,
     standard_checkers,
 )
 from datalattice.testing.sim.attacks import Attack
@@ -58,7 +57,7 @@ def counts(simulation: Simulation) -> Counter[str]:
 def test_malformed_trees_are_dropped_and_counted_and_honest_data_converges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    simulation, outcome = attacked(monkeypatch, poison.malform, events_min=600)
+    simulation, outcome = attacked(monkeypatch, attacks.malform, events_min=600)
     assert outcome.violation is None, outcome
     assert counts(simulation)["unsound-cells"] > 3
 
@@ -66,7 +65,7 @@ def test_malformed_trees_are_dropped_and_counted_and_honest_data_converges(
 def test_bombs_are_dropped_and_counted_and_honest_data_converges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    simulation, outcome = attacked(monkeypatch, poison.explode)
+    simulation, outcome = attacked(monkeypatch, attacks.explode)
     assert outcome.violation is None, outcome
     assert counts(simulation)["too-costly"] > 0
 
@@ -74,7 +73,7 @@ def test_bombs_are_dropped_and_counted_and_honest_data_converges(
 def test_what_has_no_room_is_not_hosted_and_honest_data_converges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    simulation, outcome = attacked(monkeypatch, poison.overfill, hosting=True)
+    simulation, outcome = attacked(monkeypatch, attacks.overfill, hosting=True)
     assert outcome.violation is None, outcome
     assert counts(simulation)["quota-exceeded"] > 0
 
@@ -82,7 +81,7 @@ def test_what_has_no_room_is_not_hosted_and_honest_data_converges(
 def test_who_signs_two_histories_is_taken_alike_everywhere_and_leaves_bounded_evidence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    simulation, outcome = attacked(monkeypatch, poison.equivocate, events_min=1_200)
+    simulation, outcome = attacked(monkeypatch, attacks.equivocate, events_min=1_200)
     assert outcome.violation is None, outcome
     assert all(node.data.evidence.open for node in simulation.nodes)
 
@@ -94,7 +93,7 @@ def test_a_peer_that_passes_on_what_is_unsound_is_blamed(monkeypatch: pytest.Mon
         def on_note(self, node: SimHost, kind: str, peer: str) -> None:
             seen.append((kind, peer))
 
-    _, outcome = attacked(monkeypatch, poison.malform, checkers=[*standard_checkers(), Noted()])
+    _, outcome = attacked(monkeypatch, attacks.malform, checkers=[*standard_checkers(), Noted()])
     assert outcome.violation is None, outcome
     assert ("unsound-cells", "x0") in seen
 
@@ -102,8 +101,8 @@ def test_a_peer_that_passes_on_what_is_unsound_is_blamed(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("attack", "word"),
     [
-        (poison.malform, "unsound-cells"),
-        (poison.explode, "too-costly"),
+        (attacks.malform, "unsound-cells"),
+        (attacks.explode, "too-costly"),
         (attacks.forge, "not-owner"),
         (attacks.dribble, "closed-framing"),
     ],
@@ -157,24 +156,24 @@ def test_an_unsound_cell_that_is_stored_is_seen(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(incomplete, "learn_cell", lambda *_: None)
     monkeypatch.setattr(incomplete, "learn_cells", lambda cells, _: len(cells))
     monkeypatch.setattr(incomplete, "check_cell", lambda *_: None)
-    found = {rule_of(attacked(monkeypatch, poison.malform, seed)[1]) for seed in range(2)}
+    found = {rule_of(attacked(monkeypatch, attacks.malform, seed)[1]) for seed in range(2)}
     assert found & {"soundness", "fault", "convergence"}, found
 
 
 def test_a_health_that_names_nobody_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Noticed, "add", lambda *_: None)
-    assert rule_of(attacked(monkeypatch, poison.explode)[1]) == "named"
+    assert rule_of(attacked(monkeypatch, attacks.explode)[1]) == "named"
 
 
 def test_a_quota_that_is_not_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hosting, "limit_of", lambda *_: Limit(2**60, 0, "none"))
     monkeypatch.setattr(Hosting, "_is_over", lambda *_: False)
-    assert rule_of(attacked(monkeypatch, poison.overfill, hosting=True)[1]) == "boundedhosting"
+    assert rule_of(attacked(monkeypatch, attacks.overfill, hosting=True)[1]) == "boundedhosting"
 
 
 def test_evidence_without_bounds_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Evidence, "_bound", lambda *_: None)
-    _, outcome = attacked(monkeypatch, poison.equivocate, events_min=1_200)
+    _, outcome = attacked(monkeypatch, attacks.equivocate, events_min=1_200)
     assert rule_of(outcome) == "boundedevidence"
 
 
