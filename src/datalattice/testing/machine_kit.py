@@ -71,6 +71,10 @@ class MemoryLog:
         """Return a record."""
         return self.entries[seq - 1]
 
+    def content_hash(self, txn: ReadTxn | None, seq: int) -> bytes | None:
+        """Return the hash of a record's content."""
+        return self.entries[seq - 1].content_hash if 1 <= seq <= len(self.entries) else None
+
     def seq_of(self, txn: ReadTxn | None, hash: bytes) -> int | None:
         """Return where an intention is witnessed."""
         return self.seqs.get(hash)

@@ -221,6 +221,16 @@ class IntentionLog:
             raise UsageError(f"the log has no entry {seq}")
         return self._entry(txn, seq)
 
+    def content_hash(self, txn: ReadTxn, seq: int) -> bytes | None:
+        """Return the hash of the record at `seq`, None where the log has none.
+
+        It stands in the head and in the record after it, so nothing is hashed.
+        """
+        head = read_head(txn)
+        if not 1 <= seq <= head.seq:
+            return None
+        return head.content_hash if seq == head.seq else read_witness(txn, seq + 1).before
+
     def _entry(self, txn: ReadTxn, seq: int) -> Entry:
         row = read_witness(txn, seq)
         return Entry(self, seq, row, row.new_author or read_author(txn, row.number))

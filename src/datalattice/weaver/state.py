@@ -113,6 +113,9 @@ class LogReader(Protocol):
     def entry(self, txn: ReadTxn, seq: int) -> LogEntry:
         """Return a record."""
 
+    def content_hash(self, txn: ReadTxn, seq: int) -> bytes | None:
+        """Return the hash of a record's content, None where the log has no such record."""
+
     def seq_of(self, txn: ReadTxn, hash: bytes) -> int | None:
         """Return where an intention is witnessed, None if it is not."""
 
@@ -383,9 +386,7 @@ class State:
         """Return whether the log has the record of a position."""
         if position == START:
             return True
-        if not 1 <= position.seq <= self._log.head(txn).seq:
-            return False
-        return self._log.entry(txn, position.seq).content_hash == position.content_hash
+        return self._log.content_hash(txn, position.seq) == position.content_hash
 
     def _fits(self, txn: ReadTxn) -> bool:
         """Return whether position and tips of a restored state are those of this log."""
