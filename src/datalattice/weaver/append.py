@@ -22,21 +22,25 @@ from datalattice.weaver.rows import (
     AUTHOR_TIPS,
     AUTHORS,
     LOCAL,
+    LOG_META,
     SEQ_MAX,
     WITNESS,
     WITNESS_INDEX,
     Frontier,
     Head,
     Place,
+    RangeSum,
     Tip,
     WitnessRow,
     body_of,
     decode_frontier,
     decode_place,
+    decode_range,
     decode_tip,
     encode_frontier,
     encode_place,
     number_key,
+    range_key,
     read_author,
     read_witness,
     seq_at,
@@ -62,6 +66,7 @@ class Appender:
         self._tips: dict[bytes, Tip | None] = {}
         self._keys: dict[int, bytes] = {}  # authors by number, as far as they were needed
         self._places: dict[bytes, Place | None] = {}
+        self._ranges: dict[int, RangeSum] = {}  # by the first byte of the hashes
         # What `write` writes.
         self._moved: set[bytes] = set()
         self._new_authors: dict[int, bytes] = {}
@@ -258,6 +263,7 @@ class Appender:
         hashes = sorted(signed.hash for signed in self.appended)
         found = [(hash, places[hash]) for hash in hashes]
         txn.put_many(WITNESS_INDEX, [(hash, encode_place(*at)) for hash, at in found if at])
+        self._write_ranges(hashes)
         tips = [(author, self._tips[author]) for author in sorted(self._moved)]
         txn.put_many(AUTHOR_TIPS, [(author, tip.encode()) for author, tip in tips if tip])
         txn.put_many(
@@ -268,3 +274,17 @@ class Appender:
         self._moved.clear()
         self._new_authors.clear()
         self._places.clear()
+
+    def _write_ranges(self, hashes: Sequence[bytes]) -> None:
+        """Add new hashes to the sums that reconciliation asks for."""
+        ranges = self._ranges
+        touched = sorted({hash[0] for hash in hashes})
+        unread = [first for first in touched if first not in ranges]
+        rows = self._txn.get_many(LOG_META, [range_key(first) for first in unread])
+        ranges.update(zip(unread, map(decode_range, rows), strict=True))
+        for hash in hashes:
+            before = ranges[hash[0]]
+            ranges[hash[0]] = RangeSum(before.size + 1, before.xor ^ int.from_bytes(hash, "big"))
+        self._txn.put_many(
+            LOG_META, [(range_key(first), ranges[first].encode()) for first in touched]
+        )

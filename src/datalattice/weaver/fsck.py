@@ -29,6 +29,7 @@ from datalattice.weaver.rows import (
     HEAD_KEY,
     LOCAL,
     LOG_META,
+    RANGE_PREFIX,
     WITNESS,
     WITNESS_INDEX,
     FloatingRow,
@@ -240,29 +241,30 @@ def _floating_rows(txn: ReadTxn) -> list[FloatingRow]:
 class _Comparison:
     """A transaction that compares what is written with what is there.
 
-    Look-ups see the tables as they are, except for tips: the pass begins without any.
+    Look-ups see the tables as they are, except for rows that a pass over the log changes again and
+    again: tips and sums. It begins without any, and they are compared at its end.
     """
 
     def __init__(self, txn: ReadTxn) -> None:
         self._txn = txn
         self.faults: list[Fault] = []
         self.counts = dict.fromkeys((WITNESS, *INDEX_TABLES), 0)
-        self._tips: dict[bytes, bytes] = {}
+        self._moving: dict[tuple[str, bytes], bytes] = {}
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """Return what is stored."""
+        """Return the row, as the pass has it so far."""
+        if _is_moving(table, key):
+            return self._moving.get((table, key))
         return self._txn.get(table, key)
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> list[bytes | None]:
-        """Return what is stored."""
-        if table == AUTHOR_TIPS:
-            return [self._tips.get(key) for key in keys]
-        return self._txn.get_many(table, keys)
+        """Return the rows."""
+        return [self.get(table, key) for key in keys]
 
     def put(self, table: str, key: bytes, value: bytes) -> None:
-        """Compare a row."""
-        if table == AUTHOR_TIPS:
-            self._tips[key] = value  # it moves until the end of the log is reached
+        """Compare a row, now or at the end."""
+        if _is_moving(table, key):
+            self._moving[table, key] = value
         else:
             self._compare(table, key, value)
 
@@ -279,15 +281,19 @@ class _Comparison:
             self.faults.append(Fault(3, table, key, f"{text}, {value.hex()} follows from the log"))
 
     def finish(self) -> list[Fault]:
-        """Compare tips, and count rows that follow from nothing; return all faults."""
-        for author, value in self._tips.items():
-            self._compare(AUTHOR_TIPS, author, value)
+        """Compare what moved, and count rows that follow from nothing; return all faults."""
+        for (table, key), value in self._moving.items():
+            self._compare(table, key, value)
         for table, count in self.counts.items():
             rows = sum(1 for _ in self._txn.scan(table))
             if rows > count:
                 text = f"{rows - count} rows more than follow from the log"
                 self.faults.append(Fault(3, table, b"", text))
         return self.faults
+
+
+def _is_moving(table: str, key: bytes) -> bool:
+    return table == AUTHOR_TIPS or (table == LOG_META and key.startswith(RANGE_PREFIX))
 
 
 def _check_indexes(txn: ReadTxn, store_id: bytes, head: Head) -> list[Fault]:

@@ -41,12 +41,15 @@ from datalattice.weaver.rows import (
     WITNESS,
     WITNESS_INDEX,
     Head,
+    RangeSum,
     Tip,
     WitnessRow,
     decode_floating,
     decode_place,
+    decode_range,
     decode_tip,
     decode_witness,
+    range_key,
     read_author,
     read_floating,
     read_head,
@@ -323,16 +326,40 @@ class IntentionLog:
 
     # --- ranges of hashes, for reconciliation ---------------------------------------------------
 
+    def sum_range(self, txn: ReadTxn, start: bytes, end: bytes) -> RangeSum:
+        """Return the number and XOR of the witnessed hashes in start <= hash < end.
+
+        Cost: a row for each first byte that the range covers, a scan at both of its ends.
+        """
+        # The first byte whose hashes are all inside, and the first behind it whose are not.
+        low = (start[0] if start else 0) + bool(start[1:].strip(b"\0"))
+        high = end[0] if end else 0
+        if low >= high:
+            return self._scan_sum(txn, start, end)
+        keys = [range_key(first) for first in range(low, high)]
+        sums = [decode_range(row) for row in txn.get_many(LOG_META, keys)]
+        sums.append(self._scan_sum(txn, start, bytes([low])))
+        sums.append(self._scan_sum(txn, bytes([high]), end))
+        count = xor = 0
+        for each in sums:
+            count += each.size
+            xor ^= each.xor
+        return RangeSum(count, xor)
+
+    def _scan_sum(self, txn: ReadTxn, start: bytes, end: bytes) -> RangeSum:
+        count = xor = 0
+        for hash, _ in txn.scan(WITNESS_INDEX, start, end):
+            count += 1
+            xor ^= int.from_bytes(hash, "big")
+        return RangeSum(count, xor)
+
     def count_range(self, txn: ReadTxn, start: bytes, end: bytes) -> int:
         """Return how many witnessed hashes lie in start <= hash < end."""
-        return sum(1 for _ in txn.scan(WITNESS_INDEX, start, end))
+        return self.sum_range(txn, start, end).size
 
     def fingerprint_range(self, txn: ReadTxn, start: bytes, end: bytes) -> bytes:
         """Return the XOR of the witnessed hashes in a range."""
-        total = 0
-        for hash, _ in txn.scan(WITNESS_INDEX, start, end):
-            total ^= int.from_bytes(hash, "big")
-        return total.to_bytes(HASH_BYTES, "big")
+        return self.sum_range(txn, start, end).xor.to_bytes(HASH_BYTES, "big")
 
     def hashes_in_range(self, txn: ReadTxn, start: bytes, end: bytes) -> list[bytes]:
         """Return the witnessed hashes in a range, ascending.

@@ -55,7 +55,9 @@ LOG_TABLES: Final = (
 HEAD_KEY: Final = b"head"
 FORK_PREFIX: Final = b"fork/"
 FORK_END: Final = b"fork0"
-"""Rows of `log_meta`: the head; for each floating branch of a fork, the witnessed one."""
+RANGE_PREFIX: Final = b"range/"
+"""Rows of `log_meta`: the head; for each floating branch of a fork, the witnessed one; for each
+first byte of a hash, how many witnessed ones begin with it and their XOR."""
 
 SEQ_MAX: Final = 2**32 - 1
 """Most intentions of a store: rows point at each other in 4 bytes."""
@@ -428,6 +430,38 @@ def read_head(txn: ReadTxn) -> Head:
     """Return the head; that of an empty log where there is none."""
     found = txn.get(LOG_META, HEAD_KEY)
     return Head() if found is None else decode_head(found)
+
+
+_RANGE: Final = Struct("<I32s")
+
+
+class RangeSum(NamedTuple):
+    """How many witnessed hashes lie in a range, and their XOR as a number."""
+
+    size: int
+    xor: int
+
+    def encode(self) -> bytes:
+        """Return the value in `log_meta`."""
+        return _RANGE.pack(self.size, self.xor.to_bytes(32, "big"))
+
+
+def range_key(first: int) -> bytes:
+    """Return the key of the sum of all hashes that begin with this byte."""
+    return RANGE_PREFIX + bytes([first])
+
+
+def decode_range(data: bytes | None) -> RangeSum:
+    """Return the sum in a row of `log_meta`; that of nothing where there is none.
+
+    Raises: Corruption: it is damaged.
+    """
+    if data is None:
+        return RangeSum(0, 0)
+    if len(data) != _RANGE.size:
+        raise Corruption(f"{LOG_META}: a sum of {len(data)} bytes")
+    count, xor = _RANGE.unpack(data)
+    return RangeSum(count, int.from_bytes(xor, "big"))
 
 
 # --- waiting intentions -----------------------------------------------------------------------
