@@ -42,6 +42,7 @@ PUBLIC = {
     "weaver-ingest.json": 10,
     "weaver-intention.json": 12,
     "weaver-intention-reject.json": 7,
+    "weaver-synthetic-genesis.json": 3,
     "weaver-witness.json": 4,
 }
 

@@ -1,4 +1,4 @@
-"""Log vectors of Weaver: clock, intentions, witness chains, ingest scripts, DAG and frontiers."""
+"""Log vectors of Weaver: clock, intentions, witness chains, ingest, DAG, frontiers, genesis."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ from datalattice.weaver import (
     is_ancestor,
     observations,
     path,
+    synthetic_genesis,
     unacknowledged,
 )
 
@@ -406,6 +407,19 @@ def _check_observations(fields: Fields, txn: ReadTxn, theirs: dict[bytes, bytes]
     expect("pending_ack", need_bool(fields, "pending_ack"), is_ack_pending(txn, me))
 
 
+def _run_synthetic_genesis(fields: Fields) -> None:
+    known = ("store_id", "store_type", "key_seed", "author", "payload", "borsh", "hash")
+    only_fields(fields, (*known, "signature"))
+    key = KeyPair(need_hex(fields, "key_seed"))
+    expect("author of key_seed", need_hex(fields, "author"), key.public_key)
+    signed = synthetic_genesis(need_hex(fields, "store_id"), need_text(fields, "store_type"))
+    expect("author", key.public_key, signed.intention.author)
+    expect("payload", need_hex(fields, "payload"), signed.intention.payload)
+    expect("borsh", need_hex(fields, "borsh"), signed.borsh)
+    expect("hash", need_hex(fields, "hash"), signed.hash)
+    expect("signature", need_hex(fields, "signature"), signed.signature)
+
+
 register_titled("Hybrid logical clock", "weaver-hlc", _run_hlc)
 register_titled("Canonical intention bytes, hash and signature", "weaver-intention", _run_intention)
 register_titled("Inputs that must be refused", "weaver-intention-reject", _run_refusal)
@@ -414,4 +428,10 @@ register_titled("Ingest scripts", "weaver-ingest", _run_ingest)
 register_titled("DAG queries over condition edges", "weaver-dag", _run_dag)
 register_titled(
     "Frontiers, observations and acks (additions after the seed)", "weaver-frontier", _run_frontier
+)
+register_titled(
+    "Deterministic genesis for stores made before genesis operations existed (addition after the "
+    "seed)",
+    "weaver-synthetic-genesis",
+    _run_synthetic_genesis,
 )

@@ -164,6 +164,7 @@ from datalattice.weaver.systemops import (
     InviteStatus,
     PeerStatus,
     PeerStrategy,
+    synthetic_genesis,
 )
 from datalattice.weaver.tables import (
     STATE_TABLES,
@@ -293,6 +294,7 @@ __all__ = [
     "stable_frontier",
     "store_id_text",
     "stream",
+    "synthetic_genesis",
     "system_op",
     "unacknowledged",
     "written_by",
