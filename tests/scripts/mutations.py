@@ -1190,6 +1190,26 @@ MUTATIONS: Final = (
         (UNIT + "engine/test_engines.py::test_every_engine_keeps_the_protocol",),
     ),
     Mutation(
+        "weaver: received signatures are believed",
+        "weaver/intention.py",
+        "    if not signed.verify():\n        raise IntentionRefused(",
+        "    if signed.verify() is None:\n        raise IntentionRefused(",
+        (
+            UNIT + "weaver/test_intention.py::test_tampered_signature_refused",
+            UNIT + "weaver/test_intention.py::test_the_identity_point_is_no_author",
+        ),
+    ),
+    Mutation(
+        "weaver: the second branch of an author is witnessed, too",
+        "weaver/ingest.py",
+        "intention.store_prev == self._log.tip_hash(intention.author):\n            return True\n",
+        "self._is_present(intention.store_prev):\n            return True\n",
+        (
+            UNIT + "weaver/test_log.py::test_another_authors_predecessor_is_never_witnessed",
+            UNIT + "weaver/test_forks.py::test_a_branch_that_comes_later_even_much_later",
+        ),
+    ),
+    Mutation(
         "weaver: the write of a key that arrives last wins",
         "weaver/heads.py",
         "                place = self._place(op, left) if left else 0\n",
