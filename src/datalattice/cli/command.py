@@ -46,6 +46,7 @@ from datalattice.client import (
     resolve_owner,
     root_named,
     running,
+    section_owners,
     waiting,
     write_key,
 )
@@ -53,7 +54,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import AlreadyExists, Corruption, MissingData, NoSuchPath, UsageError
 
 if TYPE_CHECKING:
-    from datalattice.cells import Value
+    from datalattice.cells import Keyword, Value
     from datalattice.client import Change, ControlClient, Editor, Node, Progress
     from datalattice.cursors import RootLattice
     from datalattice.store import CellStore
@@ -275,6 +276,10 @@ class Call:
         return self._cursor
 
     # --- owners -----------------------------------------------------------------------------
+
+    def owners(self, section: Keyword) -> list[bytes]:
+        """Return the owners that have a part of a section in the root that is read, in order."""
+        return section_owners(self.cursor().get(), section)
 
     def own(self) -> bytes | None:
         """Return the public key that the folder writes under, None without one."""

@@ -324,30 +324,30 @@ def hdel(
     return _said(key, "removed", _edit(call, db, lambda database: database.hdel(key, *fields)))
 
 
-@command(app, "sadd", WRITES)
-def sadd(
-    call: Call,
-    db: DbArgument,
-    key: KeyArgument,
-    members: MembersArgument,
-    form: InOption = "text",
-) -> CommandResult:
-    """Add members to a set; print how many are new."""
-    cells = [parse_value(one, form) for one in members]
-    return _said(key, "new", _edit(call, db, lambda database: database.sadd(key, *cells)))
+def _member_command(name: str, told: str, change: Callable[..., int], help: str) -> None:
+    """Make a command that changes the members of a key; `told` is what it counts."""
+
+    def run(
+        call: Call,
+        db: DbArgument,
+        key: KeyArgument,
+        members: MembersArgument,
+        form: InOption = "text",
+    ) -> CommandResult:
+        cells = [parse_value(one, form) for one in members]
+        return _said(key, told, _edit(call, db, lambda database: change(database, key, *cells)))
+
+    run.__doc__ = help
+    command(app, name, WRITES)(run)
 
 
-@command(app, "srem", WRITES)
-def srem(
-    call: Call,
-    db: DbArgument,
-    key: KeyArgument,
-    members: MembersArgument,
-    form: InOption = "text",
-) -> CommandResult:
-    """Remove members from a set; print how many there were."""
-    cells = [parse_value(one, form) for one in members]
-    return _said(key, "removed", _edit(call, db, lambda database: database.srem(key, *cells)))
+_member_command("sadd", "new", Database.sadd, "Add members to a set; print how many are new.")
+_member_command(
+    "srem", "removed", Database.srem, "Remove members from a set; print how many there were."
+)
+_member_command(
+    "zrem", "removed", Database.zrem, "Remove members from a sorted set; print how many there were."
+)
 
 
 @command(app, "zadd", WRITES, context_settings=NUMBERS)
@@ -362,19 +362,6 @@ def zadd(
     """Add a member to a sorted set, or give it another score; print 1 when it is new."""
     cell = parse_value(member, form)
     return _said(key, "new", _edit(call, db, lambda database: database.zadd(key, score, cell)))
-
-
-@command(app, "zrem", WRITES)
-def zrem(
-    call: Call,
-    db: DbArgument,
-    key: KeyArgument,
-    members: MembersArgument,
-    form: InOption = "text",
-) -> CommandResult:
-    """Remove members from a sorted set; print how many there were."""
-    cells = [parse_value(one, form) for one in members]
-    return _said(key, "removed", _edit(call, db, lambda database: database.zrem(key, *cells)))
 
 
 @command(app, "push", WRITES)

@@ -61,6 +61,7 @@ from datalattice.client.owners import (
     owners_in,
     read_names,
     resolve_owner,
+    section_owners,
 )
 from datalattice.client.slots import (
     Slot,
@@ -128,6 +129,7 @@ __all__ = [
     "resolve_owner",
     "root_named",
     "running",
+    "section_owners",
     "system_reason",
     "take_turn",
     "waiting",

@@ -130,6 +130,13 @@ def owners_in(root: Value) -> list[Value]:
     return sorted(found, key=lambda key: (not isinstance(key, bytes), str(key)))
 
 
+def section_owners(root: Value, section: Keyword) -> list[bytes]:
+    """Return the public keys that have a part of a section, in order."""
+    held = get_in(root, [section])
+    keys = held.keys() if isinstance(held, Map) else ()
+    return sorted(key for key in keys if isinstance(key, bytes))
+
+
 def resolve_owner(
     given: object, *, own: bytes | None, names: Mapping[str, bytes], owners: Iterable[Value]
 ) -> Value:

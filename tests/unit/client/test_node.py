@@ -366,7 +366,7 @@ def test_nodes_that_are_dropped_are_closed_later(path: Path) -> None:
     log = datalattice.open(path).queue("log")
     gc.collect()
     assert log.offer(1) == 0, "a handle keeps its node open"
-    data = log.cursor._watched()._home._data  # type: ignore[attr-defined]
+    data = log.cursor._watched()._binding._data  # type: ignore[attr-defined]
     del log
     gc.collect()
     with datalattice.open(path) as node:

@@ -14,13 +14,12 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from datalattice.apps.dlfs import Drive, Stat, drive_names
+from datalattice.apps.dlfs import FS_SECTION, Drive, Stat, drive_names
 from datalattice.cli.command import READS, WRITES, Call, command
 from datalattice.cli.fs.copying import (
     copy_files,
     drive_at,
     drive_owner,
-    drive_owners,
     get_files,
     put_files,
 )
@@ -77,7 +76,7 @@ def _document(stat: Stat) -> dict[str, object]:
 def drives(call: Call) -> CommandResult:
     """List drives: those of all owners that are here, or one owner's."""
     cursor, rows = call.cursor(), []
-    for owner in call.chosen_owners(drive_owners(call)):
+    for owner in call.chosen_owners(call.owners(FS_SECTION)):
         for name in drive_names(cursor, owner):
             usage = Drive.at(cursor, owner, name).du("/")
             row = {"owner": owner.hex(), "drive": name}

@@ -11,35 +11,26 @@ from functools import partial
 from pathlib import Path
 
 from datalattice.apps.dlfs import FS_SECTION, Content, Drive, Stat, drive_names
-from datalattice.cells import Map
 from datalattice.cli.command import Call
 from datalattice.cli.fs.paths import DrivePath, goal_of
 from datalattice.cli.render import CommandResult, ProgressBar, counted, print_notice
 from datalattice.client.drives import DriveOf, Drives, copy_tree, fetch, pieces, walk_local
 from datalattice.errors import IsADirectory, NoSuchPath
-from datalattice.lattice import get_in
 
 EXIT_SKIPPED = 1
 """Exit code where names were passed over."""
 
 
-def drive_owners(call: Call) -> list[bytes]:
-    """Return the owners that have drives in the root that is read; they are public keys here."""
-    section = get_in(call.cursor().get(), [FS_SECTION])
-    owners = [key for key, _ in section.entries()] if isinstance(section, Map) else []
-    return sorted(owner for owner in owners if isinstance(owner, bytes))
-
-
 def drive_owner(call: Call) -> bytes | None:
     """Return the owner that `--owner` names, None without it."""
-    return None if call.owner is None else call.owner_named(call.owner, drive_owners(call))
+    return None if call.owner is None else call.owner_named(call.owner, call.owners(FS_SECTION))
 
 
 def drive_at(call: Call, target: DrivePath) -> tuple[Drive, str]:
     """Return the drive that is read, and the path inside it."""
     cursor, name = call.cursor(), target.drive
     assert name is not None
-    holders = [one for one in drive_owners(call) if name in drive_names(cursor, one)]
+    holders = [one for one in call.owners(FS_SECTION) if name in drive_names(cursor, one)]
     owner = call.holder(holders, f"drive {name!r}", "lattice fs drives")
     return Drive.at(cursor, owner, name), target.path
 

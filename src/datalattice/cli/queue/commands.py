@@ -22,7 +22,7 @@ from datalattice.apps.queue import (
     entry_value,
     partition_of,
 )
-from datalattice.cells import Index, Map, Value, from_json
+from datalattice.cells import Map, Value, from_json
 from datalattice.cli.command import READS, WRITES, Call, command
 from datalattice.cli.queue import consuming
 from datalattice.cli.queue.consuming import taken
@@ -45,7 +45,7 @@ from datalattice.cli.values import (
     value_json,
     value_text,
 )
-from datalattice.client import Editor, open_reader
+from datalattice.client import Editor, open_reader, section_owners
 from datalattice.cursors import RootLattice
 from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, UsageError
 from datalattice.lattice import root_lattice
@@ -70,15 +70,8 @@ PartitionOption = Annotated[
 LongOption = Annotated[bool, typer.Option("--long", "-l", help="Offset, time and key too.")]
 
 
-def queue_owners(root: Value) -> list[bytes]:
-    """Return the owners that have a section of queues, in order; owners are public keys here."""
-    section = root.get(QUEUE_SECTION) if isinstance(root, Index) else None
-    owners = [key for key, _ in section.entries()] if isinstance(section, Map) else []
-    return sorted(owner for owner in owners if isinstance(owner, bytes))
-
-
 def _holders(cursor: RootLattice, name: Value) -> list[bytes]:
-    owners = queue_owners(cursor.get())
+    owners = section_owners(cursor.get(), QUEUE_SECTION)
     return [owner for owner in owners if name in Topics.at(cursor, owner).topics()]
 
 
@@ -478,7 +471,7 @@ def list_(call: Call) -> CommandResult:
     """List topics: those of all owners that are here, or one owner's."""
     cursor = call.cursor()
     rows: list[dict[str, Any]] = []
-    for owner in call.chosen_owners(queue_owners(cursor.get())):
+    for owner in call.chosen_owners(call.owners(QUEUE_SECTION)):
         mine = Topics.at(cursor, owner)
         for name in mine.topics():
             topic = mine.topic(name)

@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from datalattice.apps.dlfs import FS_SECTION, Content, Drive, drive_names
-from datalattice.cells import STAGED_BYTES, Blob, Index, Map, Stage, Vector, blob_from
+from datalattice.cells import STAGED_BYTES, Blob, Stage, Vector, blob_from
 from datalattice.client.edits import Editor
 from datalattice.client.folder import Folder, read_key
 from datalattice.client.openfolder import OpenFolder, editing
+from datalattice.client.owners import section_owners
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
@@ -132,10 +133,7 @@ class Drives:
 
     def owners(self) -> list[bytes]:
         """Return the public keys that have a section of drives, in order."""
-        root = self._cursor().get()
-        section = root.get(FS_SECTION) if isinstance(root, Index) else None
-        owners = [key for key, _ in section.entries()] if isinstance(section, Map) else []
-        return sorted(one for one in owners if isinstance(one, bytes))
+        return section_owners(self._cursor().get(), FS_SECTION)
 
     def names(self) -> list[str]:
         """Return the names of the drives, in order."""
