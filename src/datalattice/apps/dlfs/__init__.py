@@ -14,12 +14,14 @@ from datalattice.apps.dlfs.node import (
     NODE_FIELDS_MAX,
     Content,
     DriveNode,
+    join_path,
     make_directory,
     make_file,
     make_tombstone,
+    normal_path,
     read_node,
+    split_path,
 )
-from datalattice.apps.dlfs.paths import join_path, normal_path, split_path
 from datalattice.apps.dlfs.reading import DriveUsage, DriveWatch, FileChange, Stat
 from datalattice.apps.dlfs.tree import live_entries
 

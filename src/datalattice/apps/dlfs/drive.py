@@ -19,11 +19,13 @@ from datalattice.apps.dlfs.node import (
     ZERO_NODE,
     Content,
     DriveNode,
+    PathLike,
     is_name,
+    join_path,
     make_directory,
     read_node,
+    split_path,
 )
-from datalattice.apps.dlfs.paths import PathLike, join_path, split_path
 from datalattice.apps.dlfs.reading import DriveReader
 from datalattice.cells import (
     EMPTY_INDEX,

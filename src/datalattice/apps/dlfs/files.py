@@ -9,8 +9,10 @@ import io
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol, cast, get_args
 
-from datalattice.apps.dlfs.node import Content
-from datalattice.apps.dlfs.paths import PathLike
+from datalattice.apps.dlfs.node import (
+    Content,
+    PathLike,
+)
 from datalattice.cells import Blob
 from datalattice.errors import UsageError
 

@@ -10,8 +10,14 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from datalattice.apps.dlfs import tree
-from datalattice.apps.dlfs.node import DEPTH_MAX, Content, read_node
-from datalattice.apps.dlfs.paths import PathLike, join_path, split_path
+from datalattice.apps.dlfs.node import (
+    DEPTH_MAX,
+    Content,
+    PathLike,
+    join_path,
+    read_node,
+    split_path,
+)
 from datalattice.apps.dlfs.tree import Names, listed, live_entries
 from datalattice.cells import Value, blob_length, same, value_hash
 from datalattice.cursors import LatticeCursor, Stream

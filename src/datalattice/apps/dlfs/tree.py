@@ -21,18 +21,20 @@ from datalattice.apps.dlfs.merging import (
     time_of,
 )
 from datalattice.apps.dlfs.node import (
+    ABOVE,
     DEPTH_MAX,
+    HERE,
     NO_TIME,
     ZERO_NODE,
     DriveNode,
     is_name,
     is_time,
+    join_path,
     make_directory,
     make_file,
     make_tombstone,
     read_node,
 )
-from datalattice.apps.dlfs.paths import ABOVE, HERE, join_path
 from datalattice.cells import EMPTY_INDEX, Index, Value, brief, same, value_hash
 from datalattice.clock import next_stamp
 from datalattice.errors import (

@@ -6,8 +6,7 @@ A `Database` is a thin object over one cursor. Importing this package registers 
 
 from __future__ import annotations
 
-from datalattice.apps.kv.batch import Batch
-from datalattice.apps.kv.database import Database, replica_name
+from datalattice.apps.kv.database import Batch, Database, replica_name
 from datalattice.apps.kv.entries import Entry, read_entry
 from datalattice.apps.kv.joining import ENTRIES
 from datalattice.apps.kv.keys import KEY_BYTES_MAX, checked_key
