@@ -28,6 +28,7 @@ from datalattice.cells import (
     to_json,
 )
 from datalattice.errors import DataLatticeError, UsageError
+from datalattice.pipeline.arrow_batches import batches
 from datalattice.pipeline.arrow_rows import MapPlan, maps_of, values_of
 from datalattice.pipeline.columns import checked_texts
 from datalattice.pipeline.jobs.report import JobReport, counted
@@ -56,9 +57,6 @@ _CSV: Final = {"header": "true", "inferSchema": "true", "mode": "FAILFAST"}
 
 ROWS_MAX: Final = 1_024
 """Most rows converted at a time."""
-
-BYTES_MAX: Final = 4 * 1024 * 1024
-"""Approximate size of a batch of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,41 +229,24 @@ def _plan(
     return LoadPlan(False, key, text_key, variants, drop_nulls)
 
 
-def made_rows(plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def made_rows(plan: LoadPlan, read_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield rows of value and key for the sinks, from rows of files.
 
     Raises: UsageError: a row is not a map, or its key is missing or unsuitable.
     """
     import pyarrow as pa
 
-    types = {"value": pa.binary()}
+    fields = [("value", pa.binary())]
     if plan.key is not None:
-        types["key"] = pa.string() if plan.text_key else pa.binary()
-    schema = pa.schema(list(types.items()))
-    columns: dict[str, list[object]] = {name: [] for name in types}
-    size = 0
-
-    def batch() -> pa.RecordBatch:
-        made = [pa.array(columns[name], kind) for name, kind in types.items()]
-        return pa.RecordBatch.from_arrays(made, schema=schema)
-
-    for value, key in _rows(plan, batches):
-        columns["value"].append(value)
-        if plan.key is not None:
-            columns["key"].append(key)
-        size += len(value)
-        if size >= BYTES_MAX or len(columns["value"]) >= ROWS_MAX:
-            yield batch()
-            columns = {name: [] for name in types}
-            size = 0
-    if columns["value"]:
-        yield batch()
+        fields.append(("key", pa.string() if plan.text_key else pa.binary()))
+    rows = (row[: len(fields)] for row in _rows(plan, read_batches))
+    yield from batches(rows, pa.schema(fields))
 
 
-def _rows(plan: LoadPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, object]]:
+def _rows(plan: LoadPlan, read_batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, object]]:
     """Yield the map of each row as a message, with its key."""
     make = _lines if plan.is_text else _maps
-    for batch in batches:
+    for batch in read_batches:
         for first in range(0, batch.num_rows, ROWS_MAX):
             yield from make(plan, batch.slice(first, ROWS_MAX))
 

@@ -22,12 +22,12 @@ from datalattice.cells import decode_message, to_json
 from datalattice.clock import Clock
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
+from datalattice.pipeline import arrow_batches
 from datalattice.pipeline.arrow_rows import converter
 from datalattice.pipeline.jobs import Keyless, compact, export, load
 from datalattice.pipeline.jobs.compact import partition_count
 from datalattice.pipeline.jobs.export import _write_files
 from datalattice.pipeline.jobs.load import (
-    ROWS_MAX,
     LoadPlan,
     checked_format,
     made_rows,
@@ -167,11 +167,12 @@ def test_a_column_that_no_value_can_hold_is_named() -> None:
 
 
 def test_batches_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = lines(*['{"a": 1}'] * (ROWS_MAX + 1))
-    assert [batch.num_rows for batch in made_rows(LINES, many)] == [ROWS_MAX, 1]
-    exact = lines(*['{"a": 1}'] * ROWS_MAX)
-    assert [batch.num_rows for batch in made_rows(LINES, exact)] == [ROWS_MAX]
-    monkeypatch.setitem(made_rows.__globals__, "BYTES_MAX", 1_000)
+    most = arrow_batches.BATCH_RECORDS_MAX
+    many = lines(*['{"a": 1}'] * (most + 1))
+    assert [batch.num_rows for batch in made_rows(LINES, many)] == [most, 1]
+    exact = lines(*['{"a": 1}'] * most)
+    assert [batch.num_rows for batch in made_rows(LINES, exact)] == [most]
+    monkeypatch.setattr(arrow_batches, "BATCH_BYTES_MAX", 1_000)
     large = lines(*[json.dumps({"a": "x" * 600})] * 5)
     assert [batch.num_rows for batch in made_rows(LINES, large)] == [2, 2, 1]
 
