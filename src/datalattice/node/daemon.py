@@ -24,14 +24,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Unpack
 
-from datalattice.client import RUNNING_NAME, Running, folder_id, parse_address
+from datalattice.client import RUNNING_NAME, Folder, Running, folder_id, parse_address
 from datalattice.client.settings import NodeConfig
+from datalattice.client.weaverfolder import WeaverFolder
+from datalattice.crypto import SystemEntropy
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.node.admission import FILES_RESERVED, allow_files
 from datalattice.node.control import ControlServer
 from datalattice.node.logs import log_event, logging_to, set_level
 from datalattice.node.operations import NodeOperations
 from datalattice.node.server import NodeParts, NodeServer
+from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.store import FILE_MODE, RealDisk
 from datalattice.version import VERSION
 
@@ -96,9 +99,14 @@ class Daemon:
         node = self._node
         await node.start()  # not `async with`: the owner may read while the fence is still closed
         async with contextlib.AsyncExitStack() as stack:
+            # Ends in this order: no new work for stores, the node with their hosts, their engine.
+            weaver = self._weaver_hosts(stack)
             stack.push_async_exit(node)
+            if weaver is not None:
+                stack.push_async_callback(weaver.stop)
+                await weaver.start()
             control = await ControlServer.start(
-                self._folder, NodeOperations(node, self._stopping.set)
+                self._folder, NodeOperations(node, self._stopping.set, weaver)
             )
             try:
                 running = self._describe(node, control)
@@ -121,6 +129,17 @@ class Daemon:
                 # Before the socket closes: a client that finds the file finds a node behind it.
                 (self._folder / RUNNING_NAME).unlink(missing_ok=True)
                 await control.close()
+
+    def _weaver_hosts(self, stack: contextlib.AsyncExitStack) -> WeaverHosts | None:
+        """Return what replicates the folder's Weaver stores; None for a node without a key."""
+        identity = self._node.identity
+        if identity is None:
+            return None
+        folder = WeaverFolder.at(Folder(self._folder), identity, read_only=False)
+        stack.callback(folder.close)
+        weaver = WeaverHosts(self._node, folder, SystemEntropy())
+        stack.callback(weaver.close)
+        return weaver
 
     def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         # Signal handlers can be set on the main thread only; tests run daemons on others.

@@ -22,6 +22,7 @@ Map of arguments; its result is a value.
     hosting.decide       rule owner limit? reason?                the same, after it
     owner.forget         owner section? own? reason?              Map of what went
     forks.resolve        id action: append or drop                Map of what was done
+    weaver.join          token                                    Map: store and kind
 
 `root.swap` sets all slots, or none if one of them has another value by now (compare and set);
 `root.put` brings cells ahead that are too many for one swap. `queue.offer_many` appends to the
@@ -90,10 +91,12 @@ from datalattice.node.decisions import (
 )
 from datalattice.node.server import NodeServer
 from datalattice.node.tasks import NodeTask, NodeTasks, Work
+from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.store import CheckedCells
 from datalattice.store.gc import GRACE_MS
 from datalattice.sync import Absorbed, Offer
 from datalattice.version import VERSION
+from datalattice.weaver import InviteToken, store_id_text
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -117,8 +120,11 @@ Operation = Callable[["NodeOperations", Map], Awaitable[Value]]
 class NodeOperations:
     """The operations of one node."""
 
-    def __init__(self, node: NodeServer, stop: Callable[[], None]) -> None:
+    def __init__(
+        self, node: NodeServer, stop: Callable[[], None], weaver: WeaverHosts | None = None
+    ) -> None:
         self._node = node
+        self._weaver = weaver
         self._stop = stop
         self._started_ms = node.clock.now_ms()
         self._tasks = NodeTasks()
@@ -445,6 +451,13 @@ class NodeOperations:
             await self._node.house.ask(lambda replica: resolve_fork(replica, id, action, clock))
         )
 
+    async def _join(self, arguments: Map) -> Value:
+        if self._weaver is None:
+            raise NoSigningKey("a node without a key has no Weaver stores")
+        token = InviteToken.from_text(_text(arguments, "token"))
+        store = await self._weaver.join(token)
+        return to_cell({"store": store_id_text(store.id), "kind": store.kind})
+
     async def _stop_node(self, arguments: Map) -> Value:
         self._stop()
         return None
@@ -469,6 +482,7 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "hosting.decide": NodeOperations._decide_hosting,
     "owner.forget": NodeOperations._forget_owner,
     "forks.resolve": NodeOperations._resolve_fork,
+    "weaver.join": NodeOperations._join,
 }
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
+from datalattice.client.weaverfolder import WeaverFolder
 from datalattice.crypto import Entropy
 from datalattice.errors import (
     DataLatticeError,
@@ -52,8 +53,8 @@ JOIN_TIMEOUT_S: Final = 30.0
 class WeaverHosts:
     """The stores of one node on its network. Used in the node's event loop."""
 
-    def __init__(self, node: NodeServer, stores: Stores, entropy: Entropy) -> None:
-        self.stores: Final = stores
+    def __init__(self, node: NodeServer, folder: WeaverFolder, entropy: Entropy) -> None:
+        self._folder = folder
         self._node = node
         self._entropy = entropy
         self._hosts: dict[bytes, Host[WeaverReplica]] = {}
@@ -61,22 +62,34 @@ class WeaverHosts:
         self._ends: list[Callable[[], object]] = []
         self._looking: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._door = _Door(stores, node)
-        self._joining: Host[JoinReplica] | None = None
+        self._is_begun = False
+        door = JoinReplica(_Door(folder, node))
+        self._joining: Final = node.host(
+            JOIN_PROTOCOL, b"", door, WeaverProtocol(None), framing=FRAMING
+        )
+
+    @property
+    def stores(self) -> Stores:
+        """The stores; the first use makes the folder of their engine."""
+        return self._folder.stores()
 
     async def start(self) -> None:
-        """Open all stores and replicate them."""
-        self._joining = self._node.host(
-            JOIN_PROTOCOL, b"", JoinReplica(self._door), WeaverProtocol(None), framing=FRAMING
-        )
-        stores = self.stores
+        """Replicate all stores, once there are any."""
+        if self._folder.exists:
+            await self._begin()
+        self._looking = asyncio.create_task(self._look())
+
+    async def _begin(self) -> None:
+        if self._is_begun:
+            return
+        self._is_begun = True
+        stores = await asyncio.to_thread(self._folder.stores)
         self._ends += [
             stores.on_ready.add(lambda store: self._call(self._replicate, store)),
             stores.on_warning.add(lambda text: self._call(_warn, text)),
         ]
         for store in await asyncio.to_thread(stores.open_all):
             self._replicate(store)
-        self._looking = asyncio.create_task(self._look())
 
     async def stop(self) -> None:
         """Notice nothing more; call it before the node is closed, which ends the hosts."""
@@ -144,6 +157,10 @@ class WeaverHosts:
         """Notice what other processes write, and stop replicating what was closed."""
         while True:
             await asyncio.sleep(LOOK_S)
+            if not self._is_begun:
+                if self._folder.exists:  # another process has made the first store
+                    await self._begin()
+                continue
             await asyncio.to_thread(self._look_once)
             for id, host in list(self._hosts.items()):
                 if self.stores.get(id) is None:
@@ -164,6 +181,7 @@ class WeaverHosts:
         Raises: Unauthorized: the inviter refuses. Timeout: it did not answer. UsageError: the store
                 is here already, or the token names no address and the inviter is not connected.
         """
+        await self._begin()
         if self.stores.get(token.store_id) is not None:
             raise UsageError(f"the store {store_id_text(token.store_id)} is on this node already")
         for address in token.addresses:
@@ -175,7 +193,6 @@ class WeaverHosts:
         return await asyncio.to_thread(self.stores.adopt, token.store_id, kind)
 
     async def _apply(self, token: InviteToken, timeout_s: float) -> str:
-        assert self._joining is not None, "started"
         answer: asyncio.Future[str] = self._loop.create_future()
 
         def ended(kind: str | None, refused: str | None) -> None:
@@ -194,7 +211,6 @@ class WeaverHosts:
         )
 
         def ask(replicator: Replicator, now_ms: int) -> None:
-            assert self._joining is not None
             self._joining.replica.apply(application)
             for standing in replicator.standings:
                 if standing.public_key == token.inviter:
@@ -214,8 +230,8 @@ class WeaverHosts:
 class _Door:
     """Decides who may join."""
 
-    def __init__(self, stores: Stores, node: NodeServer) -> None:
-        self._stores = stores
+    def __init__(self, folder: WeaverFolder, node: NodeServer) -> None:
+        self._folder = folder
         self._node = node
 
     @property
@@ -226,9 +242,11 @@ class _Door:
 
     def admit(self, store_id: bytes, peer: bytes, secret: bytes) -> str | None:
         """Make a peer with a valid secret a peer of the store; return the store's kind."""
+        if not self._folder.exists:
+            return None
         try:
-            store = self._stores.open(store_id)
-            self._stores.peers.accept_join(store_id, peer, secret)
+            store = self._folder.stores().open(store_id)
+            self._folder.stores().peers.accept_join(store_id, peer, secret)
         except (NoSuchPath, Unauthorized, UsageError) as error:
             # "An unknown store and a forbidden one must be indistinguishable": the log alone tells.
             log_event(logging.WARNING, "join-refused", peer=peer.hex(), reason=str(error))

@@ -9,14 +9,13 @@ from typing import Self
 import pytest
 
 from datalattice.client.settings import NodeConfig
-from datalattice.clock import SystemClock
+from datalattice.client.weaverfolder import WeaverFolder
 from datalattice.crypto import KeyPair, SystemEntropy
-from datalattice.engine import GroupCommit, MemoryEngine
 from datalattice.errors import Timeout, Unauthorized, UsageError
 from datalattice.node import NodeServer, open_node
 from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.store import MemoryStore
-from datalattice.weaver import STORE_TABLES, HeadReader, InviteToken, Store, Stores
+from datalattice.weaver import HeadReader, InviteToken, Store, Stores
 from datalattice.weaver.kv import PutRequest
 
 TIMEOUT_S = 50
@@ -27,15 +26,15 @@ class Site:
 
     def __init__(self, seed: int) -> None:
         self.key = KeyPair(bytes([seed]) * 32)
-        commits = GroupCommit(MemoryEngine(STORE_TABLES))
-        self.stores = Stores(commits, self.key, SystemClock(), SystemEntropy())
+        self.folder = WeaverFolder.in_memory(self.key)
+        self.stores = self.folder.stores()
         self.node: NodeServer = open_node(
             MemoryStore(), key_pair=self.key, config=NodeConfig(port=0)
         )
 
     async def __aenter__(self) -> Self:
         await self.node.start()
-        self.hosts = WeaverHosts(self.node, self.stores, SystemEntropy())
+        self.hosts = WeaverHosts(self.node, self.folder, SystemEntropy())
         await self.hosts.start()
         return self
 

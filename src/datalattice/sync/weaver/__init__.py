@@ -42,8 +42,6 @@ __all__ = [
     "FETCH_HASHES_ACCEPTED",
     "FRAMING",
     "JOIN_PROTOCOL",
-    "LOG_BATCH",
-    "LOG_LIMIT",
     "PROTOCOL",
     "REPLICA_LIMITS",
     "SILENCE_MS",
