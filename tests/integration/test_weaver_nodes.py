@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import datalattice
-from datalattice.cells import to_cell
-from datalattice.client import connect, folder_of
-from datalattice.testing.folders import until
-from datalattice.weaver import InviteToken
+from datalattice.errors import BadFormat, PeerUnavailable, UsageError
+from datalattice.weaver import PeerStatus
+
+TIMEOUT = 40.0
 
 
-def join(folder: Path, token: InviteToken) -> None:
-    with connect(folder_of(folder)) as client:
-        client.call("weaver.join", to_cell({"token": token.to_text()}))
+def wait(store: datalattice.KVStore[str], key: str, value: str) -> None:
+    """Wait until a store has a value."""
+    changes = store.watch(prefix=key, timeout=TIMEOUT)  # before the first look
+    while store.get(key) != value:
+        if next(changes, None) is None:
+            break
+    else:
+        return
+    raise AssertionError(f"{key} is {store.get(key)!r}")
 
 
 def test_two_sites_share_a_store_and_each_sees_what_the_other_writes(tmp_path: Path) -> None:
@@ -22,14 +30,20 @@ def test_two_sites_share_a_store_and_each_sees_what_the_other_writes(tmp_path: P
         node.store("notes", "kv")["before"] = "written without a server"
     with datalattice.serve(home) as here, datalattice.serve(guest) as there:
         notes = here.store("notes")
-        token = notes.invite(addresses=[f"tls://{here.address}"])
-        join(guest, token)
-        copy = there.store("notes")
-        until(lambda: copy.get("before") == "written without a server")
+        token = notes.invite()
+        copy = there.join(token)
+        wait(copy, "before", "written without a server")
         copy["after"] = "from the guest"
-        until(lambda: notes.get("after") == "from the guest")
+        wait(notes, "after", "from the guest")
+        assert {peer.status for peer in notes.peers()} == {PeerStatus.ACTIVE}
+        with pytest.raises(UsageError, match="is on this node already"):
+            there.join(token)
+        with pytest.raises(BadFormat, match="mistyped"):
+            there.join(token[:-1])
     with datalattice.open(guest) as node:
         assert dict(node.store("notes")) == {
             "before": "written without a server",
             "after": "from the guest",
         }
+        with pytest.raises(PeerUnavailable):
+            node.join(token)

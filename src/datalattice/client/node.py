@@ -315,6 +315,18 @@ class Node:
         """Return the names of the drives of an owner, in order."""
         return self._names(FS_SECTION, owner)
 
+    def join(self, token: str) -> Any:
+        """Have the running node join the store of an invite; return its handle, as `store` does.
+
+        What the store holds arrives afterwards: follow it, or look at `status()`.
+        Raises: PeerUnavailable: no node runs in the folder. Unauthorized: the inviter refuses.
+                BadFormat: the token is mistyped. Timeout: the inviter cannot be reached.
+        """
+        with self._control() as client:
+            joined = client.call("weaver.join", token=token)
+        assert isinstance(joined, Map)
+        return self.store(str(joined["store"]))
+
     def stores(self, parent: StoreHandle | None = None) -> list[str]:
         """Return the names of the weaver stores, or of the children of one, in order."""
         return self._weaver().names(parent)

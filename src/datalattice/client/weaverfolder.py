@@ -18,6 +18,7 @@ from typing import Any, Final
 from datalattice.apps import value_type
 from datalattice.cells import decode_message, encode_message
 from datalattice.client.bound import NodeBinding, Options
+from datalattice.client.control import running
 from datalattice.client.folder import Folder
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
@@ -36,6 +37,7 @@ from datalattice.weaver import (
     LogStore,
     Machine,
     MachineStore,
+    PeerManager,
     Store,
     StoreHandle,
     StoreInfo,
@@ -240,7 +242,7 @@ class NodeStores:
         self.reopen: Final = reopen
         self.binding: Final = binding
         self.read_only: Final = options.read_only
-        self._folder = folder
+        self.folder: Final = folder
         self._held: WeaverFolder | None = None
 
     @property
@@ -250,11 +252,11 @@ class NodeStores:
         if self._held is None:
             keys = self.binding.keys
             key = None if keys is None else keys.identity
-            if self._folder is None:
+            if self.folder is None:
                 assert key is not None, "a node in memory has a key"
                 self._held = WeaverFolder.in_memory(key)
             else:
-                self._held = WeaverFolder.at(self._folder, key, read_only=self.read_only)
+                self._held = WeaverFolder.at(self.folder, key, read_only=self.read_only)
             self.binding.held.also_close(self._held.close)
         return self._held
 
@@ -345,6 +347,17 @@ class NodeStore:
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after changes of the store, also those of other processes."""
         return self.stores.weaver.subscribe(self.store(), wake)
+
+    def peers(self) -> PeerManager:
+        """Return who decides about the peers of stores."""
+        return self.stores.weaver.stores().peers
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return where the node that serves the folder listens; empty without one."""
+        served = None if self.stores.folder is None else running(self.stores.folder.path)
+        if served is None or served.address is None:
+            return ()
+        return (f"tls://{served.address}",)
 
     def reopening(self) -> tuple[Callable[..., StoreHandle], tuple[Any, ...]]:
         """Return what gives this handle in another process: a function and its arguments.

@@ -28,9 +28,10 @@ from datalattice.protobuf import Message
 from datalattice.weaver.appendlog import AppendRequest, entries
 from datalattice.weaver.log import Entry
 from datalattice.weaver.machine import Machine, MethodKind
+from datalattice.weaver.policy import PeerManager
 from datalattice.weaver.store import Store, StoreStatus, StoreView, Subscription
 from datalattice.weaver.storeid import store_id_text
-from datalattice.weaver.system import app_payload
+from datalattice.weaver.system import Peer, app_payload
 
 T = TypeVar("T")
 
@@ -55,6 +56,12 @@ class StoreSource(Protocol):
 
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after changes of the store, also those of other processes."""
+
+    def peers(self) -> PeerManager:
+        """Return who decides about the peers of stores."""
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return where a running node of this folder can be reached; empty without one."""
 
     def reopening(self) -> tuple[Any, tuple[Any, ...]]:
         """Return what gives the handle in another process. Raises: UsageError: nothing can."""
@@ -147,6 +154,29 @@ class StoreHandle:
     def status(self) -> StoreStatus:
         """Return how far the store is: intentions, authors, forks, and a stall."""
         return self._source.store().status()
+
+    def invite(self, *addresses: str) -> str:
+        """Return a token with which one node may join: `lattice peer join TOKEN`, `Node.join`.
+
+        addresses: where this node can be reached, as `tls://host:port`; by default where the node
+                   that serves the folder listens. Whoever has the token can join: send it as you
+                   would send a password.
+        Raises: UsageError: the peers of the store are those of its parent. ReadOnly.
+        """
+        store = self._source.writable()
+        reached = addresses or self._source.addresses()
+        return self._source.peers().create_invite(store.id, reached).to_text()
+
+    def peers(self) -> list[Peer]:
+        """Return the peers of the store, or of the store that it shares them with, in key order."""
+        return self._source.peers().peers(self._source.store().id)
+
+    def revoke(self, public_key: bytes) -> None:
+        """Shut a peer out: it gets nothing new, and nothing new of it is taken.
+
+        Raises: UsageError: the peers of the store are those of its parent. ReadOnly.
+        """
+        self._source.peers().revoke(self._source.writable().id, public_key)
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return self._source.reopening()

@@ -159,22 +159,29 @@ class PeerManager:
 
     def policy(self, id: bytes) -> PeerPolicy:
         """Return the policy of a store: a child that inherits shares that of its parent."""
-        store = self._stores.open(id)
-        with store.read() as view:
-            # A child that was declared and is not fetched yet says nothing: "strategy inherited".
-            inherits = view.system.strategy().inherited or view.last_seq() == 0
-        parent = self._stores.parent_of(id)
-        if inherits and parent is not None:
-            return self.policy(parent)
-        found = self._policies.get(id)
+        holder = self._holder(id)
+        found = self._policies.get(holder)
         if found is None:
 
             def peers() -> dict[bytes, Peer]:
-                with self._stores.open(id).read() as view:
+                with self._stores.open(holder).read() as view:
                     return view.system.peers()
 
-            found = self._policies.setdefault(id, PeerPolicy(peers))
+            found = self._policies.setdefault(holder, PeerPolicy(peers))
         return found
+
+    def peers(self, id: bytes) -> list[Peer]:
+        """Return the peers of a store, or of the store that it shares them with, in key order."""
+        with self._stores.open(self._holder(id)).read() as view:
+            return list(view.system.peers().values())
+
+    def _holder(self, id: bytes) -> bytes:
+        """Return the store whose peers a store has: itself, or the nearest above that has own."""
+        with self._stores.open(id).read() as view:
+            # A child that was declared and is not fetched yet says nothing: "strategy inherited".
+            inherits = view.system.strategy().inherited or view.last_seq() == 0
+        parent = self._stores.parent_of(id)
+        return self._holder(parent) if inherits and parent is not None else id
 
     def set_name(self, name: str) -> None:
         """Publish how this node is called, once for each set of peers."""
