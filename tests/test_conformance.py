@@ -38,6 +38,7 @@ PUBLIC = {
     "weaver-kv-batch.json": 6,
     "weaver-log-order.json": 6,
     "weaver-lww.json": 18,
+    "weaver-proto.json": 11,
     "weaver-snapshot.json": 7,
     "weaver-ingest.json": 10,
     "weaver-intention.json": 12,

@@ -1,4 +1,4 @@
-"""State vectors of Weaver: heads, batches, the order of a log, snapshots."""
+"""State vectors of Weaver: heads, batches, the order of a log, protobuf payloads, snapshots."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from datalattice.conformance.checks import (
 from datalattice.conformance.registry import Fields, Mismatch, register_titled
 from datalattice.crypto import KeyPair, blake3
 from datalattice.engine import MemoryEngine, WriteTxn
+from datalattice.protobuf import FieldInfo, Message
 from datalattice.weaver import (
     LOG_TABLES,
     STATE_TABLES,
@@ -46,6 +47,8 @@ from datalattice.weaver import (
     ReadResponse,
     SnapshotRefused,
     State,
+    UniversalOp,
+    Value,
     written_by,
 )
 
@@ -193,6 +196,56 @@ def _run_log_order(fields: Fields) -> None:
             expect("entries", ReadResponse(wanted), machine.read(request, table, dag))
 
 
+# --- protobuf -----------------------------------------------------------------------------------
+
+_MESSAGES: Final[dict[str, type[Message]]] = {
+    message.full_name: message for message in (UniversalOp, Value)
+}
+
+
+def _run_proto(fields: Fields) -> None:
+    only_fields(fields, ("name", "message", "fields", "bytes", "tree"))
+    name = need_text(fields, "message")
+    if name not in _MESSAGES:
+        raise Mismatch(f"unknown message {name!r}; known: {', '.join(_MESSAGES)}")
+    data = need_hex(fields, "bytes")
+    message = _MESSAGES[name].decode(data)
+    expect("tree", _plain(need_fields(fields, "tree")), _plain(_tree(message)))
+    expect("bytes", data, message.encode())
+
+
+def _tree(message: Message) -> dict[str, object]:
+    """Return a message by field numbers; fields that are not encoded are left out."""
+    found: dict[str, object] = {}
+    for field in message.declared():
+        value = getattr(message, field.name)
+        if field.repeated:
+            if value:
+                found[str(field.number)] = [_leaf(field, item) for item in value]
+        elif value is not None and (field.presence or value):
+            found[str(field.number)] = _leaf(field, value)
+    return found
+
+
+def _plain(tree: object) -> object:
+    """Return a tree in which a list of one is its only item: files write both."""
+    if isinstance(tree, dict):
+        return {number: _plain(value) for number, value in tree.items()}
+    if isinstance(tree, list):
+        return _plain(tree[0]) if len(tree) == 1 else [_plain(value) for value in tree]
+    return tree
+
+
+def _leaf(field: FieldInfo, value: Any) -> object:
+    if field.kind == "message":
+        return _tree(value)
+    if field.name == "app_data":
+        return _tree(KvPayload.decode(value))  # bytes there, but the vectors look inside
+    if isinstance(value, str):
+        value = value.encode()
+    return value.hex() if isinstance(value, bytes) else int(value)
+
+
 # --- snapshots ----------------------------------------------------------------------------------
 
 
@@ -231,4 +284,5 @@ register_titled(
     _run_batch,
 )
 register_titled("Log store ordering", "weaver-log-order", _run_log_order)
+register_titled("Protobuf payload bytes", "weaver-proto", _run_proto, comments=("p1",))
 register_titled("State snapshots", "weaver-snapshot", _run_snapshot)

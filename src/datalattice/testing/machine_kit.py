@@ -25,6 +25,8 @@ from datalattice.weaver import (
     Event,
     Intention,
     Machine,
+    Node,
+    Op,
     PlainLayer,
     Projection,
     SignedIntention,
@@ -79,9 +81,19 @@ class MemoryLog:
         """Return where an intention is witnessed."""
         return self.seqs.get(hash)
 
-    def scan(self, txn: ReadTxn | None, start_seq: int, limit: int) -> Iterator[MemoryEntry]:
-        """Yield records in order."""
-        return iter(self.entries[start_seq - 1 : start_seq - 1 + limit])
+    def operations(self, txn: ReadTxn | None, start_seq: int, limit: int) -> Iterator[Op]:
+        """Yield operations in order."""
+        return (_op_of(entry) for entry in self.entries[start_seq - 1 : start_seq - 1 + limit])
+
+    def operation(self, txn: ReadTxn | None, hash: bytes) -> Op | None:
+        """Return a witnessed operation, or None."""
+        seq = self.seqs.get(hash)
+        return None if seq is None else _op_of(self.entries[seq - 1])
+
+    def node(self, txn: ReadTxn | None, hash: bytes) -> Node | None:
+        """Return a witnessed operation as a node of the graph, or None."""
+        op, seq = self.operation(txn, hash), self.seqs.get(hash)
+        return None if op is None or seq is None else Node(hash, op.deps, op.stamp, seq)
 
     def can_append(self, signed: SignedIntention) -> bool:
         """Return whether an intention may be witnessed now."""
@@ -100,6 +112,19 @@ class MemoryLog:
         self.entries.append(entry)
         self.seqs[signed.hash] = entry.seq
         self.tips[author] = entry
+
+
+def _op_of(entry: MemoryEntry) -> Op:
+    intention = entry.signed.intention
+    return Op(
+        entry.signed.hash,
+        intention.payload,
+        intention.stamp,
+        intention.author,
+        intention.deps,
+        intention.store_prev,
+        entry.height,
+    )
 
 
 def unsigned(

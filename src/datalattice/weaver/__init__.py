@@ -164,6 +164,7 @@ from datalattice.weaver.systemops import (
     InviteStatus,
     PeerStatus,
     PeerStrategy,
+    UniversalOp,
     synthetic_genesis,
 )
 from datalattice.weaver.tables import (
@@ -266,6 +267,7 @@ __all__ = [
     "Tip",
     "TooManyCausalDeps",
     "Unacknowledged",
+    "UniversalOp",
     "UnknownMethod",
     "Value",
     "Version",

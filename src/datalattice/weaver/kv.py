@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar, Final
 from datalattice.errors import UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.heads import TOMBSTONE, HeadReader, HeadTable
-from datalattice.weaver.kvpayload import canonical_writes
 from datalattice.weaver.machine import (
     Dag,
     InvalidParams,
@@ -29,6 +28,7 @@ from datalattice.weaver.machine import (
     query,
     stream,
 )
+from datalattice.weaver.payloads import canonical_writes
 from datalattice.weaver.sexpr import SExpr, Symbol, printable
 
 try:

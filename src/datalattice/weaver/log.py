@@ -32,6 +32,7 @@ from datalattice.weaver.intention import (
     SignedIntention,
     TooManyCausalDeps,
 )
+from datalattice.weaver.machine import Op
 from datalattice.weaver.rows import (
     AUTHOR_TIPS,
     FLOATING,
@@ -262,6 +263,40 @@ class IntentionLog:
             yield entry
             before = entry.content_hash
             expected += 1
+
+    def operations(self, txn: ReadTxn, start_seq: int, limit: int) -> Iterator[Op]:
+        """Yield entries from `start_seq` on as operations, without what their records say.
+
+        Raises: Corruption: a row is missing or damaged.
+        """
+        seq = start_seq
+        authors: dict[int, bytes] = {}
+        for key, value in txn.scan(WITNESS, seq_key(seq), seq_key(seq + limit)):
+            if key != seq_key(seq):
+                raise Corruption(f"{WITNESS} {seq}: the row is missing")
+            row = decode_witness(value, seq)
+            author = authors.get(row.number)
+            if author is None:
+                author = row.new_author or read_author(txn, row.number)
+                authors[row.number] = author
+            yield self._operation(row, seq, author)
+            seq += 1
+
+    def operation(self, txn: ReadTxn, hash: bytes) -> Op | None:
+        """Return a witnessed intention as an operation, or None."""
+        seq = self.seq_of(txn, hash)
+        if seq is None:
+            return None
+        row = read_witness(txn, seq)
+        return self._operation(row, seq, row.new_author or read_author(txn, row.number))
+
+    def _operation(self, row: WitnessRow, seq: int, author: bytes) -> Op:
+        try:
+            signed = row.signed(self.store_id, author)
+        except BadFormat as error:
+            raise Corruption(f"{WITNESS} {seq}: {error}") from error
+        _, stamp, _, prev, deps, payload = signed.intention
+        return Op(signed.hash, payload, stamp, author, deps, prev, row.height)
 
     def walk_back_until(
         self, txn: ReadTxn, target: bytes, since: bytes = ZERO, limit: int = 32

@@ -60,6 +60,10 @@ class Op(NamedTuple):
     prev: bytes = bytes(32)
     height: int = 1
 
+    def with_payload(self, payload: bytes) -> Op:
+        """Return the operation with another payload."""
+        return Op(self.hash, payload, self.stamp, self.author, self.deps, self.prev, self.height)
+
 
 class StateReader(Protocol):
     """The state of one machine: an ordered table of bytes."""
@@ -291,10 +295,7 @@ class Machine:
 
     @classmethod
     def find_stream(cls, name: str) -> Stream:
-        """Return the stream of this name, in upper or lower case.
-
-        Raises: UnknownMethod: there is none; the text lists those there are.
-        """
+        """Return the stream of this name, as `find_method`."""
         return _find(cls.kind, "stream", name, cls.streams())
 
     @classmethod
@@ -354,7 +355,7 @@ class Machine:
     ) -> Proposal[Message]:
         """Run a command; nothing is written yet.
 
-        Raises: UnknownMethod, TypeMismatch, and what the command raises: mostly UsageError.
+        Raises: UnknownMethod, UsageError, and what the command raises.
         """
         method = self.find_method(name)
         if method.kind is not MethodKind.COMMAND:
@@ -366,7 +367,7 @@ class Machine:
     def query(self, name: str, request: Message, state: StateReader, dag: Dag) -> Message:
         """Answer a query.
 
-        Raises: UnknownMethod, TypeMismatch, and what the query raises: mostly UsageError.
+        Raises: as `execute`.
         """
         method = self.find_method(name)
         if method.kind is not MethodKind.QUERY:
@@ -378,7 +379,7 @@ class Machine:
     def event_filter(self, name: str, params: Message) -> EventFilter:
         """Return what a subscriber of a stream gets for an event.
 
-        Raises: UnknownMethod, TypeMismatch, InvalidParams.
+        Raises: UnknownMethod, UsageError, InvalidParams.
         """
         found = self.find_stream(name)
         _check_request(found.name, found.params, params)
@@ -430,19 +431,18 @@ def _declaration(cls: type[Machine], attribute: str) -> Method | Stream:
 def _answer_of(mark: str, result: Any) -> type[Message] | None:
     """Return the message that the annotation of a result names."""
     found: Any = result
+    arguments = typing.get_args(result)
     if mark == "command":
-        arguments = typing.get_args(result)
         if (typing.get_origin(result) or result) is not Proposal:
             return None
         found = arguments[0] if arguments else Written
     elif mark == "stream":
-        arguments = typing.get_args(result)
         if len(arguments) != 2:
             return None
         found = arguments[1]
         if typing.get_origin(found) in {typing.Union, types.UnionType}:
-            options = [one for one in typing.get_args(found) if one is not type(None)]
-            found = options[0] if len(options) == 1 else None
+            found, *more = [one for one in typing.get_args(found) if one is not type(None)]
+            found = None if more else found
     return found if isinstance(found, type) and issubclass(found, Message) else None
 
 

@@ -24,10 +24,10 @@ from typing import Final, NamedTuple, Protocol
 from mypy_extensions import mypyc_attr
 
 from datalattice.engine import ReadTxn, WriteTxn
-from datalattice.errors import ProtocolViolation, StoreError, StoreVersion, UsageError
+from datalattice.errors import Corruption, ProtocolViolation, StoreError, StoreVersion, UsageError
 from datalattice.protobuf import Message
 from datalattice.weaver import dag as dags
-from datalattice.weaver.intention import ZERO, SignedIntention
+from datalattice.weaver.intention import ZERO
 from datalattice.weaver.machine import Dag, Layer, Machine, Op, StateTables
 from datalattice.weaver.snapshot import read_snapshot, write_snapshot
 from datalattice.weaver.tables import DATA, META, STATE_TABLES, SYSTEM, Overlay, TableReader
@@ -76,51 +76,34 @@ class BrokenChain(ProtocolViolation):
         self.got = got
 
 
-class LogEntry(Protocol):
-    """A witnessed intention, as far as the state needs it."""
+class LogEnd(Protocol):
+    """Where a log ends."""
 
     @property
     def seq(self) -> int:
-        """Its place in the log, from 1."""
-
-    @property
-    def signed(self) -> SignedIntention:
-        """The intention."""
-
-    @property
-    def content_hash(self) -> bytes:
-        """The hash of its record's content."""
-
-    @property
-    def height(self) -> int:
-        """Its position in the author's chain, from 1."""
-
-
-class LogHead(Protocol):
-    """The end of a log."""
-
-    @property
-    def seq(self) -> int:
-        """Its place in the log, from 1."""
+        """The number of its last record, 0 for none."""
 
 
 class LogReader(Protocol):
     """A witness log, as far as the state needs it; `IntentionLog` is one."""
 
-    def head(self, txn: ReadTxn) -> LogHead:
-        """Return the end of the log."""
-
-    def entry(self, txn: ReadTxn, seq: int) -> LogEntry:
-        """Return a record."""
+    def head(self, txn: ReadTxn) -> LogEnd:
+        """Return where the log ends."""
 
     def content_hash(self, txn: ReadTxn, seq: int) -> bytes | None:
         """Return the hash of a record's content, None where the log has no such record."""
 
-    def seq_of(self, txn: ReadTxn, hash: bytes) -> int | None:
-        """Return where an intention is witnessed, None if it is not."""
+    def operations(self, txn: ReadTxn, start_seq: int, limit: int) -> Iterator[Op]:
+        """Yield the operations of the records from `start_seq` on."""
 
-    def scan(self, txn: ReadTxn, start_seq: int, limit: int) -> Iterator[LogEntry]:
-        """Yield records in order."""
+    def operation(self, txn: ReadTxn, hash: bytes) -> Op | None:
+        """Return a witnessed operation, or None."""
+
+    def seq_of(self, txn: ReadTxn, hash: bytes) -> int | None:
+        """Return where an operation is witnessed, None if it is not."""
+
+    def node(self, txn: ReadTxn, hash: bytes) -> dags.Node | None:
+        """Return a witnessed operation for the questions of `dag`, or None."""
 
 
 class Position(NamedTuple):
@@ -171,21 +154,6 @@ class Restored(NamedTuple):
     fits: bool
 
 
-def op_of(entry: LogEntry) -> Op:
-    """Return a record of the log as an operation."""
-    signed = entry.signed
-    intention = signed.intention
-    return Op(
-        signed.hash,
-        intention.payload,
-        intention.stamp,
-        intention.author,
-        intention.deps,
-        intention.store_prev,
-        entry.height,
-    )
-
-
 # --- what operations are applied with -----------------------------------------------------------
 
 
@@ -203,10 +171,10 @@ class LogDag:
 
         Raises: UsageError: the hash is unknown.
         """
-        seq = self._log.seq_of(self._txn, hash)
-        if seq is None:
+        found = self._log.operation(self._txn, hash)
+        if found is None:
             raise UsageError(f"no operation {hash.hex()} in this store")
-        return op_of(self._log.entry(self._txn, seq))
+        return found
 
     def is_ancestor(self, ancestor: bytes, descendant: bytes) -> bool:
         """Return whether dependencies lead from `descendant` to `ancestor`; true for one hash."""
@@ -221,11 +189,7 @@ class LogDag:
         return dags.path(self._look_up, start, to)
 
     def _look_up(self, hash: bytes) -> dags.Node | None:
-        seq = self._log.seq_of(self._txn, hash)
-        if seq is None:
-            return None
-        intention = self._log.entry(self._txn, seq).signed.intention
-        return dags.Node(hash, intention.deps, intention.stamp, seq)
+        return self._log.node(self._txn, hash)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -287,7 +251,7 @@ class State:
 
         A position that is not in the log means that the state is not of this log: it is rebuilt,
         without events. events: whether to return them.
-        Raises: StoreError: the store failed; roll the transaction back.
+        Raises: StoreError: the store failed, or the log is damaged; roll the transaction back.
         """
         position = self.position(txn)
         if not self._resolves(txn, position):
@@ -297,20 +261,23 @@ class State:
         last = self._log.head(txn).seq
         if limit is not None:
             last = min(last, position.seq + limit)
-        start = position.seq
-        while position.seq < last and run.stall is None:
-            count = min(BATCH_RECORDS, last - position.seq)
-            for entry in self._log.scan(txn, position.seq + 1, count):
-                if not run.apply(entry):
+        start = seq = position.seq
+        while seq < last and run.stall is None:
+            reached = seq
+            count = min(BATCH_RECORDS, last - seq)
+            for op in self._log.operations(txn, seq + 1, count):
+                if not run.apply(op, seq + 1):
                     break
-                position = Position(entry.seq, entry.content_hash)
+                seq += 1
                 if run.size > BATCH_BYTES:
                     break
             run.write()
-        if position.seq > start:
-            txn.put(META, _APPLIED, position.content_hash)
-            txn.put(META, _APPLIED_SEQ, position.seq.to_bytes(8, "big"))
-        return Projection(position.seq - start, tuple(run.events), run.stall)
+            if seq == reached and run.stall is None:
+                raise Corruption(f"the log has no record {seq + 1}, and its head says {last}")
+        if seq > start:
+            txn.put(META, _APPLIED, self._log.content_hash(txn, seq) or ZERO)
+            txn.put(META, _APPLIED_SEQ, seq.to_bytes(8, "big"))
+        return Projection(seq - start, tuple(run.events), run.stall)
 
     def position(self, txn: ReadTxn) -> Position:
         """Return the last record that was applied, `START` for none."""
@@ -395,9 +362,8 @@ class State:
             return False
         for key, tip in txn.scan(META, _TIP, _TIPS_END):
             seq = self._log.seq_of(txn, tip)
-            if seq is None or seq > position.seq:
-                return False
-            if self._log.entry(txn, seq).signed.intention.author != key[len(_TIP) :]:
+            op = self._log.operation(txn, tip)
+            if seq is None or seq > position.seq or op is None or op.author != key[len(_TIP) :]:
                 return False
         return True
 
@@ -421,9 +387,8 @@ class _Run:
         """Return the bytes that `write` is going to write, or more."""
         return sum([below.size for _, below in self._batch])
 
-    def apply(self, entry: LogEntry) -> bool:
-        """Apply one record; return False, with the stall, if it cannot be applied."""
-        op = op_of(entry)
+    def apply(self, op: Op, seq: int) -> bool:
+        """Apply one operation; return False, with the stall, if it cannot be applied."""
         try:
             messages = self._messages(op)
         except StoreError:
@@ -431,14 +396,14 @@ class _Run:
         except Exception as error:  # noqa: BLE001 - a machine is foreign code: any failure stalls
             for overlay in self._own.values():
                 overlay.clear()
-            self.stall = Stall(entry.seq, op.hash, error)
+            self.stall = Stall(seq, op.hash, error)
             return False
         for table, below in self._batch:
             own = self._own[table]
             if own.changes:
                 below.absorb(own)
         if self._wants_events:
-            self.events += [Event(entry.seq, op.hash, message) for message in messages]
+            self.events += [Event(seq, op.hash, message) for message in messages]
         return True
 
     def _messages(self, op: Op) -> list[Message]:

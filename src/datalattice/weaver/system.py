@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Annotated, Final, Self
 
-from datalattice.protobuf import Field, Message, read_varint
+from datalattice.protobuf import Field, Message
 from datalattice.weaver.heads import HeadReader, HeadTable
 from datalattice.weaver.machine import (
     Dag,
@@ -27,6 +27,7 @@ from datalattice.weaver.machine import (
     StateWriter,
     Written,
 )
+from datalattice.weaver.payloads import app_data
 from datalattice.weaver.systemops import (
     AddChild,
     ChildStatus,
@@ -326,10 +327,6 @@ class SystemBatch:
 # --- routing --------------------------------------------------------------------------------------
 
 
-_APP_DATA: Final = b"\x52"
-"""Tag of `app_data`, field 10, in an envelope."""
-
-
 class SystemLayer:
     """What the state of a store runs: the system table, and the machine behind the envelope."""
 
@@ -343,7 +340,7 @@ class SystemLayer:
 
         Raises: BadFormat: the payload is no envelope, or no payload of the machine.
         """
-        found = _app_data(op.payload)
+        found = app_data(op.payload)
         if found is not None:
             return self._apply_app(op, found, tables, dag)
         # "none set / empty payload: only the chain tip moves"
@@ -359,7 +356,7 @@ class SystemLayer:
     def _apply_app(
         self, op: Op, payload: bytes, tables: StateTables, dag: Dag
     ) -> tuple[Message, ...]:
-        inner = op._replace(payload=payload)
+        inner = op.with_payload(payload)
         return tuple(self.machine.apply(inner, tables.data, ScopedDag(dag, app_payload)))
 
     def execute(
@@ -379,18 +376,8 @@ class SystemLayer:
 
 def app_payload(payload: bytes) -> bytes:
     """Return the machine's part of a payload; empty where it has none."""
-    found = _app_data(payload)
-    return (UniversalOp.decode(payload).app_data or b"") if found is None else found
-
-
-def _app_data(payload: bytes) -> bytes | None:
-    """Return the machine's payload of an envelope that holds nothing else, None for any other."""
-    # The common envelope is read without the general decoder, which costs more than the hash.
-    if payload[:1] == _APP_DATA:
-        length, at = read_varint(payload, 1)
-        if at + length == len(payload):
-            return payload[at:]
-    return None
+    data = app_data(payload)
+    return (UniversalOp.decode(payload).app_data or b"") if data is None else data
 
 
 def system_op(payload: bytes) -> SystemOp | None:
@@ -408,7 +395,7 @@ class ScopedDag:
     def intention(self, hash: bytes) -> Op:
         """Return an operation; one of another kind has an empty payload."""
         found = self._dag.intention(hash)
-        return found._replace(payload=self._unwrap(found.payload))
+        return found.with_payload(self._unwrap(found.payload))
 
     def is_ancestor(self, ancestor: bytes, descendant: bytes) -> bool:
         """Return whether dependencies lead from `descendant` to `ancestor`."""

@@ -33,8 +33,8 @@ from datalattice.weaver.kv import (
     WatchEvent,
     WatchParams,
 )
-from datalattice.weaver.kvpayload import canonical_writes
 from datalattice.weaver.machine import InvalidParams, Written
+from datalattice.weaver.payloads import canonical_writes
 from datalattice.weaver.sexpr import render
 
 A, B, C = AUTHORS[:3]

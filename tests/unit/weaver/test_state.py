@@ -222,6 +222,14 @@ def test_a_store_that_fails_is_no_stall(replica: Replica) -> None:
         state.project(txn)
 
 
+def test_a_log_that_ends_before_its_head_is_damaged(replica: Replica) -> None:
+    replica.log.append(unsigned(A, b"a=1", stamp=Hlc(1, 0)))
+    replica.log.append(unsigned(B, b"b=1", stamp=Hlc(2, 0)))
+    replica.log.operations = lambda txn, start, limit: iter(())  # type: ignore[method-assign]
+    with pytest.raises(Corruption, match="no record 1, and its head says 2"):
+        replica.project()
+
+
 def test_a_generator_may_be_the_result_of_apply() -> None:
     class Lazy(Keeper):
         def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterator[Message]:

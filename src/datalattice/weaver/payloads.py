@@ -1,4 +1,7 @@
-"""Payloads of the key-value machine, read fast: compiled, in one pass, without messages.
+"""Payloads: the envelope and the key-value machine's contents, read in one pass, without messages.
+
+Every operation that is applied passes here. What is not in canonical encoding is left to the
+message classes.
 
 Source: docs/design/weaver.md "Shipped machines".
 """
@@ -7,8 +10,20 @@ from __future__ import annotations
 
 from typing import Final
 
+_APP_DATA: Final = b"\x52"  # field 10, bytes
 _FIRST: Final = 0x0A  # field 1, bytes or a message
 _SECOND: Final = 0x12  # field 2
+
+
+def app_data(payload: bytes) -> bytes | None:
+    """Return what an envelope holds for the machine.
+
+    None: it holds something else, or has another encoding: read it as a message.
+    """
+    if payload[:1] != _APP_DATA:
+        return None
+    at, end = _contents(payload, 1)
+    return payload[at:] if end == len(payload) else None
 
 
 def canonical_writes(payload: bytes) -> dict[bytes, bytes | None] | None:
