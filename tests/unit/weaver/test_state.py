@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from datalattice.clock import Hlc
 from datalattice.crypto import blake3
-from datalattice.engine import LmdbEngine, MemoryEngine
+from datalattice.engine import LmdbEngine, MemoryEngine, ReadTxn
 from datalattice.errors import Corruption, StoreVersion, UsageError
 from datalattice.protobuf import Message
 from datalattice.testing.machine_kit import AUTHORS, STORE_ID, MemoryLog, Replica, unsigned
@@ -223,9 +223,14 @@ def test_a_store_that_fails_is_no_stall(replica: Replica) -> None:
 
 
 def test_a_log_that_ends_before_its_head_is_damaged(replica: Replica) -> None:
-    replica.log.append(unsigned(A, b"a=1", stamp=Hlc(1, 0)))
-    replica.log.append(unsigned(B, b"b=1", stamp=Hlc(2, 0)))
-    replica.log.operations = lambda txn, start, limit: iter(())  # type: ignore[method-assign]
+    class Cut(MemoryLog):
+        def operations(self, txn: ReadTxn | None, start_seq: int, limit: int) -> Iterator[Op]:
+            return iter(())
+
+    log = Cut()
+    replica.state = State(STORE_ID, PlainLayer(Keeper()), log)
+    log.append(unsigned(A, b"a=1", stamp=Hlc(1, 0)))
+    log.append(unsigned(B, b"b=1", stamp=Hlc(2, 0)))
     with pytest.raises(Corruption, match="no record 1, and its head says 2"):
         replica.project()
 
