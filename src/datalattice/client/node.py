@@ -5,6 +5,8 @@
         node.database("shop")["opened"] = True
 
 It does not matter whether a process serves the folder meanwhile.
+
+Length: one method for each thing a node has, most of them documentation.
 """
 
 from __future__ import annotations

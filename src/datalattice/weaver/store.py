@@ -9,6 +9,8 @@ signed, witnessed and projected there, so two commands of one node never race fo
 they replace. Events go out after the commit, in its order, and a subscriber that does not keep up
 skips the oldest: it never blocks a writer.
 
+Length: one store as one object: writing, reading and following share its tables.
+
 Source: docs/design/weaver.md "Who calls whom"; docs/weaver.md
 """
 
@@ -17,7 +19,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Any, Final, Generic, TypeVar
 
@@ -27,7 +30,9 @@ from datalattice.cursors import Stream, Wake
 from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
 from datalattice.errors import StoreClosed
 from datalattice.protobuf import Message
+from datalattice.weaver.dag import Branch, branches
 from datalattice.weaver.frontier import ack_deps
+from datalattice.weaver.fsck import Fault, fsck
 from datalattice.weaver.ingest import Fork, Ingested
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits, SignedIntention, admit
 from datalattice.weaver.log import Entry, IntentionLog
@@ -145,9 +150,7 @@ class StoreStatus:
     """
 
     id: bytes
-    kind: str
     name: str | None
-    schema: int
     authors: int
     intentions: int
     applied: int
@@ -161,6 +164,7 @@ class StoreView:
     """One store as it was at one moment. It lives as long as the snapshot behind it."""
 
     def __init__(self, txn: ReadTxn, log: IntentionLog, state: State) -> None:
+        """Use `Store.read` or `Stores.view`."""
         self._txn: Final = txn
         self._log: Final = log
         self._state: Final = state
@@ -215,6 +219,21 @@ class StoreView:
         """Return an intention, witnessed or floating, or None."""
         return self._log.get(self._txn, hash)
 
+    def progress(self) -> StoreStatus:
+        """Return how far the store is, without the reason of a stall."""
+        head = self._log.head(self._txn)
+        return StoreStatus(
+            id=self._log.store_id,
+            name=self.system.name(),
+            authors=len(self._log.tips(self._txn)),
+            intentions=head.seq,
+            applied=self._state.position(self._txn).seq,
+            floating=head.floating_count,
+            forks=len(self._log.forks(self._txn)),
+            head=head.content_hash,
+            stall=None,
+        )
+
     def entries(self, start_seq: int = 1, limit: int | None = None) -> Iterator[Entry]:
         """Yield the witness log from a sequence number on."""
         return self._log.scan(self._txn, start_seq, limit)
@@ -230,6 +249,17 @@ class StoreView:
     def tips(self) -> dict[bytes, bytes]:
         """Return each author's newest witnessed intention."""
         return {author: tip.hash for author, tip in self._log.tips(self._txn).items()}
+
+    def branches(self, heads: Sequence[bytes]) -> list[Branch]:
+        """Return, for each of several operations, what leads to it from their common ancestor.
+
+        Raises: NoCommonAncestor: there is none.
+        """
+        return branches(partial(self._log.node, self._txn), heads)
+
+    def fsck(self, level: int) -> list[Fault]:
+        """Return what is wrong with the log: 1 links, 2 signatures too, 3 indexes too."""
+        return fsck(self._txn, self._log.store_id, self._log.signer.public_key, level)
 
     def forks(self) -> list[Fork]:
         """Return the pairs of intentions in which an author contradicts itself."""
@@ -473,24 +503,10 @@ class Store:
 
     def status(self) -> StoreStatus:
         """Return what the store is and how far it is."""
-        self._check_open()
-        with self._commits.read() as snapshot:
-            part = section(snapshot, self._prefix)
-            head, position = self._log.head(part), self._state.position(part)
-            behind = position.seq < head.seq
-            return StoreStatus(
-                id=self.id,
-                kind=self.kind,
-                name=SystemReader(self._state.system_reader(part)).name(),
-                schema=self.layer.schema,
-                authors=len(self._log.tips(part)),
-                intentions=head.seq,
-                applied=position.seq,
-                floating=head.floating_count,
-                forks=len(self._log.forks(part)),
-                head=head.content_hash,
-                stall=str(self._stall.error) if behind and self._stall is not None else None,
-            )
+        with self.read() as view:
+            found = view.progress()
+        behind, stall = found.applied < found.intentions, self._stall
+        return replace(found, stall=str(stall.error) if behind and stall is not None else None)
 
     # --- following --------------------------------------------------------------------------
 

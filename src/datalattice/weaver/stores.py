@@ -8,12 +8,15 @@ A store may declare others as its children, and a declaration is replicated as a
 node opens the children of the stores it has, and closes those that were archived. The inventory
 says which stores this node has; it is local and never sent.
 
+Length: one object a node, whose parts (life, tree, inventory) change the same three dictionaries.
+
 Source: docs/weaver.md "Stores and their children"; docs/design/weaver.md "Tables of a store"
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -25,13 +28,22 @@ from datalattice.protobuf import Field, Message
 from datalattice.weaver.appendlog import LogMachine
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits
 from datalattice.weaver.kv import KvMachine
+from datalattice.weaver.log import IntentionLog
 from datalattice.weaver.machine import Machine, Proposal
 from datalattice.weaver.null import NullMachine
 from datalattice.weaver.policy import PeerManager, activation
 from datalattice.weaver.rows import LOG_TABLES
-from datalattice.weaver.store import Listeners, Store, store_prefix
-from datalattice.weaver.storeid import new_store_id, store_id_text
-from datalattice.weaver.system import Child, SystemBatch, SystemEvent, SystemEventKind, SystemReader
+from datalattice.weaver.state import State
+from datalattice.weaver.store import Listeners, Store, StoreView, store_prefix
+from datalattice.weaver.storeid import new_store_id, parse_store_id, store_id_text
+from datalattice.weaver.system import (
+    Child,
+    SystemBatch,
+    SystemEvent,
+    SystemEventKind,
+    SystemLayer,
+    SystemReader,
+)
 from datalattice.weaver.systemops import (
     ChildStatus,
     PeerStrategy,
@@ -277,6 +289,18 @@ class Stores:
                 for id, row in snapshot.scan(INVENTORY)
             )
 
+    @contextmanager
+    def view(self, id: bytes) -> Iterator[StoreView]:
+        """Give a store as it is now, open or not, also one whose kind is not registered.
+
+        Raises: NoSuchPath: this node has no such store.
+        """
+        record = self._record(id)
+        log = IntentionLog(id, self._key, self._clock, self._limits)
+        state = State(id, SystemLayer(NullMachine()), log)  # reading does not ask the machine
+        with self._commits.read() as snapshot:
+            yield StoreView(section(snapshot, store_prefix(record.number)), log, state)
+
     def get(self, id: bytes) -> Store | None:
         """Return a store if it is open."""
         return self._open.get(id)
@@ -362,10 +386,10 @@ class Stores:
                 self._open_child(id, child)
 
     def _open_child(self, parent: bytes, child: Child) -> None:
-        if self._commits.engine.read_only and not self._has(child.store_id):
+        if self._commits.engine.read_only and not self.has(child.store_id):
             return
         try:
-            if self._has(child.store_id):
+            if self.has(child.store_id):
                 self.open(child.store_id)
             else:
                 self.adopt(child.store_id, child.kind, parent)
@@ -427,13 +451,20 @@ class Stores:
         ]
 
     def find(self, name: str, parent: bytes | None = None) -> StoreInfo | None:
-        """Return the root, or the child of `parent`, with a name or id; None if there is none.
+        """Return the root, or the child of `parent`, with a name; None if there is none.
 
-        name: the name, the id, or four or more of its first digits where no store has that name.
+        name: the name; an id, which finds a store at any depth; the first 4 or more digits of an
+            id where no store has that name; or names from a root down, with `/` between.
         Raises: UsageError: several have it; the text lists their ids.
         """
         there = self.list(parent)
-        found = [info for info in there if info.name == name]
+        found: Sequence[StoreInfo] = [info for info in there if info.name == name]
+        if not found:
+            found = self._with_id(name)
+        if not found and "/" in name:
+            front, _, rest = name.partition("/")
+            above_info = self.find(front, parent)
+            return None if above_info is None else self.find(rest, above_info.id)
         if not found:
             digits = name.replace("-", "").lower()
             if len(digits) >= PREFIX_DIGITS_MIN:
@@ -442,6 +473,17 @@ class Stores:
             ids = ", ".join(store_id_text(info.id) for info in found)
             raise UsageError(f"{len(found)} stores are called {name!r}; use the id: {ids}")
         return found[0] if found else None
+
+    def _with_id(self, text: str) -> Sequence[StoreInfo]:
+        """Return the store whose full id a text is, none for any other text."""
+        try:
+            id = parse_store_id(text)
+        except UsageError:
+            return []
+        if not self.has(id):
+            return []
+        above = self._record(id).parent_id or None
+        return [info for info in self.list(above) if info.id == id]
 
     def _add_record(
         self,
@@ -470,7 +512,8 @@ class Stores:
         """Return the system table of a store, open or not."""
         return SystemReader(TableReader(section(txn, store_prefix(record.number)), SYSTEM))
 
-    def _has(self, id: bytes) -> bool:
+    def has(self, id: bytes) -> bool:
+        """Return whether the inventory has a store, open or not."""
         with self._commits.read() as snapshot:
             return _read_record(snapshot, id) is not None
 

@@ -1,0 +1,1 @@
+"""Commands on weaver stores: `lattice store`, `kv`, `log` and `weave`."""

@@ -1,0 +1,128 @@
+"""Access: how the commands on weaver stores find one, and show what is in it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from datalattice.cli.units import duration_s
+from datalattice.errors import NoSuchPath, UsageError
+
+if TYPE_CHECKING:
+    from datalattice.cli.command import Call
+    from datalattice.client import Node
+    from datalattice.cursors import Stream
+    from datalattice.weaver import StoreInfo, Stores
+
+T = TypeVar("T")
+
+HASH_DIGITS_SHOWN: Final = 12
+KEY_DIGITS_SHOWN: Final = 8
+
+StoreArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="STORE", help="The store: its name, TEAM/NAME for a child, or digits of its id."
+    ),
+]
+InBytes = Annotated[str, typer.Option("--in", metavar="text|hex", help="What values are.")]
+ForOption = Annotated[
+    str | None, typer.Option("--for", help="End after so long: 90s, 2h.", show_default=False)
+]
+
+
+def reader(call: Call) -> Node:
+    """Return the folder's node, for reading."""
+    from datalattice.client import open as open_node
+
+    return call.enter(open_node(call.folder.path, read_only=True))
+
+
+def stores_of(node: Node) -> Stores:
+    """Return the stores of a node."""
+    return node._weaver().weaver.stores()
+
+
+def found(stores: Stores, name: str) -> StoreInfo:
+    """Return the store that a name means.
+
+    Raises: NoSuchPath: there is none.
+    """
+    info = stores.find(name)
+    if info is None:
+        raise NoSuchPath(f"there is no store {name!r}; `lattice store list` lists them")
+    return info
+
+
+def handle(node: Node, name: str, kind: str | None, shown: str) -> Any:
+    """Return the handle of a store, with values as bytes.
+
+    kind: makes it if there is none; None: it must be there. shown: the kind that it must have.
+    Raises: NoSuchPath: there is none. UsageError: it has another kind.
+    """
+    stores = stores_of(node) if node._weaver().weaver.exists else None
+    info = None if stores is None else stores.find(name)
+    if info is None and kind is None:
+        raise NoSuchPath(f"there is no store {name!r}; `lattice store list` lists them")
+    if info is None and "/" in name:
+        raise NoSuchPath(f"there is no store {name!r}; `lattice store create` makes a child")
+    if info is not None and info.kind != shown:
+        raise UsageError(f"the store {name!r} is of kind {info.kind}, not {shown}")
+    from datalattice.weaver import store_id_text
+
+    return node.store(name if info is None else store_id_text(info.id), kind, of=bytes)
+
+
+def parse_bytes(text: str, form: str) -> bytes:
+    """Return a value of the command line as bytes.
+
+    Raises: UsageError: there is no such form, or it is no hex.
+    """
+    if form == "text":
+        return text.encode(errors="surrogateescape")
+    if form != "hex":
+        raise UsageError(f"--in is text or hex here, got {form!r}")
+    try:
+        return bytes.fromhex(text.removeprefix("0x"))
+    except ValueError:
+        raise UsageError(f"{text!r} is not hex digits") from None
+
+
+def bytes_text(value: bytes | None) -> str:
+    """Return a value for people: text, hex if it is no text, `(deleted)` for None."""
+    if value is None:
+        return "(deleted)"
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+
+
+def bytes_json(value: bytes | None) -> dict[str, str | None]:
+    """Return a value for JSON: `value` as text, or `hex` where it is no text."""
+    if value is None:
+        return {"value": None}
+    try:
+        return {"value": value.decode()}
+    except UnicodeDecodeError:
+        return {"hex": value.hex()}
+
+
+def limited(stream: Stream[T], span: str | None, count: int | None) -> Iterator[T]:
+    """Yield the items of a stream until so long is over, or so many came; close it then."""
+    timer = None
+    if span is not None:
+        timer = threading.Timer(duration_s(span), stream.close)
+        timer.start()
+    try:
+        with stream:
+            for at, item in enumerate(stream, 1):
+                yield item
+                if at == count:
+                    return
+    finally:
+        if timer is not None:
+            timer.cancel()

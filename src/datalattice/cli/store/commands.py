@@ -1,0 +1,172 @@
+"""Commands `lattice store ...`: weaver stores, their tree and their health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datalattice.cli.command import ANY, WRITES, Call, command
+from datalattice.cli.render import CommandResult, Listing, pair_lines
+from datalattice.cli.store.access import (
+    KEY_DIGITS_SHOWN,
+    StoreArgument,
+    found,
+    reader,
+    stores_of,
+)
+from datalattice.cli.units import moment_text
+from datalattice.errors import AlreadyExists
+
+if TYPE_CHECKING:
+    from datalattice.weaver import StoreInfo, Stores, StoreView
+
+app = typer.Typer(
+    help="Weaver stores: replicated operations with history. `lattice kv`, `log` and `weave` "
+    "work on what is in them."
+)
+
+
+@command(app, "create", WRITES)
+def create(
+    call: Call,
+    name: Annotated[str, typer.Argument(help="The name.")],
+    kind: Annotated[
+        str, typer.Option("--kind", "-k", help="kv, log, or a registered kind.")
+    ] = "kv",
+    parent: Annotated[
+        str | None, typer.Option("--parent", help="The store that it is a child of.")
+    ] = None,
+) -> CommandResult:
+    """Make a store; it is active at once, and signed by this node."""
+    stores = stores_of(call.node_handle())
+    above = None if parent is None else found(stores, parent).id
+    try:
+        made = stores.create(kind, name, above, exclusive=True)
+    except AlreadyExists:
+        raise AlreadyExists(f"there is a store {name!r} already; choose another name") from None
+    from datalattice.weaver import store_id_text
+
+    document = {"id": store_id_text(made.id), "name": name, "kind": made.kind, "parent": parent}
+    return CommandResult(document, pair_lines({key: document[key] for key in ("id", "kind")}))
+
+
+@command(app, "list", ANY)
+def list_(call: Call) -> CommandResult:
+    """List the stores as a tree: name, kind, id. Archived ones are marked."""
+    node = reader(call)
+    if not node._weaver().weaver.exists:
+        return CommandResult([], [], notices=["there is no store here yet"])
+    rows = list(_tree(stores_of(node), None, 0))
+    shown = [
+        (
+            "  " * row["depth"] + (row["name"] or "(no name)"),
+            row["kind"],
+            row["id"],
+            "archived" if row["archived"] else "",
+        )
+        for row in rows
+    ]
+    return CommandResult(rows, [Listing(("name", "kind", "id", "state"), shown)])
+
+
+def _tree(stores: Stores, parent: bytes | None, depth: int) -> Iterator[dict[str, Any]]:
+    from datalattice.weaver import store_id_text
+
+    for info in sorted(stores.list(parent), key=lambda info: info.name or ""):
+        yield {
+            "id": store_id_text(info.id),
+            "name": info.name,
+            "kind": info.kind,
+            "parent": None if parent is None else store_id_text(parent),
+            "depth": depth,
+            "created": moment_text(info.created_at_ms),
+            "archived": info.is_archived,
+        }
+        if stores.has(info.id) and depth < 32:
+            yield from _tree(stores, info.id, depth + 1)
+
+
+@command(app, "open", ANY)
+def open_(call: Call, store: StoreArgument) -> CommandResult:
+    """Show what a store is: kind, intentions, authors, state, forks and peers."""
+    stores = stores_of(reader(call))
+    info = found(stores, store)
+    with stores.view(info.id) as view:
+        document = _document(info, view)
+        peers: list[dict[str, Any]] = [
+            {
+                "key": peer.public_key.hex(),
+                "name": peer.name,
+                "status": peer.status.name.lower(),
+                "added": None if peer.added_at_ms is None else moment_text(peer.added_at_ms),
+            }
+            for peer in view.system.peers().values()
+        ]
+    rows = [(one["key"][:KEY_DIGITS_SHOWN], one["name"] or "", one["status"]) for one in peers]
+    text: list[str | Listing] = [*pair_lines(document)]
+    text.append(Listing(("peer", "name", "status"), rows))
+    return CommandResult({**document, "peers": peers}, text)
+
+
+def _document(info: StoreInfo, view: StoreView) -> dict[str, Any]:
+    from datalattice.weaver import store_id_text
+
+    strategy = view.system.strategy()
+    status = view.progress()
+    return {
+        "id": store_id_text(info.id),
+        "name": info.name,
+        "kind": info.kind,
+        "parent": None if info.parent is None else store_id_text(info.parent),
+        "peers are": "its parent's"
+        if strategy.inherited
+        else "a copy"
+        if strategy.snapshot is not None
+        else "its own",
+        "authors": status.authors,
+        "intentions": status.intentions,
+        "applied": status.applied,
+        "stalled": status.applied < status.intentions,
+        "floating": status.floating,
+        "forks": status.forks,
+        "head": status.head.hex(),
+    }
+
+
+@command(app, "archive", WRITES)
+def archive(
+    call: Call,
+    parent: Annotated[str, typer.Argument(help="The store that has the child.")],
+    child: Annotated[str, typer.Argument(help="The child.")],
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Bring an archived child back.")
+    ] = False,
+) -> CommandResult:
+    """Take a child out of use on all nodes, with all below it. Its data stays."""
+    stores = stores_of(call.node_handle())
+    above = found(stores, parent)
+    below = stores.find(child, above.id) or found(stores, child)
+    (stores.restore if restore else stores.archive)(above.id, below.id)
+    state = "active" if restore else "archived"
+    return CommandResult({"parent": parent, "child": child, "state": state}, [f"{child}  {state}"])
+
+
+@command(app, "fsck", ANY)
+def fsck(
+    call: Call,
+    store: StoreArgument,
+    level: Annotated[
+        int, typer.Option("--level", help="1: links; 2: signatures too; 3: indexes too.")
+    ] = 1,
+) -> CommandResult:
+    """Check the log of a store. Exit code 1 if it is damaged; nothing is changed."""
+    stores = stores_of(reader(call))
+    info = found(stores, store)
+    with stores.view(info.id) as view:
+        faults = [str(fault) for fault in view.fsck(level)]
+        count = view.last_seq()
+    document = {"store": info.name, "level": level, "intentions": count, "faults": faults}
+    text = faults or [f"{count:,} intentions, no fault"]
+    return CommandResult(document, text, 1 if faults else 0)

@@ -1,0 +1,95 @@
+"""Commands `lattice log ...`: logs that several nodes append to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from datalattice.cli.command import ANY, WRITES, Call, command
+from datalattice.cli.render import CommandResult, Records
+from datalattice.cli.store.access import (
+    ForOption,
+    InBytes,
+    StoreArgument,
+    bytes_json,
+    bytes_text,
+    handle,
+    limited,
+    parse_bytes,
+    reader,
+)
+from datalattice.cli.units import moment_text
+
+if TYPE_CHECKING:
+    from datalattice.weaver import LogRecord, LogStore
+
+app = typer.Typer(help="Logs of a weaver store: entries of several authors, in order of time.")
+
+KIND = "core:logstore"
+
+TAIL_COUNT = 10
+
+
+@command(app, "append", WRITES)
+def append(
+    call: Call,
+    store: StoreArgument,
+    values: Annotated[list[str], typer.Argument(help="The entries.")],
+    form: InBytes = "text",
+) -> CommandResult:
+    """Append entries, each signed and on disk. The first one makes the store."""
+    log: LogStore[bytes] = handle(call.node_handle(), store, "log", KIND)
+    hashes = [log.append(data).hex() for data in [parse_bytes(text, form) for text in values]]
+    return CommandResult([{"hash": hash} for hash in hashes], hashes)
+
+
+@command(app, "read", ANY)
+def read(call: Call, store: StoreArgument) -> Records:
+    """Print all entries, the oldest first."""
+    log: LogStore[bytes] = handle(reader(call), store, None, KIND)
+    return Records(iter(log), bytes_json, bytes_text)
+
+
+@command(app, "tail", ANY)
+def tail(
+    call: Call,
+    store: StoreArgument,
+    number: Annotated[int, typer.Option("-n", help="How many entries.", min=0)] = TAIL_COUNT,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Wait for further entries, until Ctrl-C.")
+    ] = False,
+    span: ForOption = None,
+    count: Annotated[
+        int | None, typer.Option("--count", help="End after so many further entries.", min=1)
+    ] = None,
+) -> Records:
+    """Print the last entries, the oldest first; with -f also those that arrive."""
+    log: LogStore[bytes] = handle(reader(call), store, None, KIND)
+    if not follow:
+        return Records(iter(log.tail(number)), bytes_json, bytes_text)
+    # Subscribed before the tail is read, so that nothing between the two is missed.
+    stream = log.follow("end")
+    last = log.tail(number)
+
+    def entries() -> Iterator[bytes | LogRecord[bytes]]:
+        yield from last
+        yield from limited(stream, span, count)
+
+    return Records(entries(), _document, _text, is_live=True)
+
+
+def _document(entry: bytes | LogRecord[bytes]) -> dict[str, object]:
+    if isinstance(entry, bytes):
+        return dict(bytes_json(entry))
+    return {
+        **bytes_json(entry.value),
+        "author": entry.author.hex(),
+        "time": moment_text(entry.stamp.wall),
+        "hash": entry.hash.hex(),
+    }
+
+
+def _text(entry: bytes | LogRecord[bytes]) -> str:
+    return bytes_text(entry if isinstance(entry, bytes) else entry.value)

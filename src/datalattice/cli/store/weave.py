@@ -1,0 +1,197 @@
+"""Commands `lattice weave ...`: the operations of a weaver store, one by one and as a graph."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from datalattice.cli.command import ANY, Call, command
+from datalattice.cli.render import CommandResult, Listing, pair_lines
+from datalattice.cli.store.access import (
+    HASH_DIGITS_SHOWN,
+    KEY_DIGITS_SHOWN,
+    StoreArgument,
+    found,
+    reader,
+    stores_of,
+)
+from datalattice.cli.units import moment_text
+from datalattice.errors import NoSuchPath, UsageError
+
+if TYPE_CHECKING:
+    from datalattice.weaver import Entry, Machine, SignedIntention, StoreView
+    from datalattice.weaver.sexpr import SExpr
+
+app = typer.Typer(help="The signed operations of a weaver store: list, one by one, and as a graph.")
+
+NUMBER_SHOWN = 100
+
+HashArgument = Annotated[str, typer.Argument(help="First digits of an operation's hash.")]
+NumberOption = Annotated[int, typer.Option("-n", help="How many, the newest ones.", min=1)]
+
+
+@contextmanager
+def _view(call: Call, store: str) -> Iterator[tuple[StoreView, Machine | None]]:
+    """Give a store, and its machine where this program has it."""
+    stores = stores_of(reader(call))
+    info = found(stores, store)
+    machine = stores.machine(info.kind)() if info.kind in stores.kinds() else None
+    with stores.view(info.id) as view:
+        yield view, machine
+
+
+def _expression(signed: SignedIntention, machine: Machine | None) -> SExpr:
+    from datalattice.weaver.summary import summarize
+
+    return summarize(signed.intention.payload, signed.hash, machine)
+
+
+def _document(signed: SignedIntention, machine: Machine | None) -> dict[str, Any]:
+    from datalattice.weaver.sexpr import render
+
+    intention = signed.intention
+    return {
+        "hash": signed.hash.hex(),
+        "author": intention.author.hex(),
+        "time": moment_text(intention.stamp.wall),
+        "stamp": str(intention.stamp),
+        "prev": intention.store_prev.hex(),
+        "deps": [dep.hex() for dep in intention.deps],
+        "operation": render(_expression(signed, machine)),
+    }
+
+
+def _last(view: StoreView, number: int) -> list[Entry]:
+    return list(view.entries(max(1, view.last_seq() - number + 1)))
+
+
+@command(app, "history", ANY)
+def history(call: Call, store: StoreArgument, number: NumberOption = NUMBER_SHOWN) -> CommandResult:
+    """List the operations in the order in which this node witnessed them."""
+    with _view(call, store) as (view, machine):
+        rows = [
+            {"seq": entry.seq, **_document(entry.signed, machine)} for entry in _last(view, number)
+        ]
+    shown = [
+        (
+            row["seq"],
+            row["time"],
+            row["author"][:KEY_DIGITS_SHOWN],
+            row["hash"][:HASH_DIGITS_SHOWN],
+            row["operation"],
+        )
+        for row in rows
+    ]
+    return CommandResult(rows, [Listing(("seq", "time", "author", "hash", "operation"), shown)])
+
+
+@command(app, "inspect", ANY)
+def inspect(call: Call, store: StoreArgument, hash: HashArgument) -> CommandResult:
+    """Show one operation, witnessed or floating: who signed it, what it depends on and does."""
+    with _view(call, store) as (view, machine):
+        signed = _one(view, hash)
+        document = _document(signed, machine)
+        document |= {"seq": view.seq_of(signed.hash), "signature": signed.signature.hex()}
+    shown = {**document, "deps": " ".join(document["deps"]) or "none"}
+    if shown["seq"] is None:
+        shown["seq"] = "floating"
+    return CommandResult(document, pair_lines(shown))
+
+
+def _one(view: StoreView, digits: str) -> SignedIntention:
+    """Return the operation whose hash begins so.
+
+    Raises: NoSuchPath: there is none. UsageError: several, or they are no hex digits.
+    """
+    try:
+        # A prefix of an odd number of digits is a range of hashes: ask for its whole bytes.
+        prefix = bytes.fromhex(digits[: len(digits) // 2 * 2])
+    except ValueError:
+        raise UsageError(f"{digits!r} is not hex digits of a hash") from None
+    if not prefix:
+        raise UsageError("a hash is named by 2 or more of its first digits")
+    matches = [one for one in view.find(prefix) if one.hash.hex().startswith(digits.lower())]
+    if not matches:
+        raise NoSuchPath(f"no operation here has a hash that begins with {digits}")
+    if len(matches) > 1:
+        listed = ", ".join(one.hash.hex()[: HASH_DIGITS_SHOWN + 4] for one in matches)
+        raise UsageError(f"{len(matches)} operations begin with {digits}: {listed}")
+    return matches[0]
+
+
+@command(app, "branch", ANY)
+def branch(
+    call: Call,
+    store: StoreArgument,
+    hashes: Annotated[list[str], typer.Argument(help="Two or more heads, by first digits.")],
+) -> CommandResult:
+    """Show the lowest common ancestor of operations, and what leads from it to each."""
+    if len(hashes) < 2:
+        raise UsageError("name two operations or more")
+    with _view(call, store) as (view, machine):
+        heads = [_one(view, digits).hash for digits in hashes]
+        branches = view.branches(heads)
+        document = {
+            "lca": branches[0].path[0].hex(),
+            "branches": [
+                {
+                    "head": one.head.hex(),
+                    "path": [_document(view.find(hash)[0], machine) for hash in one.path[1:]],
+                }
+                for one in branches
+            ],
+        }
+    return CommandResult(document, _branch_lines(document))
+
+
+def _branch_lines(document: dict[str, Any]) -> Iterator[str]:
+    yield f"common ancestor  {document['lca'][:HASH_DIGITS_SHOWN]}"
+    for one in document["branches"]:
+        yield f"to {one['head'][:HASH_DIGITS_SHOWN]}:"
+        for step in one["path"]:
+            yield (
+                f"  {step['hash'][:HASH_DIGITS_SHOWN]}  {step['time']}  "
+                f"{step['author'][:KEY_DIGITS_SHOWN]}  {step['operation']}"
+            )
+
+
+@command(app, "graph", ANY)
+def graph(
+    call: Call,
+    store: StoreArgument,
+    number: NumberOption = NUMBER_SHOWN,
+    chains: Annotated[
+        bool, typer.Option("--chains", help="Draw the chain of each author too.")
+    ] = False,
+) -> CommandResult:
+    """Draw which operation followed on which, the oldest on top.
+
+    A line is a dependency: a write that replaced another. A circle with a point depends on none,
+    an open one joins several.
+    """
+    from datalattice.weaver import GraphNode, render
+    from datalattice.weaver.sexpr import compact, pretty
+
+    nodes, rows = {}, []
+    with _view(call, store) as (view, machine):
+        for entry in _last(view, number):
+            intention = entry.signed.intention
+            expression = _expression(entry.signed, machine)
+            deps = (*intention.deps, *((intention.store_prev,) if chains else ()))
+            hash = entry.signed.hash
+            front = f"{hash.hex()[:8]} {intention.author.hex()[:KEY_DIGITS_SHOWN]} "
+            detail = (
+                (front + lines[0], *lines[1:]) if (lines := pretty(expression).split("\n")) else ()
+            )
+            nodes[hash] = GraphNode(
+                front + compact(expression), intention.author, intention.stamp, deps, detail
+            )
+            rows.append({"seq": entry.seq, **_document(entry.signed, machine)})
+    on_terminal = sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if on_terminal else None
+    return CommandResult(rows, list(render(nodes, width=width, colour=False)))

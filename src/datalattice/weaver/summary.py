@@ -1,0 +1,119 @@
+"""Summary: what an operation does, as s-expressions, for people who read a log.
+
+    (genesis "core:kvstore")    (system (peer-status e108f40d45c46d42 :active))
+    (data (put "tea" "3"))      ()
+
+Source: docs/weaver.md "History as a graph"; docs/design/weaver.md "S-expressions"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+
+from datalattice.errors import BadFormat
+from datalattice.weaver.machine import Machine
+from datalattice.weaver.sexpr import SExpr, Symbol
+from datalattice.weaver.storeid import store_id_text
+from datalattice.weaver.systemops import (
+    HierarchyOp,
+    InviteOp,
+    PeerOp,
+    PeerStrategy,
+    SystemOp,
+    UniversalOp,
+)
+
+KEY_BYTES_SHOWN = 8
+
+
+def summarize(payload: bytes, hash: bytes, machine: Machine | None) -> SExpr:
+    """Return what a payload in its envelope does.
+
+    machine: shows the data; None shows its bytes. An undecodable payload is shown as the first
+    bytes of the operation's hash.
+    """
+    try:
+        envelope = UniversalOp.decode(payload)
+        if envelope.genesis is not None:
+            return Symbol("genesis"), envelope.genesis.store_type
+        if envelope.system is not None:
+            return Symbol("system"), *_system(envelope.system)
+        if envelope.app_data is not None:
+            if machine is None:
+                return Symbol("data"), envelope.app_data
+            return Symbol("data"), *machine.summarize(envelope.app_data)
+    except BadFormat:
+        return hash[:4]
+    return ()  # "empty payload ()": an acknowledgement
+
+
+def _system(op: SystemOp) -> Iterator[SExpr]:
+    if op.hierarchy is not None:
+        yield from _hierarchy(op.hierarchy)
+    elif op.peer is not None:
+        yield from _peer(op.peer)
+    elif op.strategy is not None and op.strategy.set is not None:
+        yield Symbol("peer-strategy"), *_strategy(op.strategy.set.strategy or PeerStrategy())
+    elif op.store is not None and op.store.set_name is not None:
+        yield Symbol("store-name"), op.store.set_name.name
+    elif op.invite is not None:
+        yield from _invite(op.invite)
+    elif op.batch is not None:
+        for inner in op.batch.ops:
+            yield from _system(inner)
+
+
+def _hierarchy(op: HierarchyOp) -> Iterator[SExpr]:
+    if op.add_child is not None:
+        child = op.add_child
+        yield (
+            Symbol("child-add"),
+            store_id_text(child.target_id),
+            Symbol(":type"),
+            child.store_type,
+            Symbol(":name"),
+            child.alias,
+        )
+    elif op.remove_child is not None:
+        yield Symbol("child-remove"), store_id_text(op.remove_child.target_id)
+    elif op.set_status is not None:
+        id = store_id_text(op.set_status.target_id)
+        yield Symbol("child-status"), id, _word(op.set_status.status)
+
+
+def _peer(op: PeerOp) -> Iterator[SExpr]:
+    key = op.pubkey[:KEY_BYTES_SHOWN]
+    if op.set_status is not None:
+        yield Symbol("peer-status"), key, _word(op.set_status.status)
+    elif op.set_added_at is not None:
+        yield Symbol("peer-added-at"), key, op.set_added_at.timestamp
+    elif op.set_added_by is not None:
+        yield Symbol("peer-added-by"), key, op.set_added_by.pubkey[:KEY_BYTES_SHOWN]
+    elif op.set_name is not None:
+        yield Symbol("peer-name"), key, op.set_name.name
+
+
+def _strategy(strategy: PeerStrategy) -> Iterator[SExpr]:
+    if strategy.inherited is not None:
+        yield Symbol(":inherited")
+    elif strategy.snapshot is not None:
+        yield Symbol(":snapshot")
+        yield store_id_text(strategy.snapshot)
+    else:
+        yield Symbol(":independent")
+
+
+def _invite(op: InviteOp) -> Iterator[SExpr]:
+    token = op.token_hash[:KEY_BYTES_SHOWN]
+    if op.set_status is not None:
+        yield Symbol("invite-status"), token, _word(op.set_status.status)
+    elif op.set_invited_by is not None:
+        yield Symbol("invite-invited-by"), token, op.set_invited_by.pubkey[:KEY_BYTES_SHOWN]
+    elif op.set_claimed_by is not None:
+        yield Symbol("invite-claimed-by"), token, op.set_claimed_by.pubkey[:KEY_BYTES_SHOWN]
+
+
+def _word(status: int) -> Symbol:
+    # An enum of a later version arrives as a number.
+    return Symbol(f":{status.name.lower()}" if isinstance(status, IntEnum) else f":{status}")
