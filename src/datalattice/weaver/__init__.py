@@ -33,10 +33,7 @@ from datalattice.weaver.fsck import (
     fsck,
     rebuild,
 )
-from datalattice.weaver.graph import (
-    GraphNode,
-    render,
-)
+from datalattice.weaver.graph import GraphNode, draw_graph
 from datalattice.weaver.handles import (
     RAW,
     TEXT,
@@ -150,6 +147,7 @@ from datalattice.weaver.stores import (
     StoreInfo,
     Stores,
 )
+from datalattice.weaver.summary import Summary, summarize
 from datalattice.weaver.system import (
     Peer,
     SystemBatch,
@@ -260,6 +258,7 @@ __all__ = [
     "StoreView",
     "Stores",
     "Subscription",
+    "Summary",
     "SystemBatch",
     "SystemEvent",
     "SystemEventKind",
@@ -280,6 +279,7 @@ __all__ = [
     "branches",
     "check_chain",
     "command",
+    "draw_graph",
     "encode_frontier_message",
     "find_lca",
     "frontier",
@@ -292,10 +292,10 @@ __all__ = [
     "path",
     "query",
     "rebuild",
-    "render",
     "stable_frontier",
     "store_id_text",
     "stream",
+    "summarize",
     "synthetic_genesis",
     "system_op",
     "unacknowledged",

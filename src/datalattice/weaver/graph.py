@@ -56,7 +56,7 @@ class GraphNode:
     detail: Sequence[str] = ()
 
 
-def render(
+def draw_graph(
     nodes: Mapping[bytes, GraphNode], *, width: int | None = None, colour: bool = False
 ) -> Iterator[str]:
     """Yield the lines of the drawing.

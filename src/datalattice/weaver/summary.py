@@ -1,4 +1,4 @@
-"""Summary: what an operation does, as s-expressions, for people who read a log.
+"""Summary: what an operation does, as an s-expression, for people who read a log.
 
     (genesis "core:kvstore")    (system (peer-status e108f40d45c46d42 :active))
     (data (put "tea" "3"))      ()
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
+from typing import Final, NamedTuple
 
 from datalattice.errors import BadFormat
 from datalattice.weaver.machine import Machine
-from datalattice.weaver.sexpr import SExpr, Symbol
+from datalattice.weaver.sexpr import SExpr, Symbol, compact, pretty, render
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.systemops import (
     HierarchyOp,
@@ -24,15 +25,29 @@ from datalattice.weaver.systemops import (
     UniversalOp,
 )
 
-KEY_BYTES_SHOWN = 8
+KEY_BYTES_SHOWN: Final = 8
+"""Bytes of a key or hash that an expression shows."""
 
 
-def summarize(payload: bytes, hash: bytes, machine: Machine | None) -> SExpr:
+class Summary(NamedTuple):
+    """What an operation does. text: in full; short: long bytes cut; lines: over several lines."""
+
+    text: str
+    short: str
+    lines: list[str]
+
+
+def summarize(payload: bytes, hash: bytes, machine: Machine | None) -> Summary:
     """Return what a payload in its envelope does.
 
     machine: shows the data; None shows its bytes. An undecodable payload is shown as the first
     bytes of the operation's hash.
     """
+    found = _expression(payload, hash, machine)
+    return Summary(render(found), compact(found), pretty(found).split("\n"))
+
+
+def _expression(payload: bytes, hash: bytes, machine: Machine | None) -> SExpr:
     try:
         envelope = UniversalOp.decode(payload)
         if envelope.genesis is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from datalattice.clock import Hlc
-from datalattice.weaver.graph import COLOURS, GraphNode, author_colour, render, row_order
+from datalattice.weaver.graph import COLOURS, GraphNode, author_colour, draw_graph, row_order
 
 ANNA = bytes.fromhex("01020304") + bytes(28)
 
@@ -20,11 +20,11 @@ def history(*rows: tuple[str, str]) -> dict[bytes, GraphNode]:
 
 
 def drawn(*rows: tuple[str, str]) -> list[str]:
-    return list(render(history(*rows)))
+    return list(draw_graph(history(*rows)))
 
 
 def test_nothing_is_said_in_words() -> None:
-    assert list(render({})) == ["(no history found)"]
+    assert list(draw_graph({})) == ["(no history found)"]
 
 
 def test_a_chain_is_one_column() -> None:
@@ -75,20 +75,20 @@ def test_dependencies_outside_the_drawing_are_not_drawn_but_make_a_merge() -> No
         root: GraphNode("root", ANNA, Hlc(1, 0), (elsewhere,)),
         other: GraphNode("merge", ANNA, Hlc(2, 0), (root, elsewhere)),
     }
-    assert list(render(nodes)) == ["⊙  root", "○  merge"]
+    assert list(draw_graph(nodes)) == ["⊙  root", "○  merge"]
 
 
 def test_a_long_label_goes_on_below_beside_the_lines() -> None:
     nodes = history(("a", ""), ("b", "a"), ("c", "a"))
     long = GraphNode("(put k v)", ANNA, Hlc(0, 0), (), ("(put", "  k", "  v)"))
     nodes[bytes(32)] = long
-    assert list(render(nodes, width=12))[:3] == ["⊙─╮  (put", "│ │    k", "│ │    v)"]
-    assert next(iter(render(nodes, width=80))) == "⊙─╮  (put k v)"
+    assert list(draw_graph(nodes, width=12))[:3] == ["⊙─╮  (put", "│ │    k", "│ │    v)"]
+    assert next(iter(draw_graph(nodes, width=80))) == "⊙─╮  (put k v)"
 
 
 def test_authors_have_one_of_twelve_colours() -> None:
     assert author_colour(ANNA) == COLOURS[(1 ^ 2 ^ 3 ^ 4) % 12]
-    (line,) = render({ANNA: GraphNode("a", ANNA, Hlc(0, 0))}, colour=True)
+    (line,) = draw_graph({ANNA: GraphNode("a", ANNA, Hlc(0, 0))}, colour=True)
     assert line == f"\x1b[{author_colour(ANNA)}m⊙\x1b[0m  a"
 
 

@@ -24,8 +24,7 @@ from datalattice.cli.units import moment_text
 from datalattice.errors import NoSuchPath, UsageError
 
 if TYPE_CHECKING:
-    from datalattice.weaver import Entry, Machine, SignedIntention, StoreView
-    from datalattice.weaver.sexpr import SExpr
+    from datalattice.weaver import Entry, Machine, SignedIntention, StoreView, Summary
 
 app = typer.Typer(help="The signed operations of a weaver store: list, one by one, and as a graph.")
 
@@ -45,15 +44,13 @@ def _view(call: Call, store: str) -> Iterator[tuple[StoreView, Machine | None]]:
         yield view, machine
 
 
-def _expression(signed: SignedIntention, machine: Machine | None) -> SExpr:
-    from datalattice.weaver.summary import summarize
+def _summary(signed: SignedIntention, machine: Machine | None) -> Summary:
+    from datalattice.weaver import summarize
 
     return summarize(signed.intention.payload, signed.hash, machine)
 
 
 def _document(signed: SignedIntention, machine: Machine | None) -> dict[str, Any]:
-    from datalattice.weaver.sexpr import render
-
     intention = signed.intention
     return {
         "hash": signed.hash.hex(),
@@ -62,7 +59,7 @@ def _document(signed: SignedIntention, machine: Machine | None) -> dict[str, Any
         "stamp": str(intention.stamp),
         "prev": intention.store_prev.hex(),
         "deps": [dep.hex() for dep in intention.deps],
-        "operation": render(_expression(signed, machine)),
+        "operation": _summary(signed, machine).text,
     }
 
 
@@ -174,24 +171,21 @@ def graph(
     A line is a dependency: a write that replaced another. A circle with a point depends on none,
     an open one joins several.
     """
-    from datalattice.weaver import GraphNode, render
-    from datalattice.weaver.sexpr import compact, pretty
+    from datalattice.weaver import GraphNode, draw_graph
 
     nodes, rows = {}, []
     with _view(call, store) as (view, machine):
         for entry in _last(view, number):
             intention = entry.signed.intention
-            expression = _expression(entry.signed, machine)
+            summary = _summary(entry.signed, machine)
             deps = (*intention.deps, *((intention.store_prev,) if chains else ()))
             hash = entry.signed.hash
             front = f"{hash.hex()[:8]} {intention.author.hex()[:KEY_DIGITS_SHOWN]} "
-            detail = (
-                (front + lines[0], *lines[1:]) if (lines := pretty(expression).split("\n")) else ()
-            )
+            detail = (front + summary.lines[0], *summary.lines[1:])
             nodes[hash] = GraphNode(
-                front + compact(expression), intention.author, intention.stamp, deps, detail
+                front + summary.short, intention.author, intention.stamp, deps, detail
             )
             rows.append({"seq": entry.seq, **_document(entry.signed, machine)})
     on_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if on_terminal else None
-    return CommandResult(rows, list(render(nodes, width=width, colour=False)))
+    return CommandResult(rows, list(draw_graph(nodes, width=width)))
