@@ -6,7 +6,7 @@ import heapq
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -16,10 +16,7 @@ from datalattice.apps.queue import (
     QueueEntry,
     Topic,
     Topics,
-    entry_headers,
-    entry_key,
     entry_stamp_ms,
-    entry_value,
     partition_of,
 )
 from datalattice.cells import Map, Value, from_json
@@ -82,14 +79,14 @@ def _topic(call: Call, topic: str) -> tuple[bytes, Topic]:
     return owner, Topics.at(cursor, owner).topic(name)
 
 
-def _queue(call: Call, topic: str, partition: str | None) -> tuple[bytes, Value, Queue]:
-    """Return the partition that is read: owner, id and queue.
+def _queue(call: Call, topic: str, partition: str | None) -> Queue:
+    """Return the partition that is read.
 
     Raises: NoSuchPath: the topic has no such partition.
     """
-    owner, found = _topic(call, topic)
+    _, found = _topic(call, topic)
     id = 0 if partition is None else parse_key(partition)
-    return owner, id, found.partition(_checked_id(found, topic, id))
+    return found.partition(_checked_id(found, topic, id))
 
 
 def _checked_id(found: Topic, topic: str, id: Value) -> Value:
@@ -106,39 +103,35 @@ def _change(call: Call, topic: str, change: Callable[[Topic], T]) -> T:
     return call.edit(lambda cursor, keys: change(Topics.at(cursor, keys.public_key).topic(name)))
 
 
-class _Record(NamedTuple):
-    """A record as it is printed."""
-
-    topic: str
-    owner: bytes
-    partition: Value
-    offset: int
-    entry: Value
-
-    def document(self) -> dict[str, object]:
-        return {
-            "topic": self.topic,
-            "owner": self.owner.hex(),
-            "partition": value_json(self.partition),
-            "offset": self.offset,
-            "time_ms": entry_stamp_ms(self.entry),
-            "key": value_json(entry_key(self.entry)),
-            "value": value_json(entry_value(self.entry)),
-            "headers": value_json(entry_headers(self.entry)) or None,
-        }
-
-    def value(self) -> str:
-        return value_text(entry_value(self.entry))
-
-    def long(self) -> str:
-        key = entry_key(self.entry)
-        key_text = "" if key is None else value_text(key)
-        time = moment_text(entry_stamp_ms(self.entry))
-        return "\t".join((str(self.offset), time, key_text, self.value()))
+Entry = QueueEntry[Value]
 
 
-def _printed(records: Iterable[_Record], *, long: bool, is_live: bool = False) -> Records:
-    return Records(records, _Record.document, _Record.long if long else _Record.value, is_live)
+def _document(entry: Entry) -> dict[str, object]:
+    assert entry.owner is not None
+    return {
+        "topic": value_text(entry.topic),
+        "owner": entry.owner.hex,
+        "partition": value_json(entry.partition),
+        "offset": entry.offset,
+        "time_ms": entry_stamp_ms(entry.cell),
+        "key": value_json(entry.key),
+        "value": value_json(entry.value),
+        "headers": value_json(entry.headers) or None,
+    }
+
+
+def _short(entry: Entry) -> str:
+    return value_text(entry.value)
+
+
+def _long(entry: Entry) -> str:
+    key = "" if entry.key is None else value_text(entry.key)
+    time = moment_text(entry_stamp_ms(entry.cell))
+    return "\t".join((str(entry.offset), time, key, _short(entry)))
+
+
+def _printed(entries: Iterable[Entry], *, long: bool, is_live: bool = False) -> Records:
+    return Records(entries, _document, _long if long else _short, is_live)
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -272,15 +265,14 @@ def peek(
     """Print the value of one record. Exit code 1 when there is no such record."""
     if last and offset is not None:
         raise UsageError("give an offset or --last, not both")
-    owner, id, queue = _queue(call, topic, partition)
+    queue = _queue(call, topic, partition)
     state = queue.state()
     wanted = state.end - 1 if last else state.start if offset is None else offset
-    entry = queue.peek_entry(wanted)
-    if entry is None:
+    if queue.peek_entry(wanted) is None:
         there = f"{state.start} to {state.end - 1}" if state.entries else "none"
         raise NoSuchPath(f"there is no record at offset {wanted}; offsets here: {there}")
-    record = _Record(topic, owner, id, wanted, entry)
-    return CommandResult(record.document(), [record.value()])
+    (entry,) = queue.entries(wanted, wanted + 1)
+    return CommandResult(_document(entry), [_short(entry)])
 
 
 @command(app, "range", READS)
@@ -295,7 +287,7 @@ def range_(
     partition: PartitionOption = None,
 ) -> Records:
     """Print the values of records in order, one a line. Without offsets: all of them."""
-    owner, id, queue = _queue(call, topic, partition)
+    queue = _queue(call, topic, partition)
     state = queue.state()
     begin = state.start if first is None else max(first, state.start)
     end = state.end if last is None else min(last + 1, state.end)
@@ -303,13 +295,12 @@ def range_(
     watched = progress_bars(quiet=sys.stdout.isatty(), transient=True)
     bar = call.enter(watched).add(f"read {topic}", max(0, end - begin))
     entries = queue.entries(begin, None if last is None else max(last + 1, 0))
-    records = (_Record(topic, owner, id, one.offset, one.cell) for one in entries)
-    return _printed(_watched(records, bar), long=long)
+    return _printed(_watched(entries, bar), long=long)
 
 
-def _watched(records: Iterable[_Record], bar: ProgressBar) -> Iterator[_Record]:
-    for count, record in enumerate(records, 1):
-        yield record
+def _watched(entries: Iterable[Entry], bar: ProgressBar) -> Iterator[Entry]:
+    for count, entry in enumerate(entries, 1):
+        yield entry
         if count % BATCH == 0:
             bar.advance(BATCH)
 
@@ -349,19 +340,13 @@ def tail(
         entries = taken(call, topic, partition, consumer, follow=follow, end_s=end_s, count=count)
         # A line is written out before its record counts as done.
         is_live = follow or not is_json()
-        return _printed(map(_record_of, entries), long=long, is_live=is_live)
+        return _printed(entries, long=long, is_live=is_live)
     tailed = _Tail(call, topic, None if partition is None else parse_key(partition), lines)
     records = tailed.records(follow=follow, end_s=end_s)
     return _printed(records if count is None else _first(records, count), long=long, is_live=follow)
 
 
-def _record_of(entry: QueueEntry[Value]) -> _Record:
-    owner = entry.owner.key if entry.owner is not None else b""
-    assert isinstance(owner, bytes)
-    return _Record(value_text(entry.topic), owner, entry.partition, entry.offset, entry.cell)
-
-
-def _first(records: Iterator[_Record], count: int) -> Iterator[_Record]:
+def _first(records: Iterator[Entry], count: int) -> Iterator[Entry]:
     """Yield so many records and ask for no more: the next one may never come."""
     for record in records:
         yield record
@@ -381,7 +366,7 @@ class _Tail:
         self._next: dict[tuple[bytes, Value], int] = {}
         self._is_begun = False
 
-    def records(self, *, follow: bool, end_s: float | None) -> Iterator[_Record]:
+    def records(self, *, follow: bool, end_s: float | None) -> Iterator[Entry]:
         """Yield the last records that are there, then new ones until the time is over."""
         name = parse_key(self._topic)
         cursor = self._call.cursor()
@@ -411,7 +396,7 @@ class _Tail:
                 raise
             return []
 
-    def _new(self, cursor: RootLattice, name: Value, owners: list[bytes]) -> list[_Record]:
+    def _new(self, cursor: RootLattice, name: Value, owners: list[bytes]) -> list[Entry]:
         """Return the records that were not read yet, by time across partitions."""
         parts = []
         for owner in owners:
@@ -419,18 +404,15 @@ class _Tail:
             ids = topic.partitions() if self._partition is None else [self._partition]
             parts += [self._part(owner, id, topic.partition(id)) for id in ids]
         # Order holds within a partition; across them entries come by their writers' clocks.
-        return list(heapq.merge(*parts, key=lambda one: entry_stamp_ms(one.entry) or 0))
+        return list(heapq.merge(*parts, key=lambda one: one.time_ms))
 
-    def _part(self, owner: bytes, id: Value, queue: Queue) -> list[_Record]:
+    def _part(self, owner: bytes, id: Value, queue: Queue) -> list[Entry]:
         state = queue.state()
         # A partition that appears later is new as a whole.
         first = state.start if self._is_begun else state.end - self._lines
         begin = max(self._next.get((owner, id), first), state.start)
         self._next[owner, id] = state.end
-        return [
-            _Record(self._topic, owner, id, one.offset, one.cell)
-            for one in queue.entries(begin, state.end)
-        ]
+        return list(queue.entries(begin, state.end))
 
 
 @command(app, "info", READS)
