@@ -271,7 +271,7 @@ def open_target(target: ReadTarget, clock: Clock | None = None) -> OpenTarget:
 
 def _store_cells(folder: str, target: ReadTarget) -> CellStore:
     try:
-        # "Opened read-only, beside the one process that writes to it" (docs/spark.md).
+        # "Read-only, beside the one process that writes to it" (docs/spark.md).
         return CellStore.open(folder, read_only=True)
     except PermissionError as error:
         raise _no_store(target.store, error) from None

@@ -109,7 +109,7 @@ class Inspector:
             again = encode(value)
         except BadFormat as error:
             return (self._found(CellFault.ENCODING, hash, place, str(error)),)
-        # "Every value has one encoding": a second one would give it a second hash.
+        # A value has one encoding (docs/cells.md): a second one would give it a second hash.
         if again != data:
             text = "its value is encoded otherwise"
             return (self._found(CellFault.ENCODING, hash, place, text),)

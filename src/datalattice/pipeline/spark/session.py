@@ -144,7 +144,7 @@ def spark_session(
             )
         settings |= package_settings(package)
     _give_scratch(settings)
-    # Last: "adds to or replaces the settings made here".
+    # Last, so that the caller's settings replace those made here.
     settings.update(config or {})
     spark_type = _spark_type()
     running = spark_type.getActiveSession() is not None
