@@ -152,13 +152,11 @@ class CellStore(StoreReader):
             index=opened.index,
             seed=seed_of(opened.store_id),
             end=opened.end,
+            now_ms=self.clock.now_ms,
             published=self._published,
             changed=self._changed,
         )
         self._collector.opened = opened
-        self._collector.note()
-        # Stored with each flush, so that ages survive the process.
-        opened.index.samples = self._collector.samples.pack
         # Readers that remember the generation of an earlier writer look at the log again.
         self._changed()
         return committer
@@ -268,7 +266,6 @@ class CellStore(StoreReader):
                         finally:
                             # Before the lock goes: no thread may write beside the next writer.
                             committer.pause()
-                    self._collector.note()
                 finally:
                     self._history.pause()
                     # Under the lock of readers: no thread reads half of the old and half of the new
@@ -513,7 +510,6 @@ class CellStore(StoreReader):
         return written
 
     def _published(self, pack: Pack) -> None:
-        self._collector.note()
         # Counted here, so that the disk is asked again after 8 MB.
         self.space.wrote(pack.length, len(pack.hashes))
         if pack.root is not None:
@@ -765,7 +761,6 @@ class CellStore(StoreReader):
             return  # raised before; the next opening reads the log
         self.sync()
         committer.check()
-        self._collector.note()
         # Preallocated space is given back: a closed store has no unused bytes at its end.
         committer.trim()
         try:

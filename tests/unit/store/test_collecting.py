@@ -35,7 +35,6 @@ from datalattice.store import CellFetcher, CellStore, heal_store, open_damaged
 from datalattice.store import reader as reader_module
 from datalattice.store.files import StoreFolder
 from datalattice.store.gc import collection, marking
-from datalattice.store.gc.collector import SAMPLES_MAX, ProgressSamples
 from datalattice.store.kept import LEASE_SECONDS_MAX, NOTHING, pins
 from datalattice.store.kept.pins import PINS_LOCK
 from datalattice.store.log import committer
@@ -537,6 +536,7 @@ def test_parts_of_no_commit_do_not_stand_in_for_what_was_there() -> None:
         locations=places,
         staged=0,
         promoted=[],
+        time_ms=1_000,
     )
     state.apply(part)
     assert index.find(new) < 0, "what completes it may still come"
@@ -743,23 +743,35 @@ def test_runs_that_touch_are_one() -> None:
     assert removed.run_before(4) is None
 
 
-def test_ages_are_thinned_and_a_clock_that_steps_back_begins_anew() -> None:
-    ages = ProgressSamples(None, BEGINNING.position)
-    assert ages.before(10**15) is None
-    for second in range(10 * SAMPLES_MAX):
-        ages.note(second * 1_000, Position(second, 1, 44 + second, 0), None)
-    kept = ProgressSamples(ages.pack(), Position(10**6, 1, 44, 0))
-    for back in (0, 5, 60, 1_000, 1_700):
-        found = kept.before((10 * SAMPLES_MAX - 1 - back) * 1_000)
-        assert found is not None
-        assert back <= 10 * SAMPLES_MAX - 1 - found.time_ms // 1_000 <= 1.5 * back + 2
-        assert found.position.sequence == found.time_ms // 1_000
-    assert len(ages.pack()) < 100 * SAMPLES_MAX
-    ages.note(500, Position(10**5, 1, 44, 0), b"r" * 32)
-    assert ages.before(499) is None
-    found = ages.before(500)
-    assert found is not None
-    assert found.root == b"r" * 32
+def test_the_age_of_cells_is_in_their_packs_and_outlives_index_and_clock(
+    tmp_path: Path, clock: StoppedClock
+) -> None:
+    path = tmp_path / "s"
+    with opened(path, clock) as store:
+        roots = []
+        for number in range(6):
+            roots.append(store.commit(texts(1_000 * number)).root_hash)
+            clock.now += 1_000
+        found = store.roots_kept(grace_ms=3_500)
+        assert (found.start.sequence, found.root) == (3, roots[2])
+        found = store.roots_kept(grace_ms=6_000)
+        assert (found.start.sequence, found.root) == (1, roots[0])
+        found = store.roots_kept(grace_ms=6_001)
+        assert (found.start, found.root) == (BEGINNING.position, None), "all of the log is young"
+    with make_again(path, clock) as store:
+        found = store.roots_kept(grace_ms=3_500)
+        assert (found.start.sequence, found.root) == (3, roots[2]), "with an index made again, too"
+        clock.now += 60_000
+        store.put(texts(8_000))  # no root of its own: that of the pack before counts
+        store.sync()
+        clock.now += 10_000
+        found = store.roots_kept(grace_ms=5_000)
+        assert (found.start.sequence, found.root) == (7, roots[-1])
+        clock.now -= 65_000  # a clock that was set back: its packs are older than they say
+        store.commit(texts(9_000))
+        found = store.roots_kept(grace_ms=1)
+        assert found.start.sequence == 6
+        assert found.root == roots[-1]
 
 
 def test_what_is_staged_right_before_the_lock_is_followed(

@@ -58,7 +58,7 @@ def packs(disk: SimDisk) -> list[int]:
         at = data.find(PACK_MAGIC, at + 1)
     return [
         *offsets,
-        offsets[-1] + int.from_bytes(data[offsets[-1] + 32 : offsets[-1] + 36], "big"),
+        offsets[-1] + int.from_bytes(data[offsets[-1] + 40 : offsets[-1] + 44], "big"),
     ]
 
 

@@ -38,6 +38,7 @@ def make(encodings: list[bytes], staged: int, promoted: list[bytes]) -> tuple[by
         flags=FLAG_ROOT,
         sequence=9,
         durable=8,
+        time_ms=1_000,
         before=77,
         segment=3,
         offset=1_000,

@@ -1,32 +1,27 @@
 """Collector: when a store collects, from which roots, and what it must not touch.
 
-It remembers for this which values were put lately, whether anything was removed since the store was
-opened, and how far the log had come when (`ProgressSamples`), so that it knows which cells are
-young. At most one sample a second is taken while packs are published. Older ones are thinned, so an
-age is known to within a fraction of itself. They are stored in the index, which is derived: where
-they are lost, all cells count as written when the store was opened.
+It remembers for this which values were put lately, and whether anything was removed since the store
+was opened. How old cells are is in the headers of the packs (`marking.young_start`).
 """
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from datalattice.clock import Clock
 from datalattice.errors import StoreClosed, StoreFailed, UsageError
 from datalattice.store.cache import CellCache
 from datalattice.store.gc.collection import CollectionRun
-from datalattice.store.gc.marking import Begin, MarkRoots, PriorMark
+from datalattice.store.gc.marking import Begin, MarkRoots, PriorMark, young_start
 from datalattice.store.gc.sweeping import CLOCK_SKEW_MS, SweepList
 from datalattice.store.kept.history import History
 from datalattice.store.kept.pins import Pins
 from datalattice.store.log.committer import Committer
-from datalattice.store.log.hashindex import BEGINNING, Position
 from datalattice.store.log.opening import OpenLog, OpenSettings
 from datalattice.store.log.removed import known_removed
 from datalattice.store.log.segments import SegmentReader
@@ -34,95 +29,6 @@ from datalattice.store.records import Collected, CollectProgress, Damage
 
 TOUCHED_MAX: Final = 65_536
 """Most recently put values that are remembered; of others the age of their cells counts."""
-
-SAMPLE_MS: Final = 1_000
-"""Least time between two samples."""
-
-SAMPLES_MAX: Final = 256
-"""Samples are thinned when there are more."""
-
-AGE_PARTS: Final = 8
-"""After thinning, two samples are apart by at most this part (1/8) of their age."""
-
-_SAMPLE: Final = struct.Struct(">QQIIIB32s")
-
-
-class ProgressSample(NamedTuple):
-    """At this time everything up to this position was written, and this was the root."""
-
-    time_ms: int
-    position: Position
-    root: bytes | None
-
-
-class ProgressSamples:
-    """The samples of one store, the oldest first."""
-
-    def __init__(self, data: bytes | None, behind: Position) -> None:
-        """Read what `pack` returned; samples beyond the position `behind` are ignored."""
-        self._samples: list[ProgressSample] = []
-        self._latest: ProgressSample | None = None
-        if data is not None and len(data) % _SAMPLE.size == 0:
-            for fields in _SAMPLE.iter_unpack(data):
-                time_ms, sequence, segment, offset, trailer, has_root, root = fields
-                # Samples beyond it are of packs that a crash cut.
-                if sequence <= behind.sequence:
-                    position = Position(sequence, segment, offset, trailer)
-                    self._samples.append(
-                        ProgressSample(time_ms, position, root if has_root else None)
-                    )
-
-    def note(self, now_ms: int, position: Position, root: bytes | None) -> None:
-        """Add a sample of how far the log has come."""
-        samples = self._samples
-        now = ProgressSample(now_ms, position, root)
-        latest, self._latest = self._latest, now
-        last_ms = max(one.time_ms for one in (*samples[-1:], latest or now))
-        if now_ms < last_ms:
-            # The clock was set back: earlier times cannot be compared with present ones.
-            samples.clear()
-        elif (
-            latest is not None
-            and now_ms - latest.time_ms >= SAMPLE_MS
-            and (not samples or samples[-1] is not latest)
-        ):
-            # Without it the age of a burst's last packs would be that of its first.
-            samples.append(latest)  # the end of a burst
-        if not samples or now_ms - samples[-1].time_ms >= SAMPLE_MS:
-            samples.append(now)
-        if len(samples) > SAMPLES_MAX:
-            self._thin(now_ms)
-
-    def _thin(self, now_ms: int) -> None:
-        kept = [self._samples[-1]]
-        for sample in reversed(self._samples[:-1]):
-            if (kept[-1].time_ms - sample.time_ms) * AGE_PARTS >= now_ms - sample.time_ms:
-                kept.append(sample)
-        self._samples = kept[::-1]
-
-    def _all(self) -> list[ProgressSample]:
-        latest = self._latest
-        return [*self._samples, *([] if latest is None else [latest])]
-
-    def before(self, time_ms: int) -> ProgressSample | None:
-        """Return the last sample that was taken at or before a time, None when there is none."""
-        found = [sample for sample in self._all() if sample.time_ms <= time_ms]
-        return found[-1] if found else None
-
-    def pack(self) -> bytes:
-        """Return the samples as bytes."""
-        return b"".join(
-            _SAMPLE.pack(
-                sample.time_ms,
-                sample.position.sequence,
-                sample.position.segment,
-                sample.position.offset,
-                sample.position.trailer or 0,
-                sample.root is not None,
-                sample.root or bytes(32),
-            )
-            for sample in self._all()
-        )
 
 
 class GarbageCollector:
@@ -151,16 +57,9 @@ class GarbageCollector:
         self._stopped = False
         self._unswept: CollectionRun | None = None
         self._touched: dict[bytes, int] = {}  # hashes of values that were put, and when
-        self.samples = ProgressSamples(opened.index.stored_samples(), opened.state.position)
-        """How far the log had come when."""
         self.has_swept = False
         """Whether cells were removed since the store was opened. Until then every cell that it
         returned, or reported as present, is still here."""
-
-    def note(self) -> None:
-        """Sample how far the log has come."""
-        state = self.opened.state
-        self.samples.note(self._clock.now_ms(), state.position, state.root)
 
     def touch(self, hash: bytes) -> None:
         """Remember that a value was put: if its cells were here already, no pack says so."""
@@ -271,7 +170,6 @@ class GarbageCollector:
     def reset(self, opened: OpenLog) -> None:
         """Follow a store that was opened anew: cells reported as present may be gone."""
         self.opened = opened
-        self.samples = ProgressSamples(opened.index.stored_samples(), opened.state.position)
         self.has_swept = True
         self._unswept = None
 
@@ -308,18 +206,15 @@ class GarbageCollector:
         if grace_ms < 0:
             raise UsageError(f"a grace is 0 or more milliseconds, got {grace_ms}")
         now_ms = self._clock.now_ms()
+        since = now_ms - grace_ms
         opened = self.opened
-        start: ProgressSample | None = ProgressSample(
-            now_ms, opened.state.position, opened.state.root
-        )
         # Without a grace the present moment is the limit: nothing counts as young.
+        start, root = opened.state.position, opened.state.root
         if grace_ms:
-            start = self.samples.before(now_ms - grace_ms)
-        if start is None:
-            # No sample is old enough: nothing is known to be older than the grace.
-            start = ProgressSample(0, BEGINNING.position, None)  # the complete log is young
-        begin_ms = now_ms - grace_ms if since_ms is None else since_ms
-        return MarkRoots(self._pins.roots, lambda: self._tops(begin_ms), start.position, start.root)
+            removed = known_removed(self._folder, opened.store_id)
+            start, root = young_start(self._folder, opened, removed, since)
+        begin_ms = since if since_ms is None else since_ms
+        return MarkRoots(self._pins.roots, lambda: self._tops(begin_ms), start, root)
 
     def _collection(
         self, roots: MarkRoots, prior: PriorMark | None, progress: CollectProgress | None

@@ -15,12 +15,17 @@ from typing import Final
 from datalattice.cells import branch_hashes
 from datalattice.errors import Corruption, StoreFailed
 from datalattice.store.files import StoreFolder
-from datalattice.store.log.hashindex import HashIndex, Position
+from datalattice.store.log.hashindex import BEGINNING, HashIndex, Position
 from datalattice.store.log.opening import OpenLog
 from datalattice.store.log.packing import CELL_ENTRY_BYTES, locate
 from datalattice.store.log.recovery import Gap, LogReader
 from datalattice.store.log.removed import LocationSet, RemovedRecord
-from datalattice.store.log.segments import SegmentReader, segment_path
+from datalattice.store.log.segments import (
+    SegmentReader,
+    first_header,
+    segment_numbers,
+    segment_path,
+)
 from datalattice.store.records import CollectProgress
 
 MARK_CELLS: Final = 1_024
@@ -69,6 +74,41 @@ class PriorMark:
 
 Begin = Callable[[], tuple[MarkRoots, PriorMark | None]]
 """Returns what a collection follows from, and the result of an earlier mark."""
+
+
+def young_start(
+    folder: StoreFolder, log: OpenLog, removed: RemovedRecord, since_ms: int
+) -> tuple[Position, bytes | None]:
+    """Return where the packs begin that may be younger than a time, and the root there.
+
+    Cost: reads the segment in which they begin, and those before it up to one with a root.
+    """
+    behind: Position | None = None
+    last = log.state.position
+    for number in reversed(segment_numbers(folder)):
+        if removed.dropped(number) or number > last.segment:
+            continue
+        header = first_header(folder, log.store_id, number)
+        # All of it is younger, or nothing is known of it.
+        if behind is None and (header is None or header.time_ms > since_ms):
+            continue
+        begin = Position(0 if header is None else header.sequence - 1, number, 0, None)
+        reached: Position | None = None
+        root = root_there = None
+        for found in LogReader(folder, log.store_id, begin, removed, last_segment=number).read():
+            if isinstance(found, Gap):
+                continue  # the mark that follows refuses a damaged log
+            if found.end.sequence > last.sequence:
+                break
+            root = found.root or root
+            # A pack was written before all packs behind it, whatever the clock said then. So the
+            # last one with an early enough time decides for those before it.
+            if behind is not None or found.time_ms <= since_ms:
+                reached, root_there = found.end, root
+        behind = behind or reached
+        if root_there is not None and behind is not None:
+            return behind, root_there
+    return behind or BEGINNING.position, None
 
 
 class CellMarker:

@@ -90,6 +90,7 @@ class Committer:
         index: HashIndex,
         seed: int,
         end: EndRecord,
+        now_ms: Callable[[], int],
         published: Callable[[Pack], None],
         changed: Callable[[], None],
     ) -> None:
@@ -102,6 +103,7 @@ class Committer:
         self._index = index
         self._seed = seed
         self._end = end
+        self._now_ms = now_ms
         self._published = published
         self._changed = changed
         self._waiting: deque[Pack] = deque()
@@ -232,11 +234,13 @@ class Committer:
         writer.make_room(length, sequence)
         if writer.segment != segment:
             self._durable = self._sequence  # `make_room` synced the old segment
+        time_ms = self._now_ms()
         pack, locations = build_pack(
             seed=self._seed,
             flags=flags,
             sequence=sequence,
             durable=self._durable,
+            time_ms=time_ms,
             before=self._trailer or 0,
             segment=writer.segment,
             offset=writer.offset,
@@ -254,7 +258,9 @@ class Committer:
         end = Position(sequence, writer.segment, writer.offset, self._trailer)
         own_root = root if flags & FLAG_ROOT else None
         count = len(staged.hashes)
-        self._waiting.append(Pack(end, length, flags, own_root, hashes, locations, count, promoted))
+        self._waiting.append(
+            Pack(end, length, flags, own_root, hashes, locations, count, promoted, time_ms)
+        )
 
     def _fail(self, error: StoreError) -> StoreError:
         self._failure = error

@@ -43,9 +43,8 @@ STATE_FILE: Final = "index.state"
 END_FILE: Final = "end"
 LOSS_FILE: Final = "loss"
 
-FOLDER_VERSION: Final = 4
-"""Earlier numbers were never released. A version 3 never was: one flipped bit would turn a 1 or 2
-into it."""
+FOLDER_VERSION: Final = 5
+"""Lower numbers were never released."""
 
 _FIRST_LINE: Final = "datalattice cell store"
 _UNFINISHED: Final = {LOCK_FILE, TURN_FILE, SEGMENTS, INDEX, STATE_FILE, PINS_FILE, PINS_LOCK}

@@ -32,7 +32,6 @@ STAGED: Final = 1
 NOWHERE: Final = -1
 
 _WATERMARK_KEY: Final = b"watermark"
-_SAMPLES_KEY: Final = b"ages"
 _ROWS_PREFIX: Final = b"row/"
 _ROWS_BEHIND: Final = b"row0"
 _WATERMARK: Final = struct.Struct(">QIIIQH32s")
@@ -85,8 +84,6 @@ class HashIndex:
         self._recent: dict[bytes, int] = {}
         self._forgotten: set[bytes] = set()
         self._is_removed: Callable[[int], bool] | None = None
-        self.samples: Callable[[], bytes] | None = None
-        """Returns the progress samples (`gc.progress`) that a flush stores in the table."""
         # Reads of LMDB go through one snapshot.
         self._lock = threading.Lock()  # the snapshot serves one thread at a time
         self._view = engine.read()
@@ -261,11 +258,6 @@ class HashIndex:
                     txn.put("meta", _ROWS_PREFIX + key, row)
         self.refresh()
 
-    def stored_samples(self) -> bytes | None:
-        """Return the progress samples of the last flush."""
-        with self._lock:
-            return self._view.get("meta", _SAMPLES_KEY)
-
     def watermark(self) -> Watermark:
         """Return up to where the tables on disk, as last looked at, are complete."""
         with self._lock:
@@ -329,8 +321,6 @@ class HashIndex:
         with self._engine.write() as txn:
             # After its entries: a crash in between leaves entries that the log has too.
             txn.put("meta", _WATERMARK_KEY, mark)
-            if self.samples is not None:
-                txn.put("meta", _SAMPLES_KEY, self.samples())
         self.refresh()
         # Damaged cells stay hidden in memory; the table on disk still has their entries.
         self._recent = dict.fromkeys(self._forgotten, NOWHERE)

@@ -5,10 +5,10 @@ preallocated space.
 
     segment header, 44 bytes: magic `DLSG`, format version (2 bytes), zero 2, store id 16, segment
         number 4, sequence of its first pack 8, zero 4, CRC-32 of all that 4
-    pack header, 88 bytes: magic `DLPK`, format version (2 bytes), flags 2, sequence 8, last
-        sequence known durable 8, segment number 4, offset 4, length of the whole pack 4, cells 4,
-        staged cells 4, promoted hashes 4, trailer of the pack before 4, root hash 32, CRC-32 of all
-        that 4
+    pack header, 96 bytes: magic `DLPK`, format version (2 bytes), flags 2, sequence 8, last
+        sequence known durable 8, Unix milliseconds 8, segment number 4, offset 4, length of the
+        whole pack 4, cells 4, staged cells 4, promoted hashes 4, trailer of the pack before 4, root
+        hash 32, CRC-32 of all that 4
     pack body: the cells' lengths (2 each), their hashes (32 each), the promoted hashes (32 each),
         the cells' encodings
     pack trailer: CRC-32 of the body, begun with the header's
@@ -34,7 +34,7 @@ FORMAT_VERSION: Final = 1
 SEGMENT_MAGIC: Final = b"DLSG"
 PACK_MAGIC: Final = b"DLPK"
 SEGMENT_HEADER_BYTES: Final = 44
-PACK_HEADER_BYTES: Final = 88
+PACK_HEADER_BYTES: Final = 96
 PACK_TRAILER_BYTES: Final = 4
 STORE_ID_BYTES: Final = 16
 
@@ -57,7 +57,7 @@ LARGE_BYTES: Final = 1_024
 """Cells longer than this on average are checksummed one by one, shorter ones joined."""
 
 _SEGMENT: Final = struct.Struct(">4sHH16sIQI")
-_PACK: Final = struct.Struct(">4sHHQQIIIIIII32s")
+_PACK: Final = struct.Struct(">4sHHQQQIIIIIII32s")
 _CRC: Final = struct.Struct(">I")
 
 
@@ -69,6 +69,7 @@ class PackHeader(NamedTuple):
     flags: int
     sequence: int
     durable: int
+    time_ms: int
     segment: int
     offset: int
     length: int
@@ -121,6 +122,7 @@ def build_pack(
     flags: int,
     sequence: int,
     durable: int,
+    time_ms: int,
     before: int,
     segment: int,
     offset: int,
@@ -139,6 +141,7 @@ def build_pack(
         flags,
         sequence,
         durable,
+        time_ms,
         segment,
         offset,
         length,

@@ -59,6 +59,8 @@ class Pack(NamedTuple):
     """Its last so many cells are staged."""
     promoted: list[bytes]
     """Hashes of staged cells of earlier packs that it announces."""
+    time_ms: int
+    """When it was written, by the clock of that time."""
 
     @property
     def is_part(self) -> bool:
@@ -75,8 +77,8 @@ def _read_pack(header: PackHeader, rest: bytes) -> Pack:
     hashes, locations, promoted = read_entries(header, rest)
     end = Position(header.sequence, header.segment, header.offset + header.length, trailer_of(rest))
     root = header.root if header.flags & FLAG_ROOT else None
-    length, flags, staged = header.length, header.flags, header.staged
-    return Pack(end, length, flags, root, hashes, locations, staged, promoted)
+    length, flags, staged, time_ms = header.length, header.flags, header.staged, header.time_ms
+    return Pack(end, length, flags, root, hashes, locations, staged, promoted, time_ms)
 
 
 class Gap(NamedTuple):

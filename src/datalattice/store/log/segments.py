@@ -16,9 +16,13 @@ from datalattice.store.disk import DiskFile, FileView
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.packing import (
     OFFSET_MAX,
+    PACK_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     SEGMENTS_MAX,
+    PackHeader,
+    read_pack_header,
     read_segment_header,
+    seed_of,
     segment_header,
 )
 
@@ -72,6 +76,15 @@ def first_pack(folder: StoreFolder, segment: int) -> int | None:
     """Return the number of a segment's first pack, from its header; None: the header is damaged."""
     header = segment_head(folder, segment)
     return None if header is None else header[3]
+
+
+def first_header(folder: StoreFolder, store_id: bytes, segment: int) -> PackHeader | None:
+    """Return the header of a segment's first pack; None: damaged, or there is no pack."""
+    data = folder.read(f"{FOLDER}/{segment:08d}{_SUFFIX}", SEGMENT_HEADER_BYTES + PACK_HEADER_BYTES)
+    if data is None:
+        return None
+    at = SEGMENT_HEADER_BYTES
+    return read_pack_header(data[at:], seed_of(store_id), segment, at)
 
 
 class SegmentWriter:

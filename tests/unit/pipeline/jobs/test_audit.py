@@ -226,7 +226,7 @@ def _damage_pack_header(folder: Path) -> None:
 
 
 def _damage_table(folder: Path) -> None:
-    flip(sorted((folder / "segments").iterdir())[1], 44 + 88 + 50)
+    flip(sorted((folder / "segments").iterdir())[1], 44 + 96 + 50)
 
 
 def _lose_last(folder: Path) -> None:
