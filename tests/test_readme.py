@@ -17,7 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "tests" / "scripts" / "forking_server.py"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-"""Its examples go on where the one before ended."""
+TUTORIALS = {TUTORIAL, ROOT / "docs" / "start" / "inventory.md"}
+"""Their examples go on where the one before ended."""
 
 
 def blocks_of(path: Path) -> list[str]:
@@ -29,7 +30,7 @@ EXAMPLES = [
     pytest.param(block, id=f"{path.name}-{number}")
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for number, block in enumerate(
-        ["\n\n".join(blocks_of(path))] if path == TUTORIAL else blocks_of(path), 1
+        ["\n\n".join(blocks_of(path))] if path in TUTORIALS else blocks_of(path), 1
     )
 ]
 

@@ -42,6 +42,7 @@ from datalattice.weaver import (
     StoreHandle,
     StoreInfo,
     Stores,
+    parse_store_id,
     store_id_text,
 )
 
@@ -295,10 +296,20 @@ class NodeStores:
     def _made(self, stores: Stores, kind: str, name: str, parent: bytes | None) -> StoreInfo:
         if self.read_only:
             raise ReadOnly(f"there is no store {name!r}, and this node can only read")
+        id = _id_of(name)
+        if id is not None:
+            return self._adopted(stores, kind, id, parent)
         # Another process may make it at the same time: the check is in the transaction.
         with contextlib.suppress(AlreadyExists):
             stores.create(kind, name, parent, exclusive=True)
         found = stores.find(name, parent)
+        assert found is not None
+        return found
+
+    def _adopted(self, stores: Stores, kind: str, id: bytes, parent: bytes | None) -> StoreInfo:
+        """Take the store of another node, empty until its intentions come."""
+        stores.adopt(id, kind, parent)
+        found = stores.find(store_id_text(id))
         assert found is not None
         return found
 
@@ -320,6 +331,14 @@ class NodeStores:
         above = None if parent is None else parent.store.id
         there = self.weaver.stores().list(above)
         return sorted(info.name or store_id_text(info.id) for info in there if not info.is_archived)
+
+
+def _id_of(name: str) -> bytes | None:
+    """Return the id that a name is in full, None for any other name."""
+    try:
+        return parse_store_id(name)
+    except UsageError:
+        return None
 
 
 class NodeStore:
