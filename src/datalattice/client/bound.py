@@ -65,6 +65,7 @@ class FormerRoot:
 
     def root(self) -> Value:
         """Return the root."""
+        # Renewed at half of its time, so that a long look at the past cannot lose it.
         if time.monotonic() >= self._renew_s:
             self._lease.renew(LEASE_S)
             self._renew_s = time.monotonic() + LEASE_S / 2
@@ -103,6 +104,8 @@ class Holdings:
         """Write out what is not durable yet, and give all back. Twice is fine."""
         if self.is_closed:
             return
+        # "Leaving `with`, or `close()`, flushes and gives the write turn back; twice is fine"
+        # (docs/design/front-door.md "Open").
         try:
             if self.delayed is not None:
                 self.delayed.sync()
@@ -134,6 +137,7 @@ def close_abandoned() -> None:
 @atexit.register
 def _close_at_exit() -> None:
     for held in list(_unclosed):
+        # "With a `ResourceWarning` if it held unflushed writes."
         if held.has_unflushed:
             warnings.warn("a node with unflushed writes was not closed", ResourceWarning, 1)
         held.close()
@@ -285,6 +289,8 @@ class NodeBinding:
 
         Raises: UsageError: it stands for none or several. NoSigningKey: there is no default owner.
         """
+        # "Handles mean own data unless `owner=` is given, for reading too"
+        # (docs/design/front-door.md "Decisions").
         if given is None:
             return self.own
         if isinstance(given, Owner):
@@ -348,6 +354,7 @@ class NodeBinding:
     def present(self) -> Value:
         """Return the root as it is read here, None if there is none."""
         self.check_open()
+        # A batch "gathers the writes that this thread or task makes through this node's handles".
         draft = self._batch()
         if draft is not None:
             return draft.root()
@@ -372,6 +379,7 @@ class NodeBinding:
 
     def _writing(self) -> OwnKeys:
         self.check_open()
+        # "Writes raise `ReadOnly`", also one for an owner whose key is here.
         if self.is_read_only:
             why = "it shows the past" if self._past is not None else "it was opened with read_only"
             raise ReadOnly(f"this node cannot be written to: {why}")
@@ -398,6 +406,7 @@ class NodeBinding:
     def _batch(self) -> Draft | None:
         """Return the draft of the batch that this thread or task is in."""
         for binding, draft in _batches.get():
+            # A forked child inherits the context, and must not write to the draft of its parent.
             if binding is self and draft.is_open:
                 return draft
         return None
@@ -409,10 +418,13 @@ class NodeBinding:
         It is for `with`. An exception that leaves it undoes all. A nested batch joins this one.
         """
         keys = self._writing()
+        # "Nested batches join the outer one."
         if self._batch() is not None:
             yield
             return
         with ExitStack() as stack:
+            # "It takes the write turn when it begins (a running node goes on merging what peers
+            # send)."
             if self._delayed is None:
                 editor = stack.enter_context(self._data.turn(keys, self._wait_s))
                 draft = Draft(editor.root(), self.context)
@@ -426,6 +438,7 @@ class NodeBinding:
                 finally:
                     _batches.reset(token)
                     draft.is_over = True
+                # "At the end all is one durable root, or nothing if an exception leaves."
                 if draft.has_writes:
                     self.perform(draft.write_to)
             except BaseException:

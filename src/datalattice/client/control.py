@@ -112,6 +112,8 @@ class ControlClient:
             state = self.call("task.wait", task=task, timeout_ms=TELL_MS)
             if not isinstance(state, Map):
                 raise ProtocolViolation(f"the node does not say how far {operation} is")
+            # The wait ends with the operation, so its end is reported at once and not at the next
+            # look.
             if state.get("done") is True:
                 return state.get("result")
             count, total = state.get("count"), state.get("total")
@@ -120,6 +122,7 @@ class ControlClient:
 
     def _payload(self, request: Vector) -> bytes:
         top = encode(request)
+        # The node has what is in its store: only cells that it lacks are sent.
         cells = [cell for _, cell, value in novelty(request, self.home) if value is not request]
         if len(top) + sum(map(len, cells)) > REQUEST_BYTES_MAX:
             raise LimitExceeded(f"a request has at most {REQUEST_BYTES_MAX} bytes of cells")
@@ -200,6 +203,8 @@ def running(folder: str | os.PathLike[str]) -> Running | None:
     A file left by a killed node does not count: the socket must answer.
     """
     found = _read(Path(folder) / RUNNING_NAME)
+    # "The store's lock says who runs; a socket or `running.json` left by a killed node is replaced
+    # by whoever gets the lock" (docs/design/control.md).
     if found is None:
         return None
     try:

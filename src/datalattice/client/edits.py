@@ -154,6 +154,7 @@ class Editor:
         lattice = root_lattice()
         with self.turn():
             pause_s = RETRY_S
+            # "It runs at most 50 times" (docs/design/control.md).
             for _ in range(TRIES_MAX):
                 base = self._store.root_hash()
                 try:
@@ -241,6 +242,7 @@ class EditTurn:
         finally:
             self.waiting -= 1
         try:
+            # Nested edits of one thread are one turn: the file lock is held once.
             file = None if self._depth else take_turn(str(self._path), wait_s, EDIT)
             self._depth += 1
             try:
@@ -311,6 +313,7 @@ class NodeEditor(Editor):
         columns = [None if one is None else to_cell(one) for one in (values, keys, headers)]
         # What is long goes ahead in requests of its own, as it does for any edit.
         size = sum(len(encoding) for _, encoding, _ in novelty(Vector.of(columns), self._store))
+        # "More than 10,000 records or 4 MB are an edit" (docs/design/control.md).
         if not 0 < len(values) <= OFFER_RECORDS_MAX or size > BATCH_BYTES:
             return super().offer_many(topic, partition, values, keys, headers)
         found = self._write(
@@ -376,6 +379,8 @@ class NodeEditor(Editor):
         for slot in slots:
             parts = novelty(slot.after, self._store)
             size = sum(len(encoding) for _, encoding, _ in parts)
+            # "Cells beyond 4 MB go ahead in `root.put`, 4 MB at a time; the swap then refers to
+            # them."
             if size > BATCH_BYTES and not self._bring(parts):
                 return False
         try:
@@ -400,6 +405,7 @@ class NodeEditor(Editor):
         for part in parts:
             batch.append(part)
             size += len(part[1])
+            # Children first, so that each request refers only to cells that the node has.
             if size >= BATCH_BYTES or part is parts[-1]:
                 values = Vector.of(value for _, _, value in batch)
                 if self._client.call("root.put", values=values) is not True:

@@ -94,6 +94,7 @@ def folder_of(given: str | os.PathLike[str] | None = None) -> Folder:
 
     Raises: UsageError: the path, or one above it, is not a folder.
     """
+    # "None: `DATALATTICE_HOME`, else `~/.datalattice`" (docs/design/front-door.md "Open").
     place = given if given is not None else os.environ.get(HOME_VARIABLE) or DEFAULT_FOLDER
     path = Path(place).expanduser()
     for place in (path, *path.parents):
@@ -161,6 +162,7 @@ def read_key(path: Path) -> KeyPair:
         raise NoSigningKey(f"no key at {path}; make one with `lattice key new`") from error
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be read: {error.strerror}") from error
+    # A private key that others can read may be in use elsewhere already.
     if mode & 0o077:
         raise UsageError(
             f"the key file {path} can be read by others (mode {mode:04o}); run: chmod 600 {path}"

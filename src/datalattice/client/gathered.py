@@ -67,6 +67,7 @@ class Draft:
             except BaseException:
                 self._cursor.adopt(lambda _current: before)
                 raise
+            # Only what wrote something is done again on a newer root.
             if self._cursor.get() is not before:
                 self._works.append(work)
             return result
@@ -77,6 +78,7 @@ class Draft:
         If its root is the one that the draft began with, it takes over the result. Otherwise the
         writes are made again on what is there now, so that nothing of either is lost.
         """
+        # Nothing came in between: the draft's root holds all of the present one.
         if same(cursor.get(), self._cursor.initial_value):
             result = self._cursor.get()
             cursor.adopt(lambda _current: result)  # judged when it was written here
@@ -155,6 +157,7 @@ class DelayedWrites:
             yield self._draft
 
     def _raise_failure(self) -> None:
+        # "A failed background flush is raised by the next write, `sync` or `close`", once.
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -199,12 +202,15 @@ class DelayedWrites:
 
     def _gathered(self, editor: Editor) -> Draft:
         with self._changed:
+            # Others may have written since a flush failed: the kept writes are made again on their
+            # root.
             kept, draft = self._draft, Draft(editor.root(), self._context)
             if kept is not None:  # what an earlier flush could not write
                 draft.perform(kept.write_to)
             self._draft = draft
             self._is_gathering = True
             self._changed.notify_all()
+            # "And at most 1 s later": the turn is held no longer, whoever writes.
             until_s = time.monotonic() + FLUSH_S
             while not self._is_wanted and time.monotonic() < until_s:
                 self._changed.wait(LOOK_S)  # first: who waits for the draft gets to write

@@ -74,6 +74,7 @@ def keys_of(
     keys = read_keys_or_none(folder)
     if keys is None and create:
         RealDisk().create_folder(str(folder.path))
+        # Two first writes at once must end with one key: the second finds that of the first.
         lock = take_turn(str(folder.edit_lock_path), LOCK_WAIT_S, "process that makes the keys")
         try:
             keys = read_keys_or_none(folder) or begin_folder(folder)
@@ -81,6 +82,8 @@ def keys_of(
             lock.release()
     if key is None:
         return keys
+    # "The node's identity key is not touched: only a serving process uses it"
+    # (docs/design/front-door.md "Open").
     if isinstance(key, KeyPair):
         owner = key
     else:

@@ -120,13 +120,17 @@ def open(
         raise UsageError(f'durable is "each" or "sync", got {durable!r}')
     close_abandoned()
     options = Options(key, create, read_only, as_of, durable, wait)
+    # "A throw-away node with a fresh key, for tests and docs" (docs/design/front-door.md "Open").
     if path is not None and os.fspath(path) == MEMORY:
         return _memory_node(options)
     folder = folder_of(path)
+    # "Implies `read_only`": the past cannot be written to.
     is_read_only = read_only or as_of is not None
     if not folder.path.is_dir() and (is_read_only or not create):
         raise NoSuchPath(f"there is no folder {folder.path}; it is made without create=False")
+    # "Needs and makes no key": a reader leaves nothing behind in the folder.
     keys = keys_of(folder, key, create=not is_read_only)
+    # "`open` never locks": the store is touched at the first use, and locked for a write alone.
     return Node(OpenFolder.at(folder), folder, keys, options)
 
 
@@ -158,6 +162,7 @@ class Node:
         if options.as_of is not None:
             try:
                 store = self._past_store()
+                # "A lease keeps the root until `close`": a collection beside this node spares it.
                 past = FormerRoot(store, root_named(store, _ref_text(options.as_of)))
             except BaseException:
                 data.close()
@@ -229,6 +234,7 @@ class Node:
     def venue(self, did: str | None = None) -> Venue:
         """Return a venue of the grid, by default that of the own DID."""
         keys = self._binding.keys
+        # "`node.venue()`, own DID by default" (docs/design/front-door.md "Handles").
         if did is None:
             did = did_of(self._binding.own)
         is_own = keys is not None and did == did_of(keys.owner.public_key)
@@ -457,6 +463,7 @@ class Node:
         give_up_s = time.monotonic() + timeout
         while True:
             peers = self.peers()
+            # A node without peers has nothing to be equal to: it waits for the first.
             if peers and all(peer.get("equal") is True for peer in peers):
                 return
             if time.monotonic() >= give_up_s:
@@ -486,6 +493,7 @@ class Node:
 
         if self._pool is None:
             self._pool = ThreadPoolExecutor(THREADS, "datalattice")
+        # "Inside the batch that the task is in": a batch belongs to a context, not to a thread.
         context = copy_context()
 
         def in_context() -> R:
@@ -517,6 +525,8 @@ class Node:
         await self.run(self.close)
 
     def __reduce__(self) -> tuple[object, ...]:
+        # "`Node` and handles pickle as (path, options, owner, name) and reopen; `":memory:"` does
+        # not".
         if self._binding.origin is None:
             raise UsageError("a node in memory cannot be pickled: its data is in this process")
         return _reopen, self._binding.origin

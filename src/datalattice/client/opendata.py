@@ -117,6 +117,8 @@ class MemoryFolder:
         """
         self._waiting += 1
         try:
+            # As in a folder: a write waits for its turn and then raises, it never waits without
+            # end.
             if not self._lock.acquire(timeout=wait_s):
                 raise StoreLocked(f"waited {wait_s:g} s in vain: another thread writes")
         finally:

@@ -95,6 +95,7 @@ class OpenFolder:
     @classmethod
     def at(cls, folder: Folder) -> OpenFolder:
         """Return the open folder of this process."""
+        # "Shares one `OpenFolder` (by real path)" (docs/design/front-door.md "Open").
         path = Path(os.path.realpath(folder.path))
         with _opening:
             found = _open.get(path)
@@ -169,6 +170,8 @@ class OpenFolder:
                         lost = None
                         result = editor.edit(change)
                         break
+                # "A write whose answer was lost is decided by looking": the next editor shows the
+                # root.
                 except AnswerLost as error:
                     lost = error
                     self._end_of(lost, wait_s)
@@ -194,6 +197,7 @@ class OpenFolder:
                     return
                 continue
             with client, contextlib.suppress(PeerUnavailable, Timeout):
+                # Another node holds the lock now, so the one that was asked has ended.
                 if client.node != lost.node:
                     return
                 client.call("node.wait", root_hash="", timeout_ms=0)
@@ -245,6 +249,7 @@ class OpenFolder:
     def _through(self, client: ControlClient, keys: OwnKeys) -> Iterator[Editor]:
         """Give an editor of the running node."""
         try:
+            # A node that started without a key cannot sign what it is given.
             if read_keys_or_none(self.folder) is None:
                 raise NoSigningKey(NO_KEY)
             store = self.store()
@@ -255,6 +260,8 @@ class OpenFolder:
             client.close()
             raise
         finally:
+            # A connection that is still good serves the next write: a dial takes as long as a
+            # write.
             if self._is_closed or client.has_ended():
                 client.close()
             else:
@@ -320,6 +327,7 @@ class OpenFolder:
         Changes of this process wake at once, those of others within `LOOK_S`.
         """
         end = self._wakes.add(wake)
+        # One thread looks for all streams of the folder, and ends with the last of them.
         with self._lock:
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="changes", daemon=True)
@@ -357,6 +365,7 @@ class OpenFolder:
 
         Raises: StoreLocked: another process, or another caller in this one, has it.
         """
+        # "`ConsumerBusy(Unavailable)` by a lock file": it ends with its process, however that ends.
         folder = self.folder.path / "locks"
         path = str(folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.lock")
         try:
@@ -410,6 +419,7 @@ def _has_happened(lost: AnswerLost, root: Value) -> bool:
 
     Raises: OutcomeUnknown: they hold something else since.
     """
+    # Records that were offered have no slot to look at: the log may have gone on since.
     slots = lost.slots
     if slots is None:
         raise OutcomeUnknown(str(lost)) from lost

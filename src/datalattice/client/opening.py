@@ -122,6 +122,8 @@ def check_writable(folder: Folder, store: CellStore, keys: OwnKeys, *, fenced: b
     Raises: as `ask_first`, where owners are written for (`fenced`). DataLoss: acknowledged commits
             are gone.
     """
+    # This folder may be a copy, so a peer is asked what its owners wrote elsewhere
+    # (docs/design/identity.md).
     if fenced:
         ask_first(folder, store, keys)
     _check_loss(store)
@@ -138,6 +140,7 @@ def ask_first(folder: Folder, store: CellStore, keys: OwnKeys) -> None:
         return
     from datalattice.client.fence import ask_peers
 
+    # `--offline` of a command: the user takes the risk of a fork, and is told of it.
     is_offline = _OFFLINE.get()
     unasked = ask_peers(folder, store, keys, config, offline=is_offline)
     if unasked is not None and not is_offline:
@@ -161,6 +164,7 @@ def _check_loss(store: CellStore) -> None:
     Raises: DataLoss: some are, and that is not accepted.
     """
     loss = store.loss
+    # Records that were acknowledged have offsets that peers know: new ones must not take them.
     if loss is not None:
         raise DataLoss(
             f"{loss}; nothing of your own is written here until that is accepted: "
@@ -208,6 +212,7 @@ def _opened(folder: Folder) -> CellStore:
     while True:
         try:
             return CellStore.open(folder.store_path, read_only=True)
+        # A reader cannot make the index again: a writer does it, once, and the reader opens anew.
         except (StoreFailed, Corruption) as error:
             first = error
         try:

@@ -107,6 +107,7 @@ def _write_names(folder: Folder, names: Mapping[str, bytes]) -> None:
             file.write(text + "\n")
             file.flush()
             os.fsync(file.fileno())
+        # Replaced as one, and the name made durable: a crash leaves the old names or the new ones.
         fresh.replace(path)
         RealDisk().sync_folder(str(path.parent))
     except OSError as error:
@@ -154,6 +155,7 @@ def resolve_owner(
         return bytes(given)
     if not isinstance(given, str):
         raise _not_an_owner(given)
+    # In this order: a name of the user's own hides no key, since no name can be read as one.
     if given == OWN and own is not None:
         return own
     if given in names:
@@ -167,6 +169,8 @@ def resolve_owner(
         return bytes.fromhex(digits)
     known = dict.fromkeys([*names.values(), *owners, *([own] if own else [])])
     found = [key for key in known if isinstance(key, bytes) and key.hex().startswith(digits)]
+    # "An ambiguous prefix raises `UsageError` with the candidates" (docs/design/front-door.md
+    # "Handles").
     if len(digits) < PREFIX_DIGITS_MIN or len(found) != 1:
         raise _ambiguous(given, digits, found)
     return found[0]
@@ -182,6 +186,7 @@ def owner_of(key: Value, *, names: Mapping[str, bytes], owners: Iterable[Value])
     digits = key.hex()
     others = [other.hex() for other in owners if isinstance(other, bytes) and other != key]
     length = SHORT_DIGITS
+    # "`Owner` prints as its local name, else 8 hex digits or as many as are unique."
     while any(other.startswith(digits[:length]) for other in others):
         length += 1
     return Owner(key, digits[:length])

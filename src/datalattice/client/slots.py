@@ -138,6 +138,8 @@ def present_slots(
     found: list[Slot] = []
     for path, expected, after in wanted:
         before = get_in(root, path)
+        # "The node sets all of them in its live value at once if each still has that hash"
+        # (docs/design/control.md).
         if value_hash(before) != expected:
             raise SlotMoved
         found.append(Slot(path, before, after))
@@ -147,6 +149,7 @@ def present_slots(
 def with_slots(lattice: Lattice, root: Value, slots: Iterable[Slot]) -> Value:
     """Return a root with the values after an edit in its slots."""
     for slot in slots:
+        # An entry that is gone after the edit is removed, not set to None.
         if slot.after is not None:
             root = assoc_in(root, slot.path, slot.after, lattice)
             continue
