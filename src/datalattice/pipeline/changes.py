@@ -164,6 +164,7 @@ class ChangePlanner(FormatReader[OptionsT]):
         """
         source = self.source()
         try:
+            # A lease says that the root is complete; without one only a look tells.
             source.load(root_hash)  # with leaseSeconds=0 it may be collected at any time
             return self._leases.hold(source, root_hash)
         except MissingData:
@@ -194,6 +195,7 @@ class ChangeReader(ChangePlanner[OptionsT], DataSourceStreamReader, SupportsTrig
         """
         starting = self.options.starting
         root_hash = None
+        # Leased, so that the first batch can read from it.
         if starting == LATEST:
             root_hash = self._hold_current()
         elif starting != EARLIEST:
@@ -236,6 +238,7 @@ class ChangeReader(ChangePlanner[OptionsT], DataSourceStreamReader, SupportsTrig
         Raises: DataLoss: a root of the batch is gone, and failOnDataLoss.
         """
         last = self._read(end)
+        # A store without a commit: there is nothing to read yet.
         if last.root_hash is None:
             return []
         try:
@@ -248,6 +251,7 @@ class ChangeReader(ChangePlanner[OptionsT], DataSourceStreamReader, SupportsTrig
             _log.warning("%s; reading the current root instead (failOnDataLoss=false)", loss)
             last = replace(last, root_hash=current)
             snapshot = self.hold(current)
+        # From the same roots as when it was planned first: the same rows.
         return self.difference(self._read(start), last, snapshot)
 
     def commit(self, end: dict[str, object]) -> None:

@@ -99,6 +99,7 @@ def check_name(name: str, what: str) -> None:
     Raises: UsageError: it is too long.
     """
     size = len(name.encode())
+    # "Up to 4,096 bytes" (docs/spark-writing.md, Columns).
     if size > NAME_BYTES_MAX:
         raise UsageError(
             f"the name of a {what} has at most {NAME_BYTES_MAX} bytes of UTF-8, got {size}"

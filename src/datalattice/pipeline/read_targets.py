@@ -155,19 +155,14 @@ class OpenTarget:
         verify: False skips the comparison for a folder; a node's cells are always compared.
         Raises: Corruption: the stored bytes are damaged. PeerUnavailable.
         """
-        # A node may send anything, so its cells are always compared with their hash.
-        if verify or not isinstance(self._cells, CellStore):
-            return self._cells.get_encoding(hash)
-        return self._cells.get_encoding(hash, verify=False)
+        return self._cells.get_encoding(hash, verify=verify)
 
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for absent ones.
 
         A node sends them in few messages. Otherwise as `get_encoding`.
         """
-        if verify or not isinstance(self._cells, CellStore):
-            return self._cells.get_encodings(hashes)
-        return self._cells.get_encodings(hashes, verify=False)
+        return self._cells.get_encodings(hashes, verify=verify)
 
     def load(self, hash: bytes) -> Value:
         """Return the value with this hash; the cells below it are loaded on access.

@@ -70,6 +70,7 @@ class FormatReader(Generic[OptionsT]):
     """The options that choose columns and types, as an error names them."""
 
     def __init__(self, options: OptionsT, schema: StructType, clock: Clock | None = None) -> None:
+        # Spark passes a schema that a user may have given to `load`.
         check_schema(schema, options.types, self.format, self.shaping_options)
         self.options = options
         self.schema = schema
@@ -138,6 +139,7 @@ def read_part(
     settle()
     try:
         with source.keeping(partition.snapshot) as keeper:
+            # The lease is renewed between batches: a batch is short, a task may be long.
             for batch in make(partition.part, source, arrow_schema(schema)):
                 yield batch
                 keeper.touch()

@@ -184,9 +184,10 @@ class RemoteCells:
         if not self._was_reached:
             self.root_hash()
 
-    def get_encoding(self, hash: bytes) -> bytes | None:
+    def get_encoding(self, hash: bytes, *, verify: bool = True) -> bytes | None:
         """Return the encoding of a cell; None if the node does not have it.
 
+        verify: as for a store; a node may send anything, so its cells are always verified.
         Raises: PeerUnavailable: the node cannot be reached, or its answer is malformed.
         """
         with self._lock:
@@ -197,7 +198,7 @@ class RemoteCells:
             batch = [one for one in self._ahead.batch(hash) if one not in self._recent]
             return self._fetch(batch).get(hash)
 
-    def get_encodings(self, hashes: Iterable[bytes]) -> list[bytes | None]:
+    def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for absent ones.
 
         Cells that are likely to be needed next are fetched along, as in `get_encoding`.

@@ -56,6 +56,7 @@ class CellsWriter(DataSourceArrowWriter):
 
     def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
+            # Other values in the store may share the cells.
             raise UsageError("a store only grows: write cells with mode append")
         # At planning, before any task stages a row.
         check_columns(schema)
@@ -116,6 +117,7 @@ def check_columns(schema: StructType) -> None:
     """
     types = {field.name: field.dataType for field in schema.fields}
     strange = [name for name in types if name not in COLUMNS]
+    # The encoding is the cell; its hash follows from it.
     if strange or "encoding" not in types:
         what = f"no column {strange[0]}" if strange else "always a column encoding"
         raise UsageError(f"rows of cells have {what}; they are encoding, and hash and refs if any")
@@ -269,6 +271,7 @@ def _together(staged: Sequence[Path], folder: Path) -> CellStore:
     """Return a store with the cells of all tasks: that of a single task, or a new one."""
     if len(staged) == 1:
         return CellStore.open(staged[0], read_only=True)
+    # One store for the export: cells of one value are spread over the tasks.
     with unsynced_store(folder) as together:
         for path in staged:
             with CellStore.open(path, read_only=True) as store:
@@ -286,6 +289,7 @@ def _export(options: WriteOptions, together: CellStore, archive: Path) -> None:
         CellStore.open(options.store, read_only=True) as target,
         archive.open("wb") as file,
     ):
+        # Only what the target lacks: the node imports less.
         count = export_cells(together, options.root, file.write, receiver=target)
     _log.info("%d new cells below 0x%s", count, options.root.hex())
 

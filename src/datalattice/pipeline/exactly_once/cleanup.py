@@ -44,6 +44,7 @@ def remove_stale(staging: Path, now_ms: int) -> None:
             for batch in _listed(query):
                 if _BATCH.fullmatch(batch.name) and _is_stale(batch, now_ms):
                     remove(batch)
+            # A query that stages now has just made its folder: it must find it.
             if _is_old(query, now_ms):
                 with suppress(OSError):  # not empty
                     query.rmdir()

@@ -26,7 +26,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, Self
 
 from datalattice.errors import BadFormat, Corruption, LimitExceeded
 from datalattice.store import write_error
@@ -111,6 +111,7 @@ class ParcelWriter(_TaskFile):
             places = memoryview(swapped).cast("B")
         items = memoryview(data).cast("B")
         rest = len(head) + len(places) + len(items)
+        # The reader refuses longer ones, so they must not be written.
         if rest > PARCEL_BYTES_MAX:
             raise LimitExceeded(f"a parcel has at most {PARCEL_BYTES_MAX} bytes, got {rest}")
         front = _HEADER.pack(kind, len(head), len(places) // _INT, len(items)) + head
@@ -141,15 +142,6 @@ class ParcelWriter(_TaskFile):
                 items, size = [], 0
         if items:
             self.put_items(CELLS, b"", items)
-
-
-class ParcelSink(Protocol):
-    """What a sink's task stages to: an `exactly_once.Stage`."""
-
-    @property
-    def parcels(self) -> ParcelWriter:
-        """The file of parcels, made at the first access."""
-        ...
 
 
 class ParcelReader(_TaskFile):

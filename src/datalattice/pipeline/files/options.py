@@ -81,6 +81,7 @@ def parse_options(given: Mapping[str, str]) -> FilesOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given.of(given, ReadTarget, FilesOptions)
     made = read_record(FilesOptions, options, target=read_target_option(options))
+    # "In chunks a file may have any length" (docs/spark-formats.md, Files).
     if made.chunk_bytes is not None and "maxContentBytes" in options:
         raise UsageError(
             "options maxContentBytes and chunkBytes exclude each other: in chunks a file may have "

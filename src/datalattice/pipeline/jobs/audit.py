@@ -142,6 +142,7 @@ def audit(
         # A collection meanwhile would make its removed cells look like faults.
         check_extent(reader, extent)
         faults = _faults(spark, tasks.frames, rows)
+        # Two tasks may meet the same fault, in the packs and through the index.
         if tasks.found or rows:
             faults = faults.distinct().localCheckpoint()
             counts = {row[0]: row[1] for row in faults.groupBy("kind").count().collect()}

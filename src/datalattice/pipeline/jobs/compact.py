@@ -184,6 +184,7 @@ def latest_records(records: DataFrame, keyless: Keyless) -> DataFrame:
     is_record = F.coalesce(
         F.col("timestamp").cast("string"), F.hex("key"), F.hex("value")
     ).isNotNull()
+    # "An entry that is not a record gives a row with NULL" (docs/spark.md, Columns): it has no key.
     present = records.where(is_record)
     # Records without a key have no latest one among them.
     keyed = present.where("key IS NOT NULL")
@@ -228,6 +229,7 @@ def _write(
         if partition_count is not None:
             writer = writer.option("numPartitions", str(partition_count))
     else:
+        # A NULL value deletes the key there, too (docs/spark-kv.md, Writing).
         writer = latest.select("key", "value").write.format("lattice.kv")
         writer = writer.option("database", str(database))
     if write_id is not None:

@@ -133,6 +133,7 @@ def write_delta(frame: DataFrame, target: str, mode: str) -> int:
 def _remove(folder: Path, name: str, *, keep: set[str]) -> None:
     """Remove files that the commit does not name, such as those of failed task attempts."""
     for path in folder.glob(f"part-{name}-*"):
+        # Attempts of failed tasks wrote these; no version of the table names them.
         if path.name not in keep:
             path.unlink(missing_ok=True)
     with suppress(OSError):
@@ -163,6 +164,7 @@ def _deltalake() -> Any:
 
 def _folder(target: str) -> Path:
     text = target.removeprefix("file://")
+    # Tasks write files with Python, which has no access to object stores here.
     if "://" in text:
         raise bad_option("target", target, "the folder of a Delta table, which all tasks reach")
     return Path(text).expanduser().absolute()
@@ -242,6 +244,7 @@ class _ExportFile:
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
         self._rows += batch.num_rows
+        # Readers load a row group at once; larger ones compress better.
         if self._waiting_bytes >= GROUP_BYTES_MAX:
             self._write()
 

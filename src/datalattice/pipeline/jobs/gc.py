@@ -333,6 +333,7 @@ class _Marking:
     def young(self) -> Iterator[pa.RecordBatch]:
         """Follow the young packs, in the first round."""
         start = self._task.start
+        # Young cells stay in any case, so what they refer to must stay.
         if start is not None and start.segment <= self._task.plan[self.part.number].last:
             for _ in self._open().follow_young(start):
                 yield from self._shuffled()
@@ -360,6 +361,7 @@ class _Marking:
         """Yield the remaining leads, and the marks."""
         marker, packed = self._marker, self.part.packed
         leads = [] if marker is None else marker.take_leads()
+        # One way for all leads of a part: those that were yielded already are shuffled.
         is_much = self._has_many or len(leads) > self._task.most
         kind = b"" if is_much else None
         rows = [(to, None, kind, hashes) for to, hashes in by_part(leads, self._parts).items()]

@@ -137,6 +137,7 @@ def _sink_options(
         raise UsageError("give either a topic or a database to load into")
     if database is not None and key is None:
         raise UsageError("key is missing: a database needs the column that names each row")
+    # An option without effect is an error.
     if database is not None and partitions is not None:
         raise UsageError("partitions are for a topic; a database has none")
     chosen = {"topic": topic, "database": database, "writeId": write_id}

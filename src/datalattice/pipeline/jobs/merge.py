@@ -343,6 +343,7 @@ class _Merge:
                 document = json.loads(answer)
                 self.staged += document["staged"]
                 waiting[i].append(document)
+                # Counted once: a dropped entry is in no partial.
                 if self.rounds == 1:  # later rounds see no entries that this one dropped
                     add_tally(self.tally, document)
         return [parts[0] for parts in waiting]
@@ -387,6 +388,7 @@ def _is_cut(lattice: Lattice | None) -> bool:
     if not isinstance(lattice, SignedLattice):
         return False
     child = lattice.inner.child("any")
+    # Other lattices join more than the entries of one key, so ranges would change the result.
     return isinstance(child, (KVStoreLattice, IndexLattice))
 
 

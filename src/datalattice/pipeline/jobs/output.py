@@ -82,6 +82,7 @@ class Output:
 
     def has_root(self) -> bool:
         """Return whether this is a node with a root, which is the first input then."""
+        # A new folder of a node has no store yet.
         if self.folder is None or not (self.folder.store_path / STORE_FILE).is_file():
             return False
         with open_reader(self.folder) as store:
@@ -104,6 +105,7 @@ class Output:
                 hash = _commit(store, root)
                 _write_archive(store, hash, unfinished)
         else:
+            # Left by a merge that was killed; it has nothing that the inputs lack.
             shutil.rmtree(unfinished, ignore_errors=True)
             with CellStore.open(unfinished) as store:
                 count = stage(root, store, None, on_progress)

@@ -64,6 +64,7 @@ class KVOptions:
 
     def selects_database(self, database: str) -> bool:
         """Return whether the options select databases of this name."""
+        # "Readers skip that database unless they name it" (docs/spark-kv.md, Exactly once).
         return database in self.databases if self.databases else database != HIDDEN_DATABASE
 
     @property

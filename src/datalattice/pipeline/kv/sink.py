@@ -92,6 +92,7 @@ def check_columns(schema: StructType, options: KVSinkOptions) -> ValueFormat | N
     # At planning: a row without a database would fail in a task.
     if options.database is None and "database" not in types:
         raise UsageError("no database is named: give the option database, or a column database")
+    # Keys and names of databases are Strings; other types would need a rule for their text.
     check_type(types, "key", ("STRING",))
     check_type(types, "type", ("STRING",))
     check_type(types, "database", ("STRING",))

@@ -23,8 +23,7 @@ from datalattice.cells import (
 from datalattice.errors import DataLatticeError, LimitExceeded, UsageError
 from datalattice.lattice import key_of
 from datalattice.pipeline.columns import cell, check_name, listed, lower_names, slices, stamps_ms
-from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX
-from datalattice.pipeline.exactly_once.task_files import ParcelSink
+from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX, Stage
 from datalattice.pipeline.kv.options import HIDDEN_DATABASE
 from datalattice.pipeline.values import ValueFormat
 
@@ -76,7 +75,7 @@ class KeyPlan:
 class KeyStager:
     """Stages the keys of one task."""
 
-    def __init__(self, plan: KeyPlan, stage: ParcelSink) -> None:
+    def __init__(self, plan: KeyPlan, stage: Stage) -> None:
         self.count = 0
         self._plan: Final = plan
         self._stage: Final = stage

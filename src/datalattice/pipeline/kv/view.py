@@ -26,20 +26,13 @@ class DatabaseName(NamedTuple):
         return f"database {self.database!r} of owner {self.owner}"
 
 
-class DatabaseStores(NamedTuple):
-    """The stores of a database before and after; None if absent."""
-
-    before: Index | None
-    after: Index | None
-
-
 class DatabasePair(NamedTuple):
     """A database, or a part of one, before and after; None if absent."""
 
     name: DatabaseName
     before: Index | None
     after: Index | None
-    stores: DatabaseStores | None = None
+    stores: tuple[Index | None, Index | None] | None = None
     """The stores that `before` and `after` are parts of; None: they are complete."""
 
 
@@ -66,12 +59,12 @@ def differing(before: Value, after: Value, options: KVOptions) -> Iterator[Datab
             f"databases of owner {owner}",
         )
         for database, _, old, new in databases:
-            name, stores = DatabaseName(owner, database), DatabaseStores(old, new)
+            name = DatabaseName(owner, database)
             sides = zip(_below(old, options.prefix), _below(new, options.prefix), strict=True)
             for part, other in sides:
                 # Below a prefix both sides may be equal although the stores differ elsewhere.
                 if not same(part, other):
-                    yield DatabasePair(name, part, other, stores)
+                    yield DatabasePair(name, part, other, (old, new))
 
 
 def _unlike(

@@ -211,6 +211,7 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
     """Parse the options. Raises: UsageError: one is not accepted or missing."""
     options = Given.of(given, ReadTarget, QueueOptions)
     made = read_record(QueueOptions, options, target=read_target_option(options))
+    # "Every cell is compared with its hash" (docs/spark.md): a node may send anything.
     if made.target.node and not made.verify:
         raise bad_option("verify", "false", "cells from a node are always compared with their hash")
     # Each says where every partition begins.
@@ -218,6 +219,7 @@ def parse_options(given: Mapping[str, str]) -> QueueOptions:
         raise UsageError(
             "options startingOffsets and startingTimestamp exclude each other; give one"
         )
+    # "All but headers": they are maps, and few queries need them.
     columns = made.columns or (COLUMNS if made.include_headers else DEFAULT_COLUMNS)
     check_agreed("includeHeaders", made.include_headers, "headers", columns)
     # "As `valueFormat`" unless it is given.

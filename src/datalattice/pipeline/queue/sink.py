@@ -115,6 +115,7 @@ def sink_options(given: Mapping[str, str], *, streaming: bool) -> QueueSinkOptio
 
 
 def _check_agreed(options: Given, rows: RowsAs) -> None:
+    # Options that would have no effect are errors: a user expects them to have one.
     if rows is RowsAs.COLUMNS:
         for name in ("keyColumn", "dropNulls"):
             if name in options:

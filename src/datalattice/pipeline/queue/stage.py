@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from datalattice.apps.queue import PARTITIONS_MAX, partition_of
 from datalattice.cells import CellList, Vector, encode_message
@@ -27,8 +27,7 @@ from datalattice.pipeline.columns import (
     lower_names,
     slices,
 )
-from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX
-from datalattice.pipeline.exactly_once.task_files import ParcelSink
+from datalattice.pipeline.exactly_once.job import STAGE_BYTES_MAX, Stage
 from datalattice.pipeline.queue.records import (
     records_of,
     records_of_maps,
@@ -74,18 +73,6 @@ class RecordPlan:
         return self.counts.get(topic, self.default_count)
 
 
-class RecordSink(ParcelSink, Protocol):
-    """What a stager writes to: an `exactly_once.Stage`."""
-
-    destination: str
-    """One topic that is written to; see `Staged.destination`."""
-
-    @property
-    def task(self) -> int:
-        """Number of the task."""
-        ...
-
-
 class _Routing:
     """The columns that decide where rows go."""
 
@@ -108,7 +95,7 @@ class _Routing:
 class RecordStager:
     """Stages the records of one task."""
 
-    def __init__(self, plan: RecordPlan, stage: RecordSink) -> None:
+    def __init__(self, plan: RecordPlan, stage: Stage) -> None:
         self.records = 0
         self._plan: Final = plan
         self._stage: Final = stage

@@ -104,6 +104,7 @@ def java_major(executable: Path) -> int | None:
             timeout=JAVA_ANSWER_SECONDS_MAX,
             check=True,
         )
+    # Not there, not executable, or it hangs: the next candidate may work.
     except (OSError, subprocess.SubprocessError):
         return None
     return parse_major(answer.stderr + answer.stdout)
@@ -124,6 +125,7 @@ def java_home(java: Java, cache: Path | None = None) -> Path:
     The folder's name is derived from the script, so it is written once for each runtime.
     """
     dropped = [_VECTOR_MODULE]
+    # Java prints a warning about a package that it does not have.
     if java.major > _SECURITY_ACTION_MAJOR_MAX:
         dropped.append(_SECURITY_ACTION)
     script = _LAUNCHER.format(java=shlex.quote(str(java.executable)), dropped=" | ".join(dropped))

@@ -307,6 +307,7 @@ def end_session(spark: SparkSession) -> None:
     process = getattr(gateway, "proc", None)  # None for a JVM that PySpark did not start
     if process is None:
         return
+    # Waited for, so that its temporary files can be removed.
     process.stdin.close()  # the JVM ends when its standard input closes
     try:
         process.wait(JVM_END_SECONDS_MAX)
@@ -391,9 +392,11 @@ def session_settings(
     else:
         settings["spark.master"] = where.url
         settings["spark.executor.memory"] = memory
+    # Executors on this machine read the same log settings.
     if where.kind == "cluster" and where.loopback:  # elsewhere the log settings file is missing
         settings["spark.executor.extraJavaOptions"] = settings["spark.driver.extraJavaOptions"]
     if cores is not None:
+        # Spark's 200 partitions are tasks without work on a few cores.
         settings["spark.sql.shuffle.partitions"] = str(cores)
         settings["spark.default.parallelism"] = str(cores)
     if where.kind == "cluster" and cores is not None:
