@@ -33,6 +33,7 @@ from datalattice.weaver.intention import (
     TooManyCausalDeps,
 )
 from datalattice.weaver.machine import Op
+from datalattice.weaver.replay import read_operation, read_operations
 from datalattice.weaver.rows import (
     AUTHOR_TIPS,
     FLOATING,
@@ -269,34 +270,12 @@ class IntentionLog:
 
         Raises: Corruption: a row is missing or damaged.
         """
-        seq = start_seq
-        authors: dict[int, bytes] = {}
-        for key, value in txn.scan(WITNESS, seq_key(seq), seq_key(seq + limit)):
-            if key != seq_key(seq):
-                raise Corruption(f"{WITNESS} {seq}: the row is missing")
-            row = decode_witness(value, seq)
-            author = authors.get(row.number)
-            if author is None:
-                author = row.new_author or read_author(txn, row.number)
-                authors[row.number] = author
-            yield self._operation(row, seq, author)
-            seq += 1
+        return read_operations(txn, self.store_id, start_seq, limit)
 
     def operation(self, txn: ReadTxn, hash: bytes) -> Op | None:
         """Return a witnessed intention as an operation, or None."""
         seq = self.seq_of(txn, hash)
-        if seq is None:
-            return None
-        row = read_witness(txn, seq)
-        return self._operation(row, seq, row.new_author or read_author(txn, row.number))
-
-    def _operation(self, row: WitnessRow, seq: int, author: bytes) -> Op:
-        try:
-            signed = row.signed(self.store_id, author)
-        except BadFormat as error:
-            raise Corruption(f"{WITNESS} {seq}: {error}") from error
-        _, stamp, _, prev, deps, payload = signed.intention
-        return Op(signed.hash, payload, stamp, author, deps, prev, row.height)
+        return None if seq is None else read_operation(txn, self.store_id, seq)
 
     def walk_back_until(
         self, txn: ReadTxn, target: bytes, since: bytes = ZERO, limit: int = 32

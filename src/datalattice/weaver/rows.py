@@ -125,7 +125,8 @@ def read_place(txn: ReadTxn, hash: bytes) -> Place | None:
 
 
 _STAMP: Final = Struct("<QI")
-_WITNESS: Final = Struct("<IIIIIIQBBI32s")
+WITNESS_ROW: Final = Struct("<IIIIIIQBBI32s")
+"""The front of a row of `witness`, as far as its length is fixed."""
 
 
 class WitnessRow(NamedTuple):
@@ -154,7 +155,7 @@ class WitnessRow(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the bytes of the row."""
-        head = _WITNESS.pack(
+        head = WITNESS_ROW.pack(
             self.number,
             self.height,
             self.contents,
@@ -203,10 +204,10 @@ def decode_witness(data: bytes, seq: int) -> WitnessRow:
 
     Raises: Corruption: it is shorter than its layout.
     """
-    at = _WITNESS.size
+    at = WITNESS_ROW.size
     if len(data) >= at + SIGNATURE_BYTES:
         number, height, contents, prev, skip, base, wall, depth, flags, length, before = (
-            _WITNESS.unpack_from(data)
+            WITNESS_ROW.unpack_from(data)
         )
         end = at + length
         if end + SIGNATURE_BYTES <= len(data):
