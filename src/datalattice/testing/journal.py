@@ -45,6 +45,11 @@ class JournalEngine(MemoryEngine):
             disk.sync_folder(folder)
             for body in list(self._bodies()):
                 self._replay(body)
+            if self._end:
+                # The last process may have ended before a sync, or after one that failed: what it
+                # wrote is there to be read and may yet be lost, so it is written again.
+                self._file.write(0, self._file.read(0, self._end))
+                self._file.sync()
         except OSError as error:
             raise StoreFailed(f"{self.path}: {error.strerror}") from error
         self._is_replaying = False

@@ -18,6 +18,7 @@ from datalattice.testing.sim.counting import counters_kind
 from datalattice.testing.sim.faults import Faults
 from datalattice.testing.sim.node import ReplicaKind
 from datalattice.testing.sim.simulation import SimOutcome, Simulation, standard_kind
+from datalattice.testing.sim.weaving import weaver_kind
 
 NODES_MIN: Final = 3
 NODES_MAX: Final = 7
@@ -26,7 +27,10 @@ TWICE_EVERY: Final = 50
 
 LATTICE_KIND: Final = "lattice"
 
-OTHER_KINDS: Final[Mapping[str, Callable[[], ReplicaKind]]] = {"counters": counters_kind}
+OTHER_KINDS: Final[Mapping[str, Callable[[], ReplicaKind]]] = {
+    "counters": counters_kind,
+    "weaver": weaver_kind,
+}
 """Kinds that nodes may host beside the lattice, or alone."""
 
 KINDS: Final = (LATTICE_KIND, *OTHER_KINDS)

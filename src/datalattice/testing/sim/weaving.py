@@ -1,0 +1,175 @@
+"""Weaving: Weaver stores as a kind of replica of a simulation, in a journal on each disk.
+
+Every node has a copy of one key-value store. A node writes as an author of its own; one whose disk
+was replaced by an old copy goes on as another author, as a node does that was restored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import Final
+
+from datalattice.crypto import KeyPair, SeededEntropy
+from datalattice.engine import GroupCommit, MemoryEngine
+from datalattice.protobuf import read_varint
+from datalattice.sync import Replica, WireProtocol
+from datalattice.sync.weaver import (
+    PROTOCOL,
+    PeerMessage,
+    Push,
+    WeaverProtocol,
+    WeaverReplica,
+)
+from datalattice.testing.dice import Dice
+from datalattice.testing.disk import SimDisk
+from datalattice.testing.journal import JournalEngine
+from datalattice.testing.sim.network import HostName
+from datalattice.testing.sim.neutral_checkers import neutral_checkers
+from datalattice.testing.sim.node import KindWatch, ReplicaKind, SimHost, SimNode
+from datalattice.weaver import STORE_TABLES, KvMachine, SignedIntention, Store
+from datalattice.weaver.kv import DeleteRequest, PutRequest
+
+STORE_ID: Final = b"simulated store."
+WEAVER: Final[HostName] = (PROTOCOL, STORE_ID)
+
+FOLDER: Final = "weaver"
+
+KEYS: Final = 12
+"""Keys that all users write to, so that many writes are concurrent."""
+
+DELETES: Final = 0.15
+
+
+class SimWeaverReplica(WeaverReplica):
+    """A replica whose user's writes are made when they are published.
+
+    A simulation counts the steps of a disk while a replica works, not while a user thinks.
+    """
+
+    def __init__(self, host: WeaverHost, store: Store) -> None:
+        super().__init__(store, host.peers, SeededEntropy(host.node.dice.bits()))
+        self.store: Final = store
+        self.planned: Final[list[tuple[bytes, bytes | None]]] = []
+
+    def publish(self) -> bool:
+        while self.planned:
+            key, value = self.planned[0]
+            if value is None:
+                self.store.execute("Delete", DeleteRequest(key=key))
+            else:
+                self.store.execute("Put", PutRequest(key=key, value=value))
+            del self.planned[0]
+        return super().publish()
+
+
+def weave(node: SimNode, dice: Dice) -> None:
+    """Plan to put or delete one of the keys."""
+    replica = node.hosts[WEAVER].replica
+    assert isinstance(replica, SimWeaverReplica)
+    key = b"key %d" % dice.below(KEYS)
+    value = None if dice.chance(DELETES) else b"%s %d" % (node.name.encode(), dice.bits())
+    replica.planned.append((key, value))
+
+
+class WeaverHost(SimHost):
+    """A copy of the store on a node. The name of a part is the hash of its intention.
+
+    authors: the keys that nodes of the simulation have written under.
+    """
+
+    def __init__(self, node: SimNode, watch: KindWatch, authors: set[bytes]) -> None:
+        super().__init__(node, watch)
+        self._authors = authors
+        self._disk: SimDisk | None = None
+        self._lives = 0
+
+    def make(self) -> tuple[Replica, WireProtocol]:
+        if self._disk is not self.node.disk:  # another disk, or an old copy of it
+            self._disk = self.node.disk
+            self._lives += 1
+        seed = hashlib.sha256(f"{self.node.name} {self._lives}".encode()).digest()
+        key = KeyPair(seed)
+        self._authors.add(key.public_key)
+        engine = (
+            JournalEngine(self.node.disk, FOLDER, STORE_TABLES)
+            if self.node.world.disks
+            else MemoryEngine(STORE_TABLES)
+        )
+        store = Store(GroupCommit(engine), 1, STORE_ID, KvMachine(), key, self.node.clock)
+        store.open()
+        return SimWeaverReplica(self, store), WeaverProtocol(STORE_ID)
+
+    def peers(self) -> set[bytes]:
+        """Return the nodes that the operator admits, and every author."""
+        return self.node.admitted | self._authors
+
+    def readmit(self) -> None:
+        """Apply a changed list of admitted peers, as a node does after an event of its stores."""
+        if self.is_up:
+            assert isinstance(self.replica, SimWeaverReplica)
+            self.replica.peers_changed()
+        super().readmit()
+
+    @property
+    def _store(self) -> Store:
+        assert isinstance(self.replica, SimWeaverReplica)
+        return self.replica.store
+
+    @property
+    def state(self) -> bytes:
+        """The log as a set, and every row that the machine made of it."""
+        digest = hashlib.sha256(self.replica.probe.key)
+        with self._store.read() as view:
+            for key, value in view.data.scan():
+                digest.update(b"%d %d " % (len(key), len(value)) + key + value)
+        return digest.digest()
+
+    @property
+    def held(self) -> Collection[bytes]:
+        """The hashes of all witnessed intentions."""
+        with self._store.read() as view:
+            return [entry.signed.hash for entry in view.entries()]
+
+    def covers(self, name: bytes) -> bool:
+        """Return whether an intention is in the log."""
+        with self._store.read() as view:
+            return view.seq_of(name) is not None
+
+    def is_durable(self, name: bytes) -> bool:
+        """Return whether the disk is sure to have an intention, which its journal names."""
+        if not self.node.world.disks:
+            return True
+        return name in (self.node.disk.durable(f"{FOLDER}/journal") or b"")
+
+    def told(self, payload: bytes) -> Collection[bytes] | None:
+        """Return the hashes of the intentions that a message has or lists; None: of nothing."""
+        exchange, at = read_varint(payload, 0)
+        if exchange == 0:
+            return [
+                SignedIntention.decode(one).hash for one in Push.decode(payload[at:]).intentions
+            ]
+        message = PeerMessage.decode(payload[at:])
+        if message.intention_response is not None:
+            envelopes = message.intention_response.intentions
+            return [SignedIntention.decode(one).hash for one in envelopes] or None
+        if message.reconcile_payload is not None:
+            return list(_listed(message))
+        return None
+
+    def admits(self, peer: str) -> bool:
+        return self.node.world.keys.get(peer) in self.node.admitted
+
+
+def _listed(message: PeerMessage) -> Iterator[bytes]:
+    assert message.reconcile_payload is not None
+    for one in message.reconcile_payload.messages:
+        items = one.items_request or one.items_reply
+        if items is not None:
+            yield from items.hashes
+
+
+def weaver_kind() -> ReplicaKind:
+    """Return Weaver stores as a kind of replica."""
+    return ReplicaKind(WEAVER, partial(WeaverHost, authors=set()), weave, neutral_checkers)
