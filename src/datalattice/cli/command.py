@@ -224,6 +224,7 @@ class Call:
         Raises: UsageError: it has none.
         """
         folder = self.folder
+        # A reading command makes nothing: a misspelled `--dir` must not become a folder.
         if not folder.store_path.is_dir():
             raise UsageError(
                 f"{folder.path} is not a node's folder: it has no store; name another with --dir, "
@@ -304,6 +305,7 @@ class Call:
         """
         if self.owner is not None:
             wanted = self.owner_named(self.owner, holders)
+            # The named owner alone counts, even where only another one has it.
             if wanted not in holders:
                 raise NoSuchPath(f"owner {wanted.hex()} has no {what} here")
             return wanted
@@ -400,6 +402,7 @@ class Call:
         from datalattice.client import replica_of
 
         client = connect(self.existing.path)
+        # "A store has one writer. While a node runs that is the node" (docs/design/control.md).
         if client is None:
             with replica_of(self.existing, fenced=fenced) as replica:
                 document = value_json(to_cell(alone(replica)))
@@ -424,6 +427,7 @@ class Call:
         """
         from datalattice.cli.values import value_json
 
+        # A long operation of the node reports its progress here, as one of this process does.
         bar = self.bar(title)
         client = connect(self.folder.path)
         if client is None:

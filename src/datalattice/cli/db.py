@@ -60,12 +60,14 @@ def databases_of(root: Value) -> list[tuple[bytes, str]]:
 def _read(call: Call, name: str, cursor: RootLattice | None = None) -> Database:
     """Return a database to read from."""
     at = cursor or call.cursor()
+    # "Reading commands take own data, else the only owner's" (docs/design/front-door.md).
     holders = [one for one, held in databases_of(at.get()) if held == name]
     return Database.at(at, call.holder(holders, f"database {name!r}", _LISTING), name)
 
 
 def _edit(call: Call, name: str, change: Callable[[Database], T]) -> T:
     """Make one change of a database of our own."""
+    # A write goes to the folder's own owner: nobody can sign for another one.
     return call.edit(lambda cursor, keys: change(Database.at(cursor, keys.public_key, name)))
 
 
@@ -122,6 +124,7 @@ def get(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
     """
     database = _read(call, db)
     kind = database.type(key)
+    # "1 failed, absent (`db get` of no key)" (docs/design/front-door.md).
     if kind is None:
         raise NoSuchPath(f"database {db} has no key {key!r}; `lattice db keys {db}` lists them")
     document, text = _held(database, key, kind)
@@ -184,6 +187,7 @@ def hget(
 ) -> CommandResult:
     """Print one field of a hash. Exit code 1 when there is no such field."""
     value = _read(call, db).hget(key, field)
+    # An absent field is exit code 1, as an absent key is.
     if value is None:
         raise NoSuchPath(f"key {key!r} has no field {field!r}")
     document = {"key": key, "field": field, "value": value_json(value)}
@@ -257,6 +261,7 @@ def set_(
 ) -> CommandResult:
     """Set a value; it replaces anything under the key. The first write makes the database."""
     cell = parse_value(value, form)
+    # "Durations everywhere (`90s`, `2h`, `1d`)" (docs/design/front-door.md).
     ttl_s = None if ttl is None else duration_s(ttl)
     _edit(call, db, lambda database: database.set(key, cell, ttl_s))
     return CommandResult({"key": key, "value": value_json(cell)}, [])

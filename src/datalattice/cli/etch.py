@@ -301,6 +301,7 @@ def import_(
 def _into_folder(etch: EtchStore, pin: str | None, folder: Folder, progress: Any) -> dict[str, Any]:
     from datalattice.client.replicas import import_into
 
+    # Only an Index of sections can be merged with the root of a node.
     if pin is None and not isinstance(etch.root(), Index):
         raise UsageError(
             f"the root of {etch.path} is a {kind_of(etch.root())}, and that of a node is an index "
@@ -359,6 +360,7 @@ def export(
     try:
         with EtchStore.open(file) as etch:
             new = etch.set_root(hash, fetch)
+    # Half a file would pass for the export.
     except DataLatticeError:
         file.unlink(missing_ok=True)
         print_notice(f"{file} was not written")

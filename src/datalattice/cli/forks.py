@@ -167,6 +167,7 @@ def resolve(
     from datalattice.node import resolve_fork
 
     chosen = [name for name, on in (("append", append), ("export", export), ("drop", drop)) if on]
+    # The three exclude each other: `--drop` forgets what `--export` would print.
     if len(chosen) != 1:
         raise UsageError("choose one of --append, --export and --drop")
     forks = _forks(call)
@@ -195,6 +196,7 @@ def export_proof(
     forks, store = _forks(call), call.enter(open_reader(call.existing))
     record = forks.find(id)
     slot = forks.slot_of(record)
+    # A proof shows both signed values; a signature alone may be of the same value.
     if record.loser is None or slot is None:
         raise UsageError("this branch was too large to be kept: its signature alone proves no fork")
     data = write_proof(record.path, record.owner, slot, record.loser, store.get_encodings)

@@ -106,6 +106,7 @@ def name_key(
         if not forget_name(call.folder, name):
             raise UsageError(f"there is no name {name!r}; `lattice key names` lists them")
         return CommandResult({"removed": name}, [f"removed {name}"])
+    # "A unique prefix of 4 or more" digits is one of the owners that are known here.
     known = owners_in(call.root()) if call.folder.store_path.is_dir() else []
     owner = call.owner_named(key, known)
     name_owner(call.folder, name, owner)

@@ -151,6 +151,7 @@ def _load(name: str) -> Any:
 def _as_command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
     """Return a group or function as typer runs it."""
     parent = typer.Typer()
+    # Only the command that runs is made: to make all of them takes longer than most commands.
     if not isinstance(found, typer.Typer):
         return _made(name, CommandInfo(name), found)
     empty = copy(found)
@@ -275,6 +276,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
     here: Any = built()
     while isinstance(here, TyperGroup):
         word = rest[0] if rest else ""
+        # A flag stands alone; an option with a value takes the next word, or has it behind `=`.
         if word in SHARED_FLAGS or (word.partition("=")[0] in SHARED_VALUES and "=" in word):
             early.append(rest.pop(0))
         elif word in SHARED_VALUES and len(rest) > 1:
@@ -303,6 +305,7 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
         return EXIT_INTERRUPTED
     except _Terminated:
         return EXIT_TERMINATED
+    # "130, 141 (closed pipe, silent), 143": a reader that has enough is no error.
     except BrokenPipeError:
         return EXIT_PIPE_CLOSED  # the reader went away (`lattice ... | head`): nothing to say
     except SystemExit as error:
@@ -311,6 +314,7 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
         raise
     except TyperException as error:
         text = error.format_message()
+        # "2 wrong call": a group alone does nothing.
         if not text:  # no command given: the help is printed, and says all there is to say
             return EXIT_WRONG_CALL
         return failed(text + _dash_hint(text), "usage", EXIT_WRONG_CALL)
@@ -411,7 +415,10 @@ def _deliver_again(lost: Any) -> None:
 def main(command: Any = None, name: str = "lattice") -> None:
     """Run the command line of this process, or that of an example, and end it."""
     _prepare_streams()
+    # Cells hold integers of any length; printing one must not fail at Python's default limit.
     sys.set_int_max_str_digits(INTEGER_DIGITS_MAX)
+    # As for Ctrl-C, what is open is closed on the way out: a lock or a half-written file would
+    # stay.
     signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _deliver_again
     logging.lastResort = _Notices(logging.WARNING)  # a node has a log of its own

@@ -46,6 +46,7 @@ def add(
 def _expiry(text: str, now_ms: int) -> int:
     """Return when a pin ends: a duration counts from now on."""
     try:
+        # A plain number is a time here: Unix milliseconds or a date. Elsewhere it is seconds.
         return now_ms + duration_ms(text) if not text.isdecimal() else time_ms(text, now_ms)
     except UsageError:
         return time_ms(text, now_ms)

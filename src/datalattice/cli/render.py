@@ -48,6 +48,7 @@ def results() -> Console:
     """Return the console for results: standard output, only as narrow as a terminal makes it."""
     from rich.console import Console
 
+    # In a pipe no row may be broken: programs read it line by line.
     width = None if sys.stdout.isatty() else WIDTH_MAX
     return Console(file=sys.stdout, width=width, highlight=False)
 
@@ -188,6 +189,8 @@ def use_form(name: str | None, *, json: bool = False, quiet: bool = False) -> No
 
     Raises: UsageError: there is no such form.
     """
+    # "`--as text|table|json|lines`" (docs/design/front-door.md): output alone; `--in` is about
+    # input.
     if name is not None and name not in _FORMS:
         raise UsageError(f"--as is text, table, json or lines, got {name!r}")
     _form.name = "json" if json else name

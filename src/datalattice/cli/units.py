@@ -29,6 +29,7 @@ def duration_ms(text: str) -> int:
         raise UsageError(
             f"a duration is a number and ms, s, m, h, d or w, such as 10m; got {text!r}"
         )
+    # Seconds without a unit, as in every other option that takes a duration.
     return round(float(found[1]) * _UNITS[found[2] or "s"])
 
 

@@ -91,6 +91,7 @@ def parse_value(text: str, form: str) -> Value:
     form: text, json, hex, or lines: JSON, of which input has one document a line.
     Raises: UsageError: the text does not have the form, or there is no such form.
     """
+    # "Values as text" by default: a shell gives texts, and `5` need not be a number.
     if form == "text":
         return make_text(text)
     check_form(form)
@@ -118,4 +119,5 @@ def listed_json(value: Value) -> object:
 
     Whoever wrote it may have made a few cells stand for a text of any size; the list has others.
     """
+    # A value with references may be of any size once it is written out.
     return brief(value) if references(encode(value)) else value_json(value)

@@ -61,6 +61,7 @@ def register(
     text = _read(file, "the metadata")
     metadata = read_metadata(text)
     data = None if content is None else _read(str(content), "the content")
+    # Before anything is written: content that does not fit is no asset's.
     if data is not None:
         check_content(metadata, data)
 
@@ -237,6 +238,7 @@ def _asset_of(venue: Venue, given: str) -> bytes:
 def _begins(given: str, ids: list[bytes]) -> bytes | None:
     digits = given.rpartition("/")[2].lower().removeprefix("0x")
     found = [one for one in ids if digits and one.hex().startswith(digits)]
+    # A full id may begin another one; it means itself.
     if len(found) > 1 and not any(one.hex() == digits for one in found):
         raise UsageError(f"{len(found)} ids begin with {digits}; write more of it")
     exact = [one for one in found if one.hex() == digits]
@@ -274,6 +276,7 @@ def _read(name: str, what: str) -> bytes:
     else:
         with Path(name).open("rb") as file:
             data = file.read(CONTENT_BYTES_MAX + 1)
+    # One byte more than allowed was read, so the limit costs no look at the size.
     if len(data) > CONTENT_BYTES_MAX:
         raise LimitExceeded(f"{what} has more than {CONTENT_BYTES_MAX} bytes")
     return data

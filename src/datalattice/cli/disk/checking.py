@@ -127,6 +127,7 @@ def repair(
         raise UsageError(f"a node runs on {folder.path}; stop it before the root is repaired")
     store = call.enter(CellStore.open(folder.store_path) if apply else open_reader(folder))
     report = store.check(call.bar(f"check {folder.store_path}").to)
+    # What is damaged can be fetched again, so it is not left out.
     if not report.is_clean:
         raise StoreFailed("the store is damaged; `lattice disk heal` comes before a repair")
     found = without_malformed(store, dict(report.unsound))
@@ -152,6 +153,7 @@ def _commit_repair(store: CellStore, root: Value) -> str:
     now_ms = store.clock.now_ms()
     name = f"before-repair-{time_text(now_ms).replace(':', '')}"
     store.pins.pin(before, name, label="the root before malformed parts were left out")
+    # The new root lacks parts on purpose; the pin keeps them until the user removes it.
     store.commit(root, contains=False)
     return name
 

@@ -223,6 +223,7 @@ def mv(
         for one in olds:
             to = goal_of(one, goal, drive.is_dir(goal.path), several=len(olds) > 1)
             old = _drive(drive_of, one)
+            # Within a drive a move keeps the entry; between drives it is a copy and a deletion.
             if one.drive == goal.drive:
                 drive.move(one.path, to.path)
             else:
@@ -244,6 +245,7 @@ def cp(
     """Copy files: from or to a drive, or from drive to drive. Files are replaced."""
     paths, goal = [parse_path(one) for one in sources], parse_path(target)
     local = [one.drive is None for one in paths]
+    # A local path on both sides is the business of `cp` of the system.
     if any(local) != all(local) or (goal.drive is None and any(local)):
         raise UsageError("copy from local paths to a drive, or from drives; not local to local")
     if goal.drive is None:
@@ -309,6 +311,7 @@ def sync(
     target = parse_drive_path(path)
     assert target.drive is not None
     owner = drive_owner(call)
+    # Only what may write to the drive makes a key.
     folder = call.folder if direction is Direction.TO_LOCAL else call.writable()
     with closing(Drives(folder, owner)) as all_drives:
         outcome = Sync(

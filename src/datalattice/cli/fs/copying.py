@@ -76,6 +76,8 @@ def put_files(
             with one.source.open("rb") as file:
                 contents.append(writer.content(pieces(file, bar.advance)))
         write = partial(_written, sources, goal, list(zip(uploads, contents, strict=True)))
+        # "Each command writes one commit" (docs/dlfs.md "Command line"), after all contents are
+        # stored.
         placed = writer.edit(write)
     files = sum(not one.is_dir for one in uploads)
     done = {"files": files, "bytes": total, "to": placed}
@@ -199,6 +201,7 @@ class _Download:
             try:
                 yield from self.files(one.path, target / one.name)
             except OSError as error:
+                # One name that the file system refuses must not end the copy of a tree.
                 if error.errno not in _IMPOSSIBLE:
                     raise
                 self._skip(path, one.name, f"the local file system refuses it ({error.strerror})")

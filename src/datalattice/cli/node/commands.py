@@ -221,6 +221,7 @@ def init(
     path = folder.settings_path
     given = {"port": port, "bind": bind, "peers": peer or None, "http_port": http_port}
     text = settings_text(given)
+    # It may hold the operator's own settings.
     if path.exists():
         raise AlreadyExists(f"{path} exists; edit it, or delete it first")
     RealDisk().create_folder(str(folder.path))
@@ -429,6 +430,7 @@ def _pull_through(client: ControlClient, address: str | None) -> str:
         assert isinstance(known, Map)
         listed = value_json(known.get("peers"))
         assert isinstance(listed, list)
+        # A pull asks peers that are connected; it does not dial.
         if not any(one["address"] == address for one in listed):
             raise UsageError(
                 f"the running node has no peer {address}; "

@@ -131,6 +131,7 @@ def _writable_keys(path: list[str], context: MergeContext, key_pair: KeyPair) ->
         raise UsageError("in :kv a value goes to: kv own value DATABASE KEY")
     if section == KV_SECTION and not all(isinstance(key, str) for key in keys[3:]):
         raise UsageError("names of databases and their keys are strings; write a number as '\"5\"'")
+    # Below another owner peers would refuse the value, so it is refused here (`strict`).
     if isinstance(root_lattice().child(section), OwnerLattice) and len(keys) > 1:
         _check_owner(keys[1], context, key_pair)
         if len(keys) < OWNER_PATH_KEYS:
@@ -151,6 +152,7 @@ def _check_owner(owner: Value, context: MergeContext, key_pair: KeyPair) -> None
 def _write(cursor: RootLattice, keys: list[Value], new: Value) -> list[Value]:
     section = keys[0]
     if section == DATA_KEY:
+        # Under its own hash: two writers of one value agree on where it is.
         hash = value_hash(new)
         data = cursor.path(DATA_KEY)
         present = data.get()

@@ -193,6 +193,8 @@ def offer(
             for batch in batches(values_of(values, form)):
                 keys = None if key_cell is None else [key_cell] * len(batch)
                 all_headers = None if header_cell is None else [header_cell] * len(batch)
+                # Each batch is durable before the next is read, so a pipe that breaks loses none it
+                # wrote.
                 offsets.append(editor.offer_many(name, id, batch, keys, all_headers))
                 bar.advance(len(batch))
         except DataLatticeError as error:
@@ -334,6 +336,7 @@ def tail(
     there yet. A consumer begins with the oldest record, and remembers what was printed.
     """
     end_s = None if span is None else time.monotonic() + duration_s(span)
+    # "`--as-of REF` on every reading command": what waits for news reads the present.
     if call.as_of is not None and (follow or consumer is not None):
         raise UsageError("a former root gets no new records: -f and --consumer read the present")
     if consumer is not None:
@@ -370,9 +373,11 @@ class _Tail:
         """Yield the last records that are there, then new ones until the time is over."""
         name = parse_key(self._topic)
         cursor = self._call.cursor()
+        # With `-f` a topic that is not there yet is waited for, without it is absent.
         owners = self._owners(cursor, name, must_be=not follow)
         found = self._new(cursor, name, owners)
         self._is_begun = True
+        # The last records of all partitions together, which are at most so many of each.
         yield from found[max(0, len(found) - self._lines) :]
         store = self._call.enter(open_reader(self._call.existing)) if follow else None
         while store is not None:
@@ -381,6 +386,7 @@ class _Tail:
                 return
             time.sleep(left_s)
             cursor = RootLattice(root_lattice(), store.root())
+            # Owners that appear later count for `all`; a chosen one stays the one that was chosen.
             if not owners or self._call.owner == "all":
                 owners = self._owners(cursor, name, must_be=False)
             yield from self._new(cursor, name, owners)

@@ -40,6 +40,7 @@ def taken(
 ) -> Iterator[QueueEntry[Value]]:
     """Yield the records that a consumer has not done; each is done when the next is asked for."""
     node, key = call.node_handle(), parse_key(topic)
+    # The same handles as in a program, so positions are shared with it.
     if partition is not None:
         source = node.queue(key, parse_key(partition), owner=call.owner)
         consumer: Consumer[Value] = source.consumer(name)
@@ -113,6 +114,7 @@ def seek(
     node = call.node_handle()
     moved: list[dict[str, object]] = []
     for topic, owner in found:
+        # "Last write wins, so a rewind is an ordinary write" (docs/design/front-door.md "Handles").
         with node.topic(topic, owner=owner).consumer(name, wait=False) as consumer:
             consumer.seek(start)
             moved += [
