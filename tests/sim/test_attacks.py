@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from datalattice.node.observe import Noticed
-from datalattice.sync import Hosting
 from datalattice.sync.lattice import incomplete
 from datalattice.sync.lattice.evidence import Evidence
-from datalattice.sync.lattice.quotas import Limit
+from datalattice.sync.lattice.quotas import Limit, Quotas
 from datalattice.testing.sim import (
     Faults,
     SimChecker,
@@ -166,8 +165,8 @@ def test_a_health_that_names_nobody_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_quota_that_is_not_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hosting, "limit_of", lambda *_: Limit(2**60, 0, "none"))
-    monkeypatch.setattr(Hosting, "_is_over", lambda *_: False)
+    monkeypatch.setattr(Quotas, "limit_of", lambda *_: Limit(2**60, 0, "none"))
+    monkeypatch.setattr(Quotas, "is_over", lambda *_: False)
     assert rule_of(attacked(monkeypatch, attacks.overfill, hosting=True)[1]) == "boundedhosting"
 
 

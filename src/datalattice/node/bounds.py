@@ -27,6 +27,7 @@ class Bucket:
 
     def __init__(self, per_s: int, now_s: float) -> None:
         self._rate = per_s
+        # "Four seconds' worth at once": a peer that was silent may catch up.
         self._full = self._left = float(per_s * BURST_S)
         self._seen_s = now_s
 
@@ -57,6 +58,7 @@ class FrameProgress:
 
     def left_s(self, count: int, now_s: float) -> float:
         """Return how long to wait for more of the frame, of which `count` bytes have arrived."""
+        # Each 1,000 bytes begin another 10 s, within the 30 s for the frame.
         if count - self._bytes >= PROGRESS_BYTES:
             self._mark_s, self._bytes = now_s, count
         return max(0.0, min(self._end_s, self._mark_s + PROGRESS_S) - now_s)
@@ -76,6 +78,7 @@ class AddressQuota:
     def admit(self, remote: str) -> bool:
         """Count a connection from `host:port`; return False if there are too many from there."""
         limits = self._limits(remote)
+        # "By their first 64 bits, and four times as many by their first 48": both must have room.
         if any(self._counts.get(name, 0) >= limit for name, limit in limits):
             return False
         for name, _ in limits:

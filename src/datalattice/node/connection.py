@@ -226,6 +226,7 @@ class Connection:
 
     def send(self, payload: bytes, stream: int = MAIN_STREAM) -> None:
         """Queue a frame; it is dropped if the stream or the connection is about to end."""
+        # What is said after the last words would delay the end.
         if self._closing:
             return
         self._streams.send(stream, payload)
@@ -345,6 +346,7 @@ class Connection:
                 self._stir_writer()
             if event is not None:
                 # Empty messages cost, too: each counts as one and for its frame.
+                # "10,000 messages in a second, 100 MB in a second": both are paid for in one rest.
                 cost += self._pass_on(event) + FRAME_BYTES
                 await self._rest(1, cost)
                 cost = 0
@@ -369,6 +371,7 @@ class Connection:
                 continue
             is_over = not data
             self.traffic.bytes_in += len(data)
+            # Credit frames and late data are paid for with the next frame, or when none follows.
             cost += streams.receive(data)
             self._account()
 
@@ -409,6 +412,7 @@ class Connection:
         now_s = asyncio.get_running_loop().time()
         for stream in [one for one in self._progress if one not in begun]:
             del self._progress[stream]
+        # "30 s to complete, and 1,000 bytes in every 10 s", for each begun frame by itself.
         timeout_s = left_s = self._bounds.read_timeout_s
         for stream, count in begun.items():
             progress = self._progress.get(stream)
@@ -421,6 +425,7 @@ class Connection:
         """Read nothing for a while if this peer has sent more than its share."""
         now_s = asyncio.get_running_loop().time()
         wait_s = max(self._messages.take(messages, now_s), self._bytes.take(size, now_s))
+        # "Then it is read later, and nothing is lost": TCP or the credit holds the peer back.
         if wait_s > REST_S_MIN:
             self._on_slowed()
             await asyncio.sleep(wait_s)

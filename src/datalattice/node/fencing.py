@@ -99,6 +99,7 @@ class Fence:
 
         Raises: Unfenced: no peer was asked. IdentityCloned: the identity is in use elsewhere.
         """
+        # Nearly every write: two flags, no lock.
         if self._decided.is_set() and not self._refusals:
             return
         if context.path[:1] in ((LOCAL_KEY,), (P2P_KEY,)):
@@ -150,6 +151,7 @@ class Fence:
             self.refuse(UNFENCED, self._doubt)
         if history.was_written_unasked and config.peers:
             self._observer.degrade(UNFENCED, WROTE_UNASKED)
+        # "No peers are configured, or the folder has no keys: accepted, without a fence."
         if not self._paths or not self._peers.wanted():
             self._open()
             return
@@ -235,6 +237,7 @@ class Fence:
     async def _ask(self, connection: Connection) -> bool:
         """Merge all slots of a peer; return whether that was done before it disconnected."""
         while True:
+            # All slots of a peer, or none: an answer to some of them proves nothing of the others.
             answers = await asyncio.gather(
                 *(self._peers.ask(connection, path) for path in self._paths)
             )
@@ -261,6 +264,7 @@ class Fence:
         reasons = {one.address or "": one.reason for one in self._peers.wanted()} | self._reasons
         asked = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
         log_event(logging.WARNING, UNFENCED, peers=asked)
+        # "Wait `fence_moved_wait_ms`, then fail with `Unfenced`": copied, restored or moved.
         if is_start and self._doubt is not None:
             self.refuse(UNFENCED, self._doubt)
             self._decide()
@@ -276,6 +280,7 @@ class Fence:
         return self._until_s - time.monotonic()
 
     def _close(self) -> None:
+        # A steady clock: a wall clock that is set would shorten or prolong the wait.
         self._until_s = time.monotonic() + self._wait_s
         self._decided.clear()
 

@@ -107,6 +107,7 @@ class Healer:
         """Ask peers for cells of our own that are damaged or missing."""
         with self._changed:
             fresh = [hash for hash in hashes if hash not in self._wanted]
+            # Noted before the request, so that a fast answer finds its entry.
             self._wanted.update(dict.fromkeys(fresh, False))
             count = len(self._wanted)
         if fresh:
@@ -145,6 +146,7 @@ class Healer:
             except Corruption:
                 lost.add(hash)  # written, and damaged again
                 continue
+            # "What is missing below it is asked for in turn."
             if encoding is not None:
                 below += self._store.missing(references(encoding))
         self.note(below)  # before waking waiters: they wait until nothing is wanted
@@ -209,6 +211,7 @@ class Healer:
         with self._changed:
             while any(self._wanted.values()) and not self._closed.is_set():
                 seen = self._healed_count
+                # Waits as long as cells arrive: a large store heals for hours.
                 if not self._changed.wait(ANSWER_S) and seen == self._healed_count:
                     break
             left = list(self._wanted)

@@ -270,6 +270,7 @@ class Hosts:
         Raises: UsageError: the name is taken or too long; or its protocol has another framing here.
         """
         name = host.protocol, host.store_id
+        # One replica for each (protocol, store id): a stream names nothing else.
         if name in self._table:
             raise UsageError(f"{host.name} is on this node already")
         # A stream opens with [length of the name, name in ASCII, store id], each 64 bytes at most.
@@ -381,6 +382,7 @@ class Hosts:
             )
             self._observer.count("streams-refused")
             return
+        # Both sides keep the same one, without a message about it.
         if host in talk.streams:  # both opened one at once: the dialler's stays
             if talk.who.dialled:
                 connection.end_stream(stream, at_once=True)
@@ -394,6 +396,7 @@ class Hosts:
         host = talk.hosts.get(stream)
         if host is None:
             return
+        # A reset says that the peer lacks the replica or refuses us; it opens the next stream.
         self._hang_up(host, talk)
         talk.refused.add(host)
 
@@ -414,6 +417,7 @@ class Hosts:
                 talk.connection.close(reason)
             else:
                 self._part(host, talk, reason)
+        # A change may admit peers, as a new member does; a burst of changes asks them once.
         if effects.changed and not is_lattice and host not in self._offering:
             self._offering.add(host)
             asyncio.get_running_loop().call_later(OFFER_AGAIN_S, self._offer_again, host)

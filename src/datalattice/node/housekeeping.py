@@ -97,6 +97,7 @@ class Housekeeper:
         """Drop the data of forgotten owners from the root, and send that to the peers."""
 
         def forget(replicator: Replicator, now_ms: int) -> bool:
+            # Durable first, then announced: peers must not be told of a root that may be lost.
             is_changed = self._replica.state.drop_refused()
             if is_changed:
                 replicator.settle(Absorbed(changed=True), "", now_ms)
@@ -171,6 +172,7 @@ class Housekeeper:
         after = self._config.collect_after_bytes
         last = self._last_bytes()
         grown = store.size_bytes() - last
+        # "As soon as 8 MB were written since the last time", whatever the setting says.
         if is_low:
             return grown >= LOW_GROWTH_BYTES
         return after > 0 and grown >= max(after, last)  # 0 turns automatic collections off

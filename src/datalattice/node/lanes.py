@@ -236,6 +236,7 @@ class LanePool:
                     return first_ms
                 lane._armed_ms = None
                 self._make_ready(lane, now_ms)
+            # Superseded: its lane has another deadline by now, or none.
             heapq.heappop(heap)
         return None
 
@@ -402,6 +403,7 @@ class Lane:
         Raises: StoreError: they could not be written. StoreClosed: the node is closed.
                 TimeoutError: it took longer than `timeout_s` seconds.
         """
+        # An action of this lane publishes directly: waiting for its own turn would never end.
         if self._holder == threading.get_ident():
             self._replicator.publish(self._clock.now_ms())
             return
@@ -470,6 +472,7 @@ class Lane:
             if not self._line or now_ms >= began_ms + TURN_MS_MAX:
                 break
             task = self._line.popleft()
+            # All publications of a turn share one commit, since each covers all earlier writes.
             if isinstance(task, Future):
                 waiting.append(task)
             else:
@@ -492,6 +495,7 @@ class Lane:
         )
         while self._strangers and (self._is_ending or not are_ahead):
             action, done = self._strangers.popleft()
+            # "Told half a second later while more of them wait" (docs/design/foreign-data.md).
             self._replicator.crowded = bool(self._strangers)
             self._guard(action, before_ms)
             self._replicator.crowded = False
@@ -531,6 +535,7 @@ class Lane:
     def _hand_out(self, done: Done | None = None) -> None:
         try:
             effects = self._replicator.take_effects()
+            # Delivered only after the action: what effects state is durable by then.
             if effects or done is not None:
                 self._deliver(effects, done)
         except Exception as error:  # noqa: BLE001 - as in `_guard`; what the effects state is durable

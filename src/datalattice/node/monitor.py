@@ -126,6 +126,7 @@ class Monitor:
             self.linked()
             return None
         alone_s = self._now_s() - self._linked_s
+        # A restart of the only peer takes seconds and is no trouble.
         if alone_s < ALONE_S:
             return None
         return f"no connection to any of {len(peers)} peers for {alone_s:.0f} s"

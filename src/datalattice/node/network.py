@@ -115,6 +115,7 @@ class Network:
         if port is None:
             try:  # the default port if it is free, else any
                 self._listener = await self._listen_at(DEFAULT_PORT)
+            # "At port 18888, or any free one when that is taken."
             except UsageError:
                 self._listener = await self._listen_at(0)
         elif port >= 0:
@@ -314,6 +315,7 @@ class Network:
         guest.public_key = public_key  # by its link, or by a challenge on a plain one
         if not self._is_named(public_key):
             return
+        # A key proved by a challenge counts as one proved by TLS from here on.
         self.connections[id].frames_max = WANTED_FRAMES_MAX
         is_wanted = public_key in self.peers.added_keys
         self._hosts.proved(id, public_key, is_wanted=is_wanted)
@@ -371,6 +373,7 @@ class Network:
         if task is not None and not outbound:
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
+        # TLS has proved the key by now; a plain link proves it later, by a challenge.
         key, pinned = link.public_key, None if dialled is None else dialled.public_key
         is_wanted = is_added or key in self.peers.added_keys
         is_known = is_wanted or (key is not None and self._is_named(key))
@@ -397,6 +400,7 @@ class Network:
 
     def _held(self, change: int) -> None:
         """Bound what all peers together make the node hold, by cutting the largest holder."""
+        # "Bytes held for all peers: 256 MB; the largest holder is cut."
         self.held_bytes += change
         # The largest holder is cut, even if another peer sent the last byte.
         while change > 0 and self.held_bytes > HELD_BYTES_MAX:

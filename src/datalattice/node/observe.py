@@ -81,12 +81,14 @@ class Noticed:
         peer = self._peers.pop(name, None) or _Offender()
         peer.kinds[note.kind] += note.count
         peer.text, peer.last_s = note.text, self._now_s()
+        # Put back at the end: the first is the peer that was quiet longest.
         self._peers[name] = peer
         if len(self._peers) > self._max:
             del self._peers[next(iter(self._peers))]
 
     def document(self) -> dict[str, dict[str, object]]:
         """Return by name `kinds` with counts, and the `text` of the last note; latest last."""
+        # Bounded in time, so that health shows what is wrong now.
         since_s = self._now_s() - NOTICED_S
         self._peers = {name: one for name, one in self._peers.items() if one.last_s > since_s}
         return {

@@ -138,6 +138,7 @@ class NodeOperations:
         Raises: UnsupportedOperation: an unknown name. UsageError: wrong arguments.
                 Unavailable: a fault of the node, which is degraded from then on.
         """
+        # A table, not a lookup of methods: a client can call nothing else.
         operation = _OPERATIONS.get(name)
         if operation is None:
             known = ", ".join(sorted(_OPERATIONS))
@@ -338,6 +339,7 @@ class NodeOperations:
         return self._node.root_hash
 
     async def _forget(self, arguments: Map) -> Value:
+        # Arguments come from another process: each is checked before it is used.
         before_ms = _need(arguments, "before_ms")
         if type(before_ms) is not int:
             raise UsageError(f"before_ms is a time in milliseconds, got {before_ms!r}")
@@ -509,6 +511,7 @@ def _need(arguments: Map, name: str) -> Value:
 
 def _timeout_ms(arguments: Map) -> int:
     timeout_ms = _need(arguments, "timeout_ms")
+    # `type`, not `isinstance`: True is an int in Python and another value in a cell.
     if type(timeout_ms) is not int or not 0 <= timeout_ms <= WAIT_MS_MAX:
         raise UsageError(f"timeout_ms is a number from 0 to {WAIT_MS_MAX}, got {timeout_ms!r}")
     return timeout_ms

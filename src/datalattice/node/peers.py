@@ -199,6 +199,7 @@ class Peers:
         Raises: UsageError: neither address nor key, not an address, not a key, two different keys,
                 or the key of this node itself.
         """
+        # Each transport reads addresses of its own kind, and refuses others.
         endpoint = None if address is None else self._transport.endpoint(address)
         key = public_key
         # A key in the address (`key@host:port`) pins it as `public_key` does; both must agree.
@@ -279,6 +280,7 @@ class Peers:
             return False
         peer = self._with_key(public_key)
         if peer is None:
+            # "Peers that were found: 32." Anybody can publish any number of entries.
             if sum(one.info.source != ADDED for one in self._peers) >= DISCOVERED_MAX:
                 return False
             peer = self._start(PeerInfo(None, public_key, source=source))
@@ -306,6 +308,7 @@ class Peers:
 
     def gone(self, id: str, public_key: bytes) -> None:
         """Note that an inbound connection has ended."""
+        # A key may have several inbound connections; the peer is gone with the last one.
         ids = self._inbound.get(public_key, [])
         if id in ids:
             ids.remove(id)
@@ -380,6 +383,7 @@ class Peers:
             if failures >= DISCOVERED_FAILURES_MAX and peer.info.source != ADDED:
                 self._forget(peer)
                 return
+            # "After 1 s, doubling up to 30 s, each time after a random part of at least half."
             pause_ms = peer.pause_ms or backoff_ms(peer.info.failures, self._entropy)
             peer.info.failures = failures
             self.changed()
@@ -411,6 +415,7 @@ class Peers:
         try:
             reason = await self._serve(OutboundLink(id, endpoint, link, peer.info.source == ADDED))
         finally:
+            # However it ended: a cancelled attempt must not count as connected.
             peer.connection_id = None
             peer.info.reason = reason
             if not self._inbound.get(peer.info.public_key or b""):

@@ -441,6 +441,7 @@ class NodeServer:
         door = CheckedCells(self._store, scanned=True)
         for value in values:
             door.check_value(value)
+        # A store that failed before may have room by now.
         self._healer.make_writable()
         self._store.put(*values)
         self._store.sync()
@@ -603,6 +604,7 @@ class NodeServer:
 
         Raises: PeerUnavailable: not connected, or it did not deliver. Timeout: it took too long.
         """
+        # A pull asks connected peers only: whoever is dialled later states its root anyway.
         chosen = self._network.to_peers(address)
         if not chosen:
             whom = "any peer" if address is None else address

@@ -90,6 +90,7 @@ class NodeTasks:
         task = self._tasks.get(id) if type(id) is int else None
         if task is None:
             raise UsageError(f"this node has no task {id!r}")
+        # `wait` leaves the task running when its time is over, which `wait_for` would cancel.
         await asyncio.wait([task.ended], timeout=timeout_s)
         if task.ended.done():
             return to_cell({"done": True, "result": task.ended.result()})

@@ -379,6 +379,7 @@ class Requests:
         pending = self._pending.get(id) if type(id) is int else None
         if pending is None or not isinstance(pending.saying, Request):
             return None
+        # Parts come in the order of the request, so a count says which they are.
         hashes = pending.saying.want.hashes
         # A part of an answer has at least one hash and leaves at least one.
         if not 0 < count < len(hashes):

@@ -171,6 +171,7 @@ class Partner:
     @property
     def is_plain(self) -> bool:
         """Whether it fetches nothing, so that offers to it are complete in themselves."""
+        # Before it is met nothing is known, so nothing complete is made for it.
         return self.met and FETCHES not in self.peer.features
 
     @property
@@ -192,6 +193,7 @@ class Partner:
     @property
     def may_push(self) -> bool:
         """Whether something may be pushed to this peer, apart from the pace."""
+        # "Pushes to a peer that does not read are held back from 128 frames on."
         if not (self.joined and self.met) or self.is_full or self.closing:
             return False
         # Complete values may be long, so a plain peer gets them one at a time.
@@ -201,6 +203,7 @@ class Partner:
         """Return the live ones with the same identity and another start."""
         if self.start is None:
             return []
+        # Equal starts are two connections of one node, which is no clone.
         return [
             one
             for one in partners
@@ -229,6 +232,7 @@ class Partner:
         self.sent, self.sent_last, self.lost_patch = probe, True, False
         self.pushed_keys.append(probe.key)
         self.compare_after_ms = now_ms + pace.root_sync_interval_ms
+        # A token bucket: each push costs 50 ms, and time pays them back.
         self.paced_ms = max(self.paced_ms, now_ms) + pace.broadcast_delay_ms
         is_alike = REPLICATES in self.peer.features
         ahead_ms = (pace.burst_max - 1) * pace.broadcast_delay_ms

@@ -79,6 +79,7 @@ class Pulls:
             for waiting in self._waiting.pop(key, ()):
                 is_disputed = waiting.pull.is_strict and key in absorbed.disputed
                 self._found(waiting, key, refused or (DISPUTED if is_disputed else None), effects)
+        # No peer has what they need: the pull fails rather than waits.
         for key in absorbed.dropped:
             for waiting in self._waiting.pop(key, ()):
                 self._found(waiting, key, PARTS_LOST, effects)

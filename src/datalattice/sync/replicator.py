@@ -111,6 +111,7 @@ class Replicator:
         # What comes after the last straw is not read.
         if partner is None or partner.closing:
             return
+        # Charged before it is read: decoding is the first thing that it costs.
         self._replica.hear(partner.peer)
         partner.conversation.receive(payload, now_ms)
         self._hear(partner, now_ms)
@@ -123,6 +124,7 @@ class Replicator:
         """
         try:
             is_changed = self._replica.publish()
+            # A publication that failed is not announced: peers hear of durable values alone.
             if is_changed:
                 self._changed(now_ms)
         finally:
@@ -160,6 +162,7 @@ class Replicator:
             self._effects.taken += [(id, None if full else lost[0]) for id, full in ended.items()]
         for key in absorbed.dropped:
             self._effects.note("dropped", source, f"value {key.hex()} never became complete")
+        # After the values are durable: who waits for a pull may rely on them.
         self._pulls.settle(absorbed, self._effects)
         if absorbed.changed:
             self._changed(now_ms)
@@ -178,6 +181,7 @@ class Replicator:
         partner = self._partners.get(id)
         if partner is None:
             self._effects.finish(pull, "not connected")
+        # "Requests of ours that wait for one peer: 64" (docs/node.md, Limits).
         elif partner.conversation.pending_count >= PENDING_MAX:
             self._effects.finish(pull, f"{PENDING_MAX} requests wait for this peer already")
         else:
@@ -221,6 +225,7 @@ class Replicator:
         self._touched |= due
         for partner in list(self._partners.values()) if due or busy_ms else ():
             conversation = partner.conversation
+            # "Time that this node was busy does not count" (docs/node.md, What is sent when).
             if busy_ms and conversation.deadline_ms is not None:
                 conversation.excuse(busy_ms)
                 self._touched.add(partner.id)
@@ -286,6 +291,7 @@ class Replicator:
     def _hear(self, partner: Partner, now_ms: int) -> None:
         """Send a conversation's frames and act on its events."""
         self._touched.add(partner.id)
+        # A message may have proved its key or told its features.
         partner.peer = partner.conversation.peer
         self._send_frames(partner)
         while events := partner.conversation.events():
@@ -497,7 +503,7 @@ class Replicator:
         Missing parts are requested there: on a connection that it made, it reads answers only.
         """
         home = self._answering(partner)
-        # What a peer broadcasts "counts once it has proved there that it holds the same key"
+        # Broadcasts "count once the peer has proved there that it holds the same key"
         # (docs/node.md, Plain peers).
         if home is None:
             self._charge(partner, IGNORED, reason)
@@ -559,6 +565,7 @@ class Replicator:
         if comparison is None:
             self._effects.finish(pull, None)
             return
+        # No exchange: the comparison only tells, as a statement of the root does.
         exchange = partner.conversation.send(talk.Compare(comparison.start()), now_ms)
         if exchange is not None:
             partner.comparisons[exchange] = OpenComparison(comparison)
@@ -598,6 +605,7 @@ class Replicator:
             self._charge(partner, REFUSED, str(error))
             self._pulls.failed((partner.id, exchange), str(error))
             return
+        # The comparison goes on: other parts of the peer's state may still come.
         if step.error is not None:
             self._pulls.failed((partner.id, exchange), step.error)
         if step.say:
@@ -616,6 +624,7 @@ class Replicator:
         for exchange, running in list(partner.comparisons.items()):
             running.needs = {hash for hash in running.needs if hash in self._wants}
             if running.is_done and not running.needs and not running.has_finished:
+                # Once: an answer to it may end the comparison only after further rounds.
                 running.has_finished = True
                 self._say(partner, talk.Finish(exchange), now_ms)
                 self._hear(partner, now_ms)  # it may be over by that
@@ -651,6 +660,7 @@ class Replicator:
             if not (self._wants.has_line(partner.id) and self._admits(partner)):
                 continue
             room = partner.conversation.room
+            # Four batches at a time hide the round trip, and bound what one peer can hold up.
             while room > 0 and not partner.is_full and not partner.closing:
                 hashes = tuple(self._wants.take(partner.id, partner.conversation.batch_max))
                 if not hashes:
@@ -682,6 +692,7 @@ class Replicator:
         if not parts:
             return
         hashes = [part.hash for part in parts]
+        # Whatever happens now, these are not waited for any more.
         self._repairs.difference_update(hashes)
         try:
             self._replica.repair(parts)
@@ -774,6 +785,7 @@ class Replicator:
             self._cut(partner, kind, reason)
 
     def _cut(self, partner: Partner, cause: str, reason: str) -> None:
+        # The first reason counts: what follows is its consequence.
         if not partner.closing:
             self._effects.note(f"closed-{cause}", partner.id, reason)
             if cause in (MALFORMED, UNSOUND):

@@ -90,6 +90,7 @@ class WantList:
         """Forget `peer`; its line and what is in flight there go to other peers."""
         self._helpers.pop(peer, None)
         self._prompt.discard(peer)
+        # What it was asked for is asked of the next peer at once, without a time-out.
         queue = self._queues.pop(peer, [])
         again = [hash for hash in queue if self._is_waiting(hash)]
         again += self._asked_of.pop(peer, ())
@@ -128,6 +129,7 @@ class WantList:
         queue = self._queues.get(peer)
         taken: list[bytes] = []
         while queue and len(taken) < count:
+            # The newest first: "children of a cell are fetched before its neighbours".
             hash = queue.pop()
             # A hash may be in several queues, or twice in one; the first to take it wins.
             if not self._is_waiting(hash):
@@ -159,6 +161,7 @@ class WantList:
             self._prompt.discard(peer)
         for hash in hashes:
             want = self._wants.get(hash)
+            # A late failure of an earlier request says nothing of the present one.
             if want is not None and want.in_flight == peer:
                 self._end_flight(hash, want)
                 self._pass_on(hash, now_ms)

@@ -29,6 +29,7 @@ def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> byt
 
     Shapes: cells: (hash, encoding) in the order of the request; None for a missing cell.
     """
+    # "Returned as it came, with all its cells": the asker matches answers by the id.
     branches = _cells_of(id)  # the answer repeats the id with all its cells
     slots: list[bytes] = []
     for hash, encoding in cells:
@@ -70,6 +71,7 @@ def _vector(slots: list[bytes], branches: dict[bytes, bytes]) -> bytes:
     count writes the tail elements first, then the vector of the others.
     """
     assert len(slots) < FAN_OUT * FAN_OUT
+    # 80, count in base 128, then elements or the references of leaves.
     head = _TAG_VECTOR + encode_length(len(slots))
     tail = len(slots) % FAN_OUT  # elements after the last full leaf stand in the top cell
     if len(slots) <= FAN_OUT:

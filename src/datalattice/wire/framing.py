@@ -40,6 +40,7 @@ def encode_length(count: int) -> bytes:
     Shapes: count: 0 or more; result: at least one octet, big-endian base 128, with bit 7 set on all
             octets except the last.
     """
+    # "A count in base 128, big-endian": the last octet is the only one without bit 7.
     out = bytearray((count & _DIGIT,))
     count >>= 7
     while count:
@@ -130,6 +131,7 @@ class FrameBuffer:
         Raises: ProtocolViolation: the length is padded or too long. LimitExceeded: it is above the
                 limit. Either closes the connection.
         """
+        # The length is checked as soon as it is complete: "before any payload is kept".
         if self._length is None:
             self._length = self._read_fixed() if self._is_fixed else self._read_length()
             if self._length is None:
@@ -137,6 +139,7 @@ class FrameBuffer:
         end = self._start + self._length
         if len(self._data) < end:
             return None
+        # One copy, from the buffer to the payload; a slice of a bytearray would make two.
         with memoryview(self._data) as view:
             payload = bytes(view[self._start : end])
         self._length = None
@@ -165,6 +168,7 @@ class FrameBuffer:
             if not octet & _MORE:  # bit 7 is clear in the last octet only
                 self._start += count
                 return value
+        # "One of more than five bytes" ends the connection; fewer may still be under way.
         if len(self._data) - self._start >= LENGTH_OCTETS_MAX:
             raise ProtocolViolation(f"a frame length is longer than {LENGTH_OCTETS_MAX} octets")
         return None
@@ -174,6 +178,7 @@ class FrameBuffer:
         end = self._start + FIXED_OCTETS
         if len(self._data) < end:
             return None
+        # Four octets have one encoding each, so only the limit is checked.
         value = int.from_bytes(self._data[self._start : end], "big")
         if value > self._limit:
             raise LimitExceeded(

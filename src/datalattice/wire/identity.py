@@ -34,6 +34,7 @@ def encode_challenge(
     With `wanted` None, the other side may have any key.
     Shapes: context: at most one value.
     """
+    # [token wanted-key context?]: nil as the wanted key asks "whoever you are".
     signed = Signed.sign(asker, Vector.of((token, wanted, *context)))
     return encode_message(Vector.of((CHALLENGE, id, signed)))
 
@@ -53,9 +54,11 @@ def answer_challenge(challenge: Challenge, own: KeyPair | None) -> bytes:
     # The challenge was meant for another node.
     if wanted is not None and wanted != own.public_key:
         return encode_failure(id, ErrorCode.TRUST, "the wanted key is not that of this node")
+    # Checked last: a signature is the only costly step, and strangers may ask.
     if not signed.verify():
         return encode_failure(id, ErrorCode.TRUST, "the signature of the challenge is not good")
     try:
+        # [token asker's-key context?]: it names the asker, so another asker cannot use it.
         proof = Signed.sign(own, Vector.of((token, signed.public_key, *context)))
         return encode_result(Result(id, proof))
     except MissingData:
@@ -75,6 +78,7 @@ def check_answer(
         signed, terms = read_statement(answer)
     except ProtocolViolation as error:
         raise ProtocolViolation(f"the answer to a challenge is {error}") from error
+    # Pinned: another key than the wanted one is a failure even if its proof is good.
     if wanted is not None and signed.public_key != wanted:
         raise ProtocolViolation(
             f"the peer has the key {signed.public_key.hex()}, wanted is {wanted.hex()}"

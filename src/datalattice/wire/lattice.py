@@ -207,6 +207,7 @@ def decode_payload(
     ordered: as for `decode_parts`.
     Raises: BadFormat: not a canonical message, or cells of its first level are missing.
     """
+    # The codec checks canonical form and every hash: past this line cells can be trusted.
     value, parts = decode_parts(payload, loader, limit, ordered=ordered)
     try:
         return _read(value), parts
@@ -216,6 +217,7 @@ def decode_payload(
 
 
 def _read(value: Value) -> Message:
+    # "Record `d` of five" is a Result, whatever its fields; all other kinds begin with a keyword.
     if isinstance(value, Record):
         return _read_result(value)
     if not isinstance(value, Vector) or not len(value):
@@ -232,8 +234,10 @@ def _read_result(value: Record) -> Message:
     # Record dd: id, value, error, log, info.
     if value.digit != RESULT_DIGIT or len(value) != RESULT_FIELDS:
         return Unknown(value, "a record that is not a Result")
+    # The answer's own cell may be missing: then its hash is known, and the cell is asked for.
     answer, absent = _element(value, 1)
     error = value[2]
+    # "On success the error is nil. Otherwise it is a Keyword and the value a text."
     if error is not None and not isinstance(error, Keyword):
         return Unknown(value, "a Result whose error is not a keyword")
     return Result(value[0], answer, error, value[3], value[4], absent)
@@ -272,6 +276,7 @@ def _read_query(value: Vector) -> Message:
 
 
 def _read_value(value: Vector) -> Message:
+    # `[:LV path value]`: the value's own cell may be left out, as of a root stated alone.
     carried, absent = _element(value, 2) if len(value) > 2 else (None, None)
     if carried is None and absent is None:
         return Unknown(value, "a LATTICE_VALUE without a value")
@@ -290,10 +295,12 @@ def _read_patch(value: Vector) -> Message:
         return Unknown(value, "a LATTICE_PATCH that is not [:LP base hash patch]")
     base, absent = _element(value, 1)
     hash, patch = value[2], value[3]
+    # [:LP base hash patch]: the base may be absent, hash and patch must have come along.
     if not isinstance(hash, bytes) or len(hash) != HASH_BYTES:
         return Unknown(value, f"a LATTICE_PATCH without a hash of {HASH_BYTES} bytes")
     if not isinstance(patch, (bytes, Blob)):
         return Unknown(value, "a LATTICE_PATCH whose patch is no blob")
+    # "A patch, and the cells that it makes: 8,000,000 bytes each" (docs/node.md, Limits).
     if len(patch) > PATCH_BYTES_MAX:
         return Unknown(value, f"a LATTICE_PATCH of more than {PATCH_BYTES_MAX} bytes")
     return Patched(hash, patch, base, absent)
@@ -310,6 +317,7 @@ def _read_request(value: Vector) -> Message:
         return DataRequest(id, (), fault)
     hashes: list[bytes] = []
     for element in value.iter_range(2, len(value)):
+        # "A malformed DATA_REQUEST" gets `:ARGUMENT`, so the id is kept and the fault named.
         if not isinstance(element, bytes) or len(element) != HASH_BYTES:
             return DataRequest(id, (), f"a hash is a blob of {HASH_BYTES} bytes")
         hashes.append(element)
@@ -320,6 +328,7 @@ def _read_challenge(value: Vector) -> Message:
     if len(value) < 2:
         return Unknown(value, "a CHALLENGE without an id")
     id = _id(value)
+    # Without signed data there is nothing to answer but `:FORMAT`.
     if len(value) < 3:
         return Challenge(id, None, (), "a challenge is [:CH id signed]")
     try:
@@ -338,6 +347,7 @@ def read_statement(signed: Value) -> tuple[Signed, tuple[Value, ...]]:
         stated = signed.value if isinstance(signed, Signed) else None
         if not isinstance(signed, Signed) or not isinstance(stated, Vector):
             raise ProtocolViolation("signed data of a vector")
+        # "[token wanted-key context?]": no longer vector is ever signed for a stranger.
         if not STATEMENT_MIN <= len(stated) <= STATEMENT_MAX:
             raise ProtocolViolation("signed data of a vector of two or three elements")
         return signed, tuple(stated)
@@ -388,7 +398,7 @@ def encode_announcement(path: Sequence[Value], value: Value, branches: Iterable[
     Shapes: branches: the encodings to send, with the value's own cell unless it is embedded or
             stays behind.
     """
-    # "What is left out the receiver looks up in its store or asks for."
+    # "The receiver looks up the cells that were left out in its store, or asks for them."
     return join_cells(encode(Vector.of((_VALUE, Vector.of(path), value))), branches)
 
 
@@ -398,12 +408,14 @@ def encode_complete(path: Sequence[Value], value: Value, cells: Iterable[bytes])
     Shapes: cells: the encodings at and below the value that are not embedded.
     """
     keys = Vector.of(path)
+    # A plain peer fetches nothing, not even the cells of a long path.
     of_path = (encoding for _, encoding, _ in novelty(keys))
     return join_cells(encode(Vector.of((_VALUE, keys, value))), [*of_path, *cells])
 
 
 def encode_patched(base: Value, hash: bytes, patch: bytes) -> bytes:
     """Return a LATTICE_PATCH. It names the base without sending its cells."""
+    # A patch above one cell is a blob of several, which all go along.
     blob = make_blob(patch)
     top = encode(Vector.of((_PATCH, base, hash, blob)))
     return join_cells(top, [encoding for _, encoding, _ in novelty(blob)])
@@ -411,6 +423,7 @@ def encode_patched(base: Value, hash: bytes, patch: bytes) -> bytes:
 
 def encode_request(id: Value, hashes: Sequence[bytes]) -> bytes:
     """Return a DATA_REQUEST for at most `REQUEST_HASHES_MAX` hashes."""
+    # "Give me these cells, at most 254": the receiver refuses a longer request as a whole.
     assert len(hashes) <= REQUEST_HASHES_MAX
     return encode_message(Vector.of((_REQUEST, id, *hashes)))
 

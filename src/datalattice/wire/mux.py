@@ -165,6 +165,7 @@ class Mux:
         """
         cost = 0
         for kind, number, length, payload in self._reader.read(data):
+            # "Each mux frame counts as 64 bytes of its sender's share", however many pieces it has.
             if length or kind != DATA:
                 cost += FRAME_BYTES
             if kind == DATA:
@@ -177,10 +178,11 @@ class Mux:
         """Take data of a stream; return its bytes if the stream is closed."""
         stream = self._open_stream(number)
         if stream is None:
-            return len(data)  # "What comes late for a stream that is over is dropped."
+            return len(data)  # "Frames that arrive late, for a stream that is over, are dropped."
         if length:
             if stream.peer_ended:  # "data after END"
                 raise ProtocolViolation(f"data comes on stream {number} after its end")
+            # Counted by the length in the header, so too much is refused before it has come.
             stream.uncredited += length
             if stream.uncredited > WINDOW_BYTES:
                 raise ProtocolViolation(f"more comes on stream {number} than there is credit for")
@@ -198,12 +200,14 @@ class Mux:
             raise ProtocolViolation("a connection begins with HELLO")
         stream = self._streams.get(number)
         if stream is None:
+            # Numbers are never reused, so a smaller one was open once and is closed now.
             is_own = number % 2 == self._own_next % 2
             if number >= (self._own_next if is_own else self._peer_next):
                 raise ProtocolViolation(f"stream {number} was never opened")
         return stream
 
     def _control_frame(self, kind: int, number: int, payload: bytes) -> None:
+        # "HELLO first": without it no other frame is accepted, and it comes once.
         if kind == HELLO:
             if self.peer_hello is not None or number != MAIN_STREAM:
                 raise ProtocolViolation("HELLO is said once, on the main stream")
@@ -230,11 +234,12 @@ class Mux:
         if number != self._peer_next:
             raise ProtocolViolation(f"stream {number} is opened, the next is {self._peer_next}")
         protocol, store_id = decode_open(payload)
+        # "More than 512 open streams of one side" end the connection.
         if self._peer_count >= STREAMS_MAX:
             raise ProtocolViolation(f"the peer has {STREAMS_MAX} streams open, and opens another")
         self._peer_next += 2  # "each in order, without gaps and never twice"
         framing = self._framings.get(protocol)
-        if framing is None:  # RESET "looks the same for all three" reasons to refuse
+        if framing is None:  # "The three look alike to the peer": what is refused stays unknown
             self._write_control(RESET, number)
             return
         self._peer_count += 1
@@ -251,6 +256,7 @@ class Mux:
         self._may_send(stream)
 
     def _peer_ended(self, stream: _MuxStream) -> None:
+        # END closes one direction: what is queued here may still be sent.
         if stream.peer_ended:
             raise ProtocolViolation(f"stream {stream.number} ends twice")
         stream.peer_ended = True
@@ -281,6 +287,7 @@ class Mux:
     def _event_of(self, stream: _MuxStream) -> Event | None:
         if stream.is_over:
             return None
+        # A stream is reported before its first frame, even if both came in one read.
         if stream.opening is not None:
             opening, stream.opening = stream.opening, None
             return opening
@@ -357,6 +364,7 @@ class Mux:
         found.handled(payload_bytes)
         self._unhandled_bytes -= payload_bytes + FRAME_BYTES
         self._unhandled_count -= 1
+        # A large frame holds its share of `large_bytes_max` until the handler is done with it.
         if found.is_large_complete:  # admitted when none was unhandled, so it is this frame
             self._release(found)
         self._give_credit(found)
@@ -466,6 +474,7 @@ class Mux:
             raise UsageError(f"{protocol!r} is no protocol of streams; known are {known}")
         payload = encode_open(protocol, store_id)
         number = self._own_next
+        # The peer would end the connection for one stream too many.
         if self._own_count >= STREAMS_MAX or number > STREAM_NUMBER_MAX:
             raise Backpressure(f"{self._own_count} streams are open, and no other can be")
         self._own_next += 2
@@ -499,6 +508,7 @@ class Mux:
         """
         self._check_is_not_main(stream)
         found = self._streams.get(stream)
+        # A stream that is closed already needs no RESET: the peer knows, or will.
         if found is not None:
             self._write_control(RESET, stream)
             self._drop(found, is_over=True)
@@ -511,6 +521,7 @@ class Mux:
         self._control += encode_mux_frame(kind, stream, payload)
 
     def _may_send(self, stream: _MuxStream) -> None:
+        # With data left it waits for credit; END itself needs none.
         can = stream.credit if stream.unsent_bytes else stream.is_ending
         if can and not stream.is_sending and not stream.has_ended:
             stream.is_sending = True

@@ -122,6 +122,7 @@ def _checked_length(header: bytearray) -> int:
     kind, length = header[0], int.from_bytes(header[5:9], "big")
     if kind not in _KINDS:
         raise ProtocolViolation(f"{kind} is no kind of mux frame")
+    # "A length that the kind does not have" ends the connection.
     name, least, most = _KINDS[kind]
     if not least <= length <= most:
         text = str(least) if least == most else f"{least} to {most}"
@@ -162,6 +163,7 @@ class Hello:
             raise UsageError(f"a nonce has {NONCE_BYTES} bytes, not {len(self.nonce)}")
         if not text.isascii() or set(text.split()) != self.features:
             raise UsageError(f"features are words in ASCII, not {sorted(self.features)}")
+        # "At most 1,024 bytes": a HELLO is buffered before anything is known of the peer.
         if NONCE_BYTES + len(text) > HELLO_BYTES_MAX:
             most = HELLO_BYTES_MAX - NONCE_BYTES
             raise UsageError(f"the names of features have {len(text)} bytes, at most {most} fit")
@@ -200,6 +202,7 @@ def decode_open(payload: bytes) -> tuple[str, bytes]:
     """
     end = 1 + payload[0]
     name, store_id = payload[1:end], payload[end:]
+    # The name may be cut off by the end of the payload.
     if len(name) != payload[0] or not 1 <= len(name) <= PROTOCOL_BYTES_MAX or not name.isascii():
         most = PROTOCOL_BYTES_MAX
         raise ProtocolViolation(f"OPEN names a protocol in 1 to {most} bytes of ASCII")

@@ -107,6 +107,7 @@ class Channel:
 
     def put(self, payload: bytes) -> int:
         """Queue a frame; return its bytes with the length."""
+        # With its length at once: pieces may be cut anywhere in the frame.
         frame = self.framing.frame(payload)
         self._queue.append(frame)
         self.unsent_bytes += len(frame)
@@ -165,6 +166,7 @@ class SingleStream:
 
         Raises: ProtocolViolation, LimitExceeded: an illegal length.
         """
+        # One frame at a time, or a few of a wanted peer: the rest stays with the peer.
         channel = self._channel
         if not channel.has_room(self.frames_max):
             return None

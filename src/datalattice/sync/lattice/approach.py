@@ -242,6 +242,7 @@ class SlotFetches:
             fetched = self._slots.pop(part.hash, None)
             if fetched is None:
                 continue
+            # "Each cell that arrives is charged to the owner in whose slot it lies."
             del fetched.hashes[part.hash]
             fetched.size += len(part.data)
             touched[fetched.slot.key] = fetched

@@ -102,6 +102,7 @@ class Charges:
         """Credit bytes of cells that came over a connection: each is worth a tick."""
         if size:
             account = self._account(peer)
+            # Bounded: credit saved up over weeks would pay for one merge of minutes.
             account.brought = min(account.brought + size, self.limits.brought_max)
 
     def open(self, peer: str) -> Work:
@@ -174,6 +175,7 @@ class Charges:
         """Count an unsound cell of a connection; return whether it was one too many."""
         account = self._account(peer)
         account.unsound += 1
+        # A few may come from an honest relay of bad data.
         if account.unsound < self.limits.unsound_max:
             return False
         account.unsound = 0

@@ -249,6 +249,7 @@ class LatticeConversation:
     def _greet(self, now_ms: int) -> None:
         """Ask for proof of a key that the transport did not prove; greet a peer that we dialled."""
         key, pinned = self.peer.public_key, self._pinned
+        # TLS has proved another key than the address names: somebody else answers there.
         if pinned is not None and key not in (None, pinned):
             self._fault("untrusted", "the peer has another key than the wanted one", is_fatal=True)
             return
@@ -263,6 +264,7 @@ class LatticeConversation:
             self._hello(now_ms)
 
     def _hello(self, now_ms: int) -> None:
+        # Only the dialler greets: the other end of an accepted connection may be a mere client.
         if not self.peer.dialled or self._is_greeted:
             return
         self._is_greeted = True
@@ -270,6 +272,7 @@ class LatticeConversation:
         self._events.append(talk.Joined())
 
     def _say_hello(self, now_ms: int) -> None:
+        # [:PING id :PEER :LP S]: a plain peer ignores what follows the id.
         start = () if self._node.start is None else (self._node.start.signed,)
         self._frames.append(
             wire.encode_ping(self._ask(talk.Greet(), now_ms), PEER, READS_PATCHES, *start)
@@ -277,6 +280,7 @@ class LatticeConversation:
 
     def _challenge(self, now_ms: int) -> None:
         asker = self._node.asker
+        # "Its token is 32 random bytes, which makes old answers useless" (docs/node.md, Identity).
         token = self._node.entropy.bytes(TOKEN_BYTES)
         id = self._ask(talk.DemandProof(), now_ms, token)
         self._frames.append(wire.encode_challenge(id, asker, token, self._pinned))
@@ -306,6 +310,7 @@ class LatticeConversation:
         if not isinstance(body, LookupResult):
             assert isinstance(body, list)
             found = [None if part is None else part.data for part in body]
+            # "A Vector, nil for what is not here" (docs/node.md, Messages).
             return wire.encode_supply(id, list(zip(asked, found, strict=True)))
         if body.error is not None:
             return wire.encode_failure(id, wire.ErrorCode.ARGUMENT, body.error)
@@ -333,6 +338,7 @@ class LatticeConversation:
         ):
             self._fault(IGNORED, "said before the wanted key is proved")
             return
+        # With our own key only starts are exchanged: nothing is to be replicated with oneself.
         is_twin = isinstance(message, wire.Ping) and TWIN in message.extra[:1]
         if self._is_own and not is_twin and not isinstance(message, wire.Result | wire.Goodbye):
             self._fault(IGNORED, "said with our own key")
@@ -372,8 +378,8 @@ class LatticeConversation:
         if isinstance(value, Vector):
             self._fault(IGNORED, reason)
             return
-        # "A bare value without an envelope, counts once it has proved there that it holds the same
-        # key" (docs/node.md, Plain peers); or the operator takes anybody's.
+        # Bare values "count once the peer has proved there that it holds the same key"
+        # (docs/node.md, Plain peers); or the operator takes anybody's.
         offer = stated((), value, parts)
         is_accepted = self._node.dialect.accept_bare_values
         self._events.append(talk.Offered(offer) if is_accepted else talk.Bare(offer, reason))
@@ -456,6 +462,7 @@ class LatticeConversation:
         if pending is None:
             self._fault(UNASKED, "an answer to no request of ours")
             return
+        # On an error the value is its text.
         error = None if result.error is None else f"{result.error.name}: {brief(result.value)}"
         self._events.append(talk.Answered(pending.saying))
         match pending.saying:

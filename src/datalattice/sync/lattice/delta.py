@@ -31,6 +31,7 @@ def beyond(
     """
     front = _Front(known, fetch, bytes_max)
     hash, top = value_hash(value), encode(value)
+    # The other side holds exactly this value.
     if hash in front.have:
         return {}
     found: dict[bytes, bytes] = {} if is_embedded(value) else {hash: top}
@@ -129,6 +130,7 @@ class _Front:
             if self._work is not None:
                 _pay(self._work, encoding)
             self._room -= len(encoding)
+            # What the other side holds is read up to a bound; past it the difference only grows.
             if self._room < 0:
                 self._cells = {}
                 return

@@ -156,6 +156,7 @@ class Evidence:
             return
         try:
             found, self._dropped = stored_forks(root, self._key_pair.public_key)
+        # Not our own slot: nothing in it is believed.
         except BadSignature:
             return
         for record in found.values():
@@ -293,6 +294,7 @@ class Evidence:
         if not isinstance(winner, Signed) or not isinstance(loser, Signed):
             return
         id = fork_id(fork.path, loser)
+        # "A replay does not bring it back" (docs/node.md, Forks).
         if id in self._dropped or id in self.records:
             return
         # "A branch that writes on is one record": a later cell of it replaces the earlier ones.

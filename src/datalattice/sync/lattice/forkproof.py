@@ -119,6 +119,7 @@ def _judge(data: bytes) -> ForkVerdict:
     top, _ = decode_parts(data, None)
     if not isinstance(top, Vector) or len(top) != 5 or not same(top[0], PROOF):
         return ForkVerdict(INVALID, "its top cell is not [:fork-proof 1 path owner cells]")
+    # A later version may prove more than this code understands.
     if top[1] != VERSION:
         return ForkVerdict(INVALID, f"it has another version than {VERSION}")
     path, owner, pair = top[2], top[3], top[4]

@@ -49,6 +49,7 @@ def is_fork_query(path: Path) -> bool:
 
 def fork_queries(owners: Sequence[Value], turn: int) -> list[Path]:
     """Return the query paths for one peer in its round number `turn`."""
+    # Bounded for each round; the turn moves on, so every owner is asked for in time.
     count = min(len(owners), OWNERS_ASKED_MAX)
     first = turn * OWNERS_ASKED_MAX
     return [(FORKS_KEY, owners[(first + at) % len(owners)]) for at in range(count)]

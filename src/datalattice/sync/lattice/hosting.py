@@ -57,6 +57,7 @@ class Hosting:
                     value = value.remove(key)
         for path in within(self._areas.unsigned, value):
             section = section_name(path)
+            # "`from = known` takes them of peers that were named only" (docs/node.md, Hosting).
             sender = self.rules.policy.unsigned_of(section).sender
             is_known = peer in self._known
             is_over = not is_known and self.quotas.is_over(OwnerSlot(section, None))

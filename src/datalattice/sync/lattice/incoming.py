@@ -192,6 +192,7 @@ def unpatched(offer: Offer, load: Load, outcome: Absorbed) -> Offer:
         return offer
     message, size = patched.message, patched.size_bytes
     patch = message.patch
+    # The base travels by its hash, unless it is short enough to be embedded.
     base = encode(message.base) if message.absent is None else load(message.absent)
     top = Probe(message.hash, Incoming((), None, MessageCells(None), message.hash, sent=size))
     # "It is read when it is no longer than its message, its value is not here"
@@ -202,6 +203,7 @@ def unpatched(offer: Offer, load: Load, outcome: Absorbed) -> Offer:
     # A patch may be a blob of a few cells that repeat, so of any length.
     if base is None or len(patch) > size:
         return Offer(top)
+    # "A patch, and the cells that it makes: 8,000,000 bytes each" (docs/node.md, Limits).
     limit = min(patched.bytes_max, PATCH_BYTES_MAX)
     try:
         cells = read_patch(bytes(patch), base, load, limit, cells_worth(len(patch)))

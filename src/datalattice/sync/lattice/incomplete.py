@@ -377,6 +377,7 @@ class IncompleteCells:
             spoiled.users += len(parents)
         for parent in parents:
             self._gaps[parent] -= 1
+            # Its parent should have embedded it: known only now that its length is.
             if is_short and isinstance(parent, bytes):
                 self._cells[parent].names_short = True
             if not self._gaps[parent]:
@@ -414,6 +415,7 @@ class IncompleteCells:
                 learn_cell(hash, cell.encoding, self._facts)
             except BadFormat as error:
                 reason = str(error)
+        # Sound, and so is all below it: "a cell enters the store only when" both hold.
         if not reason:
             progress.stored.append((hash, cell.encoding))
             return
@@ -436,6 +438,7 @@ class IncompleteCells:
         while front:
             hash = front.pop()
             one = self._spoiled[hash]
+            # The holes themselves; what lies between them and the top is tainted.
             if one.reason:
                 bad[hash] = one.reason
             elif hash not in tainted:
@@ -511,6 +514,7 @@ class IncompleteCells:
             weights[name] = weights.get(name, 0) + self._memory_of(made.hashes, seen)
         found: list[object] = []
         room = self.size_bytes / 4
+        # The peer that holds most loses its values, whoever sent the last byte.
         for name in sorted(weights, key=lambda name: weights[name], reverse=True):
             found += members[name]
             room -= weights[name]

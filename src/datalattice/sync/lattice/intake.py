@@ -128,6 +128,7 @@ class Intake:
         if offer.probe is not None:
             assert isinstance(offer.probe.data, Incoming)
             size += offer.probe.data.size_bytes
+        # Credited before anything is merged: a value pays with the bytes that it came in.
         self._charges.bring(peer, size)
         if offer.parts:
             cells = {part.hash: part.data for part in offer.parts}
@@ -242,6 +243,7 @@ class Intake:
         assert isinstance(incoming, Incoming)
         assert hosting is not None
         before = self._waiting.get(claim)
+        # Looking at whose data it has costs, too, so its sender pays for it.
         work = self._charges.open(claim.peer)
         try:
             value, loader = approach.open(incoming)
@@ -292,6 +294,7 @@ class Intake:
                 after = self._next.pop(claim, None)
                 if after is not None:
                     self._consider(after, claim.peer, outcome)
+        # "Held in memory (16 MB in all)" (docs/node.md, Hosting).
         if self._approach.size_bytes > AHEAD_BYTES_MAX:
             self._give_up_approach(self._approach.claims(), outcome)
 
@@ -427,6 +430,7 @@ class Intake:
         """Remember that all hosted parts of a peer's state are here: it may state it for hours."""
         if self._hosting is None or waiting.path:
             return
+        # "The node remembers what it took" (docs/node.md, Hosting): the next statement is cheap.
         self._cuts.pop(claim, None)
         self._cuts[claim] = (waiting.key, self._hosting.rules.epoch, taken)
         # The oldest is dropped: that peer's next statement is looked at again.

@@ -233,6 +233,7 @@ class LatticeState:
             if hosting is not None:
                 admitted = self._admit(hosting, other, work, peer)
                 other = admitted.value
+            # Into the root, never into the live value: unfinished edits of the user stay private.
             merged = self._merge(other, holes, work)
         except REFUSALS as error:
             return JoinResult(other, error)
@@ -359,6 +360,7 @@ class LatticeState:
         if new:
             self._handed = {one.id for one in kept}
         self.root = value
+        # Announced only now that it is durable: a peer never hears of what a crash could take.
         self.views.announce(announced, value)
         self._update_live()
 

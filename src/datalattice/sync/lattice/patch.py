@@ -111,6 +111,7 @@ def write_patch(top: bytes, cells: Mapping[bytes, bytes], base: bytes, load: Loa
 
 def _edit(draft: bytes, old: bytes, hunks_max: int) -> tuple[int, bytes, int]:
     """Return (kind, bytes, hunks tried) of a short edit that makes `draft` of `old`."""
+    # 0 same: only references below it change, as on the way to most edits.
     if draft == old:
         return SAME, b"", 0
     whole = encode_length(len(draft)) + draft
@@ -196,6 +197,7 @@ def read_patch(
             continue
         cell = bytes(frame.draft)
         hash = sha3_256(cell)
+        # Hashed here, from the leaves up: the patch itself names no hash of a new cell.
         cells[hash] = cell
         frames.pop()
         if not frames:
@@ -225,6 +227,7 @@ class _Reader:
         if self._cell_room < 0:
             raise LimitExceeded(f"a patch makes more than {self._cells_max} cells below its top")
         count, kind = divmod(self._number(), 4)
+        # No cell has room for more references, so the number is not worth a loop.
         if count > CELL_BYTES_MAX // HASH_BYTES:
             raise BadFormat(f"a patch replaces {count} references of one cell")
         indexes: list[int] = []
@@ -266,6 +269,7 @@ class _Reader:
         draft = bytearray()
         at = 0
         hunks = self._number()
+        # "256 hunks a cell" (docs/node.md, Limits).
         if hunks > HUNKS_MAX:
             raise BadFormat(f"a patch has at most {HUNKS_MAX} hunks for a cell, got {hunks}")
         for _ in range(hunks):

@@ -79,6 +79,7 @@ class Views:
         if paths is None:
             self._paths.pop(peer, None)
         else:
+            # "Paths end at or above a signature: a signed value replicates as a whole."
             self._paths[peer] = tuple(canonical_path(self._lattice, path) for path in paths)
 
     # --- what peers state -----------------------------------------------------------------------
@@ -152,6 +153,7 @@ class Views:
                 if strict and named and below is None:
                     raise NoSuchPath(f"the lattice has nothing at {brief(key)}")
                 lattice = below
+            # "Walked as plain data, through Signed values by `:value`, `:public-key` ..."
             value = _field(value, key) if isinstance(value, Signed) else step(value, key)
         return value
 

@@ -246,6 +246,7 @@ class Areas:
 
     def _collect(self, path: Path, lattice: Lattice) -> None:
         if isinstance(lattice, KeyedLattice):
+            # `:local` never leaves a node, so no foreign value has it.
             for key, child in lattice.children().items():
                 if path or key != LOCAL_KEY:
                     self._collect((*path, key), child)
@@ -279,6 +280,7 @@ class OwnerRules:
     @property
     def epoch(self) -> object:
         """What the decisions rest on: while it is equal, a value is cut in the same way."""
+        # The wanted peers decide only where strangers are refused.
         wanted = frozenset(self.wanted()) if self.policy.owners == "known" else None
         return self.table.version, wanted
 
@@ -313,6 +315,7 @@ class OwnerRules:
         # The operator's decision comes first, then own keys, then the lists of the policy.
         if self.table.is_forgotten(section, text):
             return True
+        # "Data of own keys has no limit", and neither has that of allowed owners.
         if self.is_free(owner):
             return False
         if text in self.policy.refuse:

@@ -112,6 +112,7 @@ class Quotas:
         if since_ms is None:
             return False
         if 0 <= self._clock.now_ms() - since_ms < RECOUNT_MS:
+            # "Nothing of the slot is fetched for a minute" (docs/node.md, Hosting).
             return True
         del self.over[slot.key]
         return False
@@ -127,6 +128,7 @@ class Quotas:
         here = self.usage.bytes_of(owner) + self.evidence.bytes_of(owner)
         decided = self._rules.table.limit(owner_text(owner))
         own = Limit(policy.owner_bytes, here, "owner_bytes")
+        # The operator's limit for one owner replaces that of the policy.
         own = own if decided is None else Limit(decided, here, "hosting limit")
         strangers = Limit(policy.strangers_bytes, self.strangers_bytes, STRANGERS_SETTING)
         return own if own.room <= strangers.room else strangers
@@ -220,6 +222,7 @@ class Quotas:
             now = count.plus(value_hash(present), (0, 0))
             if self._strangers_bytes is not None:
                 self._strangers_bytes += now.size_bytes - self.usage.used_bytes(now.slot)
+            # The slot has room after all, so health names it no longer.
             self.usage.take(now)
             self._short.pop(now.slot.key, None)
             found.append(now)

@@ -241,6 +241,7 @@ class LatticeReplica:
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
         """Answer a request for cells by hash, or for what is announced at a path."""
+        # Cells that were announced, and no others: a known hash of `:local` gets nothing.
         if isinstance(request, Want):
             yield Reply(self.views.supply(request.hashes))
             return

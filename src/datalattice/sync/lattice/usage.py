@@ -157,6 +157,7 @@ class Usage:
         last_ms = self._counted_ms.get(slot.key)
         if last_ms is not None and 0 <= now_ms - last_ms < RECOUNT_MS:
             return False
+        # All at once: to find the oldest of many would cost more than it saves.
         if len(self._counted_ms) >= _REMEMBERED_MAX:
             self._counted_ms.clear()
         self._counted_ms[slot.key] = now_ms
@@ -224,6 +225,7 @@ class Usage:
         for key in changed:
             count = self._counts.get(key)
             rows[key] = None if count is None else _write(count)
+        # Only once they are durable: after a failure the next call writes them.
         if rows:
             self._store.notes.keep(rows)
             self._changed.difference_update(changed)
