@@ -1,5 +1,7 @@
 """Client: a program's way to a folder or to the running node. It imports nothing of the server."""
 
+from typing import TYPE_CHECKING, Any
+
 import datalattice.client.pickling  # noqa: F401 - handles of an open node can be pickled
 from datalattice.client.addresses import (
     PLAIN,
@@ -72,6 +74,19 @@ from datalattice.client.slots import (
     with_slots,
 )
 
+if TYPE_CHECKING:
+    from datalattice.client.weaverfolder import WeaverFolder
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when it is asked for: most programs use the lattices alone.
+    if name != "WeaverFolder":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from datalattice.client.weaverfolder import WeaverFolder
+
+    return WeaverFolder
+
+
 __all__ = [
     "DEFAULT_FOLDER",
     "HOME_VARIABLE",
@@ -97,6 +112,7 @@ __all__ = [
     "Running",
     "Slot",
     "SlotMoved",
+    "WeaverFolder",
     "ask_first",
     "begin_folder",
     "collect",

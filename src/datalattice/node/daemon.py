@@ -24,9 +24,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Unpack
 
-from datalattice.client import RUNNING_NAME, Folder, Running, folder_id, parse_address
+from datalattice.client import RUNNING_NAME, Folder, Running, WeaverFolder, folder_id, parse_address
 from datalattice.client.settings import NodeConfig
-from datalattice.client.weaverfolder import WeaverFolder
 from datalattice.crypto import SystemEntropy
 from datalattice.errors import DataLatticeError, UsageError
 from datalattice.node.admission import FILES_RESERVED, allow_files

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from datalattice.client.weaverfolder import WeaverFolder
+from datalattice.client import WeaverFolder
 from datalattice.crypto import Entropy
 from datalattice.errors import (
     DataLatticeError,

@@ -74,10 +74,12 @@ from datalattice.weaver.invite import (
 )
 from datalattice.weaver.kv import (
     DeleteOp,
+    DeleteRequest,
     KvMachine,
     KvPayload,
     Operation,
     PutOp,
+    PutRequest,
     written_by,
 )
 from datalattice.weaver.kvstore import (
@@ -194,6 +196,7 @@ __all__ = [
     "Codec",
     "Dag",
     "DeleteOp",
+    "DeleteRequest",
     "Entry",
     "Event",
     "Fault",
@@ -240,6 +243,7 @@ __all__ = [
     "Projection",
     "Proposal",
     "PutOp",
+    "PutRequest",
     "ReadRequest",
     "ReadResponse",
     "SignedIntention",

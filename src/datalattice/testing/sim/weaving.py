@@ -28,8 +28,14 @@ from datalattice.testing.journal import JournalEngine
 from datalattice.testing.sim.network import HostName
 from datalattice.testing.sim.neutral_checkers import neutral_checkers
 from datalattice.testing.sim.node import KindWatch, ReplicaKind, SimHost, SimNode
-from datalattice.weaver import STORE_TABLES, KvMachine, SignedIntention, Store
-from datalattice.weaver.kv import DeleteRequest, PutRequest
+from datalattice.weaver import (
+    STORE_TABLES,
+    DeleteRequest,
+    KvMachine,
+    PutRequest,
+    SignedIntention,
+    Store,
+)
 
 STORE_ID: Final = b"simulated store."
 WEAVER: Final[HostName] = (PROTOCOL, STORE_ID)
