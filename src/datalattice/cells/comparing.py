@@ -58,6 +58,7 @@ def _below(change: PathChange) -> Iterator[PathChange] | None:
     if isinstance(a, Map) and isinstance(b, Map):
         return _entries(path, a.differences(b))
     if isinstance(a, Index) and isinstance(b, Index):
+        # Apart: two keys that share 32 bytes are two names, of which one was removed.
         return _entries(path, IndexPart(a, b).differences(apart=True))
     if isinstance(a, Vector) and isinstance(b, Vector):
         return _positions(path, a, b)
@@ -89,6 +90,7 @@ def _elements(path: tuple[Value, ...], a: Set, b: Set) -> Iterator[PathChange]:
 
 
 def _signed(path: tuple[Value, ...], a: Signed, b: Signed) -> Iterator[PathChange]:
+    # Another signer is a change by itself, whatever was signed.
     if a.public_key != b.public_key:
         yield (*path, SIGNED_KEY), a.public_key, b.public_key
     if not same(a.value, b.value):
@@ -121,6 +123,7 @@ def arriving_names(
     references. Values are not loaded. Raises and costs as `arrivals`.
     """
     for key, _, kid in _arriving(own, other, work):
+        # A branch is named by its hash; an embedded value by what it refers to.
         yield key, [kid.hash] if isinstance(kid, Ref) else references(encode(kid))
 
 

@@ -56,6 +56,8 @@ class _Page:
         found = iter(rows)
         try:
             for row in found:
+                # Bounded by entries of one container and of the page: a page of a huge value stays
+                # small.
                 if shown >= HTML_ENTRIES_MAX or self.left <= 0:
                     more = True
                     break
@@ -130,6 +132,7 @@ def _rows(value: object) -> Iterator[Row]:
             yield (place, value[place])
     elif isinstance(value, Signed):
         yield (_Plain("public key"), value.public_key)
+        # Verified here: a page that shows a signature says whether it holds.
         yield (_Plain("signature"), _Plain("valid" if value.verify() else "not valid"))
         yield (_Plain("value"), value.value)
     elif isinstance(value, Coded):
@@ -154,6 +157,7 @@ def leaf_text(value: object) -> str:
     if isinstance(value, _Plain):
         return value.text
     if isinstance(value, (str, Text)):
+        # Only the first chunk is loaded, whatever the length.
         if isinstance(value, Text):
             size = value.byte_length()
             head = value.read(0, HTML_TEXT_MAX).decode("utf-8", "ignore")
@@ -166,6 +170,7 @@ def leaf_text(value: object) -> str:
             some = HTML_TEXT_MAX // 2
             front = value.read(0, some) if isinstance(value, Blob) else value[:some]
             return f"0x{front.hex()}... of {size:,} bytes"
+    # To write out an integer takes time that grows with the square of its length.
     elif isinstance(value, int) and value.bit_length() > HTML_INTEGER_BITS_MAX:
         return f"Integer of {value.bit_length():,} bits"
     return to_text(admit(value))

@@ -104,6 +104,7 @@ def _items(head: str, items: Vector | List | Set | Record, tail: str) -> Iterato
 def _members(head: str, entries: Map | Index, tail: str) -> Iterator[Piece]:
     gap = head
     for key, item in entries.entries():
+        # Nearly all names need no escape, and none of these begins with `$`.
         if isinstance(key, str) and _SIMPLE.fullmatch(key):
             name = f'"{key}"'
         else:
@@ -227,6 +228,7 @@ def flat_pieces(
         if piece is None:
             opened.pop()
         elif isinstance(piece, Inner):
+            # Readers of JSON have such a bound too: a deeper text could not be read back.
             if depth_max is not None and len(opened) >= depth_max:
                 raise UsageError(f"values are written as text down to {depth_max} levels")
             opened.append(pieces(piece.value))
@@ -243,6 +245,7 @@ def key_of(name: str, parse: Callable[[str], Value]) -> Value:
     parse: reads the marked JSON text of a key that has no shorter name.
     Raises: BadFormat: the name starts with `$` and is not a key.
     """
+    # A name without the mark is the text itself.
     if not name.startswith("$"):
         return make_text(name)
     kind, colon, rest = name.partition(":")
@@ -294,6 +297,7 @@ def _integer_of(value: Value) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     text = _text_of(value)
+    # `int` would also take blanks, a plus and underscores: one value would have several texts.
     if not re.fullmatch(r"-?[0-9]+", text):
         raise UsageError("decimal digits are needed")
     return parse_integer(text)
@@ -314,6 +318,7 @@ def _map_of(value: Value) -> Map:
 
 def _double(value: Value) -> Value:
     text = _text_of(value)
+    # Finite doubles are JSON numbers; under the mark they would be a second text.
     if text not in ("NaN", "Infinity", "-Infinity"):
         raise UsageError("NaN, Infinity or -Infinity is needed")
     return float(text)
@@ -328,40 +333,8 @@ def _cell(value: Value) -> Value:
     return made
 
 
-def _char(value: Value) -> Value:
-    return Char(_text_of(value))
-
-
-def _keyword(value: Value) -> Value:
-    return Keyword(_text_of(value))
-
-
-def _symbol(value: Value) -> Value:
-    return Symbol(_text_of(value))
-
-
-def _address(value: Value) -> Value:
-    return Address(_integer_of(value))
-
-
-def _blob(value: Value) -> Value:
-    return make_blob(_hex_of(value))
-
-
 def _utf8(value: Value) -> Value:
     return make_text(_hex_of(value).decode("utf-8", "surrogateescape"))
-
-
-def _set(value: Value) -> Value:
-    return Set.of(_vector_of(value))
-
-
-def _list(value: Value) -> Value:
-    return List.of(_vector_of(value))
-
-
-def _index(value: Value) -> Value:
-    return Index.of(_map_of(value).entries())
 
 
 def _record(value: Value) -> Value:
@@ -389,20 +362,20 @@ def _signed(value: Value) -> Value:
 
 
 _SCALARS: Final[dict[str, Callable[[Value], Value]]] = {
-    "$keyword": _keyword,
-    "$symbol": _symbol,
-    "$blob": _blob,
+    "$keyword": lambda value: Keyword(_text_of(value)),
+    "$symbol": lambda value: Symbol(_text_of(value)),
+    "$blob": lambda value: make_blob(_hex_of(value)),
     "$int": _integer_of,
-    "$address": _address,
+    "$address": lambda value: Address(_integer_of(value)),
     "$double": _double,
-    "$char": _char,
+    "$char": lambda value: Char(_text_of(value)),
     "$utf8": _utf8,
     "$cell": _cell,
 }
 _TREES: Final[dict[str, Callable[[Value], Value]]] = {
-    "$set": _set,
-    "$list": _list,
-    "$index": _index,
+    "$set": lambda value: Set.of(_vector_of(value)),
+    "$list": lambda value: List.of(_vector_of(value)),
+    "$index": lambda value: Index.of(_map_of(value).entries()),
     "$record": _record,
     "$coded": _coded,
     "$syntax": _syntax,

@@ -217,6 +217,7 @@ class VectorLattice(OfElements):
         """
         mine = own if isinstance(own, Vector) and self.check_foreign(own) else None
         theirs = other if isinstance(other, Vector) and self.check_foreign(other) else None
+        # The container itself first: an absent one is less than any present one.
         found = contrast(present(own, mine is not None), present(other, theirs is not None))
         left = EMPTY_VECTOR if mine is None else mine
         right = EMPTY_VECTOR if theirs is None else theirs

@@ -46,6 +46,7 @@ class _ContentOrder(EntryOrder):
 
 
 def _entry_element(value: Value) -> Element:
+    # "Nil less than a value" (docs/design/decisions.md "Law domain").
     return element(NIL) if value is None else element(PRESENT, value_hash(value))
 
 
@@ -155,6 +156,7 @@ class CASLattice(Lattice):
         join = _GreaterHash(context).join
         if isinstance(own, Index):
             return own.merge_with(other, join, work=context.work)
+        # With holes each entry is judged; without any all of other is taken as it is.
         if context.holes:
             return as_operand(EMPTY_INDEX.merge_with(other, join, work=context.work), own, other)
         return other

@@ -139,6 +139,7 @@ class QueueForked(MergeNotice):
 
     def swapped(self) -> QueueForked:
         """Return the report with the sides exchanged."""
+        # A merge may run with the sides exchanged; a report is always from own's point of view.
         lost = OWN if self.lost == OTHER else OTHER
         return QueueForked(self.path, self.offset, lost, self.lost_end)
 
@@ -355,6 +356,7 @@ class MergeContext:
     @property
     def is_signed(self) -> bool:
         """Whether the path is inside a signed value, which is accepted or rejected in full."""
+        # The path of a signed value has `:value` behind its owner.
         return any(isinstance(key, Keyword) and key == VALUE for key in self.path)
 
     def verify_owner(self, owner: Value, signer: bytes) -> bool:
@@ -384,6 +386,7 @@ class MergeContext:
     def holds(self, public_key: bytes) -> bool:
         """Return whether this context has the key pair of `public_key`."""
         identity = self.key_pair
+        # The identity may sign like a key of the ring.
         return public_key in self.keys or (
             identity is not None and identity.public_key == public_key
         )
@@ -418,6 +421,7 @@ class MergeContext:
         )
 
     def __reduce__(self) -> tuple[object, ...]:
+        # Budget and holes belong to one merge in this process; a worker begins without them.
         fields = self._fields()
         del fields["work"], fields["holes"]  # of one merge in this process
         return _restore, (fields,)

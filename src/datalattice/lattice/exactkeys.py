@@ -98,6 +98,7 @@ def _is_marked(raw: bytes) -> bool:
 
 def _unmade(raw: bytes) -> bytes | None:
     """Return the name in a marked key, None if the key is not derived from it."""
+    # The name stands around the mark and the hash, which are bytes 8 to 31.
     name = raw[:HEAD_BYTES] + raw[INDEX_KEY_BYTES:]
     # One key for each name: a made key of a name that needs none would be a second one.
     needs_one = len(name) > INDEX_KEY_BYTES or _is_marked(name)
@@ -149,6 +150,7 @@ def look_up(index: Index, key: Value) -> Value:
 def is_one_key(key: Value, other: Value) -> bool:
     """Return whether two keys have the same bytes and differ at most in type."""
     raw = _raw(key)
+    # All bytes: keys that share 32 bytes and differ later are two names.
     return raw is not None and raw == _raw(other)
 
 
@@ -349,8 +351,10 @@ def parts(index: Index, prefix: str) -> list[Index]:
         return [index]
     near = index.under(prefix)
     raw = text_bytes(prefix)
+    # A short prefix is the beginning of both kinds of keys.
     if len(raw) <= HEAD_BYTES:
         return [near]
+    # Longer names with the prefix stand behind the mark, in the order of their hashes.
     return [near, index.under(raw[:HEAD_BYTES] + _MARK)]
 
 

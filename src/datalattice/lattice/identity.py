@@ -46,6 +46,7 @@ def did_of(public_key: bytes) -> str:
     """Return the `did:key` of an Ed25519 public key (32 bytes)."""
     if len(public_key) != PUBLIC_KEY_BYTES:
         raise UsageError(f"a public key is {PUBLIC_KEY_BYTES} bytes")
+    # [ed 01][key 32] in base 58, behind the `z` of multibase.
     number = int.from_bytes(CODE + public_key, "big")
     digits = ""
     while number:
@@ -89,6 +90,7 @@ def is_bare_did(owner: Value) -> bool:
     """
     if not isinstance(owner, str) or len(owner) > DID_CHARACTERS_MAX:
         return False
+    # A path, query or fragment would give one owner many names.
     return _BARE_DID.fullmatch(owner) is not None
 
 

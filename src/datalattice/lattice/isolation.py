@@ -44,6 +44,7 @@ def isolated(context: MergeContext, own: Value, other: Value, merge: Callable[[]
             merged = merge()
         else:
             merged = work.attempt(None if own is ABSENT else own, other, merge)
+    # The part that is too costly costs itself alone; its neighbours merge.
     except WorkExceeded:
         return _dropped(context, own, TOO_COSTLY)
     except TypeMismatch:
@@ -61,6 +62,7 @@ def isolated(context: MergeContext, own: Value, other: Value, merge: Callable[[]
 
 
 def _dropped(context: MergeContext, own: Value, reason: str) -> Value:
+    # A section has no owner; an owner's slot is reported as an entry.
     if context.owner is None:
         context.report(SectionDropped(context.path, reason))
     else:

@@ -85,11 +85,13 @@ class JSONLattice(Lattice):
         top = contrast(
             self._element(own, depth) if has else None, self._element(other, depth) if had else None
         )
+        # The ranks differ: they decide, whatever the entries are.
         if top[0] is not None or top[1] is not None or depth >= DEPTH_MAX:
             return top
         if not _mergeable(own, other):
             return top
         pair = (depth, value_hash(own), value_hash(other))
+        # A few shared cells can hold more pairs than can be visited, so each pair is walked once.
         known = walk.pairs.get(pair)
         if known is None:
             order = _JSONOrder(self, depth + 1)
@@ -150,6 +152,7 @@ class JSONIndexLattice(JSONLattice):
         if value is None:
             return NIL
         if isinstance(value, Index):
+            # The zero of this lattice is the empty Index, so that one ranks lowest.
             return INDEX if len(value) else ZERO
         return MAP if isinstance(value, Map) else LEAF
 
@@ -203,6 +206,7 @@ class _Level:
             return own if own_present or other_present else ABSENT
         if own is None:
             return other
+        # Later, on the explicit stack: foreign values may nest without bound.
         if _mergeable(own, other):
             self.pending.append((key, own, other))
             return own
@@ -249,6 +253,7 @@ def _merge_trees(lattice: JSONLattice, own: Value, other: Value, context: MergeC
         if level.pending:
             key, mine, theirs = level.pending[-1]
             pair = (value_hash(mine), value_hash(theirs))
+            # The merge depends on the two values alone, so an equal pair has the same result.
             if pair in joined:
                 level.pending.pop()
                 level.put(key, joined[pair])
@@ -264,5 +269,6 @@ def _merge_trees(lattice: JSONLattice, own: Value, other: Value, context: MergeC
         above = stack[-1]
         key, mine, theirs = above.pending.pop()
         joined[value_hash(mine), value_hash(theirs)] = done
+        # Unchanged: the container above keeps its entry, and may stay itself.
         if done is not mine:
             above.put(key, done)

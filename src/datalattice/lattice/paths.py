@@ -51,6 +51,7 @@ def get_in(value: Value, keys: Sequence[Value]) -> Value:
 def step(container: Value, key: Value) -> Value:
     """Return the value one key further, None if it is missing or not possible."""
     if isinstance(container, Index):
+        # An Index has byte-like keys only; any other key cannot be in it.
         return None if name_bytes(key) is None else look_up(container, key)
     if isinstance(container, Map):
         return container.get(key)
@@ -71,6 +72,7 @@ def select(value: Value, paths: Sequence[Sequence[Value]]) -> Value:
     An empty path selects the entire value, which is returned itself. Only Maps and Indexes are
     entered, since a part of a Vector or a Signed value has no meaning alone.
     """
+    # One of them names the complete value, which has all the other parts.
     if any(not path for path in paths):
         return value
     if not isinstance(value, (Map, Index)):
@@ -148,6 +150,7 @@ def assoc_in(
         current = step(current, key)
         lattice = None if lattice is None else lattice.child(key)
     result = new
+    # From the innermost container outwards: each is rebuilt around the one below.
     for depth in range(len(places) - 1, -1, -1):
         result = assoc(containers[depth], places[depth], result)
     return result
@@ -170,6 +173,7 @@ def assoc(container: Value, key: Value, new: Value) -> Value:
         return container.put(key, new)
     if isinstance(container, Vector):
         at = _position(key, len(container) + 1)
+        # A Vector grows at its end, so the position behind the last element is allowed.
         return container.append(new) if at == len(container) else container.set(at, new)
     if isinstance(container, List):
         items = list(container)
@@ -179,6 +183,7 @@ def assoc(container: Value, key: Value, new: Value) -> Value:
         items[at] = new
         return List.of(items)
     if isinstance(container, Set):
+        # By identity: 1 is equal to True in Python, and no answer to "is it a member".
         if new is True:
             return container.add(key)
         if new is False:
@@ -199,6 +204,7 @@ def _create(lattice: Lattice | None, keys: Sequence[Value], depth: int) -> Value
     if lattice is None:
         raise NoSuchPath(f"{place}, and no lattice defines what to create")
     zero = lattice.zero()
+    # A lattice of leaves has no container to create.
     if zero is None:
         raise NoSuchPath(f"{place}, and {lattice!r} has no container to create")
     return zero

@@ -62,11 +62,13 @@ def register_section(key: Keyword, lattice: Lattice, *, ordered: bool = True) ->
             "forked values: implement `has_order` and `latest`, or pass ordered=False"
         )
     known = _standard().get(key, _SECTIONS.get(key))
+    # A module may be imported twice under test: the same lattice again changes nothing.
     if known is lattice:
         return
     if known is not None:
         raise UsageError(f"the section {key.text()} already has the lattice {known!r}")
     _SECTIONS[key] = lattice
+    # Roots made from now on have the section; those made before do not.
     root_lattice.cache_clear()
 
 
@@ -120,6 +122,7 @@ def root_contains(root: Value, other: Value) -> bool:
             forks.append(report)
 
     merged = lattice.merge(root, other, MergeContext(verifier=verify_did, report=note))
+    # Nothing of `other` was missing: the merge changed nothing and left nothing out.
     return same(merged, root) and not forks
 
 
@@ -152,6 +155,7 @@ def local_value(root: Value, owner: bytes, key: Keyword | None = None) -> Value:
 
 def set_local(root: Value, key_pair: KeyPair, value: Value) -> Value:
     """Return the root with `value`, signed, as the full `:local` slot of the key."""
+    # Signed although it stays here: `local_value` believes no other signature.
     signed = Signed.sign(key_pair, value)
     return assoc_in(root, [LOCAL_KEY, key_pair.public_key], signed, root_lattice())
 

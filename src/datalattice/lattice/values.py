@@ -40,6 +40,7 @@ def map_timestamp(value: Value) -> int:
     if isinstance(value, Map):
         stamp = value.get(TIMESTAMP)
         number = as_integer(stamp)
+        # A stamp beyond 64 bits counts as 0: it would win against every honest writer.
         if number is not None and is_long(stamp):
             return number
     return 0
@@ -58,6 +59,7 @@ class SetLattice(Lattice):
         if other is None or own is other or not self.accepts(other, context):
             return own
         assert isinstance(other, Set)
+        # An own value of the wrong type is replaced by the foreign set, which was checked.
         return own.union(other, context.work) if isinstance(own, Set) else other
 
     def zero(self) -> Value:
@@ -136,6 +138,7 @@ class MaxLattice(Lattice):
     def check_foreign(self, value: Value) -> bool:
         """Return whether the value is an Integer of at least the zero."""
         number, zero = as_integer(value), self._zero
+        # Below the zero: a merge with the zero would change it, which no lattice allows.
         return number is not None and (zero is None or number >= zero)
 
     def _arguments(self) -> tuple[object, ...]:
@@ -151,6 +154,7 @@ class MinLattice(Lattice):
             return own
         mine, theirs = as_integer(own), as_integer(other)
         assert theirs is not None
+        # Equal integers: own itself, by which callers see that nothing changed.
         return other if mine is None or theirs < mine else own
 
     def has_order(self) -> bool:
@@ -165,6 +169,7 @@ class MinLattice(Lattice):
         if value is None:
             return None
         number = as_integer(value)
+        # Negated: in the order of forked values the smaller number is the later state.
         return malformed(value) if number is None else element(UNTIMED, number_tail(-number))
 
     def check_foreign(self, value: Value) -> bool:
@@ -205,6 +210,7 @@ class LWWLattice(Lattice):
         return contrast(self._element(own), self._element(other))
 
     def _element(self, value: Value) -> Element | None:
+        # Time first, then the hash: the same order as in the merge.
         return None if value is None else element(self._timestamp(value), value_hash(value))
 
     def check_foreign(self, value: Value) -> bool:
@@ -254,6 +260,7 @@ class LWPLattice(Lattice):
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the time of each side, and the inner lattice's answer."""
         stamp = self._timestamp
+        # The time of the side decides before anything inside it.
         top = contrast(
             None if own is None else element(stamp(own)),
             None if other is None else element(stamp(other)),
@@ -332,6 +339,7 @@ class FunctionLattice(Lattice):
         function = self._function
         # The order matters to a function that keeps the first of two values it takes for equal.
         merged = function(other, own) if context.prefer == OTHER else function(own, other)
+        # An operand itself where the result equals it: nothing is stored or sent again.
         if merged is own or same(merged, own):
             return own
         return other if same(merged, other) else merged
@@ -345,6 +353,7 @@ class FunctionLattice(Lattice):
 
 
 def _tie(own: Value, other: Value, context: MergeContext) -> Value:
+    # "In which the newer side wins undecided conflicts" (`LWPLattice`).
     if context.prefer is not None and not same(own, other):
         return own if context.prefer == OWN else other
     return greater(own, other)
