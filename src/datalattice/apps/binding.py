@@ -132,6 +132,8 @@ def bound(binding: Binding | None, call: str) -> Binding:
 
     Raises: UsageError: the handle was made without one.
     """
+    # "A handle without one raises `UsageError` for these calls" (docs/design/front-door.md
+    # "Decisions").
     if binding is None:
         raise UsageError(f"{call} needs a node: get the handle from datalattice.open(...)")
     return binding

@@ -65,6 +65,7 @@ def plain_pair(of: type) -> Pair:
         # As type checkers accept them: a bool where an int is declared, an int where a float is.
         if of is int and isinstance(found, bool):
             return int(found)
+        # Only where the float reads back as the same number: 2**53 + 1 would change.
         if of is float and type(found) is int and float(found) == found:
             return float(found)
         raise misfit(value, of)
@@ -137,6 +138,7 @@ def numpy_pair(of: Any) -> Pair:
 
 def literal_pair(of: Any, values: tuple[Any, ...]) -> Pair:
     """Return the pair of a `Literal` of these values."""
+    # By hash: `1`, `1.0` and `True` are equal in Python and three values here.
     known = {value_hash(to_cell(value)): value for value in values}
 
     def encode(value: object) -> Value:
@@ -209,6 +211,8 @@ def _store_timedelta(value: timedelta) -> Value:
 
 def _refuse_nanoseconds(count: int) -> None:
     """Raise TypeMismatch for a pandas time that a stored one cannot equal."""
+    # "With microseconds" (docs/cells.md "Python types"): a conversion happens only where reading
+    # can undo it.
     if count:
         raise TypeMismatch("a time with nanoseconds, which are not stored; round it", ())
 

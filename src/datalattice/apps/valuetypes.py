@@ -101,6 +101,7 @@ def value_type(of: type[T] | None) -> ValueType[T]:
 
     Raises: UsageError: a type in it has no cell kind.
     """
+    # "Values are cells, converted as \"Python values\" says" where no type is named.
     if of is None:
         return UNTYPED
     try:
@@ -169,6 +170,7 @@ class _Compiler:
             return SCALARS[of]
         if issubclass(of, Enum):
             return enum_pair(of)
+        # Never imported here: who names a numpy type has imported it.
         numpy = sys.modules.get("numpy")
         if numpy is not None and issubclass(of, numpy.generic):
             return numpy_pair(of)
@@ -180,6 +182,8 @@ class _Compiler:
 
     def _union(self, of: Any, members: tuple[Any, ...]) -> Pair:
         others = [one for one in members if one is not type(None)]
+        # "`X | None` | nil, or as X; pandas' NA and NaT count as None" (docs/cells.md "Python
+        # types").
         if len(others) == 1:
             inner_to, inner_from = self.pair(others[0])
             return (

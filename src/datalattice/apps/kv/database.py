@@ -222,9 +222,12 @@ class Database(TypedOperations[T]):
         Raises: BadSignature: the store is not signed by the owner.
         """
         version, held = self._cursor.version(), self._held
+        # Nothing below the root was written since: no look at the store, and no check of its
+        # signature.
         if held is not None and held[0] is version:
             return held[1]
         store = as_store(self._cursor.get())
+        # Kept only if no write came while it was read: the store would not belong to the version.
         if self._cursor.version() is version:
             self._held = (version, store)
         return store
@@ -236,6 +239,7 @@ class Database(TypedOperations[T]):
             store = as_store(value)
             made, result = step(store)
             results.append(result)
+            # A step that changes nothing leaves the very value, so that nothing is signed or sent.
             return value if made is store else made
 
         with collector_paused:
@@ -428,6 +432,8 @@ def replica_name(context: MergeContext) -> str:
     if identity is None:
         return DEFAULT_REPLICA
     name = identity.public_key.hex()
+    # "A folder that was copied, restored or moved to another disk counts under a name of its own,
+    # whatever its identity" (docs/kv.md "Counters").
     return f"{context.copy_id}-{name}" if context.copy_id else name
 
 

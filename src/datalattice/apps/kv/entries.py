@@ -116,6 +116,8 @@ class Entry:
 
 def read_entry(cell: Value) -> Entry | None:
     """Return the entry in `cell`, None if it is malformed; its members are not checked."""
+    # "An entry is well formed when it is a Vector of at least four with a 64-bit `utime` of at
+    # least 0" (docs/kv.md "What foreigners may send").
     if not isinstance(cell, Vector) or len(cell) < ENTRY_COUNT:
         return None
     parts = cell.to_list(0, ENTRY_COUNT_MAX)
@@ -127,6 +129,7 @@ def read_entry(cell: Value) -> Entry | None:
     tag = (NO_TIME if given is None else -2) if number is None or number < 0 else number
     expire = _long(parts[EXPIRE])
     kind = KINDS.get(tag)
+    # "Everything else, a type not known here included, is a *register*" (docs/kv.md "Entries").
     if kind is None:
         return Entry(cell, None, tag, EMPTY_INDEX, utime, expire, NO_TIME)
     value = parts[VALUE]
@@ -137,6 +140,7 @@ def read_entry(cell: Value) -> Entry | None:
     base = NO_TIME
     if len(parts) == ENTRY_COUNT_MAX and parts[BASE] is not None:
         stated = _time(parts[BASE])
+        # "Its base nil or from 0 up to below `utime`" (docs/kv.md "What foreigners may send").
         if stated is None or stated >= utime:
             return None
         base = stated

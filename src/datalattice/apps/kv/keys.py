@@ -37,6 +37,7 @@ def checked_key(key: object, what: str) -> str:
     Raises: as `checked_text`. UsageError: it is too long.
     """
     text = checked_text(key, what)
+    # Counted as it is stored: UTF-8, of which ASCII has one byte a character.
     size = len(text) if text.isascii() else len(text.encode())
     if size > KEY_BYTES_MAX:
         raise UsageError(f"{what} has {size} bytes of UTF-8; at most {KEY_BYTES_MAX} bytes fit")

@@ -124,6 +124,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a live key, otherwise `default`."""
         entry = self._live(key)
+        # "A key that is deleted or expired reads as None" (docs/kv.md "Operations").
         return default if entry is None else self._value(entry)
 
     def __setitem__(self, key: str, value: T) -> None:
@@ -197,6 +198,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
             slot = read_slot(stored, now_ms)
+            # The stored entry itself: a key that is live stays as it is, with its time and expiry.
             if slot.entry is not None and slot.live:
                 return stored, slot.entry.cell[VALUE]
             return put_value(stored, cell, None, now_ms), cell
@@ -271,6 +273,8 @@ class Operations(MutableMapping[str, T], Generic[T]):
             gone = []
             for key, stored in store.entries():
                 entry, live = delete(stored, now_ms)
+                # What is a tombstone already keeps its time: a later one would win over newer
+                # writes.
                 if live:
                     gone.append((key, entry))
             return store.put_many(gone), None

@@ -60,6 +60,8 @@ class TypedOperations(Operations[T]):
             held = read_list(stored, operation, now_ms)
             if not front and not back:
                 return stored, len(held)
+            # "Work at the end of a list costs one path, at its front all of it" (docs/kv.md
+            # "Lists").
             items = Vector.of(front).concat(held) if front else held.extend(back)
             return put_list(stored, items, now_ms), len(items)
 
@@ -107,6 +109,7 @@ class TypedOperations(Operations[T]):
         """
         if not is_long(to_cell(amount)):
             raise UsageError(f"`amount` is not an integer of at most 64 bits: {amount!r}")
+        # "Each replica counts in columns of its own, under its name" (docs/kv.md "Counters").
         replica = self._replica
         return self._write(key, lambda stored, now: count_up(stored, replica, amount, now))
 
@@ -309,6 +312,7 @@ def positions(start: int, stop: int, count: int) -> tuple[int, int]:
     for name, position in (("start", start), ("stop", stop)):
         if type(position) is not int:
             raise UsageError(f"`{name}` is not an integer position: {position!r}")
+    # "Both ends included and negative positions from the end" (docs/kv.md "Lists").
     first = max(start + count, 0) if start < 0 else start
     end = min((stop + count if stop < 0 else stop) + 1, count)
     return (0, 0) if first >= end else (first, end)

@@ -85,6 +85,7 @@ class Watch(Stream[KeyChange[T]]):
 
     def _change(self, key: str, was: Entry | None, now: Entry | None) -> KeyChange[T] | None:
         """Return the change of a key; None if readers see no difference."""
+        # "Type (None: deleted)"; a key that came and went between two looks is no change.
         if now is None:
             return None if was is None else KeyChange(key, None, None, self._value(was))
         # A write that readers cannot see, such as a new expiry, is not reported.

@@ -237,6 +237,8 @@ class Consumer(Stream[QueueEntry[T]]):
 
     def close(self) -> None:
         """Commit what is done, and give the name back. Closing twice is allowed."""
+        # "Before waiting, and at the end of `with`, also after an error" (docs/queue.md
+        # "Consumers").
         if self.closed:
             return
         try:
@@ -254,6 +256,7 @@ class Consumer(Stream[QueueEntry[T]]):
     def position(self) -> dict[PartitionId, int]:
         """The offset of the next entry to deliver of each partition."""
         self._refresh()
+        # Delivered entries count here, though they are not done yet.
         offsets = {id: mark.next for id, mark in self._marks().items()}
         for entry in self._delivered:
             offsets[entry.id] = entry.offset + 1
@@ -337,6 +340,8 @@ class Consumer(Stream[QueueEntry[T]]):
             for offset, before in [value.to_list()]
             if isinstance(offset, int) and is_within(field, self._reach)
         }
+        # Any stored field says so: of a consumer that has read nothing yet, the one that notes its
+        # start.
         return bool(self._stored)
 
     def _is_flush_due(self, *, idle: bool) -> bool:
@@ -350,6 +355,7 @@ class Consumer(Stream[QueueEntry[T]]):
             changed = {field_of(id): mark for id, mark in self._done.items()}
             if self._notes_start:
                 changed.setdefault(field_of(self._reach), Bookmark(0))
+            # Only what moved is written: an idle consumer makes no roots.
             changed = {at: mark for at, mark in changed.items() if self._stored.get(at) != mark}
             values = {at: Vector.of((mark.next, mark.before)) for at, mark in changed.items()}
 

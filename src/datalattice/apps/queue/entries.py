@@ -29,6 +29,8 @@ _PLAIN: Final = frozenset({bytes, str, int, float, bool, type(None)})
 
 def is_entry(value: Value) -> bool:
     """Return whether `value` is a Vector of at least four elements with a time as the third."""
+    # "Anything other than a Vector of at least four with a 64-bit time reads as a record without
+    # key, value and headers" (docs/queue.md "Entry").
     return isinstance(value, Vector) and len(value) >= ENTRY_COUNT and is_long(value[STAMP])
 
 
@@ -84,6 +86,7 @@ def row_of(name: str, column: Iterable[object] | None, count: int) -> list[objec
     if column is None:
         return None
     row = listed(name, column)
+    # "Appends all or none in one update": a short row must not shift keys to other values.
     if len(row) != count:
         raise UsageError(
             f"`{name}` has {len(row)} elements for {count} values; give one for each value, or None"

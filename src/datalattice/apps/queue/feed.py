@@ -56,6 +56,8 @@ class Feed(Followable[T]):
     def owners(self) -> list[Owner]:
         """Return the owners whose copies of the topic are kept here."""
         section = self._root.get(QUEUE_SECTION)
+        # "A feed reads all owners' copies of one topic that are kept here, or those of some owners"
+        # (docs/queue.md "Feeds").
         wanted = [key for key in changed_keys(None, section) if self._is_wanted(key)]
         return [self._named(key) for key in wanted if self[key].partitions()]
 

@@ -185,6 +185,7 @@ class Bookmark(NamedTuple):
 
 def bookmark_at(state: QueueState, offset: int) -> Bookmark:
     """Return the position `offset` in a log, which may not have the entry before it."""
+    # Without the record before it nothing is known of a fork: the position alone counts.
     is_held = state.start < offset <= state.end
     return Bookmark(
         offset, value_hash(state.entries[offset - 1 - state.start]) if is_held else None
@@ -273,6 +274,8 @@ class PartitionSet(Generic[T]):
     def _take_up(self, before: Value, now: Value) -> None:
         for id, cursor in self._find(before, now):
             reader = self.readers.get(id)
+            # "Partitions and owners that appear later are read from their start" (docs/queue.md
+            # "Following").
             if reader is None:
                 reader = self.readers[id] = PartitionReader(id, cursor, self._type)
                 reader.move(self.first(id, reader.state()))
@@ -284,6 +287,7 @@ class PartitionSet(Generic[T]):
         Raises: UsageError: `start` is an offset, and there is not one partition.
         """
         self.refresh()
+        # Offsets of different partitions have nothing in common.
         if isinstance(start, int) and len(self.readers) != 1:
             raise UsageError(
                 f"the offset {start!r} needs one partition, and there are {len(self.readers)}; "
@@ -339,6 +343,8 @@ class PartitionSet(Generic[T]):
         lost, forked = {}, {}
         for id, state in states.items():
             reader = self.readers[id]
+            # "`\"raise\"` raises `DataLoss`, whose `lost` gives the offsets of each partition;
+            # `\"skip\"` goes on behind them".
             if state.start > reader.mark.next:
                 lost[id] = range(reader.mark.next, state.start)
             elif reader.has_forked(state):

@@ -76,6 +76,7 @@ def read_metadata(value: Value) -> Metadata:
 
 def write_metadata(metadata: Metadata) -> Map:
     """Return the Map of `metadata`, with the entry `:meta-stamps` if there are stamps."""
+    # The Map "has that entry only when it is not empty" (docs/queue.md "Metadata").
     if not metadata.stamps:
         return metadata.values
     return metadata.values.put(META_STAMPS, metadata.stamps)
@@ -104,8 +105,11 @@ def put_metadata(metadata: Metadata, key: Value, value: Value, now_ms: int) -> M
     Units:  now_ms: Unix milliseconds.
     """
     values, stamps = metadata
+    # "A first value has no stamp (the same as 0), replacing another value gives the key the stamp
+    # `max(now, previous + 1)`" (docs/queue.md "Metadata").
     if key not in values:
         return Metadata(values.put(key, value), stamps)
+    # "Setting the value that is there already writes nothing" (docs/queue.md "Metadata").
     if same(values.get(key), value):
         return metadata
     previous = stamps.get(key, 0)

@@ -156,11 +156,13 @@ class Queue(Followable[T]):
     ) -> range:
         now_ms = present_ms(self._clock)
         batch = NewRecords(values, now_ms, keys, headers)
+        # Nothing to append is no write: the state keeps its time and its signature.
         if not batch.count:
             end = self.end_offset()
             return range(end, end)
         state = self._cursor.update_and_get(lambda value: states.append(value, batch, now_ms))
         end = read_state(state).end
+        # Counted back from the end that the update made: another writer may have come first.
         return range(end - batch.count, end)
 
     def advance(self, before: QueueState, entries: Vector) -> bool:
@@ -227,6 +229,7 @@ class Queue(Followable[T]):
         """
         state = self.state()
         low = max(checked_offset("first", first), state.start)
+        # "Values as a Vector, both ends included": the seed's meaning of a range.
         end = min(checked_offset("last", last) + 1, state.end)
         values = entry_values(state.entries, low - state.start, max(low, end) - state.start)
         return Vector.of(values) if values else EMPTY_VECTOR
@@ -257,11 +260,14 @@ class Queue(Followable[T]):
         """
         state = self.state()
         if isinstance(at, slice):
+            # "The values at offsets a to b - 1, as far as they are there; no step" (docs/queue.md
+            # "Reading").
             if at.step not in (None, 1):
                 raise UsageError(f"a range of offsets has no step, got {at.step!r}; slice the list")
             held = _held(state, at.start, at.stop)
             return self._values(state.entries, held.start - state.start, held.stop - state.start)
         wanted = index(at)
+        # Offsets are absolute: `queue[0]` is the record at offset 0, and gone once it is truncated.
         offset = wanted if wanted >= 0 else state.end + wanted
         if not state.start <= offset < state.end:
             raise IndexError(

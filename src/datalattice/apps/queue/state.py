@@ -78,6 +78,8 @@ def _is_offset(value: Value) -> bool:
 
 def read_state(value: Value) -> QueueState:
     """Return the elements of a queue state; nil elements and other values read as zero."""
+    # "Nil at a position reads as its zero, and a value of another shape as the empty queue"
+    # (docs/queue.md "State").
     if not isinstance(value, Vector) or not STATE_COUNT <= len(value) <= STATE_COUNT_MAX:
         return EMPTY_STATE
     entries, meta, stamp_ms, start, *extra = value.to_list()
@@ -131,6 +133,8 @@ def advance(value: Value, before: QueueState, entries: Vector, now_ms: int) -> V
     Units:  now_ms: Unix milliseconds.
     """
     state = read_state(value)
+    # "It returns False, and writes nothing, if records were appended or truncated meanwhile"
+    # (docs/queue.md "Appending").
     if state.start != before.start or not same(state.entries, before.entries):
         return None
     return write_state(state._replace(entries=entries, stamp_ms=max(now_ms, state.stamp_ms)))
@@ -154,6 +158,7 @@ def truncate(value: Value, start: int, now_ms: int) -> Value:
             nodes are shared; otherwise all remaining entries are rewritten.
     """
     state = read_state(value)
+    # "Offsets are never used twice" (docs/queue.md "Truncation"): a start never goes back.
     if start <= state.start:
         return value
     removed = min(start - state.start, len(state.entries))

@@ -78,6 +78,8 @@ def partition_of(key: object, count: int) -> int:
             "`key` is None, so no partition can be chosen; give a key, or name the partition"
         )
     checked_count(count)
+    # "h is the last 8 bytes of the key's value hash as a signed big-endian number, and the
+    # remainder is never negative" (docs/queue.md "Choice of partition").
     tail = value_hash(to_cell(key))[-_ROUTE_BYTES:]
     return int.from_bytes(tail, "big", signed=True) % count
 
@@ -91,6 +93,7 @@ def device_partition(identity: bytes) -> int:
     """
     if not is_public_key(identity):
         raise UsageError(f"`identity` is not a public key of 32 bytes: {brief(identity)}")
+    # "Each device appends to a partition of its own" (docs/queue.md "Several devices").
     digest = sha3_256(b"partition of the device " + identity)
     return DEVICE_ID_MIN + int.from_bytes(digest[:6], "big") % (DEVICE_ID_MAX - DEVICE_ID_MIN)
 
@@ -124,6 +127,8 @@ def _routed(key: object, count: int) -> int:
             "the topic's number of partitions is not set; give it as topic(name, partitions), or "
             "call set_num_partitions first"
         )
+    # "A record without a key goes to partition 0 of a topic that has at most one partition"
+    # (docs/queue.md "Topics").
     return 0 if count <= 1 else partition_of(key, count)
 
 
@@ -281,6 +286,7 @@ class Topic(Followable[T]):
         Raises: as `offer`. UsageError: `keys` or `headers` differ in length from `values`; nothing
                 is appended.
         """
+        # Converted before the update: a change may run again, and an iterator gives its items once.
         cells = values if self._type is UNTYPED else self._type.to_cells(values)
         rows = listed("values", cells)
         key_row, header_row = row_of("keys", keys, len(rows)), row_of("headers", headers, len(rows))
@@ -304,6 +310,8 @@ class Topic(Followable[T]):
 
         def changed(value: Value) -> Value:
             topic = value if isinstance(value, Index) else EMPTY_INDEX
+            # "Stored by the first offer through `topic(name, partitions=n)`", and looked at again
+            # in the update: another writer may have been faster.
             if count and self._wanted_count(_count_of(topic)) and not _count_of(topic):
                 meta = put_metadata(read_topic_meta(topic), NUM_PARTITIONS, count, now_ms)
                 topic = write_topic_meta(topic, meta)
@@ -320,6 +328,8 @@ class Topic(Followable[T]):
 
     def _wanted_count(self, stored: int) -> int:
         """Return the number of partitions: the stored one, else that of the handle, else 0."""
+        # "A handle with another number than the stored one is an error" (docs/queue.md "Topics"):
+        # records of one key would be spread over two partitions.
         if self._count is not None and stored not in (0, self._count):
             raise UsageError(
                 f"the topic has {stored} partitions, not {self._count}: the number is set once; "
