@@ -546,8 +546,16 @@ class Node:
             "topic": len(self.topics()),
             "database": len(self.databases()),
             "drive": len(self.drives()),
+            "store": len(self._store_names()),
         }
         return [f"{count} {name}{'s' * (count > 1)}" for name, count in counts.items() if count]
+
+    def _store_names(self) -> list[str]:
+        """Return the names of the stores; none are opened where none were ever made."""
+        unseen = self._stores is None and (
+            self._folder is None or not (self._folder.path / "weaver").is_dir()
+        )
+        return [] if unseen or self._options.as_of is not None else self.stores()
 
     def _repr_html_(self) -> str:
         """Return the notebook's table of what is here."""
@@ -560,6 +568,7 @@ class Node:
                     ("drive", self.drives(owner=owner)),
                 ):
                     rows += [(str(owner), kind, str(name)) for name in names]
+        rows += [("", "store", name) for name in self._store_names()]
         where = MEMORY if self._folder is None else str(self._folder.path)
         return html_table(f"Node {where}", ("owner", "kind", "name"), rows, len(rows))
 

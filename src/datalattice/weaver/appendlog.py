@@ -112,7 +112,9 @@ def entry_key(op: Op) -> bytes:
     return op.stamp.wall.to_bytes(8, "big") + op.stamp.counter.to_bytes(4, "big") + op.author
 
 
-def entries(state: StateReader, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-    """Yield key and content of every entry, the oldest first, or in reverse."""
-    for key, value in state.scan(reverse=reverse):
+def entries(
+    state: StateReader, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield key and content of the entries with start <= key < end, oldest first or in reverse."""
+    for key, value in state.scan(start, end, reverse=reverse):
         yield key, value[_LENGTH_BYTES:]

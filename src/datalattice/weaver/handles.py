@@ -281,14 +281,25 @@ class LogStore(StoreHandle, Sequence[T]):
             return [self._codec.decode(content) for _, content in found]
 
     def __iter__(self) -> Iterator[T]:
-        with self._source.store().read() as view:
-            for _, content in entries(view.data):
-                yield self._codec.decode(content)
+        # In lots, so that a slow loop keeps no snapshot: the engine cannot reuse what one shows.
+        start = b""
+        while True:
+            with self._source.store().read() as view:
+                lot = list(islice(entries(view.data, start), FETCH_MAX))
+            if not lot:
+                return
+            yield from (self._codec.decode(content) for _, content in lot)
+            start = lot[-1][0] + b"\0"
 
     def __reversed__(self) -> Iterator[T]:
-        with self._source.store().read() as view:
-            for _, content in entries(view.data, reverse=True):
-                yield self._codec.decode(content)
+        end: bytes | None = None
+        while True:
+            with self._source.store().read() as view:
+                lot = list(islice(entries(view.data, end=end, reverse=True), FETCH_MAX))
+            if not lot:
+                return
+            yield from (self._codec.decode(content) for _, content in lot)
+            end = lot[-1][0]
 
     def tail(self, count: int) -> list[T]:
         """Return the last entries, the oldest first."""

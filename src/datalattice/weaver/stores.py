@@ -15,6 +15,7 @@ Source: docs/weaver.md "Stores and their children"; docs/design/weaver.md "Table
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,6 +74,9 @@ _WATCHED: Final = (
 )
 
 
+_log = logging.getLogger("datalattice.weaver")
+
+
 class _Record(Message, name="lattice.meta.StoreRecord"):
     """A row of the inventory, by store id. number: the beginning of the store's keys."""
 
@@ -123,9 +127,15 @@ class Stores:
         self.on_ready: Final[Listeners[Store]] = Listeners()
         """Told of each store that was opened: the network serves it from then on."""
         self.on_warning: Final[Listeners[str]] = Listeners()
-        """Told of what keeps a child from being opened."""
+        """Told of what keeps a child from being opened; without a listener it is logged."""
         for machine in machines:
             self._add_machine(machine)
+
+    def _warn(self, text: str) -> None:
+        if self.on_warning:
+            self.on_warning.tell(text)
+        else:
+            _log.warning(text)
 
     # --- kinds ------------------------------------------------------------------------------
 
@@ -278,7 +288,7 @@ class Stores:
             try:
                 self.open(info.id)
             except DataLatticeError as error:
-                self.on_warning.tell(f"store {store_id_text(info.id)} was not opened: {error}")
+                self._warn(f"store {store_id_text(info.id)} was not opened: {error}")
         return list(self._open.values())
 
     def has_more(self) -> bool:
@@ -370,7 +380,7 @@ class Stores:
             with store.read() as view:
                 children = view.system.children()
         except DataLatticeError as error:
-            self.on_warning.tell(f"the children of {store_id_text(id)} were not read: {error}")
+            self._warn(f"the children of {store_id_text(id)} were not read: {error}")
             return
         for open_child in self._children_open(id):
             child = children.get(open_child)
@@ -397,7 +407,7 @@ class Stores:
             if self._aliases.get(child.kind, child.kind) not in self._machines:
                 self._unknown_kinds.add(parent)  # tried again when a machine is registered
             text = store_id_text(child.store_id)
-            self.on_warning.tell(f"child {child.name!r} ({text}) was not opened: {error}")
+            self._warn(f"child {child.name!r} ({text}) was not opened: {error}")
 
     def _children_open(self, parent: bytes) -> list[bytes]:
         return [id for id, store in self._open.items() if store.parent == parent]

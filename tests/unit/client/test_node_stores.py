@@ -8,7 +8,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
@@ -36,6 +36,7 @@ from datalattice.weaver import (
     query,
     stream,
 )
+from datalattice.weaver.systemops import UniversalOp
 
 
 class Count(Message, name="test.counter.Count"):
@@ -409,3 +410,34 @@ def test_a_forked_child_writes_to_the_same_store(node: datalattice.Node) -> None
     assert notes["child"] == "parent"
     notes["from"] = "parent again"
     assert notes.status().forks == 0
+
+
+def test_a_node_shows_its_stores(node: datalattice.Node) -> None:
+    assert repr(node).endswith(": empty>")
+    node.store("notes", kind="kv")
+    assert repr(node).endswith(": 1 store>")
+    assert "notes" in node._repr_html_()
+
+
+def test_a_long_log_is_read_in_lots(node: datalattice.Node) -> None:
+    diary = node.store("diary", kind="log")
+
+    def fill(txn: Any) -> None:
+        for at in range(2_001):
+            diary.store.write_in(txn, Proposal(UniversalOp(app_data=b"%d" % at).encode()))
+
+    node._weaver().weaver.stores()._commits.run(fill)
+    assert list(diary) == [str(at) for at in range(2_001)]
+    assert list(reversed(diary)) == list(diary)[::-1]
+    with diary.follow(wait=False) as follow:
+        assert [record.value for record in follow] == list(diary)
+
+
+def test_the_id_of_another_node_s_store_takes_it_empty(node: datalattice.Node) -> None:
+    id = "11111111-2222-4333-8444-555555555555"
+    with pytest.raises(NoSuchPath):
+        node.store(id)
+    taken = node.store(id, kind="kv")
+    assert (taken.id, dict(taken)) == (id, {})
+    assert taken.status().intentions == 0
+    assert node.stores() == [id]
