@@ -97,7 +97,6 @@ from datalattice.weaver.machine import (
     Dag,
     InvalidParams,
     Machine,
-    Op,
     Proposal,
     StateReader,
     StateWriter,
@@ -110,6 +109,7 @@ from datalattice.weaver.machine import (
 from datalattice.weaver.null import (
     NullMachine,
 )
+from datalattice.weaver.op import Op
 from datalattice.weaver.policy import (
     PeerManager,
     PeerPolicy,

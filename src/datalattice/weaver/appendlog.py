@@ -21,7 +21,6 @@ from datalattice.protobuf import Field, Message
 from datalattice.weaver.machine import (
     Dag,
     Machine,
-    Op,
     Proposal,
     StateReader,
     StateWriter,
@@ -30,6 +29,7 @@ from datalattice.weaver.machine import (
     query,
     stream,
 )
+from datalattice.weaver.op import Op
 from datalattice.weaver.sexpr import SExpr, Symbol, printable
 
 SUMMARY_BYTES: Final = 50

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from datalattice.protobuf import varint
 from datalattice.weaver.headvalue import Value
-from datalattice.weaver.machine import Op, StateReader, StateWriter
+from datalattice.weaver.machine import StateReader, StateWriter
+from datalattice.weaver.op import Op
 
 TOMBSTONE: Final = None
 """Value of a deleted key."""
@@ -36,16 +37,28 @@ _HEAD_TAG: Final = b"\x1a\x20"  # field 3, 32 bytes
 _HEAD_ROW_BYTES: Final = len(_HEAD_TAG) + _HASH_BYTES
 
 
-class Winner(NamedTuple):
+class Winner:
     """What a key holds after an operation: the winner's value, None if deleted, and all heads."""
 
-    value: bytes | None
-    heads: tuple[bytes, ...]
+    __slots__ = ("heads", "value")
+
+    def __init__(self, value: bytes | None, heads: tuple[bytes, ...]) -> None:
+        self.value = value
+        self.heads = heads
 
     @property
     def conflicted(self) -> bool:
         """Return whether concurrent writes are unresolved."""
         return len(self.heads) > 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Winner) and self.value == other.value and self.heads == other.heads
+
+    def __hash__(self) -> int:
+        return hash((self.value, self.heads))
+
+    def __repr__(self) -> str:
+        return f"Winner({self.value!r}, {[head.hex() for head in self.heads]})"
 
 
 class Inspection(NamedTuple):

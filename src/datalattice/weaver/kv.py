@@ -19,7 +19,6 @@ from datalattice.weaver.machine import (
     Dag,
     InvalidParams,
     Machine,
-    Op,
     Proposal,
     StateReader,
     StateWriter,
@@ -28,16 +27,18 @@ from datalattice.weaver.machine import (
     query,
     stream,
 )
+from datalattice.weaver.op import Op
 from datalattice.weaver.payloads import canonical_writes
 from datalattice.weaver.sexpr import SExpr, Symbol, printable
+from datalattice.weaver.tables import STATE_KEY_BYTES_MAX
 
 try:
     import re2
 except ImportError:  # the extra `regex`
     re2 = None
 
-KEY_BYTES_MAX: Final = 32_768
-"""Longest key: half of what an engine takes, so that the store's prefix always fits."""
+KEY_BYTES_MAX: Final = STATE_KEY_BYTES_MAX
+"""Longest key."""
 
 PATTERN_BYTES_MAX: Final = 1_024
 """Longest pattern of `watch`: the time to compile one grows with its length."""
@@ -164,12 +165,14 @@ class KvMachine(Machine):
 
     def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
         """Apply the changes of a payload; the events are the winners, in the payload's order."""
-        changes = written_by(op.payload)
-        # Passed over, not refused: a signed operation must always replay, on every node alike.
-        for key in [key for key in changes if len(key) > KEY_BYTES_MAX]:
-            del changes[key]
-        winners = HeadTable(state, dag.intention, written_by).apply_all(op, changes)
-        return [_event(key, winner.value) for key, winner in winners.items()]
+        table = HeadTable(state, dag.intention, written_by)
+        events: list[Message] = []
+        for key, winner in table.apply_all(op, written_by(op.payload)).items():
+            value = winner.value
+            events.append(
+                WatchEvent(key, deleted=True) if value is None else WatchEvent(key, value)
+            )
+        return events
 
     @command
     def put(self, request: PutRequest, state: StateReader, dag: Dag) -> Proposal[Written]:
@@ -254,7 +257,7 @@ class KvMachine(Machine):
 def written_by(payload: bytes) -> dict[bytes, bytes | None]:
     """Return the last value, or TOMBSTONE, that a payload writes to each key.
 
-    Keys come in the order of their last operations.
+    Keys come in the order of their last operations; those that are too long are left out.
     Raises: BadFormat: it is not a payload of this machine.
     """
     found = canonical_writes(payload)
@@ -262,7 +265,8 @@ def written_by(payload: bytes) -> dict[bytes, bytes | None]:
         found = {}
         for key, value in _changes(payload):
             found.pop(key, None)
-            found[key] = value
+            if len(key) <= KEY_BYTES_MAX:
+                found[key] = value
     return found
 
 
@@ -279,10 +283,6 @@ def _changes(payload: bytes) -> Iterator[tuple[bytes, bytes | None]]:
             yield operation.put.key, operation.put.value
         elif operation.delete is not None:
             yield operation.delete.key, TOMBSTONE
-
-
-def _event(key: bytes, value: bytes | None) -> WatchEvent:
-    return WatchEvent(key, deleted=True) if value is None else WatchEvent(key, value)
 
 
 def _propose(

@@ -42,7 +42,7 @@ from datalattice.weaver.kv import (
     written_by,
 )
 from datalattice.weaver.log import Entry
-from datalattice.weaver.machine import Op
+from datalattice.weaver.op import Op
 from datalattice.weaver.store import StoreView
 from datalattice.weaver.system import app_payload
 
@@ -260,7 +260,7 @@ def _operation(key: bytes, value: bytes | None) -> Operation:
 
 def _app_op(view: StoreView, hash: bytes) -> Op:
     op = view.dag.intention(hash)
-    return op._replace(payload=app_payload(op.payload))
+    return op.with_payload(app_payload(op.payload))
 
 
 def _writes(view: StoreView, key: bytes) -> Iterator[Op]:

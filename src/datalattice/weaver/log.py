@@ -32,7 +32,7 @@ from datalattice.weaver.intention import (
     SignedIntention,
     TooManyCausalDeps,
 )
-from datalattice.weaver.machine import Op
+from datalattice.weaver.op import Op
 from datalattice.weaver.replay import read_operation, read_operations
 from datalattice.weaver.rows import (
     AUTHOR_TIPS,

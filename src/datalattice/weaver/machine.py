@@ -38,31 +38,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from datalattice.clock import Hlc
 from datalattice.errors import UnsupportedOperation, UsageError
 from datalattice.protobuf import Field, Message, descriptor_set
+from datalattice.weaver.op import Op
 from datalattice.weaver.sexpr import SExpr, message_to_sexpr
 
 _KIND: Final = re.compile(r"[a-z0-9_.-]+:[a-z0-9_.-]+")
-
-
-class Op(NamedTuple):
-    """One operation: an intention whose dependencies have all been applied.
-
-    height: position in the author's chain, from 1. deps: hashes in ascending order.
-    """
-
-    hash: bytes
-    payload: bytes
-    stamp: Hlc
-    author: bytes
-    deps: tuple[bytes, ...] = ()
-    prev: bytes = bytes(32)
-    height: int = 1
-
-    def with_payload(self, payload: bytes) -> Op:
-        """Return the operation with another payload."""
-        return Op(self.hash, payload, self.stamp, self.author, self.deps, self.prev, self.height)
 
 
 class StateReader(Protocol):

@@ -12,13 +12,13 @@ from datalattice.protobuf import Field, Message
 from datalattice.weaver.machine import (
     Dag,
     Machine,
-    Op,
     Proposal,
     StateReader,
     StateWriter,
     Written,
     command,
 )
+from datalattice.weaver.op import Op
 
 
 class WriteRequest(Message, name="lattice.nullstore.WriteRequest"):

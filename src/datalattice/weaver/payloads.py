@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from datalattice.weaver.tables import STATE_KEY_BYTES_MAX
+
 _APP_DATA: Final = b"\x52"  # field 10, bytes
 _FIRST: Final = 0x0A  # field 1, bytes or a message
 _SECOND: Final = 0x12  # field 2
@@ -29,7 +31,8 @@ def app_data(payload: bytes) -> bytes | None:
 def canonical_writes(payload: bytes) -> dict[bytes, bytes | None] | None:
     """Return the last value that a payload in its canonical encoding writes to each key.
 
-    A deleted key has the value None. Keys come in the order of their last operations.
+    A deleted key has the value None. Keys come in the order of their last operations; those that
+    are longer than a state takes are left out.
     None: the payload has another encoding, or is none: read it as a message.
     """
     found: dict[bytes, bytes | None] = {}
@@ -57,7 +60,9 @@ def canonical_writes(payload: bytes) -> dict[bytes, bytes | None] | None:
         if at != end:
             return None
         found.pop(key, None)
-        found[key] = value if kind == _FIRST else None
+        # Passed over, not refused: a signed operation must always replay, on every node alike.
+        if len(key) <= STATE_KEY_BYTES_MAX:
+            found[key] = value if kind == _FIRST else None
     return found
 
 

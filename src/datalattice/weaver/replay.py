@@ -17,7 +17,7 @@ from datalattice.crypto import SIGNATURE_BYTES, blake3
 from datalattice.engine import ReadTxn
 from datalattice.errors import Corruption
 from datalattice.weaver.intention import HASH_BYTES, ZERO
-from datalattice.weaver.machine import Op
+from datalattice.weaver.op import Op
 from datalattice.weaver.rows import WITNESS, WITNESS_ROW, read_author, seq_key
 
 _BODY: Final = Struct("<QI32sBI")  # stamp, author or store_prev, variant of the condition, count

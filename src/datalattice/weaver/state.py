@@ -28,7 +28,8 @@ from datalattice.errors import Corruption, ProtocolViolation, StoreError, StoreV
 from datalattice.protobuf import Message
 from datalattice.weaver import dag as dags
 from datalattice.weaver.intention import ZERO
-from datalattice.weaver.machine import Dag, Layer, Machine, Op, StateTables
+from datalattice.weaver.machine import Dag, Layer, Machine, StateTables
+from datalattice.weaver.op import Op
 from datalattice.weaver.snapshot import read_snapshot, write_snapshot
 from datalattice.weaver.tables import DATA, META, STATE_TABLES, SYSTEM, Overlay, TableReader
 
@@ -117,12 +118,18 @@ START: Final = Position(0, ZERO)
 """The position of an empty state."""
 
 
-class Event(NamedTuple):
+class Event:
     """What an operation made happen, to be delivered after the commit."""
 
-    seq: int
-    hash: bytes
-    message: Message
+    __slots__ = ("hash", "message", "seq")
+
+    def __init__(self, seq: int, hash: bytes, message: Message) -> None:
+        self.seq = seq
+        self.hash = hash
+        self.message = message
+
+    def __repr__(self) -> str:
+        return f"Event({self.seq}, {self.hash.hex()}, {self.message!r})"
 
 
 class Stall:

@@ -20,13 +20,13 @@ from datalattice.weaver.heads import HeadReader, HeadTable
 from datalattice.weaver.machine import (
     Dag,
     Machine,
-    Op,
     Proposal,
     StateReader,
     StateTables,
     StateWriter,
     Written,
 )
+from datalattice.weaver.op import Op
 from datalattice.weaver.payloads import app_data
 from datalattice.weaver.systemops import (
     AddChild,

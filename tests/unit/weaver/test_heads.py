@@ -19,7 +19,7 @@ from datalattice.weaver.heads import (
     encode_row,
 )
 from datalattice.weaver.headvalue import Value
-from datalattice.weaver.machine import Op
+from datalattice.weaver.op import Op
 from datalattice.weaver.tables import Overlay
 
 A, B, C = AUTHORS[:3]

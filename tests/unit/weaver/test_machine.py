@@ -17,7 +17,6 @@ from datalattice.weaver.machine import (
     Dag,
     Machine,
     MethodKind,
-    Op,
     Proposal,
     StateReader,
     StateWriter,
@@ -27,6 +26,7 @@ from datalattice.weaver.machine import (
     query,
     stream,
 )
+from datalattice.weaver.op import Op
 from datalattice.weaver.sexpr import render
 
 A, B = AUTHORS[:2]

@@ -12,7 +12,7 @@ from datalattice.crypto import KeyPair
 from datalattice.engine import MemoryEngine, WriteTxn
 from datalattice.errors import Corruption
 from datalattice.weaver.log import IntentionLog
-from datalattice.weaver.machine import Op
+from datalattice.weaver.op import Op
 from datalattice.weaver.rows import LOG_TABLES, WITNESS, WITNESS_ROW, seq_key
 
 KEYS = [KeyPair(bytes([number]) * 32) for number in range(3)]

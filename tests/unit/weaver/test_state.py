@@ -18,7 +18,8 @@ from datalattice.testing.machine_kit import AUTHORS, STORE_ID, MemoryLog, Replic
 from datalattice.weaver import state as states
 from datalattice.weaver.appendlog import LogMachine
 from datalattice.weaver.kv import KvMachine, KvPayload, Operation, PutOp
-from datalattice.weaver.machine import Dag, Machine, Op, StateTables, StateWriter
+from datalattice.weaver.machine import Dag, Machine, StateTables, StateWriter
+from datalattice.weaver.op import Op
 from datalattice.weaver.snapshot import SNAPSHOT_PART_BYTES, SnapshotRefused
 from datalattice.weaver.state import (
     START,

@@ -19,8 +19,9 @@ from datalattice.weaver import (
     SystemEventKind,
     parse_store_id,
 )
-from datalattice.weaver.machine import Op, StateTables
+from datalattice.weaver.machine import StateTables
 from datalattice.weaver.null import NullMachine
+from datalattice.weaver.op import Op
 from datalattice.weaver.system import SystemLayer, SystemReader, app_payload, system_op
 from datalattice.weaver.systemops import UniversalOp, final_changes, synthetic_genesis
 from datalattice.weaver.tables import Overlay
@@ -192,7 +193,7 @@ def test_an_undecodable_envelope_is_refused_and_an_empty_one_does_nothing() -> N
     op = Op(bytes(32), b"\xff", stamp=(1, 0), author=PEER)  # type: ignore[arg-type]
     with pytest.raises(BadFormat):
         layer.apply(op, tables, None)  # type: ignore[arg-type]
-    assert layer.apply(op._replace(payload=b""), tables, None) == ()  # type: ignore[arg-type]
+    assert layer.apply(op.with_payload(b""), tables, None) == ()  # type: ignore[arg-type]
 
 
 def test_new_store_has_genesis() -> None:
