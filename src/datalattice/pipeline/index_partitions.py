@@ -19,33 +19,41 @@ Piece = tuple[tuple[bytes | None, bytes | None], ...]
 """Neighbouring subtrees: for each the encoding before and the encoding now; None if absent."""
 
 
-def cut(before: Index | None, after: Index | None, entries_max: int) -> Iterator[Piece]:
-    """Yield the difference of two indexes as pieces of about `entries_max` entries, in key order.
+def split(before: Index | None, after: Index | None, entries_max: int) -> Iterator[IndexPart]:
+    """Yield the difference of two indexes in parts of at most `entries_max` entries, in key order.
 
-    before: None yields all of `after`.
-    Cost:   loads the nodes above the pieces; equal subtrees are not loaded.
+    Entries on both sides count. A part of one key is not split, however small `entries_max` is.
+
+    Cost:   loads the nodes above the parts; equal subtrees are not loaded.
     Raises: MissingData: a node is not in the store.
     """
     # Equal hashes, equal trees: nothing is loaded.
     if before is not None and after is not None and before.hash == after.hash:
         return
     waiting = [IndexPart(before, after)]
-    piece: list[tuple[bytes | None, bytes | None]] = []
-    size = 0
     while waiting:
         part = waiting.pop()
         are_both = part.own is not None and part.other is not None
-        # A part of one key cannot be split, however small `entries_max` is.
         if part.size > max(entries_max, _ONE_KEY if are_both else 1):
             waiting.extend(reversed(part.split()))
-            continue
+        elif part.size:
+            yield part
+
+
+def cut(before: Index | None, after: Index | None, entries_max: int) -> Iterator[Piece]:
+    """Yield the difference of two indexes as pieces of about `entries_max` entries, in key order.
+
+    before: None yields all of `after`. Cost, Raises: as `split`.
+    """
+    piece: list[tuple[bytes | None, bytes | None]] = []
+    size = 0
+    for part in split(before, after, entries_max):
         # Neighbours share a task, since many small subtrees would make tasks too small.
         if piece and size + part.size > entries_max:
             yield tuple(piece)
             piece, size = [], 0
-        if part.size:
-            piece.append((_encoding(part.own), _encoding(part.other)))
-            size += part.size
+        piece.append((_encoding(part.own), _encoding(part.other)))
+        size += part.size
     if piece:
         yield tuple(piece)
 

@@ -38,6 +38,7 @@ from datalattice.lattice import (
     root_lattice,
     shown_key,
 )
+from datalattice.pipeline.index_partitions import split
 
 PART_KEYS: Final = 65_536
 """Keys on both sides together that one task compares, if the pair can be divided."""
@@ -114,7 +115,9 @@ def planned(before: Value, after: Value) -> Iterator[ValuePair]:
             waiting.append(below)
         # Only an Index divides by keys without reading all of its entries.
         elif pair.size > PART_KEYS and _is_index(pair.before) and _is_index(pair.after):
-            yield from _parted(pair)
+            for part in split(_index(pair.before), _index(pair.after), PART_KEYS):
+                own, other = part.own or EMPTY_INDEX, part.other or EMPTY_INDEX
+                yield replace(pair, before=own, after=other)
         else:
             yield pair
 
@@ -136,20 +139,6 @@ def rows_of(pair: ValuePair) -> Iterator[ValuePair]:
             waiting.append(below)
         else:
             yield one
-
-
-def _parted(pair: ValuePair) -> Iterator[ValuePair]:
-    """Yield the differing parts of two indexes, of at most `PART_KEYS` keys or of one key."""
-    stack = [IndexPart(_index(pair.before), _index(pair.after))]
-    while stack:
-        part = stack.pop()
-        if part.size <= PART_KEYS:
-            own, other = part.own or EMPTY_INDEX, part.other or EMPTY_INDEX
-            yield replace(pair, before=own, after=other)
-        else:
-            below = part.split()
-            below.reverse()
-            stack.extend(below)
 
 
 def _below(pair: ValuePair) -> Iterator[ValuePair] | None:
