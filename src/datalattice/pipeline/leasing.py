@@ -91,6 +91,7 @@ class Keeper:
         if self._expires_ms - self._clock.now_ms() >= LEASE_LEFT_MS:
             return
         if self._lease is None:
+            # Its own: the planner's lease may end at any time now.
             self._lease = self._taker.lease(self._root_hash, TASK_LEASE_SECONDS)
         else:
             self._lease.renew(TASK_LEASE_SECONDS)
@@ -136,6 +137,7 @@ class StreamLeases:
 
     def done(self, root_hash: bytes | None) -> None:
         """Release the roots that were leased before a committed one."""
+        # After a restart Spark commits a batch whose root this process has not leased.
         if root_hash is None or root_hash not in self._held:
             return
         for other in list(self._held):

@@ -126,6 +126,7 @@ class Given:
         if text is None:
             return default
         try:
+            # Blanks around a value come from configuration files; they matter for a prefix only.
             return parse(text if exact else text.strip())
         except Refused as refused:
             raise bad_option(name, text, str(refused)) from None
@@ -166,6 +167,7 @@ def check_agreed(option: str, flag: bool | None, column: str, columns: Sequence[
 
     Raises: UsageError: they disagree.
     """
+    # Either may be given alone; together they must say the same.
     if flag is not None and flag != (column in columns):
         accepted = f"columns={','.join(columns)!r} contradicts it; give one of them"
         raise bad_option(option, str(flag).lower(), accepted)
@@ -182,6 +184,7 @@ def check_there(option: str, named: Sequence[str], there: Collection[str]) -> No
     """
     # An empty result would hide a misspelt name.
     for name in named:
+        # All that exist are listed, up to a limit, so that the user sees the right one.
         if name not in there:
             known = sorted(there)
             listed = ", ".join(known[:NAMED_MAX]) or "none"
@@ -217,6 +220,7 @@ def columns_option(columns: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     """Return the parser of a list of distinct column names from `columns`."""
 
     def parse(text: str) -> tuple[str, ...]:
+        # Spark's column names are case-insensitive.
         names = tuple(name.lower() for name in names_option(text))
         if not names or len(set(names)) != len(names) or not set(names) <= set(columns):
             raise Refused(f"one or more of {', '.join(columns)}, each once, separated by commas")
@@ -307,6 +311,7 @@ def json_option(text: str, accepted: str) -> object:
     """Parse JSON; `accepted` describes the expected document in errors."""
     try:
         found: object = json.loads(text)
+    # Python's parser recurses: a deep nesting is malformed as well.
     except (ValueError, RecursionError):
         raise Refused(accepted) from None
     return found

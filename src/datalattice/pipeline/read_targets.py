@@ -137,7 +137,9 @@ class OpenTarget:
         if not as_of:
             return self._cells.root_hash()
         if isinstance(self._cells, CellStore):
+            # Times and pins are in the store's history, which a node does not serve.
             return root_named(self._cells, as_of)
+        # A hash is not looked up here: the planner reads the root's cell next.
         self._cells.reach()  # fail in the planner, before any task starts
         return hash_of(as_of)
 
@@ -248,9 +250,11 @@ def open_target(target: ReadTarget, clock: Clock | None = None) -> OpenTarget:
     """
     folder = "" if target.node else _store_folder(target.store)
     name = folder or f"{target.node} {target.node_key}"
+    # A connection has none: it is to whatever listens at the address.
     identity = _identity(folder, target.store) if folder else ()
     # Popped and put back: the order of the dictionary is that of use.
     found = _open.pop(name, None)
+    # A fork shares descriptors and locks with its parent; another store may be at the path.
     if found is not None and (found.pid, found.identity) != (os.getpid(), identity):
         _close(found)
         found = None

@@ -88,6 +88,7 @@ class FormatReader(Generic[OptionsT]):
 
         Raises: MissingData: the root's cell is not in the store.
         """
+        # None is a store without a commit; it reads as an empty root.
         return None if root_hash is None else self.source().load(root_hash)
 
     def rows(self, part: Any, source: OpenTarget) -> Iterable[Row]:

@@ -223,6 +223,7 @@ def _frame(
     store: Where | None,
     options: Mapping[str, object],
 ) -> DataFrame:
+    # Once a session: registering sends every class to Spark's planner again.
     if spark not in _registered:
         register(spark)
         _registered.add(spark)
@@ -251,10 +252,12 @@ def text_of(name: str, value: object) -> str:
     if isinstance(value, os.PathLike):
         return str(os.fspath(value))
     if isinstance(value, datetime):
+        # `@` and milliseconds, the form of `asOf` that needs no zone.
         return f"@{_milliseconds(value)}"
     if isinstance(value, Mapping):
         return json.dumps(value)
     if isinstance(value, Sequence) and all(isinstance(one, str) for one in value):
+        # JSON, because names may contain commas.
         return json.dumps(list(value))
     raise UsageError(f"{name} cannot be of the type {type(value).__name__}")
 

@@ -59,6 +59,7 @@ class RowWriter(DataSourceArrowWriter, DataSourceStreamArrowWriter):
                 # Converted rows contain no reference cycles; the collector would only walk them.
                 with collector_paused:
                     stager.take(batch)
+            # Rows are buffered over batches, so the last ones are staged here.
             stager.finish()
             return stage.done(stager.records)
 

@@ -76,6 +76,7 @@ class Glob:
 
     def _closed(self, states: set[int]) -> States:
         for place, fits in enumerate(self._fits):  # `**` also matches zero names
+            # At most one state for each name of the pattern, however many `**` it has.
             if fits is None and place in states:
                 states.add(place + 1)
         return frozenset(states)

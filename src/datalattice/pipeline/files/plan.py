@@ -204,6 +204,7 @@ def _parts(
     while waiting:
         here, value, states = waiting.popleft()
         node = node_of(value)
+        # Not a directory, or malformed: there is nothing below it.
         if node is None or node.entries is None:
             continue
         entries = entries_of(node)
@@ -291,6 +292,7 @@ class _Packing:
         held: list[DriveDirectory | ChunkRange] = []
         files = byte_count = 0
         for weighed in parts:
+            # Whichever limit comes first; contents count only if they are read.
             is_full = files + weighed.files > FILES_PER_TASK_MAX or (
                 self._by_bytes and byte_count + weighed.byte_count > BYTES_PER_TASK_MAX
             )

@@ -64,6 +64,7 @@ class GridSource(DataSource):
 
         Raises: UsageError: an option is for streams.
         """
+        # An option without effect is an error.
         if self.parsed.stream_only:
             raise UsageError(f"option {self.parsed.stream_only[0]} is for streams")
         return GridReader(self.parsed, schema)
@@ -77,6 +78,7 @@ class GridSource(DataSource):
             raise UsageError(
                 f"the table {self.parsed.table.value} is for batches; only jobs can be streamed"
             )
+        # A stream follows the current root; a past one has no later changes.
         if self.parsed.target.as_of:
             raise UsageError(
                 "option asOf is for batches; a stream begins at a root with startingOffsets"

@@ -194,6 +194,7 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
         sums = Sums(inside, of_packs=sums.packs) if spans is None else Sums(counts + inside)
     rows = [one.found() for one in damaged]
     record = record_damage(reader)
+    # A record of removed cells is not data, so its damage is a scar.
     if record is not None:
         rows.append(FoundFault(CellFault.SCAR, None, record.file, record.offset, record.reason))
     return sums, rows + list(_lost_roots(reader, work.extent))

@@ -111,6 +111,7 @@ def planned(before: Value, after: Value) -> Iterator[ValuePair]:
         if pair is None:
             waiting.pop()
             continue
+        # Few keys with large values: their entries are divided, not they themselves.
         if isinstance(pair.lattice, _TOP) and (below := _below(pair)) is not None:
             waiting.append(below)
         # Only an Index divides by keys without reading all of its entries.
@@ -182,6 +183,7 @@ def _signed(
 ) -> Iterator[ValuePair] | None:
     """Return the pair of the signed values; None if the pair is a row."""
     sides = (before, after)
+    # Anything other than signed values on both sides is one row: no signature covers what is below.
     if not any(isinstance(one, Signed) for one in sides) or not all(
         one is None or isinstance(one, Signed) for one in sides
     ):
@@ -220,6 +222,7 @@ def _in_drive(
     """
     nodes = [read_node(one) for one in (before, after)]
     entries = [None if node is None else node.entries for node in nodes]
+    # No names on either side: a file, an empty directory, or no node at all.
     if not any(one is not None and len(one) for one in entries):
         both = all(one is not None for one in entries)
         return iter(()) if both else None
@@ -236,6 +239,7 @@ def _in_drive(
     )
     if all(one is not None for one in entries):
         return below
+    # A directory that came or went is a row, and so is everything in it.
     return itertools.chain([replace(pair, lattice=None)], below)
 
 

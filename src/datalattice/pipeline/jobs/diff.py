@@ -92,6 +92,7 @@ def diff(spark: SparkSession, before: str, after: str) -> DataFrame:
 
 def _leased(name: str) -> JobInput:
     found = resolve_input(name)
+    # Its cells are in a stream: a comparison needs them by hash.
     if found.is_archive:
         raise UsageError(f"{name}: an archive cannot be compared; import it into a store first")
     with CellStore.open(found.path, read_only=True, cache_bytes=CACHE_BYTES) as store:
@@ -168,6 +169,7 @@ def _batches(
     """Yield the rows of a task."""
     if task >= len(tasks):
         return
+    # A task of this process that failed has not called it.
     open_stores.done()
     own, other = (open_stores.get(one.path) for one in inputs)
     rows = (_row(pair) for item in tasks[task] for pair in rows_of(_pair(item, own, other)))
@@ -177,6 +179,7 @@ def _batches(
 
 def _row(pair: ValuePair) -> tuple[object, ...]:
     owned = pair.owner is not None
+    # The section has a column of its own, and so has the owner.
     below = pair.path[1:]
     if owned:
         below = below[_position(below, pair.owner) + 1 :]

@@ -143,6 +143,7 @@ class KVReader(_KVPlanner, BatchReader[KVOptions]):
         """
         check_named(self.root(snapshot.root_hash), self.options)
         starting = self.options.starting
+        # The same difference as a stream's, between that root and the chosen one.
         since = None if starting == EARLIEST else hash_of(starting)
         # One time for both sides: only entries that differ, not those that expired, make rows.
         now_ms = self.clock.now_ms()

@@ -190,6 +190,7 @@ class _BatchDatabases:
                 # heapq.merge is stable: equal keys come in the order of their runs.
                 for piece in _pieces(heapq.merge(*items, key=_order)):
                     self._write(name, piece)
+        # The files of these tasks are closed next.
         runs.clear()
 
     def _items(self, run: list[_Piece]) -> Iterator[tuple[str, Value]]:

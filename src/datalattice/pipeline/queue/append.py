@@ -83,6 +83,7 @@ class _BatchLogs:
             topic = self._present.topic(name)
             # At a topic's first records, once.
             if name not in self.logs:
+                # Another driver wrote the batch; its staged files may be gone half-way.
                 if self._is_marked(topic):
                     return False
                 self.logs[name] = {}

@@ -260,6 +260,7 @@ class QueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAva
         if seen is not None and seen.covers(ends):
             try:
                 snapshot = self._hold(seen)
+            # Happens with leaseSeconds=0, or if the driver stood still for longer than the lease.
             except MissingData:
                 seen = None  # the lease expired; the current root has what was not truncated
         else:
@@ -283,6 +284,7 @@ class QueueStreamReader(_QueueReader, DataSourceStreamReader, SupportsTriggerAva
 
         def look(root_hash: bytes | None) -> T:
             # Streams poll: a root that was read last is not read again.
+            # "While nothing changes, a poll reads only the root's hash" (docs/spark.md, Streaming).
             if self._last is None or self._last.root_hash != root_hash:
                 view = self._views.read(self.root(root_hash))
                 self._last = _SeenRoot(root_hash, view)

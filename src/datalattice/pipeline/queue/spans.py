@@ -34,6 +34,7 @@ class Longs:
 
     def add_none(self) -> None:
         """Append an absent entry."""
+        # Arrow wants a number for every entry; the mark says that it is absent.
         write_i64_le(self.numbers, 0)
         self.marks.append(0)
         self.absent += 1
@@ -93,6 +94,7 @@ class Sheet:
         if end > len(data):
             raise BadFormat(f"a cell of {len(data)} bytes ends inside a text or blob")
         if data is self._leaf:
+            # The leaf becomes a piece of the text with its first range; most columns skip leaves.
             if self._leaf_at < 0:
                 self._leaf_at = self._lay(data)
             # Bounds ascend: an earlier range, as of a key after its value, is copied.
@@ -133,6 +135,7 @@ class Sheet:
 
     def text(self) -> bytes:
         """Return the text."""
+        # Joined once, when the columns are made.
         if len(self._pieces) != 1:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0]

@@ -53,6 +53,7 @@ def _watching_remote(spark: SparkSession, step: str, progress: Progress) -> Iter
             done = sum(stage.num_completed_tasks for stage in found)
             progress(step, done, sum(stage.num_tasks for stage in found))
 
+    # Connect calls it for every operation of the session, so it is removed after the block.
     spark.registerProgressHandler(report)  # type: ignore[arg-type]  # called as it is here
     try:
         yield
@@ -90,6 +91,7 @@ def _tell(context: SparkContext, group: str, step: str, progress: Progress) -> N
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
     ids = {stage for job in jobs if job is not None for stage in job.stageIds}
     stages = [stage for stage in map(tracker.getStageInfo, sorted(ids)) if stage is not None]
+    # Before the first stage is planned there is no total to report.
     if stages:
         done = sum(stage.numCompletedTasks for stage in stages)
         progress(step, done, sum(stage.numTasks for stage in stages))
