@@ -1222,8 +1222,8 @@ MUTATIONS: Final = (
     Mutation(
         "weaver: projection goes on behind an operation that cannot be applied",
         "weaver/state.py",
-        "                if not run.apply(entry):\n                    break\n",
-        "                run.apply(entry)\n",
+        "                if not run.apply(op, seq + 1):\n                    break\n",
+        "                run.apply(op, seq + 1)\n",
         (
             UNIT
             + "weaver/test_state.py::test_a_stall_is_over_when_the_machine_can_apply_the_operation",

@@ -400,7 +400,7 @@ def test_an_overlay_reads_like_a_table_with_the_changes(
 
 
 def test_an_overlay_takes_bytes_alone() -> None:
-    with pytest.raises(UsageError, match="are bytes"):
+    with pytest.raises((UsageError, TypeError), match="bytes"):  # compiled, it is a TypeError
         Overlay().put("key", b"")  # type: ignore[arg-type]
 
 
