@@ -378,7 +378,10 @@ class Hosts:
             # Security: through a lane, like a refusal by a replica. Answering at once would tell
             # the peer which stores are here.
             self._submit(
-                self.lattice, talk, _nothing, lambda: connection.end_stream(stream, at_once=True)
+                self.lattice,
+                talk,
+                lambda *_: None,
+                lambda: connection.end_stream(stream, at_once=True),
             )
             self._observer.count("streams-refused")
             return
@@ -527,7 +530,3 @@ def _introduce(
 
 def _readmit(replicator: Replicator, now_ms: int) -> None:
     replicator.settle(Absorbed(readmits=True), "", now_ms)
-
-
-def _nothing(_replicator: Replicator, _now_ms: int) -> None:
-    pass

@@ -457,7 +457,7 @@ class Lane:
             self._excuse(began_ms if waits_since_ms is None else waits_since_ms, now_ms)
             deadline_ms = self._replicator.deadline_ms
             if deadline_ms is not None and deadline_ms <= now_ms:
-                self._guard(_tick, now_ms)
+                self._guard(Replicator.tick, now_ms)
                 self._hand_out()
                 deadline_ms = self._replicator.deadline_ms
             self._deadline_ms = deadline_ms
@@ -552,7 +552,3 @@ class Lane:
         except Exception as error:  # noqa: BLE001 - a bug of ours degrades the node, and does not end it
             _log.exception("a fault while handling an event")
             self._failed(error)
-
-
-def _tick(replicator: Replicator, now_ms: int) -> None:
-    replicator.tick(now_ms)

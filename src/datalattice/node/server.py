@@ -19,6 +19,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypedDict, TypeVar, Unpack
 
@@ -372,10 +373,7 @@ class NodeServer:
 
     async def _farewell(self) -> None:
         """Send what peers have not received yet, for a short while."""
-
-        def hurry(replicator: Replicator, now_ms: int) -> None:
-            replicator.publish(now_ms, at_once=True)
-
+        hurry = partial(Replicator.publish, at_once=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 sent = (host.act(hurry) for host in self._hosts)

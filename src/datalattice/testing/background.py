@@ -37,7 +37,6 @@ class BackgroundNode:
 
     @property
     def address(self) -> str:
-        """Its address to dial."""
         return f"{'tls' if self._allow else 'tcp'}://127.0.0.1:{self._port}"
 
     @property

@@ -97,13 +97,10 @@ class MemoryBinding:
         self.reports.append(event)
 
     def queue(self, name: str, partition: object = 0) -> Queue:
-        """Return a queue of the owner, below the root."""
         return Queue.at(self.root, self.own, name, partition, clock=self.clock, binding=self)
 
     def topic(self, name: str, partitions: int | None = None) -> Topic:
-        """Return a topic of the owner, below the root."""
         return Topic.at(self.root, self.own, name, partitions, clock=self.clock, binding=self)
 
     def feed(self, name: str) -> Feed:
-        """Return the feed of a topic of all owners below the root."""
         return Feed(self.root, name, clock=self.clock, binding=self)

@@ -120,7 +120,6 @@ class Counters:
         self._probe = self._probe_of(self._published)
 
     def add(self, name: str, amount: int = 1) -> None:
-        """Count."""
         self.counts[name] = self.counts.get(name, 0) + amount
 
     @property
@@ -149,7 +148,6 @@ class Counters:
         return bytes.fromhex(hash) in self.parts
 
     def part(self, hash: bytes) -> Part | None:
-        """Return a part that is here."""
         return self.parts.get(hash)
 
     # --- what a replicator needs --------------------------------------------------------------

@@ -112,7 +112,6 @@ class ReplicaPair:
 
     @property
     def keys(self) -> list[bytes]:
-        """The probe keys of both."""
         return [end.kind.replica.probe.key for end in self.ends]
 
 

@@ -43,29 +43,23 @@ class SampleRoot:
         return self
 
     def set(self, keys: KeyPair, entries: dict[str, object], name: str = "main") -> SampleRoot:
-        """Set keys of a database."""
-
         def change(cursor: RootLattice, clock: TickingClock) -> None:
             Database.at(cursor, keys.public_key, name, clock).update(entries)
 
         return self.write(keys, change)
 
     def offer(self, keys: KeyPair, values: list[object], topic: str = "t") -> SampleRoot:
-        """Append to a topic."""
-
         def change(cursor: RootLattice, clock: TickingClock) -> None:
             Topics.at(cursor, keys.public_key, clock).partition(topic, 0).offer_many(values)
 
         return self.write(keys, change)
 
     def save(self, folder: Path) -> str:
-        """Save the root in a store."""
         with CellStore.open(folder) as store:
             store.commit(_copy(self.root))
         return str(folder)
 
     def export(self, file: Path, scratch: Path) -> str:
-        """Save the root in an archive."""
         with CellStore.open(scratch) as store, file.open("wb") as out:
             store.commit(_copy(self.root))
             export_cells(store, value_hash(self.root), out.write)

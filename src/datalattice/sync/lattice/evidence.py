@@ -529,7 +529,7 @@ class Branches:
         lattice = self._lattice.path(*a.path)
         if a.loser is None or b.loser is None or not isinstance(lattice, SignedLattice):
             return a.loser is None
-        if not _same_path(a.path, b.path) or not lattice.inner.has_order():
+        if _path_hash(a.path) != _path_hash(b.path) or not lattice.inner.has_order():
             return value_hash(a.loser) < value_hash(b.loser)
         hashes = value_hash(b.loser), value_hash(a.loser)
         inner = lattice.inner
@@ -551,10 +551,6 @@ def _is_rise(
         return is_greater(inner, after.value, hashes[0], before.value, hashes[1], walk)
     except MissingData:
         return False  # the former root was collected: each branch is compared for itself
-
-
-def _same_path(a: Path, b: Path) -> bool:
-    return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _path_hash(path: Path) -> bytes:

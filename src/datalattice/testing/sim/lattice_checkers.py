@@ -48,11 +48,9 @@ class ForkedDurability(Durability):
         self._witnessed: list[Value] = []  # slots of restored nodes that others had, as roots
 
     def on_begin(self, nodes: Sequence[LatticeHost]) -> None:
-        """Remember the nodes, which may keep evidence."""
         self._nodes = nodes
 
     def on_restore(self, node: LatticeHost, nodes: Sequence[LatticeHost]) -> None:
-        """Expect what others have of its data; the rest was on its disk only."""
         super().on_restore(node, nodes)
         owner = node.keys.public_key
         self._doubled.add(owner)
@@ -62,11 +60,9 @@ class ForkedDurability(Durability):
                 self._witnessed.append(seen)
 
     def on_clone(self, node: LatticeHost) -> None:
-        """Expect two histories."""
         self._doubled.add(node.keys.public_key)
 
     def at_end(self, nodes: Sequence[LatticeHost], *, settled: bool) -> None:
-        """Look for acknowledged data, and for what others had of a restored node."""
         super().at_end(nodes, settled=settled)
         for node in nodes if settled else ():
             own = node.data.cursor.get()
@@ -120,11 +116,9 @@ class Authority(SimChecker):
         self._good: set[bytes] = set()
 
     def on_begin(self, nodes: Sequence[LatticeHost]) -> None:
-        """Remember the signatures of honest owners."""
         self._signed = {node.keys.public_key: node.keys.signatures for node in nodes}
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Check all owners' entries."""
         for owner, entry in owned_entries(node.lattice, node.data.announced):
             hash = value_hash(entry)
             if hash in self._good and isinstance(entry, Signed) and entry.public_key == owner:
@@ -148,12 +142,10 @@ class Completeness(SimChecker):
         self._served: dict[str, set[bytes]] = {}
 
     def on_open(self, node: LatticeHost) -> None:
-        """Begin anew: a crash may have lost cells."""
         self._served[node.name] = set()
         self.on_commit(node)
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Request every cell that was not served before."""
         served = self._served[node.name]
         top = node.data.views.top("checker").parts
         # Peers may request the announced value by its hash, also if it is embedded.
@@ -181,13 +173,11 @@ class LocalStays(SimChecker):
         self._held: dict[str, dict[bytes, bytes]] = {}  # by node: all that it ever had, by hash
 
     def on_open(self, node: LatticeHost) -> None:
-        """Request from a new process what the earlier ones had."""
         self._asked.pop(node.name, None)
         self._expect_none(node, list(self._held.setdefault(node.name, {})))
         self.on_commit(node)
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Request the cells of a new `:local`, as a peer that knows their hashes could."""
         slot = local_slot(node.data.root, node.keys.public_key)
         if slot is self._asked.get(node.name):
             return
@@ -204,7 +194,6 @@ class LocalStays(SimChecker):
         self._expect_none(node, fresh)
 
     def at_end(self, nodes: Sequence[LatticeHost], *, settled: bool) -> None:
-        """Request once more all that `:local` ever had."""
         for node in nodes:
             self._expect_none(node, list(self._held[node.name]))
 
@@ -214,6 +203,5 @@ class LocalStays(SimChecker):
                 self.fail(f"{node.name} gives a cell of :local to whoever has its hash")
 
     def on_send(self, node: LatticeHost, peer: str, payload: bytes) -> None:
-        """Look for the mark."""
         if LOCAL_MARK in payload:
             self.fail(f"{node.name} sends what it keeps in :local")

@@ -94,11 +94,9 @@ class _Connection:
     flows: bool = True
 
     def other(self, name: str) -> str:
-        """Return the other end."""
         return self.acceptor if name == self.dialler else self.dialler
 
     def stream(self, source: str, name: HostName) -> _Stream:
-        """Return a stream; the first use makes it."""
         made = self.streams[source].get(name)
         if made is None:
             made = _Stream(self, source, self.other(source), name, last_due_ms=self.opened_ms)
@@ -128,7 +126,6 @@ class SimNetwork:
         """Called once both ends know that a connection is gone."""
 
     def add(self, end: End) -> None:
-        """Add an end."""
         self._ends[end.name] = end
 
     def dial(self, dialler: str, acceptor: str) -> bool:
@@ -152,7 +149,6 @@ class SimNetwork:
         return True
 
     def open_ids(self) -> list[str]:
-        """Return the open connections."""
         return [id for id, connection in self._connections.items() if connection.flows]
 
     def block(self, pairs: list[tuple[str, str]], until_ms: int, *, lossy: bool) -> None:
@@ -348,5 +344,4 @@ class ScriptedPeer(ABC):
         self._buffers.pop(connection, None)
 
     def send(self, connection: str, payload: bytes) -> None:
-        """Send a payload in a frame."""
         self._network.send(connection, self.name, encode_frame(payload))

@@ -21,7 +21,6 @@ class Convergence(SimChecker):
     """Once faults have stopped, all nodes announce the same."""
 
     def at_end(self, nodes: Sequence[SimHost], *, settled: bool) -> None:
-        """Compare the announced states."""
         if settled and len({node.state for node in nodes}) > 1:
             told = ", ".join(f"{node.name} {node.state.hex()[:8]}" for node in nodes)
             self.fail(f"different states at the end: {told}")
@@ -38,20 +37,16 @@ class Durability(SimChecker):
         return bool(node.covers(name))
 
     def on_restore(self, node: Any, nodes: Sequence[Any]) -> None:
-        """Forget what may have been on the lost disk only."""
         self._acknowledged.pop(node.name, None)
 
     def on_ack(self, node: Any, names: Collection[bytes]) -> None:
-        """Remember the acknowledged parts; they must cover the earlier ones."""
         self._check(node, node.name)
         self._acknowledged[node.name] = names
 
     def on_open(self, node: Any) -> None:
-        """Look for what this node acknowledged before it ended."""
         self._check(node, node.name)
 
     def at_end(self, nodes: Sequence[Any], *, settled: bool) -> None:
-        """Look on every node for what every node acknowledged."""
         for node in nodes:
             for writer in self._acknowledged if settled else (node.name,):
                 self._check(node, writer)
@@ -66,7 +61,6 @@ class SentIsDurable(SimChecker):
     """A message mentions only parts that would survive a power failure here."""
 
     def on_send(self, node: SimHost, peer: str, payload: bytes) -> None:
-        """Look for each mentioned part on the disk."""
         for name in node.told(payload) or ():
             if not node.is_durable(name):
                 self.fail(f"{node.name} tells {peer} of {name.hex()[:8]} before it is durable")
@@ -76,7 +70,6 @@ class AdmittedOnly(SimChecker):
     """A peer that is not admitted receives nothing about the state here."""
 
     def on_send(self, node: SimHost, peer: str, payload: bytes) -> None:
-        """Check who receives a message about the state."""
         if not node.admits(peer) and node.told(payload) is not None:
             self.fail(f"{node.name} tells {peer} of its state and does not admit it")
 
@@ -97,7 +90,6 @@ class BoundedMemory(SimChecker):
         self._turns = 0
 
     def on_turn(self, node: SimHost) -> None:
-        """Measure after some of the steps."""
         self._turns += 1
         if self._turns % TURNS_PER_LOOK:
             return

@@ -81,7 +81,6 @@ class KindWatch:
         self.on_turn = [c.on_turn for c in self.checkers if _overrides(c, "on_turn")]
 
     def up(self) -> list[Any]:
-        """Return the hosts whose nodes run."""
         return [host for host in self.hosts if host.is_up]
 
 
@@ -152,14 +151,12 @@ class SimHost(ABC):
         return None
 
     def leave(self, connection: str) -> object:
-        """Note that a connection has ended."""
         return None
 
     # --- what checkers and others see ---------------------------------------------------------
 
     @property
     def is_up(self) -> bool:
-        """Whether the node runs."""
         return self.node.is_up
 
     @property
@@ -179,7 +176,6 @@ class SimHost(ABC):
 
     @property
     def peers_count(self) -> int:
-        """Open connections."""
         return len(self._buffers)
 
     @property
@@ -202,11 +198,9 @@ class SimHost(ABC):
         self._alarm_ms = None
 
     def end(self) -> None:
-        """Forget what the process knew."""
         self._buffers.clear()
 
     def opened(self) -> None:
-        """Have checkers look at what was opened."""
         for checker in self._watch.checkers:
             checker.on_open(self)
 
@@ -229,7 +223,6 @@ class SimHost(ABC):
     # --- an end of the network ----------------------------------------------------------------
 
     def connected(self, connection: str, peer: str, *, outbound: bool) -> None:
-        """Begin to speak on a connection."""
         key = self._world.keys.get(peer)
         if not self.kind.is_plain and key is None:
             return  # "Any other kind speaks to nodes only, whose keys the transport has proved."
@@ -245,7 +238,6 @@ class SimHost(ABC):
         self.do(f"opens {connection}", opens)
 
     def arrived(self, connection: str, data: bytes) -> None:
-        """Receive bytes of the stream."""
         buffer = self._buffers.get(connection)
         if buffer is None:
             return
@@ -266,13 +258,11 @@ class SimHost(ABC):
             self._world.network.close(connection, self.node.name)
 
     def written(self, connection: str) -> None:
-        """Note that a frame has left."""
         if connection in self._buffers:
             self.replicator.written(connection, 1, self.node.steady_ms())
             self._settle()
 
     def disconnected(self, connection: str) -> None:
-        """Forget a connection."""
         if self._buffers.pop(connection, None) is not None:
             self.leave(connection)
             self.do(
@@ -444,12 +434,10 @@ class SimNode:
 
     @property
     def replicator(self) -> Replicator:
-        """The replicator of its first replica."""
         return next(iter(self.hosts.values())).replicator
 
     @property
     def data(self) -> LatticeReplica:
-        """Its lattice."""
         replica = self.hosts[LATTICE].replica
         assert isinstance(replica, LatticeReplica)
         return replica
@@ -461,7 +449,6 @@ class SimNode:
 
     @property
     def store(self) -> Store:
-        """Where its lattice is kept."""
         return self.data.store
 
     @property
@@ -475,7 +462,6 @@ class SimNode:
         return all(host.is_calm for host in self.hosts.values())
 
     def peer_of(self, connection: str) -> str:
-        """Return the name of the peer of a connection; empty if it is over."""
         return self._peers.get(connection, "")
 
     # --- its life -----------------------------------------------------------------------------
@@ -538,7 +524,6 @@ class SimNode:
                 host.readmit()
 
     def steady_ms(self) -> int:
-        """Return the time of the monotonic clock."""
         return self.world.timeline.now_ms + self._origin_ms
 
     def due_ms(self, steady_ms: int) -> int:

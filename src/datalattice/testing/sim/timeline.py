@@ -39,7 +39,6 @@ class Timeline:
         heapq.heappush(self._due, (max(due_ms, self.now_ms), self._order, action))
 
     def after(self, delay_ms: int, action: Action) -> None:
-        """Run `action` after a delay."""
         self.at(self.now_ms + delay_ms, action)
 
     def run(self, until_ms: int) -> None:

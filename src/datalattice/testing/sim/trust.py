@@ -83,7 +83,6 @@ class Soundness(SimChecker):
         self._facts = _KnownSound()
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Check every cell that no node had before: soundness depends on the hash only."""
         known = self._facts
         load = node.data.views.load
         top = encode(node.data.announced)
@@ -127,11 +126,9 @@ class Ranks(SimChecker):
         self._greater: dict[tuple[bytes, bytes], bool] = {}
 
     def on_restore(self, node: LatticeHost, nodes: Sequence[LatticeHost]) -> None:
-        """Begin anew with what the disk has."""
         self._slots.pop(node.name, None)
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Compare each slot with the one before it."""
         held = self._slots.setdefault(node.name, {})
         for path, entry in owned_slots(node.lattice, node.data.announced):
             if not isinstance(entry, Signed):
@@ -165,11 +162,9 @@ class BoundedWork(SimChecker):
         """The greatest cost of a step so far."""
 
     def on_open(self, node: LatticeHost) -> None:
-        """Count from here on."""
         self._before[node.name] = node.ticks
 
     def on_turn(self, node: LatticeHost) -> None:
-        """Check the cost of the step."""
         paid = node.ticks - self._before.get(node.name, 0)
         self._before[node.name] = node.ticks
         self.most = max(self.most, paid)
@@ -187,7 +182,6 @@ class BoundedEvidence(SimChecker):
         self._seen: dict[str, Sequence[ForkRecord]] = {}
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Count the evidence by slot, by owner, and in total."""
         evidence, limits = node.data.evidence, self._limits
         records = evidence.open
         if records is self._seen.get(node.name):
@@ -225,11 +219,9 @@ class Blame(SimChecker):
         self._nodes: Sequence[LatticeHost] = ()
 
     def on_begin(self, nodes: Sequence[LatticeHost]) -> None:
-        """Know who is honest."""
         self._nodes = nodes
 
     def on_note(self, node: LatticeHost, kind: str, peer: str) -> None:
-        """Check whom a node blames."""
         if kind in (UNSOUND_CELLS, MALFORMED) and any(one.name == peer for one in self._nodes):
             self.fail(f"{node.name} blames {peer} for {kind}")
 
@@ -242,24 +234,19 @@ class Named(SimChecker):
         self._refused: dict[str, dict[str, set[str]]] = {}  # by node: peers, for what
 
     def on_begin(self, nodes: Sequence[LatticeHost]) -> None:
-        """Know who is honest."""
         self._known.update(node.name for node in nodes)
 
     def on_clone(self, node: LatticeHost) -> None:
-        """Know of one more."""
         self._known.add(node.name)
 
     def on_open(self, node: LatticeHost) -> None:
-        """Begin anew: health is of a process."""
         self._refused[node.name] = {}
 
     def on_note(self, node: LatticeHost, kind: str, peer: str) -> None:
-        """Remember what was refused to whom."""
         if kind in REFUSALS:
             self._remember(node, peer, kind)
 
     def on_close(self, node: LatticeHost, peer: str, reason: str) -> None:
-        """Remember a peer whose connection was closed: the health must say why."""
         if not reason.startswith(LEAVES):
             self._remember(node, peer, "")
 
@@ -268,7 +255,6 @@ class Named(SimChecker):
             self._refused[node.name].setdefault(peer, set()).add(kind)
 
     def at_rest(self, nodes: Sequence[LatticeHost]) -> None:
-        """Read the health of all nodes."""
         for node in nodes:
             noticed = node.noticed
             for peer, kinds in self._refused[node.name].items():
@@ -288,7 +274,6 @@ class BoundedHosting(SimChecker):
         self._sizes: dict[bytes, int] = {}
 
     def on_commit(self, node: LatticeHost) -> None:
-        """Add up the distinct cells below each slot."""
         policy = node.policy
         if policy is None:
             return
