@@ -87,6 +87,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "kv": ("store.kv", "app"),
     "log": ("store.log", "app"),
     "weave": ("store.weave", "app"),
+    "peer": ("store.peer", "app"),
     "get": ("paths.get", "get"),
     "put": ("paths.put", "put"),
     "history": ("paths.history", "history"),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datalattice.cli.command import Call
     from datalattice.client import Node
     from datalattice.cursors import Stream
-    from datalattice.weaver import StoreInfo, Stores
+    from datalattice.weaver import StoreHandle, StoreInfo, Stores
 
 T = TypeVar("T")
 
@@ -55,6 +55,17 @@ def found(stores: Stores, name: str) -> StoreInfo:
     if info is None:
         raise NoSuchPath(f"there is no store {name!r}; `lattice store list` lists them")
     return info
+
+
+def handle_of(node: Node, name: str) -> StoreHandle:
+    """Return the handle of a store of any kind.
+
+    Raises: NoSuchPath: there is none.
+    """
+    from datalattice.weaver import store_id_text
+
+    opened: StoreHandle = node.store(store_id_text(found(stores_of(node), name).id))
+    return opened
 
 
 def handle(node: Node, name: str, kind: str | None, shown: str) -> Any:

@@ -1,0 +1,93 @@
+"""Commands `lattice peer ...`: who replicates a weaver store, and how others join it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from datalattice.cli.command import ANY, WRITES, Call, command
+from datalattice.cli.render import CommandResult, Listing, pair_lines
+from datalattice.cli.store.access import StoreArgument, handle_of, reader
+from datalattice.cli.units import moment_text
+from datalattice.errors import UsageError
+
+app = typer.Typer(
+    help="Peers of weaver stores: invite a node, join with an invite, list and revoke."
+)
+
+NOT_SERVED = (
+    "no node serves this folder, so the invite has no address: start one with `lattice node "
+    "start`, or give --address"
+)
+
+
+@command(app, "invite", WRITES)
+def invite(
+    call: Call,
+    store: StoreArgument,
+    address: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--address",
+            metavar="HOST:PORT",
+            help="Where others reach this node; may be repeated. Default: where it listens.",
+        ),
+    ] = None,
+) -> CommandResult:
+    """Print a token with which one node may join. Send it as you would send a password."""
+    from datalattice.weaver import InviteToken
+
+    given = [one if "://" in one else f"tls://{one}" for one in address or ()]
+    text = handle_of(call.node_handle(), store).invite(*given)
+    reached = list(InviteToken.from_text(text).addresses)
+    notices = [] if reached else [NOT_SERVED]
+    return CommandResult({"token": text, "addresses": reached}, [text], notices=notices)
+
+
+@command(app, "join", WRITES)
+def join(
+    call: Call, token: Annotated[str, typer.Argument(help="What `lattice peer invite` printed.")]
+) -> CommandResult:
+    """Join the store of an invite, through the running node, which fetches it."""
+    joined = call.node_handle().join(token)
+    document = {"id": joined.id, "kind": joined.store.kind}
+    return CommandResult(document, pair_lines(document))
+
+
+@command(app, "list", ANY)
+def list_(call: Call, store: StoreArgument) -> CommandResult:
+    """List the peers of a store: key, name, status, since when."""
+    rows = [
+        {
+            "key": peer.public_key.hex(),
+            "name": peer.name,
+            "status": peer.status.name.lower(),
+            "added": None if peer.added_at_ms is None else moment_text(peer.added_at_ms),
+        }
+        for peer in handle_of(reader(call), store).peers()
+    ]
+    columns = ("key", "name", "status", "added")
+    shown = [[row[column] or "" for column in columns] for row in rows]
+    return CommandResult(rows, [Listing(columns, shown)])
+
+
+@command(app, "revoke", WRITES)
+def revoke(
+    call: Call,
+    store: StoreArgument,
+    peer: Annotated[str, typer.Argument(help="The first digits of the peer's key, or its name.")],
+) -> CommandResult:
+    """Shut a peer out: it gets nothing new. What it wrote before stays."""
+    held = handle_of(call.node_handle(), store)
+    peers = held.peers()
+    found = [
+        one for one in peers if one.name == peer or one.public_key.hex().startswith(peer.lower())
+    ]
+    if len(found) != 1:
+        known = ", ".join(one.public_key.hex()[:8] for one in found or peers)
+        what = "are several peers" if found else "is no peer of the store; its peers are"
+        raise UsageError(f"{peer!r} {what}: {known}")
+    held.revoke(found[0].public_key)
+    document = {"key": found[0].public_key.hex(), "status": "revoked"}
+    return CommandResult(document, pair_lines(document))
