@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from datalattice.sync.weaver.comparisons import (
+    LogComparison,
+    LogView,
+    RangeComparison,
+    ReplicatedStore,
+)
 from datalattice.sync.weaver.conversation import (
     FETCH_HASHES_ACCEPTED,
     PROTOCOL,
@@ -27,15 +33,7 @@ from datalattice.sync.weaver.messages import (
     SyncDone,
     topic_of,
 )
-from datalattice.sync.weaver.replica import (
-    REPLICA_LIMITS,
-    LogComparison,
-    LogView,
-    RangeComparison,
-    ReplicaLimits,
-    ReplicatedStore,
-    WeaverReplica,
-)
+from datalattice.sync.weaver.replica import REPLICA_LIMITS, ReplicaLimits, WeaverReplica
 
 __all__ = [
     "ALPN",

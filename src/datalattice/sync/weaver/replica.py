@@ -11,18 +11,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from functools import partial
+from typing import Final, NamedTuple
 
 from datalattice.crypto import Entropy
-from datalattice.errors import BadFormat, ProtocolViolation, UnsupportedOperation
+from datalattice.errors import UnsupportedOperation
 from datalattice.sync.reconcile import (
-    HASH_END,
-    HASH_START,
-    HashSet,
-    RangeMessage,
-    RangeReconciliation,
     first_cut,
 )
 from datalattice.sync.replica import (
@@ -35,23 +30,16 @@ from datalattice.sync.replica import (
     Regard,
     Remark,
     Reply,
-    Step,
     Want,
     Why,
 )
+from datalattice.sync.weaver.comparisons import LogComparison, RangeComparison, ReplicatedStore
 from datalattice.sync.weaver.conversation import probe_key
 from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse
 from datalattice.weaver import (
-    ZERO,
-    ChainEnd,
-    Entry,
-    Head,
-    Ingested,
     IntentionRefused,
     SignedIntention,
-    WitnessRecord,
     admit,
-    check_chain,
 )
 
 
@@ -73,43 +61,6 @@ class ReplicaLimits(NamedTuple):
 
 
 REPLICA_LIMITS: Final = ReplicaLimits()
-
-
-class LogView(HashSet, Protocol):
-    """The log of a store as it was at one moment."""
-
-    def head(self) -> Head:
-        """Return where it stands."""
-        ...
-
-    def get(self, hash: bytes) -> SignedIntention | None:
-        """Return an intention, witnessed or floating, or None."""
-        ...
-
-    def in_log_order(self, hashes: Sequence[bytes]) -> list[bytes]:
-        """Return those of `hashes` that are witnessed, dependencies first."""
-        ...
-
-    def entries(self, start_seq: int, limit: int | None = None) -> Iterator[Entry]:
-        """Yield the witness log from a sequence number on."""
-        ...
-
-
-class ReplicatedStore(Protocol):
-    """What a replica needs of a store: `datalattice.weaver.Store` has it."""
-
-    @property
-    def id(self) -> bytes:
-        """Its id."""
-        ...
-
-    def take(self, signed: Sequence[SignedIntention], *, bounded: bool = True) -> Ingested:
-        """Take in verified intentions; durable on return."""
-        ...
-
-    def read(self) -> AbstractContextManager[LogView]:
-        """Give the log as it is now."""
-        ...
 
 
 class _Arrival(NamedTuple):
@@ -327,7 +278,9 @@ class WeaverReplica:
         """Begin to compare: the side that dialled does, when they meet and from time to time."""
         begins = why is Why.PULL or (peer.dialled and why in (Why.MEETING, Why.DUE))
         if begins and peer.public_key is not None and peer.public_key == self.source:
-            return LogComparison(self, self._store.id, peer.public_key, self._arrived)
+            copied = partial(self._copied_from, self._arrived)
+            limit = self.limits.log_request
+            return LogComparison(self._store.id, peer.public_key, limit, copied)
         if not (begins or why is Why.ASKED):
             return None
         cut = first_cut(self._entropy) if begins else None
@@ -352,11 +305,12 @@ class WeaverReplica:
             self._allowed = frozenset(self._peers())
         return self._allowed
 
-    def copied(self) -> None:
-        """Note that the log of the source is here."""
+    def _copied_from(self, arrived: int) -> Probe:
+        """Note that the log of the source is here; return the state that it has, too."""
         self.source = None
         if self._on_copied is not None:
             self._on_copied()
+        return replace(self.probe, data=arrived)
 
     def peers_changed(self) -> None:
         """Ask again who the peers are: they are those of another store, which has changed."""
@@ -373,134 +327,3 @@ class WeaverReplica:
         """Release the views of open comparisons."""
         for comparison in list(self._open):
             comparison.ended()
-
-
-class LogComparison:
-    """The first copy of a store: the witness log of one peer, verified on the way."""
-
-    probe: Final = None
-
-    def __init__(self, replica: WeaverReplica, store_id: bytes, node: bytes, arrived: int) -> None:
-        self._replica = replica
-        self._store_id = store_id
-        self._node = node
-        self._arrived = arrived
-        self._chain = ChainEnd(0, ZERO)
-        self._asked_to = 0
-        self._is_copied = False
-
-    def start(self) -> Step:
-        """Ask from the beginning."""
-        return self._ask()
-
-    def _ask(self) -> Step:
-        limit = self._replica.limits.log_request
-        self._asked_to = self._chain.seq + limit
-        return Step((BootstrapRequest(self._store_id, self._chain.seq + 1, limit),))
-
-    def receive(self, message: object) -> Step:
-        """Take in records and their intentions.
-
-        Raises: ChainBroken, ProtocolViolation: the peer did not sign a record, or it names an
-                intention that was not sent.
-        """
-        assert isinstance(message, BootstrapResponse)
-        parts = {part.hash: part for part in map(_part_of, message.intentions)}
-        try:
-            records = [WitnessRecord.decode(record) for record in message.records]
-        except BadFormat as error:
-            raise ProtocolViolation(f"witness log: {error}") from error
-        self._chain = check_chain(records, self._store_id, self._node, self._chain)
-        named = [record.read().intention_hash for record in records]
-        lacking = [hash for hash in named if hash not in parts]
-        if lacking or not (records or message.done):
-            raise ProtocolViolation("witness log: a record without its intention, or none at all")
-        # "Intentions without a record are ignored"; the others are in witness order.
-        offer = Offer(None, tuple([parts[hash] for hash in named]))
-        offers = (offer,) if named else ()
-        if message.done:
-            self._is_copied = True
-            return Step(offers=offers, is_done=True)
-        if self._chain.seq < self._asked_to:
-            return Step(offers=offers)  # more of this answer follows
-        return replace(self._ask(), offers=offers)
-
-    def ended(self) -> Probe | None:
-        """Return the copied state; None if the log did not come to its end."""
-        if not self._is_copied:
-            return None
-        self._replica.copied()
-        return replace(self._replica.probe, data=self._arrived)
-
-
-def _part_of(envelope: bytes) -> Part:
-    try:
-        return Part(SignedIntention.decode(envelope).hash, envelope)
-    except BadFormat as error:
-        raise ProtocolViolation(f"witness log: {error}") from error
-
-
-class RangeComparison:
-    """A comparison by ranges of hashes. It answers from the log as it was when it began."""
-
-    probe: Final = None
-    """Ranges tell a peer nothing that news could begin at."""
-
-    def __init__(
-        self,
-        store: ReplicatedStore,
-        arrived: int,
-        cut: bytes | None,
-        on_end: Callable[[RangeComparison], None],
-    ) -> None:
-        self._store = store
-        self._arrived = arrived
-        self._cut = cut
-        self._on_end = on_end
-        self._view = store.read()
-        self._held = self._view.__enter__()
-        self._ranges = RangeReconciliation(self._held)
-        self._needs: set[bytes] = set()
-        self._is_open = True
-
-    def start(self) -> Step:
-        """State two ranges around a random cut."""
-        return Step(self._ranges.start(self._cut))
-
-    def receive(self, message: object) -> Step:
-        """Answer each range.
-
-        Raises: ProtocolViolation: the payload does not follow from the last one.
-        """
-        assert isinstance(message, tuple)
-        ranges: tuple[RangeMessage, ...] = message
-        step = self._ranges.receive(ranges)
-        self._needs.update(step.needs)
-        # "A hash that is stored, floating or as the loser of a fork, is not fetched again."
-        need = tuple([one for one in step.needs if self._held.get(one) is None])
-        is_done = all(one.done is not None for one in step.answer)
-        return Step(step.answer, need=need, is_done=is_done)
-
-    def ended(self) -> Probe | None:
-        """Return what both sides have: the union; None when some range was left out."""
-        if not self._is_open:
-            return None
-        self._is_open = False
-        self._on_end(self)
-        try:
-            if self._ranges.partial:
-                return None
-            return self._union()
-        finally:
-            self._view.__exit__(None, None, None)
-
-    def _union(self) -> Probe | None:
-        fingerprint = int.from_bytes(self._held.fingerprint(HASH_START, HASH_END), "big")
-        count = self._held.count(HASH_START, HASH_END) + len(self._needs)
-        with self._store.read() as now:
-            if len(now.in_log_order(list(self._needs))) < len(self._needs):
-                return None  # some of it floats, or is the other branch of a fork
-        for each in self._needs:
-            fingerprint ^= int.from_bytes(each, "big")
-        key = probe_key(fingerprint.to_bytes(len(HASH_START), "big"), count)
-        return Probe(key, self._arrived)
