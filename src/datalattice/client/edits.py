@@ -213,6 +213,34 @@ class Editor:
         return True
 
 
+class ThreadTurn:
+    """The turn of the threads of one process that write to the same data."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.waiting = 0
+        """How many threads wait for it."""
+
+    @contextmanager
+    def held(self, wait_s: float, awaited: str) -> Iterator[None]:
+        """Hold the turn. May be nested in one thread.
+
+        awaited: what the other holder is, for the text of the error.
+        Raises: StoreLocked: another thread had it all the time.
+        """
+        if not self._lock.acquire(blocking=False):
+            self.waiting += 1
+            try:
+                if not self._lock.acquire(timeout=wait_s):
+                    raise StoreLocked(f"waited {wait_s:g} s in vain for another {awaited}")
+            finally:
+                self.waiting -= 1
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
 class EditTurn:
     """The turn of those that edit through a running node, in this and in other processes.
 
@@ -222,11 +250,8 @@ class EditTurn:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.lock = threading.RLock()
-        """Excludes the threads of this process."""
+        self.threads: Final = ThreadTurn()
         self._depth = 0
-        self.waiting = 0
-        """How many threads of this process wait for the turn."""
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -235,13 +260,7 @@ class EditTurn:
         Raises: StoreLocked: others had it all the time.
         """
         wait_s = chosen_wait_s(LOCK_WAIT_S)
-        self.waiting += 1
-        try:
-            if not self.lock.acquire(timeout=wait_s):
-                raise _no_turn(wait_s, EDIT, str(self._path))
-        finally:
-            self.waiting -= 1
-        try:
+        with self.threads.held(wait_s, f"{EDIT} ({self._path})"):
             # Nested edits of one thread are one turn: the file lock is held once.
             file = None if self._depth else take_turn(str(self._path), wait_s, EDIT)
             self._depth += 1
@@ -251,8 +270,6 @@ class EditTurn:
                 self._depth -= 1
                 if file is not None:
                     file.release()
-        finally:
-            self.lock.release()
 
 
 class AnswerLost(OutcomeUnknown):
@@ -429,12 +446,10 @@ def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
             return RealDisk().lock(path)
         except StoreLocked:
             if time.monotonic() >= give_up_s:
-                raise _no_turn(wait_s, awaited, path) from None
+                raise StoreLocked(
+                    f"waited {wait_s:g} s in vain for another {awaited} ({path})"
+                ) from None
         except OSError as error:
             raise write_error(error, path) from error
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, TURN_POLL_MAX_S)
-
-
-def _no_turn(wait_s: float, awaited: str, path: str) -> StoreLocked:
-    return StoreLocked(f"waited {wait_s:g} s in vain for another {awaited} ({path})")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from typing import Protocol, TypeVar
 
 from datalattice.cells import Value
-from datalattice.client.edits import Change, Editor
+from datalattice.client.edits import Change, Editor, ThreadTurn
 from datalattice.client.folder import OwnKeys
 from datalattice.client.opening import LOCK_WAIT_S
 from datalattice.cursors import Wake
@@ -89,10 +88,9 @@ class MemoryFolder:
 
     def __init__(self) -> None:
         self._store = MemoryStore()
-        self._lock = threading.RLock()
-        self._waiting = 0
+        self._threads = ThreadTurn()
         self._wakes = Wakes()
-        self._held: set[str] = set()
+        self._held: dict[str, object] = {}
 
     def root(self) -> Value:
         """Return the root, None if there is none."""
@@ -115,22 +113,13 @@ class MemoryFolder:
 
         Raises: StoreLocked: another thread wrote for `wait_s`.
         """
-        self._waiting += 1
-        try:
-            # As in a folder: a write waits for its turn and then raises, it never waits without
-            # end.
-            if not self._lock.acquire(timeout=wait_s):
-                raise StoreLocked(f"waited {wait_s:g} s in vain: another thread writes")
-        finally:
-            self._waiting -= 1
-        try:
+        # As in a folder: a write waits for its turn and then raises, it never waits without end.
+        with self._threads.held(wait_s, "thread that writes"):
             yield Editor(self._store, keys)
-        finally:
-            self._lock.release()
 
     def is_awaited(self) -> bool:
         """Return whether another thread waits for this one to leave its turn."""
-        return self._waiting > 0
+        return self._threads.waiting > 0
 
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after each change from now on; return what ends this."""
@@ -141,11 +130,15 @@ class MemoryFolder:
 
         Raises: StoreLocked: another caller has it.
         """
-        with self._lock:
-            if name in self._held:
-                raise StoreLocked(f"{name}: in use by another thread")
-            self._held.add(name)
-        return lambda: self._held.discard(name)
+        mine = object()
+        # One step, so that of two threads one gets it.
+        if self._held.setdefault(name, mine) is not mine:
+            raise StoreLocked(f"{name}: in use by another thread")
+        return lambda: self._drop(name, mine)
+
+    def _drop(self, name: str, mine: object) -> None:
+        if self._held.get(name) is mine:
+            del self._held[name]
 
     def close(self) -> None:
         """Wake those who wait; values that were read stay readable."""

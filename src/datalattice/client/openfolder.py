@@ -270,29 +270,17 @@ class OpenFolder:
     @contextmanager
     def _taken(self, wait_s: float) -> Iterator[None]:
         """Let one thread write at a time: each begins at the root that it finds."""
-        # One lock for both ways: a batch that began beside a node excludes those that write to
+        # One turn for both ways: a batch that began beside a node excludes those that write to
         # the store once the node has ended.
-        lock = self._edit_turn.lock
-        if not lock.acquire(blocking=False):
-            self._edit_turn.waiting += 1
-            try:
-                if not lock.acquire(timeout=wait_s):
-                    raise StoreLocked(
-                        f"waited {wait_s:g} s in vain: another thread of this process writes to "
-                        f"{self.folder.path}"
-                    )
-            finally:
-                self._edit_turn.waiting -= 1
-        try:
+        awaited = f"thread of this process that writes to {self.folder.path}"
+        with self._edit_turn.threads.held(wait_s, awaited):
             if self._is_closed:
                 raise StoreClosed(f"{self.folder.path} is closed; open it again")
             yield
-        finally:
-            lock.release()
 
     def is_awaited(self) -> bool:
         """Return whether another writer waits for this thread to leave its turn."""
-        return self._edit_turn.waiting > 0 or self._turns.is_awaited()
+        return self._edit_turn.threads.waiting > 0 or self._turns.is_awaited()
 
     def _open_store(self) -> CellStore:
         store = CellStore.open(self.folder.store_path, wait_s=SLICE_S)
