@@ -10,6 +10,7 @@ import datalattice
 from datalattice.apps.kv import Database, KeyChange
 from datalattice.apps.queue import Queue
 from datalattice.client import Node
+from datalattice.weaver import KVStore, LogStore, MachineStore, NullMachine
 
 
 @dataclass
@@ -33,6 +34,22 @@ def any_values(node: Node) -> None:
     assert_type(log, Queue[Any])
     log.offer(name, key="k", headers={"a": 1})
     assert log[-1]["x"] in (log[-2:], node.topic("t").partitions(), node.feed("log"))
+
+
+def stores(node: Node) -> None:
+    """Take the handle that the kind gives, with values of a type; text without one."""
+    notes = node.store("notes", "kv")
+    assert_type(notes, KVStore[str])
+    assert_type(notes["title"], str)
+    assert_type(notes.history("title")[0].value, str | None)
+    assert_type(node.store("orders", kind="kv", of=Order)["a"], Order)
+    diary = node.store("diary", kind="log")
+    assert_type(diary, LogStore[str])
+    assert_type(diary[-2:], list[str])
+    assert_type(next(diary.follow()).value, str)
+    assert_type(node.store("raw", kind="log", of=bytes)[0], bytes)
+    stock: MachineStore = node.store("stock", kind=NullMachine)
+    stock.write(data=b"x")
 
 
 def typed_values(node: Node) -> None:

@@ -73,7 +73,7 @@ class WeaverFolder:
         self._lock = threading.RLock()
         self._stores: Stores | None = None
         self._engine: Engine | None = None
-        self._waiting = 0
+        self._waiting: set[object] = set()
         self._watcher: threading.Thread | None = None
 
     @classmethod
@@ -163,8 +163,9 @@ class WeaverFolder:
         end = store.on_change(lambda _seq: wake())
         if self._memory is not None:
             return end
+        waits = object()
         with self._lock:
-            self._waiting += 1
+            self._waiting.add(waits)
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="weaver", daemon=True)
                 self._watcher.start()
@@ -172,7 +173,7 @@ class WeaverFolder:
         def leave() -> None:
             end()
             # Without the lock: a stream that is collected as garbage ends at any moment.
-            self._waiting -= 1
+            self._waiting.discard(waits)
 
         return leave
 
@@ -181,7 +182,7 @@ class WeaverFolder:
         while True:
             with self._lock:
                 stores = self._stores
-                if stores is None or self._waiting <= 0 or self._watcher is not me:
+                if stores is None or not self._waiting or self._watcher is not me:
                     if self._watcher is me:
                         self._watcher = None
                     return

@@ -349,7 +349,8 @@ class MachineStore(StoreHandle):
         stock.reserve(item="tea", count=2)       # fields of the request as keywords
         stock.call("Reserve", Reserve(...))      # or the request itself
 
-    Each returns the answer, a message.
+    Each returns the answer, a message. A method that is called like an attribute of every handle,
+    such as `name` or `status`, is reached by `call`.
     """
 
     def __init__(self, source: StoreSource) -> None:

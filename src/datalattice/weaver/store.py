@@ -28,7 +28,7 @@ from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import Stream, Wake
 from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
-from datalattice.errors import StoreClosed
+from datalattice.errors import DataLatticeError, StoreClosed
 from datalattice.protobuf import Message
 from datalattice.weaver.dag import Branch, branches
 from datalattice.weaver.frontier import ack_deps
@@ -536,8 +536,13 @@ class Store:
         """Look whether another process has written; tell those who wait for changes."""
         if not self._changes or self.is_closed:
             return False
-        with self.read() as view:
-            seq = view.last_seq()
+        try:
+            with self.read() as view:
+                seq = view.last_seq()
+        except DataLatticeError:
+            # Whoever is woken reads, and meets the error itself.
+            self._changes.tell(self._seen_seq)
+            return True
         if seq <= self._seen_seq:
             return False
         self._seen_seq = seq

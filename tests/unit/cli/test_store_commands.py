@@ -9,6 +9,7 @@ import pytest
 
 import datalattice
 from datalattice.testing.stores_kit import envelopes_of
+from datalattice.weaver import NullMachine
 
 
 @pytest.fixture
@@ -228,3 +229,18 @@ def test_the_graph_draws_what_followed_on_what(lattice: Any) -> None:
     chained = lattice("weave", "graph", "notes", "--chains").out.splitlines()
     assert sum("⊙" in line for line in chained) == 1
     assert len(lattice("weave", "graph", "notes", "-n", "2", "--json").document) == 2
+
+
+def test_a_store_of_a_kind_that_the_command_does_not_know_is_shown_as_bytes(
+    lattice: Any, home: Path
+) -> None:
+    class Private(NullMachine):
+        kind = "test:private"
+
+    with datalattice.open(home) as node:
+        node.store("mine", kind=Private).write(data=b"\xff\x00")
+    assert lattice("store", "open", "mine", "--json").document["kind"] == "test:private"
+    rows = lattice("weave", "history", "mine", "--json").document
+    assert rows[-1]["operation"] == "(data ff00)"
+    assert lattice("store", "fsck", "mine", "--level", "3").code == 0
+    assert lattice("weave", "graph", "mine").code == 0
