@@ -160,6 +160,7 @@ class _Layout:
         last = self._rows[children[-1]] if children else row
         parents = self._parents[hash]
         if parents:
+            # "one parent: the parent's column unless another line occupies it; merge: the smallest"
             column = min(reserved[parent, hash] for parent in parents)
             lanes.busy_until[column] = last
         else:
@@ -191,6 +192,7 @@ class _Layout:
 
     def text(self, row: int) -> str:
         """Return the cells of a row, two characters a column."""
+        # "markers always win": a line never passes through one, since every lane is its own.
         hash = self.order[row]
         own = self.columns[hash]
         marker = self._marker(hash)

@@ -86,6 +86,7 @@ class _Text:
                 f"the values of this store are text, got {type(value).__name__}; open it with "
                 "of=bytes for bytes, or of= another type"
             )
+        # A conversion that reading undoes for any bytes, as the front door asks.
         return value.encode(errors="surrogateescape")
 
     def decode(self, data: bytes) -> str:
@@ -199,11 +200,13 @@ class LogStream(Stream[Any]):
         self._source = source
         self._next_seq = 1
         if start == "end":
+            # Before it subscribes: what is written in between is behind this number, so it is read.
             with source.store().read() as view:
                 self._next_seq = view.last_seq() + 1
         super().__init__(source, wait=wait, timeout=timeout)
 
     def _fetch(self) -> Iterable[Any]:
+        # By the numbers of the log and not by events: so writes of other processes are found, too.
         store = self._source.store()
         found: list[Any] = []
         with store.read() as view:

@@ -183,6 +183,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
             yield
             return
         self._source.writable()
+        # Of this thread or task: others write on, and their writes are not part of the batch.
         waiting: dict[bytes, bytes | None] = {}
         token = _batches.set((*_batches.get(), (self._source, waiting)))
         try:
@@ -190,6 +191,8 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         finally:
             _batches.reset(token)
         if waiting:
+            # The heads are read in the transaction of the command, not when the batch began: what
+            # others wrote to these keys meanwhile is replaced, as by single writes.
             operations = tuple(_operation(key, value) for key, value in waiting.items())
             self._source.writable().execute("Batch", BatchRequest(operations))
 
@@ -216,6 +219,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         """
         wanted = key_bytes(key)
         with self._source.store().read() as view:
+            # "heads[0] is the winner", the others in descending rank.
             heads = HeadReader(view.data).heads(wanted)
             if len(heads) < 2:
                 return []

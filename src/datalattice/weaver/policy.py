@@ -37,6 +37,7 @@ class PeerPolicy:
 
     def can_connect(self, peer: bytes) -> bool:
         """Return whether a peer may ask for the store."""
+        # "status active or dormant, or in the ephemeral bootstrap set"
         return peer in self.bootstrap or self._status(peer) in _CONNECTING
 
     def can_accept_gossip(self, author: bytes) -> bool:
@@ -48,6 +49,7 @@ class PeerPolicy:
 
     def can_join(self, peer: bytes) -> bool:
         """Return whether a peer may join without an invite: it has been a peer before."""
+        # Stricter than connecting: a dormant peer needs a fresh invite to join anew.
         return self._status(peer) is PeerStatus.ACTIVE
 
     def authors(self) -> list[bytes]:
@@ -67,20 +69,11 @@ class PeerPolicy:
 # --- invites --------------------------------------------------------------------------------------
 
 
-def secret_hash(secret: bytes) -> bytes:
-    """Return what a store keeps of the secret of an invite."""
-    # Whoever reads the replicated table must not be able to join with what is written there.
-    return blake3(secret)
-
-
-def new_secret(entropy: Entropy) -> bytes:
-    """Return a fresh secret of an invite."""
-    return entropy.bytes(SECRET_BYTES)
-
-
 def invitation(secret: bytes, inviter: bytes) -> SystemBatch:
     """Return the operations that make the secret of an invite valid."""
-    hash = secret_hash(secret)
+    # "The store keeps only BLAKE3(secret)": the table is replicated, and whoever reads it must not
+    # be able to join with what is written there.
+    hash = blake3(secret)
     return (
         SystemBatch()
         .set_invite_status(hash, InviteStatus.VALID)
@@ -90,7 +83,7 @@ def invitation(secret: bytes, inviter: bytes) -> SystemBatch:
 
 def claim(reader: SystemReader, secret: bytes, peer: bytes) -> SystemBatch | None:
     """Return the operations by which a peer uses an invite; None if the secret lets nobody in."""
-    hash = secret_hash(secret)
+    hash = blake3(secret)
     found = reader.invite(hash)
     if found is None or found.status is not InviteStatus.VALID:
         return None
@@ -108,6 +101,7 @@ def admission(
 
     None: it is refused: the secret is unknown or used, and the peer is not active already.
     """
+    # "write claim and activation in one batch": no crash uses an invite up for nothing.
     batch = claim(reader, secret, peer)
     if batch is None:
         # "otherwise the peer must already be active (re-join); else refuse"
@@ -197,7 +191,7 @@ class PeerManager:
         Raises: UsageError: the store has no peers of its own.
         """
         store = self._independent(id)
-        secret = new_secret(self._entropy)
+        secret = self._entropy.bytes(SECRET_BYTES)
         store.write_system(invitation(secret, store.author))
         return InviteToken(id, secret, store.author, tuple(addresses))
 

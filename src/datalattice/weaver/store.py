@@ -59,6 +59,7 @@ ACK_DELAY_MS: Final = 5_000
 
 def store_prefix(number: int) -> bytes:
     """Return the beginning of all keys of a store: its number in 4 bytes, big-endian."""
+    # Big-endian, so that stores lie one behind the other and a scan of one never meets another.
     return number.to_bytes(4, "big")
 
 
@@ -322,6 +323,7 @@ class Store:
         """
 
         def work(txn: GroupTxn) -> Message:
+            # Inside the transaction: two commands never race for the heads that they replace.
             part = self._section(txn)
             data, dag = self._state.reader(part), self._state.dag(part)
             proposal = self.layer.execute(method, request, data, dag)
@@ -360,6 +362,7 @@ class Store:
 
         make: is given the system table as it is in the transaction; None writes nothing.
         """
+        # Read and written in one transaction, so that what `make` found still holds.
         part = self._section(txn)
         reader = SystemReader(self._state.system_reader(part))
         batch = make(reader)
@@ -449,6 +452,8 @@ class Store:
         self, txn: GroupTxn, part: WriteTxn, ingested: Ingested | None, own: SignedIntention | None
     ) -> Projection:
         """Bring the state up to the log, and have the events delivered after the commit."""
+        # Witness, state and position in one transaction: a crash leaves all of it or nothing. A
+        # stall rolls nothing back: the log goes on.
         projection = self._state.project(part)
         seq = self._log.head(part).seq
         is_foreign = own is None and ingested is not None and bool(ingested.witnessed)
@@ -464,6 +469,7 @@ class Store:
         if is_foreign:
             # "Every witnessed foreign intention resets a 5 s timer."
             self._ack_due_ms = self._clock.now_ms() + ACK_DELAY_MS
+        # After the commit, in its order: a listener that reads finds what it is told of.
         for event in projection.events:
             if isinstance(event.message, SystemEvent):
                 self._system.tell(event.message)

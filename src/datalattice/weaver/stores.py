@@ -193,6 +193,7 @@ class Stores:
         Raises: UsageError: no such kind, or the tree would be deeper than 32. AlreadyExists.
         """
         machine = self.machine(kind)
+        # "depth limit 32": here for own stores, in `_reconcile_quietly` for those of peers.
         if parent is not None and self._depth(parent) >= DEPTH_MAX:
             raise UsageError(f"stores are nested at most {DEPTH_MAX} deep")
         id = new_store_id(self._entropy)
@@ -202,11 +203,13 @@ class Stores:
         nonce = int.from_bytes(self._entropy.bytes(4), "big")
 
         def work(txn: GroupTxn) -> Store:
+            # In the transaction: of two processes that make a name at once, one finds it there.
             if exclusive and any(info.name == name for info in self._infos(txn, parent)):
                 raise AlreadyExists(f"there is a store {name!r} already")
             record = self._add_record(txn, id, machine.kind, parent, now_ms, created_here=True)
             store = self._store(id, record)
             store.open_in(txn)
+            # "A new store's first intention carries GenesisOp{store_type, random nonce}."
             store.write_in(txn, Proposal(genesis_payload(machine.kind, nonce)))
             batch = SystemBatch() if name is None else SystemBatch().set_name(name)
             if source is not None:
@@ -360,6 +363,7 @@ class Stores:
                     f"store {store_id_text(parent)} has no child {store_id_text(child)}"
                 )
         if status is ChildStatus.ARCHIVED:
+            # "first close all descendants locally depth first, then write status archived"
             self.close(child)  # descendants first, before other nodes are told
         store.write_system(SystemBatch().set_child_status(child, status))
 

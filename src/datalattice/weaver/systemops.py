@@ -234,6 +234,7 @@ def changes(op: SystemOp) -> Iterator[Change]:
 def _hierarchy_changes(op: HierarchyOp) -> Iterator[Change]:
     if op.add_child is not None:
         target = child_key(op.add_child.target_id)
+        # No status ("default active"): an archived child stays so when it is declared anew.
         yield Change(target + b"name", op.add_child.alias.encode())
         yield Change(target + b"type", op.add_child.store_type.encode())
     elif op.remove_child is not None:
