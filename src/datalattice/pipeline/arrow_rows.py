@@ -146,27 +146,27 @@ def _valid(column: pa.Array) -> bytes | None:
 
 def _strings(column: pa.Array, *, is_text: bool) -> Column:
     _, ends, data = column.buffers()
-    places = ends.slice(column.offset * _OFFSET_BYTES, (len(column) + 1) * _OFFSET_BYTES)
-    marks = memoryview(places).cast("i")
+    bounds = ends.slice(column.offset * _OFFSET_BYTES, (len(column) + 1) * _OFFSET_BYTES)
+    marks = memoryview(bounds).cast("i")
     first, last = marks[0], marks[-1]
     # A slice of a batch shares the buffer of the batch: only its own bytes are copied.
     raw = b"" if data is None else data.slice(first, last - first).to_pybytes()
-    return StringColumn(raw, places.to_pybytes(), first, _valid(column), is_text=is_text)
+    return StringColumn(raw, bounds.to_pybytes(), first, _valid(column), is_text=is_text)
 
 
 def _any(column: pa.Array, name: str, convert: Convert, cells: CellList) -> Column:
     import pyarrow as pa
 
     kind = column.type
-    places: list[int | None] | None = None
+    codes: list[int | None] | None = None
     if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):  # entries often repeat
         coded = column.dictionary_encode()
-        column, places = coded.dictionary, coded.indices.to_pylist()
+        column, codes = coded.dictionary, coded.indices.to_pylist()
     values = _values(entries(column, name), name, convert)
     kids = [as_kid(value, cells) for value in values]
-    if places is not None:
+    if codes is not None:
         # A dictionary has no entry for NULL.
-        kids = [_NIL if place is None else kids[place] for place in places]
+        kids = [_NIL if code is None else kids[code] for code in codes]
     return KidColumn(kids)
 
 

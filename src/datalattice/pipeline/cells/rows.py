@@ -30,7 +30,7 @@ class SegmentsTask:
     """The segments that one task reads of a store as it was at planning."""
 
     extent: Extent
-    stretch: StorePartition
+    partition: StorePartition
 
 
 def plan(options: ReadOptions) -> list[SegmentsTask]:
@@ -47,7 +47,7 @@ def plan(options: ReadOptions) -> list[SegmentsTask]:
         return []
     count = max(options.min_partitions, -(-size // PART_BYTES), 1)
     small = replace(extent, segments=())  # tasks get their segments from the store
-    return [SegmentsTask(small, stretch) for stretch in extent.partitions(count)]
+    return [SegmentsTask(small, partition) for partition in extent.partitions(count)]
 
 
 def rows(part: SegmentsTask, options: ReadOptions) -> Iterator[Row]:
@@ -59,7 +59,7 @@ def rows(part: SegmentsTask, options: ReadOptions) -> Iterator[Row]:
     """
     columns = options.columns
     with CellStore.open(options.folder, read_only=True) as store:
-        for hash, encoding in cells(store, part.extent, part.stretch, verify=options.verify):
+        for hash, encoding in cells(store, part.extent, part.partition, verify=options.verify):
             found: dict[str, object] = {"hash": hash, "encoding": encoding}
             if "refs" in columns:
                 found["refs"] = references(encoding)
@@ -67,19 +67,19 @@ def rows(part: SegmentsTask, options: ReadOptions) -> Iterator[Row]:
 
 
 def cells(
-    store: CellStore, extent: Extent, stretch: StorePartition, *, verify: bool
+    store: CellStore, extent: Extent, partition: StorePartition, *, verify: bool
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (hash, encoding) of a stretch's cells."""
-    reader = StorePartitionReader(store, extent, stretch)
+    """Yield (hash, encoding) of a partition's cells."""
+    reader = StorePartitionReader(store, extent, partition)
     try:
         for pack in reader.packs():
             if isinstance(pack, Gap):
                 raise _damaged(reader.path(pack.segment), pack.offset, pack.reason)
-            for hash, place in reader.cells(pack):
-                encoding = reader.read(place)
+            for hash, location in reader.cells(pack):
+                encoding = reader.read(location)
                 # "`false` skips the comparison with the hash" (docs/spark-formats.md, Cells).
                 if verify and sha3_256(encoding) != hash:
-                    segment, offset, _ = locate(place)
+                    segment, offset, _ = locate(location)
                     reason = f"cell 0x{hash.hex()} does not fit its hash"
                     raise _damaged(reader.path(segment), offset, reason)
                 yield hash, encoding

@@ -228,12 +228,12 @@ def _below(
         if number >= 0:
             yield number, hash
             continue
-        places = ((n, source.location_of(hash)) for n, source in enumerate(sources))
-        number, place = next((found for found in places if found[1] >= 0), (-1, -1))
+        locations = ((n, source.location_of(hash)) for n, source in enumerate(sources))
+        number, location = next((found for found in locations if found[1] >= 0), (-1, -1))
         # Below a cell that the target has everything is there already.
-        if target.has(hash) or (place >= 0 and not seen[number].add(place)):
+        if target.has(hash) or (location >= 0 and not seen[number].add(location)):
             continue
-        if place < 0:
+        if location < 0:
             raise MissingData([hash])
         # Not verified here: `_copy` compares it with its hash.
         encoding = sources[number].get_encoding(hash, verify=False)
@@ -276,8 +276,8 @@ def _together(staged: Sequence[Path], folder: Path) -> CellStore:
         for path in staged:
             with CellStore.open(path, read_only=True) as store:
                 extent = extent_of(store)
-                for stretch in extent.partitions(1):
-                    together.put_encodings(cells(store, extent, stretch, verify=True))
+                for partition in extent.partitions(1):
+                    together.put_encodings(cells(store, extent, partition, verify=True))
     return CellStore.open(folder, read_only=True)
 
 

@@ -74,7 +74,7 @@ class CellsPartition(InputPartition):
     """What one task reads."""
 
     def __init__(self, part: SegmentsTask) -> None:
-        super().__init__(part.stretch.number)
+        super().__init__(part.partition.number)
         self.part = part
 
 

@@ -104,18 +104,18 @@ class ParcelWriter(_TaskFile):
                 LimitExceeded: the parcel is larger than `PARCEL_BYTES_MAX`.
         """
         # The layout is little-endian; columns of Arrow come in the byte order of the machine.
-        places = memoryview(ends).cast("B")
+        end_bytes = memoryview(ends).cast("B")
         if sys.byteorder == "big":
-            swapped = array("i", places.tobytes())
+            swapped = array("i", end_bytes.tobytes())
             swapped.byteswap()
-            places = memoryview(swapped).cast("B")
+            end_bytes = memoryview(swapped).cast("B")
         items = memoryview(data).cast("B")
-        rest = len(head) + len(places) + len(items)
+        rest = len(head) + len(end_bytes) + len(items)
         # The reader refuses longer ones, so they must not be written.
         if rest > PARCEL_BYTES_MAX:
             raise LimitExceeded(f"a parcel has at most {PARCEL_BYTES_MAX} bytes, got {rest}")
-        front = _HEADER.pack(kind, len(head), len(places) // _INT, len(items)) + head
-        parts = (front, places, items)
+        front = _HEADER.pack(kind, len(head), len(end_bytes) // _INT, len(items)) + head
+        parts = (front, end_bytes, items)
         # Chained: a parcel that is moved, repeated or left out changes all later checksums.
         self.digest = _checksum(self.digest, parts)
         try:
@@ -193,11 +193,11 @@ class ParcelReader(_TaskFile):
         digest = _checksum(before, (header, body[:rest]))
         if body[rest:] != digest:
             raise self._damaged()
-        places = array("i", bytes(body[head_size : rest - size]))
+        ends = array("i", bytes(body[head_size : rest - size]))
         if sys.byteorder == "big":
-            places.byteswap()
+            ends.byteswap()
         parcel = Parcel(
-            kind, bytes(body[:head_size]), places.tolist(), bytes(body[rest - size : rest])
+            kind, bytes(body[:head_size]), ends.tolist(), bytes(body[rest - size : rest])
         )
         return parcel, digest, at + _HEADER.size + rest + HASH_BYTES
 

@@ -55,15 +55,15 @@ class Glob:
     def step(self, states: States, name: str) -> States:
         """Return the states after one more name; empty: no path that begins so can match."""
         after: set[int] = set()
-        for place in states:
+        for position in states:
             # The pattern is at its end: a longer path cannot match.
-            if place == len(self.names):
+            if position == len(self.names):
                 continue
-            fits = self._fits[place]
+            fits = self._fits[position]
             if fits is None:
-                after.add(place)
+                after.add(position)
             elif fits(name):
-                after.add(place + 1)
+                after.add(position + 1)
         return self._closed(after)
 
     def is_end(self, states: States) -> bool:
@@ -72,13 +72,13 @@ class Glob:
 
     def may_go_on(self, states: States) -> bool:
         """Return whether a path below one that led to these states can match."""
-        return any(place < len(self.names) for place in states)
+        return any(position < len(self.names) for position in states)
 
     def _closed(self, states: set[int]) -> States:
-        for place, fits in enumerate(self._fits):  # `**` also matches zero names
+        for position, fits in enumerate(self._fits):  # `**` also matches zero names
             # At most one state for each name of the pattern, however many `**` it has.
-            if fits is None and place in states:
-                states.add(place + 1)
+            if fits is None and position in states:
+                states.add(position + 1)
         return frozenset(states)
 
 

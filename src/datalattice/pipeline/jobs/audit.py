@@ -3,9 +3,9 @@
     report = audit(spark, "data/store")
     report.faults.show()
 
-The store is divided into stretches of segments, one task each. A task reads its packs as an opening
-store does, and inspects each of their cells that the index leads to (`jobs.inspecting`). If that
-meets every entry of the index, and no pack is damaged or missing, the audit is done. Otherwise
+The store is divided into partitions of segments, one task each. A task reads its packs as an
+opening store does, and inspects each of their cells that the index leads to (`jobs.inspecting`). If
+that meets every entry of the index, and no pack is damaged or missing, the audit is done. Otherwise
 tasks read the index by slices of hashes. Entries that lead into damaged packs are inspected; a
 damaged place that no entry leads to is a scar, not a fault. If the counts of entries still do not
 add up, every entry is inspected.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = "kind STRING, hash BINARY, file STRING, offset BIGINT, detail STRING"
 """A row for each fault, of the kinds of `CellFault`. `hash` is NULL if no single cell is meant."""
 
-HOLES_MAX: Final = 10_000
+GAPS_MAX: Final = 10_000
 """With more damaged places, every entry of the index is inspected."""
 
 SLICES_MAX: Final = 256
@@ -67,7 +67,7 @@ FACTS: Final = "facts"
 """Kind of the row in which a task reports its counts."""
 
 Span = tuple[int, int]
-"""Begin and end of a range of packs, as the upper bits of a place."""
+"""Begin and end of a range of packs, as the upper bits of a location."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
     if damaged or sums.cells < entry_count(reader):
         spans: tuple[Span, ...] | None = tuple(one.span for one in damaged)
         # The list of spans goes to every task, so it is bounded.
-        if len(damaged) > HOLES_MAX:
+        if len(damaged) > GAPS_MAX:
             spans = None
             for one in damaged:
                 one.is_needed = True
@@ -266,16 +266,16 @@ class _Damaged:
 
 def _damaged(counts: TaskCounts, reader: CellStore, work: AuditPlan) -> list[_Damaged]:
     """Return the ranges where packs are damaged or missing, in order."""
-    places: list[_Damaged] = []
+    found: list[_Damaged] = []
     behind, sequence, is_open = 0, 0, False
     file = work.folder
-    for stretch, fact in zip(work.plan, counts, strict=True):
-        for first, stop, path, offset, text in fact["holes"]:
-            places.append(_Damaged((first, stop), path, offset, text))
-        reason = "" if is_open else missing_before(reader, stretch, sequence)
+    for partition, fact in zip(work.plan, counts, strict=True):
+        for first, stop, path, offset, text in fact["gaps"]:
+            found.append(_Damaged((first, stop), path, offset, text))
+        reason = "" if is_open else missing_before(reader, partition, sequence)
         if reason:
-            begin = upper_bits(stretch.first, 0)
-            places.append(_Damaged((behind, begin), fact["begin"], 0, reason))
+            begin = upper_bits(partition.first, 0)
+            found.append(_Damaged((behind, begin), fact["begin"], 0, reason))
         behind, sequence, is_open, file = (
             fact["behind"],
             fact["sequence"],
@@ -283,16 +283,16 @@ def _damaged(counts: TaskCounts, reader: CellStore, work: AuditPlan) -> list[_Da
             fact["file"],
         )
     last = work.extent.position.sequence
-    places.sort(key=lambda one: one.span)
+    found.sort(key=lambda one: one.span)
     # Acknowledged packs are missing at the log's end, whether or not the index leads there.
     if sequence < last and is_open:
-        places[-1].is_needed = True
+        found[-1].is_needed = True
     elif sequence < last:
         reason = f"the packs {sequence + 1} to {last} are missing"
         span = (behind, max(behind + 1, work.extent.end))
         offset = locate(behind << LOCATION_SHIFT)[1]
-        places.append(_Damaged(span, file, offset, reason, is_needed=True))
-    return places
+        found.append(_Damaged(span, file, offset, reason, is_needed=True))
+    return found
 
 
 def _outside(counts: TaskCounts, damaged: Sequence[_Damaged]) -> int:
@@ -333,41 +333,41 @@ def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[FoundFault]
 
 @dataclass(frozen=True, slots=True)
 class PacksTask:
-    """Inspects the packs of stretches; the input rows are stretch numbers."""
+    """Inspects the packs of partitions; the input rows are partition numbers."""
 
     work: AuditPlan
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Inspect the stretches of a task."""
+        """Inspect the partitions of a task."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from _as_batches(self._inspect(self.work.plan[number]))
 
-    def _inspect(self, stretch: StorePartition) -> Iterator[Row]:
+    def _inspect(self, partition: StorePartition) -> Iterator[Row]:
         work = self.work
         with opened(work.folder, work.extent) as store:
-            reader = StorePartitionReader(store, work.extent, stretch)
+            reader = StorePartitionReader(store, work.extent, partition)
             inspector = Inspector(reader)
             packs = 0
-            holes: list[tuple[int, int, str, int, str]] = []
+            gaps: list[tuple[int, int, str, int, str]] = []
             for pack in reader.packs():
                 if isinstance(pack, Gap):
                     path = reader.path(pack.segment)
-                    holes.append((*pack.span, path, pack.offset, pack.reason))
+                    gaps.append((*pack.span, path, pack.offset, pack.reason))
                     continue
                 packs += 1
                 yield from map(_row, inspector.inspect(reader.cells(pack)))
             yield from map(_row, inspector.finish())
             segment, offset = reader.behind
             yield _fact(
-                number=stretch.number,
+                number=partition.number,
                 packs=packs,
-                holes=holes,
+                gaps=gaps,
                 **inspector.counts(),
                 sequence=reader.sequence,
                 open=reader.is_open_ended,
                 behind=upper_bits(segment, offset),
-                begin=reader.path(stretch.first),
+                begin=reader.path(partition.first),
                 file=reader.path(segment),
             )
 
@@ -396,13 +396,13 @@ class IndexTask:
 
         def wanted(entries: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
             nonlocal outside
-            for hash, place in entries:
-                at = bisect_right(begins, place >> LOCATION_SHIFT) - 1
+            for hash, location in entries:
+                at = bisect_right(begins, location >> LOCATION_SHIFT) - 1
                 if self.spans is None:
-                    yield hash, place
-                elif at >= 0 and place >> LOCATION_SHIFT < self.spans[at][1]:
+                    yield hash, location
+                elif at >= 0 and location >> LOCATION_SHIFT < self.spans[at][1]:
                     inside.add(at)
-                    yield hash, place
+                    yield hash, location
                 else:
                     outside += 1
 

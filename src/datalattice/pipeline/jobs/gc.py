@@ -3,7 +3,7 @@
     report = gc(spark, "data/store", "data/sweep.list")      # then: lattice disk sweep
 
 The driver marks the top of the trees and stops when many cells wait. The store is divided into
-stretches of segments, one part each. In a round, every part follows the *leads* that other parts
+partitions of segments, one part each. In a round, every part follows the *leads* that other parts
 found (hashes of its cells that stay) as the store's own mark does (`store.gc.marking`), as long as
 they stay in the part; references to other parts are leads for the next round. When no leads
 are left, the marks are complete. The number of rounds is the most often that a path from a root
@@ -127,9 +127,9 @@ def gc(
         plan = parts_of(extent, parts)
         # The same roots as `CellStore.collect`: HEAD, its history within the grace, pins and
         # leases.
-        beginning = mark_start(reader, extent, reader.roots_kept(grace_ms))
+        begin = mark_start(reader, extent, reader.roots_kept(grace_ms))
         with telling_removal(reader, extent):
-            state, handed, rounds = _mark(spark, reader, extent, plan, beginning, progress)
+            state, handed, rounds = _mark(spark, reader, extent, plan, begin, progress)
         task = SortTask(folder, for_tasks(extent), plan, handed)
         with watching_tasks(spark, "sort out", progress):
             found = state.mapInArrow(task, FOUND)
@@ -145,7 +145,7 @@ def gc(
         live, dead, bytes_dead = (sum(row[name] for row in counts) for name in COUNTS)
         head = sweep_head(
             extent,
-            beginning.roots,
+            begin.roots,
             time_ms=time_ms,
             grace_ms=grace_ms,
             cells=(live, dead),
@@ -165,19 +165,19 @@ def _mark(
     reader: CellStore,
     extent: Extent,
     plan: tuple[StorePartition, ...],
-    beginning: MarkStart,
+    begin: MarkStart,
     progress: Progress | None,
 ) -> tuple[DataFrame, Handed | None, int]:
     """Return the marks of all parts as rows, those that the driver holds, and the rounds."""
     folder = reader.path
     parts = PartitionPlan(folder, plan)
-    tops = mark_frontier(reader, extent, beginning.roots)
-    handed: Handed | None = Handed.of(tops, parts)
+    frontier = mark_frontier(reader, extent, begin.roots)
+    handed: Handed | None = Handed.of(frontier, parts)
     state = spark.range(0, len(plan), 1, max(1, len(plan)))
     rounds = 1
-    start: Position | None = beginning.start
+    start: Position | None = begin.start
     # The driver has marked everything, and no pack is young: no round is needed.
-    if not tops.waiting and beginning.start.sequence >= extent.position.sequence:
+    if not frontier.waiting and begin.start.sequence >= extent.position.sequence:
         return state, handed, rounds
     most = HANDED_MAX // len(plan)
     while True:
@@ -195,9 +195,11 @@ def _mark(
             state = state.sortWithinPartitions("part", state["segment"].asc_nulls_last())
             handed = None
             continue
-        tops = mark_frontier(reader, extent, (hash for row in leads for hash in hashes_in(row[0])))
-        handed = Handed.of(tops, parts)
-        if not tops.waiting:
+        frontier = mark_frontier(
+            reader, extent, (hash for row in leads for hash in hashes_in(row[0]))
+        )
+        handed = Handed.of(frontier, parts)
+        if not frontier.waiting:
             return state, handed, rounds
 
 
@@ -211,19 +213,19 @@ class Handed:
     """Marked places."""
 
     @staticmethod
-    def of(tops: MarkFrontier, parts: PartitionPlan) -> Handed:
+    def of(frontier: MarkFrontier, parts: PartitionPlan) -> Handed:
         """Return what the driver found, divided by parts."""
         marked: dict[int, list[int]] = {}
-        for place in tops.marked:
-            marked.setdefault(parts.number(place), []).append(place)
-        return Handed(by_part(tops.waiting, parts), marked)
+        for location in frontier.marked:
+            marked.setdefault(parts.number(location), []).append(location)
+        return Handed(by_part(frontier.waiting, parts), marked)
 
 
 def by_part(cells: Iterable[tuple[bytes, int]], parts: PartitionPlan) -> dict[int, bytes]:
-    """Return the concatenated hashes of cells, given as (hash, place), by part."""
+    """Return the concatenated hashes of cells, given as (hash, location), by part."""
     found: dict[int, list[bytes]] = {}
-    for hash, place in cells:
-        found.setdefault(parts.number(place), []).append(hash)
+    for hash, location in cells:
+        found.setdefault(parts.number(location), []).append(hash)
     return {number: b"".join(hashes) for number, hashes in found.items()}
 
 
@@ -247,8 +249,8 @@ class _MarkPart:
         marks = LocationSet()
         for segment, packed in self.packed.items():
             marks.unpack(segment, packed)
-        for place in self.marked:
-            marks.add(place)
+        for location in self.marked:
+            marks.add(location)
         return marks
 
 
@@ -399,16 +401,16 @@ class SortTask:
             for pack in reader.packs():
                 if isinstance(pack, Gap):
                     continue  # entries of the index that lead there are on no list, so they stay
-                locations = [place for _, place in reader.cells(pack)]
+                locations = [location for _, location in reader.cells(pack)]
                 if not locations:
                     continue
                 # Only cells that the index leads to: "cells that the list does not mention stay".
-                gone = [place for place in locations if not live.has(place)]
+                gone = [location for location in locations if not live.has(location)]
                 count = counts.setdefault(locations[0] >> 42, [0, 0, 0])
                 count[0] += len(locations) - len(gone)
-                for place in gone:
-                    dead.add(place)
-                    count[2] += locate(place)[2]
+                for location in gone:
+                    dead.add(location)
+                    count[2] += locate(location)[2]
                 count[1] += len(gone)
         for segment, count in counts.items():
             row = segment, live.pack(segment), dead.pack(segment), *count

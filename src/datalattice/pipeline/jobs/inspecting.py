@@ -65,7 +65,7 @@ class FoundFault(NamedTuple):
 
 
 class Inspector:
-    """Checks the cells of one stretch; faults come in the order of the cells, batch by batch."""
+    """Checks the cells of one partition; faults come in the order of the cells, batch by batch."""
 
     def __init__(self, reader: StorePartitionReader) -> None:
         self._reader = reader
@@ -87,42 +87,42 @@ class Inspector:
         }
 
     def inspect(self, cells: Iterable[tuple[bytes, int]]) -> Iterator[FoundFault]:
-        """Yield the faults of cells, given as (hash, place)."""
-        for hash, place in cells:
-            yield from self._inspect(hash, place)
+        """Yield the faults of cells, given as (hash, location)."""
+        for hash, location in cells:
+            yield from self._inspect(hash, location)
             if self._waiting_bytes >= INSPECTED_BYTES:
                 yield from self.finish()
 
-    def _inspect(self, hash: bytes, place: int) -> Iterable[FoundFault]:
+    def _inspect(self, hash: bytes, location: int) -> Iterable[FoundFault]:
         self.cells += 1
         try:
-            data = self._reader.read(place)
+            data = self._reader.read(location)
         except Corruption as error:
-            return (self._found(CellFault.HASH, hash, place, str(error)),)
+            return (self._found(CellFault.HASH, hash, location, str(error)),)
         self.bytes += len(data)
         self._waiting_bytes += len(data)
         # A cell is named by the SHA3-256 of its encoding (docs/cells.md).
         if _sha3(data).digest() != hash:
-            return (self._found(CellFault.HASH, hash, place, "the cell does not fit its hash"),)
+            return (self._found(CellFault.HASH, hash, location, "the cell does not fit its hash"),)
         try:
             value = decode(data)
             again = encode(value)
         except BadFormat as error:
-            return (self._found(CellFault.ENCODING, hash, place, str(error)),)
+            return (self._found(CellFault.ENCODING, hash, location, str(error)),)
         # A value has one encoding (docs/cells.md): a second one would give it a second hash.
         if again != data:
             text = "its value is encoded otherwise"
-            return (self._found(CellFault.ENCODING, hash, place, text),)
+            return (self._found(CellFault.ENCODING, hash, location, text),)
         if not may_refer(data):  # most cells: neither references nor signed values
             return ()
         refs = branch_hashes(data)
         if refs:
-            self._waiting.append((hash, place, refs))
+            self._waiting.append((hash, location, refs))
         if _MAYBE_SIGNED.search(data) is not None:
-            return self._check_signed(hash, place, value)
+            return self._check_signed(hash, location, value)
         return ()
 
-    def _check_signed(self, hash: bytes, place: int, value: Value) -> Iterator[FoundFault]:
+    def _check_signed(self, hash: bytes, location: int, value: Value) -> Iterator[FoundFault]:
         if not isinstance(value, Cell):
             return
         for signed in inline_signed(value):
@@ -130,7 +130,7 @@ class Inspector:
                 continue  # without a key, the signer depends on the position in a root
             self.signed += 1
             if not signed.verify():
-                yield self._found(CellFault.SIGNATURE, hash, place, _forged(signed, value))
+                yield self._found(CellFault.SIGNATURE, hash, location, _forged(signed, value))
 
     def finish(self) -> Iterator[FoundFault]:
         """Yield the missing references of the cells since the last call."""
@@ -147,24 +147,24 @@ class Inspector:
         }
         if not wrong:
             return
-        for hash, place, refs in waiting:
+        for hash, location, refs in waiting:
             for ref in dict.fromkeys(refs):
                 at = wrong.get(ref)
                 if at is None:
                     continue
                 if at < 0:
                     text = f"refers to 0x{ref.hex()}, which is not in the store"
-                    yield self._found(CellFault.REFERENCE, hash, place, text)
+                    yield self._found(CellFault.REFERENCE, hash, location, text)
                 else:
                     text = (
                         f"refers by hash to 0x{ref.hex()}, a cell of {locate(at)[2]} bytes, "
                         "which belongs inside it"
                     )
-                    yield self._found(CellFault.ENCODING, hash, place, text)
+                    yield self._found(CellFault.ENCODING, hash, location, text)
 
-    def _found(self, kind: CellFault, hash: bytes, place: int, detail: str) -> FoundFault:
+    def _found(self, kind: CellFault, hash: bytes, location: int, detail: str) -> FoundFault:
         self.faults += 1
-        segment, offset, _ = locate(place)
+        segment, offset, _ = locate(location)
         return FoundFault(kind, hash, self._reader.path(segment), offset, detail)
 
 

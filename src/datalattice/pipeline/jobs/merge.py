@@ -169,22 +169,22 @@ def merge(
         ring = KeyRing(key)
     on_progress = progress or silent
     sources = [resolve_input(one) for one in inputs]
-    place = output.staging if staging is None else Path(staging).expanduser().absolute()
-    with _staging_folder(place) as folder:
+    parent = output.staging if staging is None else Path(staging).expanduser().absolute()
+    with _staging_folder(parent) as folder:
         job = _Merge(spark, folder, output, ring, fan_in, on_progress, Tally())
         return replace(job.run(sources), seconds=round(time.monotonic() - began, 3))
 
 
 @contextmanager
-def _staging_folder(place: Path) -> Iterator[str]:
+def _staging_folder(parent: Path) -> Iterator[str]:
     """Yield a new folder for staged data; it is removed after the block."""
-    is_new = not place.exists()
-    folder = place / f"merge-{SystemEntropy().bytes(NAME_BYTES).hex()}"
+    is_new = not parent.exists()
+    folder = parent / f"merge-{SystemEntropy().bytes(NAME_BYTES).hex()}"
     try:
         folder.mkdir(mode=0o700, parents=True)
     except OSError as error:
         raise UsageError(
-            f"the staging folder {place} cannot be written to ({error.strerror})"
+            f"the staging folder {parent} cannot be written to ({error.strerror})"
         ) from None
     try:
         yield str(folder)
@@ -194,7 +194,7 @@ def _staging_folder(place: Path) -> Iterator[str]:
         # Also after an error: nothing of an unfinished merge is of use.
         shutil.rmtree(folder, ignore_errors=True)
         if is_new:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(parent, ignore_errors=True)
 
 
 @dataclass(slots=True)

@@ -100,9 +100,9 @@ def plan(pairs: Iterable[DatabasePair], min_tasks: int | None = None) -> list[Ta
     stores = {id(pair): _stores(pair) for pair, _ in parts}
     for pair, part in parts:
         # A piece goes to the task of its middle, so sizes differ by half a piece at most.
-        place = (2 * before + part.size) * count // (2 * total)
+        number = (2 * before + part.size) * count // (2 * total)
         sides = _closed(part.own), _closed(part.other)
-        tasks[place].append(Piece(pair.name, *sides, stores[id(pair)]))
+        tasks[number].append(Piece(pair.name, *sides, stores[id(pair)]))
         before += part.size
     return [tuple(pieces) for pieces in tasks if pieces]
 

@@ -134,11 +134,11 @@ def _other_key(before: Index | None, key: Value) -> Value:
     An Index holds one of the keys that share its first bytes: once the first is cleaned up, another
     may replace it.
     """
-    place = key_bytes(key)
+    prefix = key_bytes(key)
     # Shorter keys are complete in the index: no other key can take their entry.
-    if before is None or len(place) < INDEX_KEY_BYTES:
+    if before is None or len(prefix) < INDEX_KEY_BYTES:
         return None
-    old = next(iter(before.under(place).keys()), None)
+    old = next(iter(before.under(prefix).keys()), None)
     return None if old is None or ENTRIES.name(old) == ENTRIES.name(key) else old
 
 

@@ -129,7 +129,7 @@ class _KVPlanner(ChangePlanner[KVOptions]):
 
 
 def _name(task: Task) -> str:
-    return " to ".join(dict.fromkeys(str(task[place].name) for place in (0, -1)))
+    return " to ".join(dict.fromkeys(str(task[index].name) for index in (0, -1)))
 
 
 class KVReader(_KVPlanner, BatchReader[KVOptions]):

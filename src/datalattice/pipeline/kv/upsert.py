@@ -134,8 +134,8 @@ class _BatchDatabases:
         lattice = root_lattice()
         root = editor.root()
         cursor = RootLattice(lattice, lattice.zero() if root is None else root, editor.context)
-        place = cursor.path(KV_SECTION, editor.key_pair.public_key, VALUE)
-        self._present: Final = as_databases(place.get())
+        databases = cursor.path(KV_SECTION, editor.key_pair.public_key, VALUE)
+        self._present: Final = as_databases(databases.get())
         self._editor: Final = editor
         self._writes: Final = writes
         self._overwrite: Final = overwrite
@@ -260,8 +260,8 @@ def upserting(
     joined.take(tasks)
 
     def change(cursor: RootLattice, keys: KeyPair) -> None:
-        place = cursor.path(KV_SECTION, keys.public_key, VALUE)
-        present = as_databases(place.get())
+        databases = cursor.path(KV_SECTION, keys.public_key, VALUE)
+        present = as_databases(databases.get())
         # Again inside of the edit: another driver may have committed since `join` looked.
         if has_mark(present, mark):
             return
@@ -269,7 +269,7 @@ def upserting(
         for name, after in joined.after.items():
             there = as_store(present.get(name))
             made = made.put(name, rebased(joined.before[name], after, there, writes))
-        place.set(with_mark(made, mark, writes))
+        databases.set(with_mark(made, mark, writes))
 
     return change
 

@@ -283,11 +283,11 @@ def test_more_damage_than_is_listed(whole: Path, monkeypatch: pytest.MonkeyPatch
         path, offset, _ = place_of(whole, value)
         flip(path, offset + 9)
     before = Audited(whole)
-    monkeypatch.setattr(audit_module, "HOLES_MAX", 2)
+    monkeypatch.setattr(audit_module, "GAPS_MAX", 2)
     found = Audited(whole)
     assert found.rows == before.rows
     assert found.sums.cells == before.sums.cells
-    monkeypatch.setattr(audit_module, "HOLES_MAX", 3)
+    monkeypatch.setattr(audit_module, "GAPS_MAX", 3)
     assert Audited(whole).rows == before.rows
 
 
