@@ -1210,6 +1210,36 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "weaver: a stamp from the future drags the clock",
+        "weaver/append.py",
+        "        stamp = clamp_future(intention.stamp, self.clock, wall_ms)\n",
+        "        stamp = intention.stamp\n",
+        (UNIT + "weaver/test_log.py::test_far_future_stamp_does_not_drag_the_clock",),
+    ),
+    Mutation(
+        "weaver: a frontier forgets all dependencies but the last",
+        "weaver/append.py",
+        "            elif base == tip.seq and not found and "
+        "other.frontier.get(tip.number, 0) == base:\n",
+        "            elif other.frontier.get(tip.number, 0) == tip.seq:\n",
+        (UNIT + "weaver/test_frontier.py::test_frontier_of_a_merge_has_all_its_dependencies",),
+    ),
+    Mutation(
+        "weaver: an intention that waits for two dependencies is woken for the first only",
+        "weaver/ingest.py",
+        "            self._by_dep.setdefault(missing, {})[row.arrival] = row.signed.hash\n",
+        "            if row.signed.hash in self._new:\n"
+        "                self._by_dep.setdefault(missing, {})[row.arrival] = row.signed.hash\n",
+        (UNIT + "weaver/test_log.py::test_a_thousand_missing_dependencies",),
+    ),
+    Mutation(
+        "weaver: waiting intentions are bounded in number only",
+        "weaver/ingest.py",
+        "            size > limits.floating_bytes and size > head.floating_bytes\n",
+        "            size > limits.floating_bytes and count > head.floating_count\n",
+        (UNIT + "weaver/test_log.py::test_waiting_intentions_cannot_be_exchanged_for_larger_ones",),
+    ),
+    Mutation(
         "weaver: the write of a key that arrives last wins",
         "weaver/heads.py",
         "                place = self._place(op, left) if left else 0\n",

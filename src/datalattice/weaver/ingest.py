@@ -151,7 +151,8 @@ class Ingest:
     def run(self, signed: Iterable[SignedIntention], *, bounded: bool = True) -> Ingested:
         """Take admitted intentions in; those that are here already are skipped.
 
-        Raises: FloatingFull: too many would wait, and `bounded`.
+        Raises: FloatingFull: too many would wait, and `bounded`. UsageError: one is of another
+                store.
         """
         fresh = self._insert(signed)
         queue = deque(fresh)
@@ -168,7 +169,7 @@ class Ingest:
         count = self._head.floating_count + len(self._new) - len(self._gone)
         size = self._head.floating_bytes + sum(row.signed.size for row in self._new.values())
         size -= sum(row.signed.size for row in self._gone)
-        if bounded and count > self._head.floating_count:
+        if bounded:
             self._check_bound(count, size)
         self._write(count, size, forks)
         return Ingested(
@@ -227,6 +228,9 @@ class Ingest:
     def _insert(self, signed: Iterable[SignedIntention]) -> dict[bytes, FloatingRow]:
         """Return what is new, by hash in the order given; read ahead what it refers to."""
         unique = {each.hash: each for each in signed}
+        # Rows leave the store's id out, so one of another store would come back with another hash.
+        if any(each.intention.store_id != self._store_id for each in unique.values()):
+            raise UsageError("an intention of another store; pass what `admit` accepted")
         self._log.read_places(
             hash
             for each in unique.values()
@@ -335,8 +339,11 @@ class Ingest:
         return tuple(forks)
 
     def _check_bound(self, count: int, size: int) -> None:
-        limits = self._limits
-        if count > limits.floating_entries or size > limits.floating_bytes:
+        limits, head = self._limits, self._head
+        # Above the bound, after a fetch, nothing may be added; what ends the waiting is welcome.
+        if (count > limits.floating_entries and count > head.floating_count) or (
+            size > limits.floating_bytes and size > head.floating_bytes
+        ):
             raise FloatingFull(
                 f"{count} intentions of {size} bytes would wait for others; at most "
                 f"{limits.floating_entries} of {limits.floating_bytes} bytes may"

@@ -245,25 +245,34 @@ class IntentionLog:
 
         Raises: Corruption: a row is missing or damaged, or does not name the record before it.
         """
-        expected = max(start_seq, 1)
-        before: bytes | None = None
+        head = read_head(txn)
+        seq = first = max(start_seq, 1)
+        last = head.seq if limit is None else min(head.seq, first + limit - 1)
         authors: dict[int, bytes] = {}
-        end = None if limit is None else seq_key(expected + max(limit, 0))
-        for key, value in txn.scan(WITNESS, seq_key(expected), end):
-            if key != seq_key(expected):
-                raise Corruption(f"{WITNESS} {expected}: the row is missing")
-            row = decode_witness(value, expected)
+        entry: Entry | None = None
+        # Records are signed when they are read: none before its successor, or the head, names it.
+        for key, value in txn.scan(WITNESS, seq_key(first), seq_key(max(last + 2, first))):
+            if key != seq_key(seq):
+                break
+            row = decode_witness(value, seq)
+            if entry is not None:
+                if row.before != entry.content_hash:
+                    raise Corruption(f"{WITNESS} {seq}: it does not name the record before it")
+                yield entry
+            if seq > last:
+                return
             author = authors.get(row.number)
             if author is None:
                 author = row.new_author or read_author(txn, row.number)
                 authors[row.number] = author
-            entry = Entry(self, expected, row, author)
-            # Records are signed when they are read: never one that its successor does not name.
-            if before is not None and entry.prev_hash != before:
-                raise Corruption(f"{WITNESS} {expected}: it does not name the record before it")
+            entry = Entry(self, seq, row, author)
+            seq += 1
+        if seq <= last:
+            raise Corruption(f"{WITNESS} {seq}: the row is missing")
+        if entry is not None:
+            if head.content_hash != entry.content_hash:
+                raise Corruption(f"{WITNESS} {seq - 1}: the head names another record")
             yield entry
-            before = entry.content_hash
-            expected += 1
 
     def operations(self, txn: ReadTxn, start_seq: int, limit: int) -> Iterator[Op]:
         """Yield entries from `start_seq` on as operations, without what their records say.

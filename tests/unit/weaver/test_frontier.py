@@ -48,6 +48,20 @@ def test_frontier_is_transitive_and_includes_itself() -> None:
     assert list(ask(store, frontier, c1.hash)) == sorted([a.public_key, b.public_key, c.public_key])
 
 
+def test_frontier_of_a_merge_has_all_its_dependencies() -> None:
+    store, c = LogStore(), Author(9)
+    others = [Author(n) for n in range(3)]
+    heads = [each.write() for each in others]
+    merge = c.write(b"", [head.hash for head in heads])
+    again = [each.write(b"", [merge.hash]) for each in others]
+    last = c.write(b"", [head.hash for head in again])
+    store.ingest(*heads, merge, *again, last)
+    first = {each.public_key: seq for seq, each in enumerate([*others, c], 1)}
+    assert ask(store, frontier, merge.hash) == first
+    second = {each.public_key: seq for seq, each in enumerate([*others, c], 5)}
+    assert ask(store, frontier, last.hash) == second
+
+
 def test_frontier_of_an_unwitnessed_intention_is_an_error() -> None:
     store, writer = LogStore(), Author()
     store.ingest(writer.chain(2)[1])

@@ -610,6 +610,25 @@ def test_a_full_store_takes_what_wakes_others_and_what_was_fetched() -> None:
     assert store.head().floating_count == 0
 
 
+def test_waiting_intentions_cannot_be_exchanged_for_larger_ones() -> None:
+    """As many wait as before, with more bytes."""
+    small = Author(1).chain(2)
+    size = len(small[1].borsh) + 64
+    store = LogStore(limits=LogLimits(floating_bytes=size))
+    store.ingest(small[1])
+    large = Author(2)
+    large.write()
+    with pytest.raises(FloatingFull):
+        store.ingest(small[0], large.write(bytes(50)))
+    assert list(store.floating()) == [small[1].hash]
+
+
+def test_an_intention_of_another_store_is_a_mistake_of_the_caller(store: LogStore) -> None:
+    with pytest.raises(UsageError, match="another store"):
+        store.ingest(Author(1).write(), Author(2, bytes(16)).write())
+    assert store.rows() == {}
+
+
 def test_the_bounds_are_those_that_were_decided() -> None:
     assert (LogLimits().floating_entries, LogLimits().floating_bytes) == (65_536, 256 << 20)
 
@@ -670,6 +689,22 @@ def test_damage_is_an_error_and_never_another_intention(store: LogStore) -> None
     store.plant("witness", key, None)
     with pytest.raises(Corruption, match="missing"):
         store.read(store.log.get, signed.hash)
+
+
+def test_a_record_is_not_signed_before_its_successor_names_it(store: LogStore) -> None:
+    """A row changed on disk: nothing from it on is given out, at the end of a scan either."""
+    store.ingest(*Author().chain(4))
+    for seq in (2, 4):
+        key = b"\0" * 7 + bytes([seq])
+        row = store.rows()["witness", key]
+        store.plant("witness", key, row[:-1] + b"X")
+        with pytest.raises(Corruption):
+            store.entries(seq, 1)
+        assert len(store.entries(1, seq - 1)) == seq - 1
+        store.plant("witness", key, row)
+    store.plant("witness", key, None)
+    with pytest.raises(Corruption, match="4: the row is missing"):
+        store.witnessed()
 
 
 def test_scan_stops_at_a_gap_and_at_a_broken_link(store: LogStore) -> None:
