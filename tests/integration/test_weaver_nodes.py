@@ -31,6 +31,8 @@ def test_two_sites_share_a_store_and_each_sees_what_the_other_writes(tmp_path: P
     with datalattice.serve(home) as here, datalattice.serve(guest) as there:
         notes = here.store("notes")
         token = notes.invite()
+        assert here.address is not None
+        port = here.address.rpartition(":")[2]
         copy = there.join(token)
         wait(copy, "before", "written without a server")
         copy["after"] = "from the guest"
@@ -47,3 +49,7 @@ def test_two_sites_share_a_store_and_each_sees_what_the_other_writes(tmp_path: P
         }
         with pytest.raises(PeerUnavailable):
             node.join(token)
+        node.store("notes")["alone"] = "written while no node ran"
+    # Both start anew: the guest knows from the invite where to call.
+    with datalattice.serve(home, port=int(port)) as here, datalattice.serve(guest):
+        wait(here.store("notes"), "alone", "written while no node ran")

@@ -58,7 +58,8 @@ class WeaverHosts:
         self._node = node
         self._entropy = entropy
         self._hosts: dict[bytes, Host[WeaverReplica]] = {}
-        self._sources: dict[bytes, bytes] = {}  # inviters of stores that are not copied yet
+        self._sources: dict[bytes, bytes] = {}
+        """Inviters of stores that are not copied yet: trusted until then."""
         self._ends: list[Callable[[], object]] = []
         self._looking: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -88,8 +89,17 @@ class WeaverHosts:
             stores.on_ready.add(lambda store: self._call(self._replicate, store)),
             stores.on_warning.add(lambda text: self._call(_warn, text)),
         ]
+        for id, joined in (await asyncio.to_thread(stores.joined)).items():
+            self._call_on(joined.inviter, joined.addresses)
+            if not joined.is_copied:
+                self._sources[id] = joined.inviter
         for store in await asyncio.to_thread(stores.open_all):
             self._replicate(store)
+
+    def _call_on(self, inviter: bytes, addresses: tuple[str, ...]) -> None:
+        """Stay connected to an inviter, where it was reached or is found."""
+        for address in addresses or (None,):
+            self._node.add_peer(address, public_key=inviter)
 
     async def stop(self) -> None:
         """Notice nothing more; call it before the node is closed, which ends the hosts."""
@@ -122,7 +132,7 @@ class WeaverHosts:
             lambda: self._peers_of(store.id),
             self._entropy,
             source,
-            on_copied=lambda: self._call(self._copied, store.id),
+            on_copied=lambda: self._copied(store.id),
         )
         host = self._node.host(
             PROTOCOL, store.id, replica, WeaverProtocol(store.id), framing=FRAMING
@@ -142,11 +152,15 @@ class WeaverHosts:
             return ()
 
     def _copied(self, store_id: bytes) -> None:
-        """End the trust in an inviter: from now on the store itself says who its peers are."""
+        """End the trust in an inviter: from now on the store itself says who its peers are.
+
+        In the lane of the store.
+        """
         source = self._sources.pop(store_id, None)
         if source is not None:
+            self.stores.copied(store_id)
             self.stores.peers.policy(store_id).bootstrap.discard(source)
-            self._ask_again()
+            self._call(self._ask_again)
 
     def _ask_again(self) -> None:
         """Have every store look again whom it admits."""
@@ -184,13 +198,10 @@ class WeaverHosts:
         await self._begin()
         if self.stores.get(token.store_id) is not None:
             raise UsageError(f"the store {store_id_text(token.store_id)} is on this node already")
-        for address in token.addresses:
-            self._node.add_peer(address, public_key=token.inviter)
-        if not token.addresses:
-            self._node.add_peer(public_key=token.inviter)
+        self._call_on(token.inviter, token.addresses)
         kind = await self._apply(token, timeout_s)
         self._sources[token.store_id] = token.inviter
-        return await asyncio.to_thread(self.stores.adopt, token.store_id, kind)
+        return await asyncio.to_thread(self.stores.adopt, token.store_id, kind, None, token)
 
     async def _apply(self, token: InviteToken, timeout_s: float) -> str:
         answer: asyncio.Future[str] = self._loop.create_future()

@@ -18,8 +18,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Final
+from dataclasses import dataclass, replace
+from typing import Annotated, Final, NamedTuple
 
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
@@ -28,6 +28,7 @@ from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, Usag
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.appendlog import LogMachine
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits
+from datalattice.weaver.invite import InviteToken
 from datalattice.weaver.kv import KvMachine
 from datalattice.weaver.log import IntentionLog
 from datalattice.weaver.machine import Machine, Proposal
@@ -78,13 +79,28 @@ _log = logging.getLogger("datalattice.weaver")
 
 
 class _Record(Message, name="lattice.meta.StoreRecord"):
-    """A row of the inventory, by store id. number: the beginning of the store's keys."""
+    """A row of the inventory, by store id.
+
+    number: the beginning of the store's keys. inviter, addresses: of a joined store, the invite it
+    came by. is_copied: its log was copied from there, so the store itself says who its peers are.
+    """
 
     parent_id: Annotated[bytes, Field(1)] = b""
     created_at: Annotated[int, Field(2, "uint64")] = 0
     store_type: Annotated[str, Field(3)] = ""
     number: Annotated[int, Field(4, "uint32")] = 0
     created_here: Annotated[bool, Field(5)] = False
+    inviter: Annotated[bytes, Field(6)] = b""
+    addresses: Annotated[tuple[str, ...], Field(7)] = ()
+    is_copied: Annotated[bool, Field(8)] = False
+
+
+class Joined(NamedTuple):
+    """How this node came to a store: who invited it, where that node was reached, and how far."""
+
+    inviter: bytes
+    addresses: tuple[str, ...]
+    is_copied: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +252,12 @@ class Stores:
             batch.set_peer_name(own, peer_name)
         batch.set_strategy(PeerStrategy(independent=True))
 
-    def adopt(self, id: bytes, kind: str, parent: bytes | None = None) -> Store:
+    def adopt(
+        self, id: bytes, kind: str, parent: bytes | None = None, invite: InviteToken | None = None
+    ) -> Store:
         """Take a store that another node made, empty until its intentions come.
 
+        invite: by which this node joined it; `joined` has what it says, also after a restart.
         Raises: UsageError: no such kind.
         """
         machine = self.machine(kind)
@@ -247,10 +266,33 @@ class Stores:
             if txn.get(INVENTORY, id) is None:
                 # No genesis: only the creator writes one.
                 now_ms = self._clock.now_ms()
-                self._add_record(txn, id, machine.kind, parent, now_ms, created_here=False)
+                made = self._add_record(txn, id, machine.kind, parent, now_ms, created_here=False)
+                if invite is not None:
+                    made = replace(made, inviter=invite.inviter, addresses=invite.addresses)
+                    txn.put(INVENTORY, id, made.encode())
 
         self._commits.run(work)
         return self.open(id)
+
+    def joined(self) -> dict[bytes, Joined]:
+        """Return the stores that this node joined by invite, by id."""
+        with self._commits.read() as snapshot:
+            records = {id: _Record.decode(row) for id, row in snapshot.scan(INVENTORY)}
+        return {
+            id: Joined(record.inviter, record.addresses, record.is_copied)
+            for id, record in records.items()
+            if record.inviter
+        }
+
+    def copied(self, id: bytes) -> None:
+        """Note that the log of a joined store was copied from the inviter."""
+
+        def work(txn: GroupTxn) -> None:
+            record = _read_record(txn, id)
+            if record is not None:
+                txn.put(INVENTORY, id, replace(record, is_copied=True).encode())
+
+        self._commits.run(work)
 
     def open(self, id: bytes) -> Store:
         """Return a store, opened if it is not open yet, with its children.
