@@ -160,25 +160,26 @@ class OpenFolder:
         """
         lost: AnswerLost | None = None
         give_up_s = time.monotonic() + wait_s
-        with explaining_missing(self.folder):
-            while True:
-                try:
-                    with self.editor(keys, wait_s) as editor:
-                        if lost is not None and _has_happened(lost, editor.root()):
-                            result = cast(T, lost.result)
-                            break
-                        lost = None
-                        result = editor.edit(change)
+        while True:
+            try:
+                with self.editor(keys, wait_s) as editor:
+                    if lost is not None and _has_happened(lost, editor.root()):
+                        result = cast(T, lost.result)
                         break
-                # "A write whose answer was lost is decided by looking": the next editor shows the
-                # root.
-                except AnswerLost as error:
-                    lost = error
-                    self._end_of(lost, wait_s)
-                except PeerUnavailable:
-                    # Nothing was asked for yet but to keep some cells: begin again.
-                    if time.monotonic() >= give_up_s:
-                        raise
+                    lost = None
+                    result = editor.edit(change)
+                    break
+            # "A write whose answer was lost is decided by looking": the next editor shows the
+            # root.
+            except AnswerLost as error:
+                lost = error
+                self._end_of(lost, wait_s)
+            except PeerUnavailable:
+                # Nothing was asked for yet but to keep some cells: begin again.
+                if time.monotonic() >= give_up_s:
+                    raise
+            except MissingData as error:
+                raise damaged(self.folder, error) from error
         self._wakes.tell()
         return result
 
@@ -221,6 +222,7 @@ class OpenFolder:
                 runs, and the folder has no key. Others as `check_writable`.
         """
         give_up_s = time.monotonic() + wait_s
+        awaited = f"thread of this process that writes to {self.folder.path}"
         with ExitStack() as stack:
             while True:
                 # "A store has one writer": no node runs while this process has the lock.
@@ -229,7 +231,11 @@ class OpenFolder:
                     yield from self._through(client, keys)
                     return
                 try:
-                    stack.enter_context(self._taken(wait_s))
+                    # One turn for both ways: a batch that began beside a node excludes those that
+                    # write to the store once the node has ended.
+                    stack.enter_context(self._edit_turn.threads.held(wait_s, awaited))
+                    if self._is_closed:
+                        raise StoreClosed(f"{self.folder.path} is closed; open it again")
                     store = stack.enter_context(self._turns.write(min(SLICE_S, wait_s)))
                     break
                 except StoreLocked as error:  # a node may have started
@@ -266,17 +272,6 @@ class OpenFolder:
                 client.close()
             else:
                 self._clients.append(client)
-
-    @contextmanager
-    def _taken(self, wait_s: float) -> Iterator[None]:
-        """Let one thread write at a time: each begins at the root that it finds."""
-        # One turn for both ways: a batch that began beside a node excludes those that write to
-        # the store once the node has ended.
-        awaited = f"thread of this process that writes to {self.folder.path}"
-        with self._edit_turn.threads.held(wait_s, awaited):
-            if self._is_closed:
-                raise StoreClosed(f"{self.folder.path} is closed; open it again")
-            yield
 
     def is_awaited(self) -> bool:
         """Return whether another writer waits for this thread to leave its turn."""
