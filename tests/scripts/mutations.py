@@ -1165,6 +1165,36 @@ MUTATIONS: Final = (
         (UNIT + "store/test_collecting.py::test_what_nothing_reaches_goes_and_the_rest_stays",),
     ),
     Mutation(
+        "count packs within the grace as old",
+        "store/gc/marking.py",
+        "            if behind is not None or found.time_ms <= since_ms:\n",
+        "            if behind is not None or found.time_ms <= since_ms + 3_000:\n",
+        (
+            UNIT + "store/test_collecting.py"
+            "::test_the_age_of_cells_is_in_their_packs_and_outlives_index_and_clock",
+        ),
+    ),
+    Mutation(
+        "drop what pins keep in memory",
+        "store/memory.py",
+        "            tops = [*([self._root] if self._root else []), *self.pins.roots()]\n",
+        "            tops = [self._root] if self._root else []\n",
+        (
+            UNIT + "store/test_stores.py"
+            "::test_every_store_keeps_former_roots_pins_and_leases_through_collections",
+        ),
+    ),
+    Mutation(
+        "commit over cells that a collection of memory removed",
+        "store/memory.py",
+        "        if not self._has_collected:\n",
+        "        if cells or not self._has_collected:\n",
+        (
+            UNIT + "store/test_stores.py"
+            "::test_every_store_refuses_a_value_over_cells_that_a_collection_removed",
+        ),
+    ),
+    Mutation(
         "do not look again at what was committed while cells were copied",
         "store/gc/collection.py",
         "        self._marker.follow_tops()\n        self._marker.follow_packs()\n",

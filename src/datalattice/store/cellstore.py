@@ -121,7 +121,7 @@ class CellStore(StoreReader):
         """How much is free on the disk."""
         self._collector = GarbageCollector(
             settings=settings,
-            opened=opened,
+            opened=lambda: self._opened,
             segments=self._segments,
             cache=self._cache,
             clock=clock,
@@ -156,7 +156,6 @@ class CellStore(StoreReader):
             published=self._published,
             changed=self._changed,
         )
-        self._collector.opened = opened
         # Readers that remember the generation of an earlier writer look at the log again.
         self._changed()
         return committer
@@ -331,7 +330,7 @@ class CellStore(StoreReader):
         if is_anew:
             self._identity = opened.place[1]
             self._cache.clear()
-            self._collector.reset(opened)
+            self._collector.reset()
             # Damage of the old files says nothing about the new ones.
             self._damage.clear()
             before.index.close()
@@ -653,13 +652,11 @@ class CellStore(StoreReader):
 
     def roots_kept(self, grace_ms: int) -> MarkRoots:
         """Return what a collection with this grace follows from."""
-        self._collector.opened = self._opened
         return self._collector.roots(grace_ms)
 
     def _collect(self, begin: Begin, dry_run: bool, progress: CollectProgress | None) -> Collected:
         self._check_open()
         committer = None if dry_run and self._read_only else self._writer()
-        self._collector.opened = self._opened
         done = self._collector.collect(
             committer,
             begin,

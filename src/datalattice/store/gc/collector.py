@@ -38,15 +38,14 @@ class GarbageCollector:
         self,
         *,
         settings: OpenSettings,
-        opened: OpenLog,
+        opened: Callable[[], OpenLog],
         segments: SegmentReader,
         cache: CellCache,
         clock: Clock,
         keepers: tuple[History, Pins],
     ) -> None:
         self._folder = settings.folder
-        self.opened = opened
-        """The parts of the store at present."""
+        self._opened = opened
         self._segments = segments
         self._cache = cache
         self._clock = clock
@@ -148,7 +147,7 @@ class GarbageCollector:
 
         Raises: UsageError: the list does not fit the store.
         """
-        opened, head = self.opened, plan.head
+        opened, head = self._opened(), plan.head
         plan.check_fits(self._folder, opened.store_id, self._clock.now_ms())
         roots = self.roots(0, head.time_ms - head.grace_ms - CLOCK_SKEW_MS)
         # The list says nothing about packs behind its position: they count as young.
@@ -167,9 +166,8 @@ class GarbageCollector:
         finally:
             self._collecting.release()
 
-    def reset(self, opened: OpenLog) -> None:
+    def reset(self) -> None:
         """Follow a store that was opened anew: cells reported as present may be gone."""
-        self.opened = opened
         self.has_swept = True
         self._unswept = None
 
@@ -207,7 +205,7 @@ class GarbageCollector:
             raise UsageError(f"a grace is 0 or more milliseconds, got {grace_ms}")
         now_ms = self._clock.now_ms()
         since = now_ms - grace_ms
-        opened = self.opened
+        opened = self._opened()
         # Without a grace the present moment is the limit: nothing counts as young.
         start, root = opened.state.position, opened.state.root
         if grace_ms:
@@ -219,7 +217,7 @@ class GarbageCollector:
     def _collection(
         self, roots: MarkRoots, prior: PriorMark | None, progress: CollectProgress | None
     ) -> CollectionRun:
-        opened = self.opened
+        opened = self._opened()
 
         def tell(what: str, done: int, total: int) -> None:
             self._check_stopped()
