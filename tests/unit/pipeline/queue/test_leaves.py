@@ -103,63 +103,6 @@ def stamps(found: Columns) -> list[int | None]:
     return [number if mark else None for number, mark in zip(numbers, marks, strict=True)]
 
 
-def element_numbers(count: int, first: int, stop: int) -> list[int]:
-    vector = Vector.of(range(count))
-    found = []
-    for run in element_runs(encode(vector), first, stop, cells_of(vector)):
-        assert 1 <= run.count <= 16
-        at = run.at
-        for _ in range(run.count):
-            end = at + 1 + run.data[at] - 0x10
-            found.append(int.from_bytes(run.data[at + 1 : end], "big", signed=True))
-            at = end
-    return found
-
-
-@given(st.data(), st.integers(0, 6_000))
-def test_runs_cover_exactly_the_range_in_order(data: st.DataObject, count: int) -> None:
-    first = data.draw(st.integers(0, count))
-    stop = data.draw(st.integers(first, count + 20))
-    assert element_numbers(count, first, stop) == list(range(first, min(stop, count)))
-
-
-@pytest.mark.parametrize("count", [1, 15, 16, 17, 31, 32, 33, 255, 256, 257, 272, 511, 512, 4097])
-def test_runs_cover_every_shape_of_vector(count: int) -> None:
-    assert element_numbers(count, 0, count) == list(range(count))
-    assert element_numbers(count, count - 1, count) == [count - 1]
-    assert element_numbers(count, count // 2, count // 2 + 1) == [count // 2]
-
-
-def test_runs_fetch_only_what_the_range_needs() -> None:
-    vector = Vector.of([entry(bytes(100)) for _ in range(16 * 16 * 16)])
-    asked: list[bytes] = []
-    fetch = cells_of(vector)
-
-    def counting(hash: bytes) -> bytes:
-        asked.append(hash)
-        return fetch(hash)
-
-    list(element_runs(encode(vector), 160, 176, counting))
-    assert len(asked) == 2  # one inner node, one leaf
-
-
-def test_a_node_of_the_wrong_kind_is_refused() -> None:
-    wrong: dict[bytes, bytes] = {}
-    vector = Vector.of([bytes(130)] * 32)
-    for node in (Vector.of([bytes(130)] * 15), Map.of([(1, bytes(200))])):
-        wrong[encode(vector)[3:35]] = encode(node)
-        with pytest.raises(BadFormat):
-            list(element_runs(encode(vector), 0, 32, lambda _: next(iter(wrong.values()))))
-    with pytest.raises(BadFormat):
-        list(element_runs(encode(Map.of({})), 0, 1, wrong.__getitem__))
-
-
-def test_a_missing_leaf_is_named() -> None:
-    vector = Vector.of([bytes(100)] * 32)
-    with pytest.raises(MissingData):
-        list(element_runs(encode(vector), 0, 32, cells_of(Vector.of([1]))))
-
-
 @given(st.lists(st.tuples(strategies.values(), strategies.values()), max_size=40))
 def test_cells_come_back_exactly(parts: list[tuple[Value, Value]]) -> None:
     found = read([entry(value, key) for key, value in parts])

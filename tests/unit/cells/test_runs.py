@@ -1,0 +1,79 @@
+"""Runs: the elements of a range of a vector, found in the encodings of its tree."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datalattice.cells import FetchCell, Map, Value, Vector, element_runs, encode, novelty
+from datalattice.errors import BadFormat, MissingData
+
+
+def cells_of(value: Value) -> FetchCell:
+    """Return a fetch of the cells of `value`, that knows no others."""
+    cells = {hash: encoding for hash, encoding, _ in novelty(value)}
+
+    def fetch(hash: bytes) -> bytes:
+        if hash not in cells:
+            raise MissingData([hash])
+        return cells[hash]
+
+    return fetch
+
+
+def element_numbers(count: int, first: int, stop: int) -> list[int]:
+    vector = Vector.of(range(count))
+    found = []
+    for run in element_runs(encode(vector), first, stop, cells_of(vector)):
+        assert 1 <= run.count <= 16
+        at = run.at
+        for _ in range(run.count):
+            end = at + 1 + run.data[at] - 0x10
+            found.append(int.from_bytes(run.data[at + 1 : end], "big", signed=True))
+            at = end
+    return found
+
+
+@given(st.data(), st.integers(0, 6_000))
+def test_runs_cover_exactly_the_range_in_order(data: st.DataObject, count: int) -> None:
+    first = data.draw(st.integers(0, count))
+    stop = data.draw(st.integers(first, count + 20))
+    assert element_numbers(count, first, stop) == list(range(first, min(stop, count)))
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 31, 32, 33, 255, 256, 257, 272, 511, 512, 4097])
+def test_runs_cover_every_shape_of_vector(count: int) -> None:
+    assert element_numbers(count, 0, count) == list(range(count))
+    assert element_numbers(count, count - 1, count) == [count - 1]
+    assert element_numbers(count, count // 2, count // 2 + 1) == [count // 2]
+
+
+def test_runs_fetch_only_what_the_range_needs() -> None:
+    vector = Vector.of([bytes(105)] * 16 * 16 * 16)
+    asked: list[bytes] = []
+    fetch = cells_of(vector)
+
+    def counting(hash: bytes) -> bytes:
+        asked.append(hash)
+        return fetch(hash)
+
+    list(element_runs(encode(vector), 160, 176, counting))
+    assert len(asked) == 2  # one inner node, one leaf
+
+
+def test_a_node_of_the_wrong_kind_is_refused() -> None:
+    wrong: dict[bytes, bytes] = {}
+    vector = Vector.of([bytes(130)] * 32)
+    for node in (Vector.of([bytes(130)] * 15), Map.of([(1, bytes(200))])):
+        wrong[encode(vector)[3:35]] = encode(node)
+        with pytest.raises(BadFormat):
+            list(element_runs(encode(vector), 0, 32, lambda _: next(iter(wrong.values()))))
+    with pytest.raises(BadFormat):
+        list(element_runs(encode(Map.of({})), 0, 1, wrong.__getitem__))
+
+
+def test_a_missing_leaf_is_named() -> None:
+    vector = Vector.of([bytes(100)] * 32)
+    with pytest.raises(MissingData):
+        list(element_runs(encode(vector), 0, 32, cells_of(Vector.of([1]))))
