@@ -6,7 +6,7 @@ import pytest
 
 from datalattice.crypto import KeyPair
 from datalattice.errors import ProtocolViolation
-from datalattice.sync import Offer, Pace, Peer, Replicator, Want
+from datalattice.sync import Offer, Pace, Peer, Replicator, Want, Why
 from datalattice.sync.weaver import (
     Application,
     JoinReplica,
@@ -114,7 +114,9 @@ def test_nobody_joins_under_the_key_of_another() -> None:
 def test_an_answer_of_another_node_is_not_taken() -> None:
     replica = JoinReplica(Door(JOINER))
     replica.apply(Application(STORE, SECRET, INVITER, lambda *_: None))
-    joining = replica.compare(Peer("c", public_key=INVITER), why=None)  # type: ignore[arg-type]
+    peer = Peer("c", public_key=INVITER)
+    assert replica.compare(peer, Why.ASKED) is None
+    joining = replica.compare(peer, Why.MEETING)
     assert joining is not None
     with pytest.raises(ProtocolViolation, match="another request"):
         joining.receive(JoinResponse(JOINER, STORE, "core:kvstore"))

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import datalattice.sync.conversation as talk
 from datalattice.clock import Hlc, SystemClock
@@ -14,15 +16,18 @@ from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.engine import GroupCommit, MemoryEngine
 from datalattice.errors import PeerError
 from datalattice.protobuf import Message, varint
-from datalattice.sync import Offer, Part, Peer, Probe, Step, Want, Why
+from datalattice.sync import Offer, Part, Peer, Probe, Replicator, Step, Want, Why
 from datalattice.sync.reconcile import RangeFingerprint, RangeMessage
 from datalattice.sync.weaver import (
     FETCH_HASHES_ACCEPTED,
+    SESSIONS_MAX,
     SILENCE_MS,
     BootstrapRequest,
     BootstrapResponse,
     FetchIntentions,
     IntentionResponse,
+    JoinRequest,
+    JoinResponse,
     PeerMessage,
     Push,
     ReconcilePayload,
@@ -413,3 +418,50 @@ def test_records_of_another_signer_are_refused() -> None:
     assert comparison is not None
     with pytest.raises(PeerError, match="the signature does not verify"):
         comparison.receive(answer.body)
+
+
+def ranges_of(*messages: RangeMessage) -> PeerMessage:
+    return PeerMessage(reconcile_payload=ReconcilePayload(STORE, messages))
+
+
+@pytest.mark.parametrize("opened", [SESSIONS_MAX - 1, SESSIONS_MAX, SESSIONS_MAX + 1])
+def test_a_peer_may_have_two_comparisons_open(opened: int) -> None:
+    heard = Talk()
+    whole = RangeMessage(fingerprint=RangeFingerprint(bytes(32), b"\xff" * 32, bytes(32), 1))
+    rounds = [heard.hear(number + 1, ranges_of(whole)) for number in range(opened)]
+    assert sum(bool(events) for events in rounds) == min(opened, SESSIONS_MAX)
+
+
+@pytest.mark.parametrize("request_", [BootstrapRequest(STORE), JoinRequest(bytes(32), STORE)])
+def test_ranges_in_the_place_of_another_answer_end_the_exchange(request_: Message) -> None:
+    heard = Talk()
+    exchange = heard.own.send(talk.Compare(Step((request_,))), 0)
+    assert exchange == 1
+    fault, ended = heard.hear(-1, ranges_of(RangeMessage(done=True)))
+    assert isinstance(fault, talk.Fault)
+    assert isinstance(ended, talk.Ended)
+    late = heard.hear(-1, PeerMessage(join_response=JoinResponse(bytes(32), STORE)))
+    assert not late
+
+
+BODIES = st.one_of(
+    st.binary(max_size=40),
+    st.builds(
+        lambda *fields: b"".join(
+            varint(number << 3 | 2) + varint(len(body)) + body for number, body in fields
+        ),
+        *[st.tuples(st.integers(1, 10), st.binary(max_size=20))] * 2,
+    ),
+)
+
+
+@given(st.lists(st.tuples(st.integers(-4, 4), BODIES), max_size=8))
+def test_no_frame_of_a_peer_raises(frames: list[tuple[int, bytes]]) -> None:
+    site = Site()
+    replicator = Replicator(site.replica, WeaverProtocol(STORE))
+    replicator.open("c", 0, outbound=True)
+    for exchange, body in frames:
+        zigzag = exchange * 2 if exchange >= 0 else -exchange * 2 - 1
+        replicator.receive("c", varint(zigzag) + body, 0)
+    replicator.closed("c", 0)
+    assert site.count() == 0

@@ -11,6 +11,7 @@ from datalattice.sync.weaver.comparisons import (
 from datalattice.sync.weaver.conversation import (
     FETCH_HASHES_ACCEPTED,
     PROTOCOL,
+    SESSIONS_MAX,
     SILENCE_MS,
     Push,
     WeaverConversation,
@@ -42,6 +43,7 @@ __all__ = [
     "JOIN_PROTOCOL",
     "PROTOCOL",
     "REPLICA_LIMITS",
+    "SESSIONS_MAX",
     "SILENCE_MS",
     "Application",
     "BootstrapRequest",

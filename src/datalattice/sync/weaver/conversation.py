@@ -59,7 +59,11 @@ FETCH_HASHES_ACCEPTED: Final = 100_000
 """Most hashes of a FetchIntentions that is answered."""
 
 SERVED_MAX: Final = 64
-"""Exchanges of the peer that may be open."""
+"""Requests of the peer that may be open."""
+
+SESSIONS_MAX: Final = 2
+"""Comparisons of the peer that may be open: each holds a view of the store. An honest peer has one,
+and perhaps one that it gave up."""
 
 _FETCHES_OPEN: Final = 4
 """Fetches of ours that may be open."""
@@ -340,10 +344,14 @@ class WeaverConversation:
         if session is None:
             if exchange > 0:
                 return  # given up here, and the peer does not know yet
-            if len(self._sessions) >= SERVED_MAX:
+            if sum(one < 0 for one in self._sessions) >= SESSIONS_MAX:
                 self._write(exchange, None)
                 return
             session = self._sessions[exchange] = _Session(0)
+        if not session.of_ranges:
+            self._events.append(talk.Fault(MALFORMED, "ranges where a log or an answer is awaited"))
+            self._give_up(exchange, "the peer sent something else")
+            return
         if session.heard_done and not _is_done(ranges):
             # "After that point a payload with a non-done message is a protocol error."
             self._events.append(talk.Fault(MALFORMED, "ranges behind SyncDone"))

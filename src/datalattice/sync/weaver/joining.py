@@ -79,7 +79,9 @@ class JoinReplica:
     # --- what a replicator needs --------------------------------------------------------------
 
     def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> _Joining | None:
-        """Ask, if there is something to ask of this peer."""
+        """Ask, if there is something to ask of this peer; it compares nothing with this node."""
+        if why is Why.ASKED:
+            return None
         application = self._applications.pop(peer.public_key or b"", None)
         return None if application is None else _Joining(self._door.node, application)
 
