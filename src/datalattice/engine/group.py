@@ -183,30 +183,31 @@ class GroupCommit:
             self._commit([piece])
             self._collect(piece, self._owner or piece)  # behind those of earlier commits
             return piece.result()  # type: ignore[no-any-return]
-        with self._lock:
-            self._queue.append(piece)
-            piece.leads = not self._busy
-            self._busy = True
-        if not piece.leads:
-            self._wait(piece)
-        if piece.leads:
-            self._lead()
+        try:
+            with self._lock:
+                self._queue.append(piece)
+                piece.leads = not self._busy
+                self._busy = True
+            if not piece.leads:
+                piece.wake.acquire()
+            if piece.leads:
+                self._lead()
+        except BaseException:  # a signal, such as KeyboardInterrupt: no other exception comes here
+            self._withdraw(piece)
+            raise
         return piece.result()  # type: ignore[no-any-return]
 
     def read(self) -> Snapshot:
         """Begin a read transaction on the newest committed state."""
         return self.engine.read()
 
-    def _wait(self, piece: _Piece) -> None:
-        try:
-            piece.wake.acquire()
-        except BaseException:  # a signal, such as KeyboardInterrupt
-            with self._lock:
-                if piece in self._queue:
-                    self._queue.remove(piece)
-            if piece.leads:
-                self._hand_over()
-            raise
+    def _withdraw(self, piece: _Piece) -> None:
+        """Take a piece whose thread is interrupted out of the queue, if it still waits there."""
+        with self._lock:
+            if piece in self._queue:
+                self._queue.remove(piece)
+        if piece.leads:
+            self._hand_over()
 
     def _lead(self) -> None:
         """Commit what is in the queue, wake its threads and hand over to the next leader."""

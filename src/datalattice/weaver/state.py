@@ -269,7 +269,7 @@ class State:
         if limit is not None:
             last = min(last, position.seq + limit)
         start = seq = position.seq
-        while seq < last and run.stall is None:
+        while seq < last and not run.is_stalled:
             reached = seq
             count = min(BATCH_RECORDS, last - seq)
             for op in self._log.operations(txn, seq + 1, count):
@@ -279,7 +279,7 @@ class State:
                 if run.size > BATCH_BYTES:
                     break
             run.write()
-            if seq == reached and run.stall is None:
+            if seq == reached and not run.is_stalled:
                 raise Corruption(f"the log has no record {seq + 1}, and its head says {last}")
         if seq > start:
             txn.put(META, _APPLIED, self._log.content_hash(txn, seq) or ZERO)
@@ -388,6 +388,12 @@ class _Run:
         self._wants_events = events
         self.events: list[Event] = []
         self.stall: Stall | None = None
+
+    @property
+    def is_stalled(self) -> bool:
+        """Return whether an operation could not be applied."""
+        # Asked here: of `stall is None` in a loop the compiler concludes that it stays None.
+        return self.stall is not None
 
     @property
     def size(self) -> int:
