@@ -457,7 +457,7 @@ class Lane:
             self._excuse(began_ms if waits_since_ms is None else waits_since_ms, now_ms)
             deadline_ms = self._replicator.deadline_ms
             if deadline_ms is not None and deadline_ms <= now_ms:
-                self._guard(Replicator.tick, now_ms)
+                self._guard(lambda replicator, now_ms: replicator.tick(now_ms), now_ms)
                 self._hand_out()
                 deadline_ms = self._replicator.deadline_ms
             self._deadline_ms = deadline_ms
