@@ -8,7 +8,6 @@ for the user of this folder; peers never see them. The command line uses `read_n
 from __future__ import annotations
 
 import json
-import os
 import string
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -20,7 +19,7 @@ from datalattice.client.folder import Folder
 from datalattice.crypto import PUBLIC_KEY_BYTES
 from datalattice.errors import Corruption, UsageError
 from datalattice.lattice import OwnerLattice, get_in, is_public_key, public_key_of, root_lattice
-from datalattice.store import RealDisk, write_error
+from datalattice.store import RealDisk, replace_file, write_error
 
 OWN: Final = "own"
 """Names the default owner of a node."""
@@ -98,20 +97,13 @@ def checked_name(name: str) -> str:
 
 
 def _write_names(folder: Folder, names: Mapping[str, bytes]) -> None:
-    path = folder.names_path
     text = json.dumps({name: key.hex() for name, key in sorted(names.items())}, indent=1)
-    fresh = path.with_suffix(".new")
     try:
-        RealDisk().create_folder(str(path.parent))
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        # Replaced as one, and the name made durable: a crash leaves the old names or the new ones.
-        fresh.replace(path)
-        RealDisk().sync_folder(str(path.parent))
+        RealDisk().create_folder(str(folder.path))
     except OSError as error:
-        raise write_error(error, str(path)) from error
+        raise write_error(error, str(folder.path)) from error
+    # In one step: a crash leaves the old names or the new ones.
+    replace_file(RealDisk(), str(folder.names_path), [f"{text}\n".encode()])
 
 
 # --- which owner -----------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from datalattice.store.disk import (
     RealDisk,
     write_error,
 )
+from datalattice.store.files import replace_file
 from datalattice.store.healing import CellFetcher, Fetch, Healing, heal_store, open_damaged
 from datalattice.store.lockfile import lock_mark
 from datalattice.store.log.folder import STORE_FILE, store_in
@@ -79,6 +80,7 @@ __all__ = [
     "open_damaged",
     "parse_time",
     "public_part",
+    "replace_file",
     "store_in",
     "time_text",
     "unsound_below",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -33,7 +32,7 @@ from datalattice.client.drives.transfer import (
 )
 from datalattice.crypto import sha3_256
 from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, UsageError
-from datalattice.store import FOLDER_MODE
+from datalattice.store import FOLDER_MODE, RealDisk, replace_file
 
 DIRECTORY: Final = "directory"
 """Stands for the hash of a directory."""
@@ -406,13 +405,9 @@ class Sync:
             [list(names), one.hash, one.size, one.mtime_ns, one.ctime_ns]
             for names, one in kept.items()
         ]
-        handle, fresh = tempfile.mkstemp(prefix=self._memory.name, dir=self._memory.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"place": self._place, "known": rows}, file)
-            # Synced before it replaces the old file, so that a crash leaves one of the two.
-            file.flush()
-            os.fsync(file.fileno())
-        Path(fresh).replace(self._memory)
+        text = json.dumps({"place": self._place, "known": rows})
+        # In one step: a crash leaves the old memory or the new one.
+        replace_file(RealDisk(), str(self._memory), [text.encode()])
 
 
 _DIRECTORY: Final = FileState(DIRECTORY)
