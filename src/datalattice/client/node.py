@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from datalattice.client.weaverfolder import NodeStores
-    from datalattice.weaver import KVStore, LogStore, Machine, MachineStore, StoreHandle
+    from datalattice.weaver import KVStore, LogStore, Machine, MachineStore, StoreHandle, Stores
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -336,6 +336,11 @@ class Node:
             joined = client.call("weaver.join", token=token)
         assert isinstance(joined, Map)
         return self.store(str(joined["store"]))
+
+    @property
+    def weaver(self) -> Stores:
+        """The engine of the weaver stores: their tree, peers, kinds, and stores of all kinds."""
+        return self._weaver().weaver.stores()
 
     def stores(self, parent: StoreHandle | None = None) -> list[str]:
         """Return the names of the weaver stores, or of the children of one, in order."""

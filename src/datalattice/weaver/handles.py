@@ -241,12 +241,18 @@ class LogStore(StoreHandle, Sequence[T]):
 
         Raises: UsageError: it is empty.
         """
-        content = self._codec.encode(value)
-        if not content:
+        return self.extend([value])[0]
+
+    def extend(self, values: Iterable[T]) -> list[bytes]:
+        """Append entries, all or none, with one sync; return the hashes of their intentions.
+
+        Raises: UsageError: one is empty.
+        """
+        requests = [AppendRequest(self._codec.encode(value)) for value in values]
+        if not all(request.content for request in requests):
             raise UsageError("an entry of a log is not empty")
-        answer = self._source.writable().execute("Append", AppendRequest(content))
-        hash: bytes = answer.hash  # type: ignore[attr-defined]
-        return hash
+        answers = self._source.writable().execute_all("Append", requests)
+        return [answer.hash for answer in answers]  # type: ignore[attr-defined]
 
     def __len__(self) -> int:
         with self._source.store().read() as view:

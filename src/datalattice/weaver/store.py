@@ -321,13 +321,23 @@ class Store:
         Raises: UnknownMethod; what the command raises, with nothing written; PayloadTooLarge,
                 TooManyCausalDeps.
         """
+        return self.execute_all(method, [request])[0]
 
-        def work(txn: GroupTxn) -> Message:
+    def execute_all(self, method: str, requests: Iterable[Message]) -> list[Message]:
+        """Run a command for several requests, an intention each, in one transaction.
+
+        Raises: as `execute`: nothing of the call is written then.
+        """
+
+        def work(txn: GroupTxn) -> list[Message]:
             # Inside the transaction: two commands never race for the heads that they replace.
             part = self._section(txn)
             data, dag = self._state.reader(part), self._state.dag(part)
-            proposal = self.layer.execute(method, request, data, dag)
-            return proposal.answer(self._write(txn, part, proposal))
+            answers = []
+            for request in requests:
+                proposal = self.layer.execute(method, request, data, dag)
+                answers.append(proposal.answer(self._write(txn, part, proposal)))
+            return answers
 
         return self._run(work)
 

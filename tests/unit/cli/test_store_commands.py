@@ -147,7 +147,7 @@ def test_the_history_of_a_key(lattice: Any) -> None:
 def test_conflicts_are_said_listed_and_resolved(lattice: Any, home: Path, tmp_path: Path) -> None:
     with datalattice.open(home) as anna, datalattice.open(tmp_path / "bert") as bert:
         ours = anna.store("notes", kind="kv").store
-        theirs = bert._weaver().weaver.stores().adopt(ours.id, ours.kind)
+        theirs = bert.weaver.adopt(ours.id, ours.kind)
         theirs.ingest(envelopes_of(ours))
         bert.store(anna.store("notes").id)["tea"] = "bert"
         anna.store("notes")["tea"] = "anna"

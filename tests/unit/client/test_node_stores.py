@@ -8,7 +8,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 
@@ -36,7 +36,6 @@ from datalattice.weaver import (
     query,
     stream,
 )
-from datalattice.weaver.systemops import UniversalOp
 
 
 class Count(Message, name="test.counter.Count"):
@@ -177,7 +176,7 @@ def test_history_is_every_write_of_a_key_the_newest_first(node: datalattice.Node
 def test_concurrent_writes_are_a_conflict_until_the_next_write(tmp_path: Path) -> None:
     with datalattice.open(tmp_path / "a") as anna, datalattice.open(tmp_path / "b") as bert:
         ours = anna.store("notes", kind="kv")
-        bert._weaver().weaver.stores().adopt(ours.store.id, ours.store.kind)
+        bert.weaver.adopt(ours.store.id, ours.store.kind)
         theirs = bert.store(ours.id, kind="kv")
 
         def meet() -> None:
@@ -336,7 +335,7 @@ def test_children_are_found_below_their_parent(node: datalattice.Node) -> None:
     assert node.stores() == ["team"]
     assert node.stores(team) == ["diary"]
     assert node.store("diary", parent=team) == diary
-    node._weaver().weaver.stores().archive(team.store.id, diary.store.id)
+    node.weaver.archive(team.store.id, diary.store.id)
     assert node.stores(team) == []
 
 
@@ -422,11 +421,10 @@ def test_a_node_shows_its_stores(node: datalattice.Node) -> None:
 def test_a_long_log_is_read_in_lots(node: datalattice.Node) -> None:
     diary = node.store("diary", kind="log")
 
-    def fill(txn: Any) -> None:
-        for at in range(2_001):
-            diary.store.write_in(txn, Proposal(UniversalOp(app_data=b"%d" % at).encode()))
-
-    node._weaver().weaver.stores()._commits.run(fill)
+    assert len(diary.extend(str(at) for at in range(2_001))) == 2_001
+    with pytest.raises(UsageError, match="empty"):
+        diary.extend(["x", ""])
+    assert diary.extend([]) == []
     assert list(diary) == [str(at) for at in range(2_001)]
     assert list(reversed(diary)) == list(diary)[::-1]
     with diary.follow(wait=False) as follow:

@@ -41,9 +41,9 @@ def reader(call: Call) -> Node:
     return call.enter(open_node(call.folder.path, read_only=True))
 
 
-def stores_of(node: Node) -> Stores:
-    """Return the stores of a node."""
-    return node._weaver().weaver.stores()
+def has_stores(node: Node) -> bool:
+    """Return whether a store was ever made in the folder; a reader makes no engine."""
+    return node._weaver().weaver.exists
 
 
 def found(stores: Stores, name: str) -> StoreInfo:
@@ -64,7 +64,7 @@ def handle_of(node: Node, name: str) -> StoreHandle:
     """
     from datalattice.weaver import store_id_text
 
-    opened: StoreHandle = node.store(store_id_text(found(stores_of(node), name).id))
+    opened: StoreHandle = node.store(store_id_text(found(node.weaver, name).id))
     return opened
 
 
@@ -74,7 +74,7 @@ def handle(node: Node, name: str, kind: str | None, shown: str) -> Any:
     kind: makes it if there is none; None: it must be there. shown: the kind that it must have.
     Raises: NoSuchPath: there is none. UsageError: it has another kind.
     """
-    stores = stores_of(node) if node._weaver().weaver.exists else None
+    stores = node.weaver if has_stores(node) else None
     info = None if stores is None else stores.find(name)
     if info is None and kind is None:
         raise NoSuchPath(f"there is no store {name!r}; `lattice store list` lists them")

@@ -13,8 +13,8 @@ from datalattice.cli.store.access import (
     KEY_DIGITS_SHOWN,
     StoreArgument,
     found,
+    has_stores,
     reader,
-    stores_of,
 )
 from datalattice.cli.units import moment_text
 from datalattice.errors import AlreadyExists
@@ -40,7 +40,7 @@ def create(
     ] = None,
 ) -> CommandResult:
     """Make a store; it is active at once, and signed by this node."""
-    stores = stores_of(call.node_handle())
+    stores = call.node_handle().weaver
     above = None if parent is None else found(stores, parent).id
     try:
         made = stores.create(kind, name, above, exclusive=True)
@@ -56,9 +56,9 @@ def create(
 def list_(call: Call) -> CommandResult:
     """List the stores as a tree: name, kind, id. Archived ones are marked."""
     node = reader(call)
-    if not node._weaver().weaver.exists:
+    if not has_stores(node):
         return CommandResult([], [], notices=["there is no store here yet"])
-    rows = list(_tree(stores_of(node), None, 0))
+    rows = list(_tree(node.weaver, None, 0))
     shown = [
         (
             "  " * row["depth"] + (row["name"] or "(no name)"),
@@ -91,7 +91,7 @@ def _tree(stores: Stores, parent: bytes | None, depth: int) -> Iterator[dict[str
 @command(app, "open", ANY)
 def open_(call: Call, store: StoreArgument) -> CommandResult:
     """Show what a store is: kind, intentions, authors, state, forks and peers."""
-    stores = stores_of(reader(call))
+    stores = reader(call).weaver
     info = found(stores, store)
     with stores.view(info.id) as view:
         document = _document(info, view)
@@ -145,7 +145,7 @@ def archive(
     ] = False,
 ) -> CommandResult:
     """Take a child out of use on all nodes, with all below it. Its data stays."""
-    stores = stores_of(call.node_handle())
+    stores = call.node_handle().weaver
     above = found(stores, parent)
     below = stores.find(child, above.id) or found(stores, child)
     (stores.restore if restore else stores.archive)(above.id, below.id)
@@ -162,7 +162,7 @@ def fsck(
     ] = 1,
 ) -> CommandResult:
     """Check the log of a store. Exit code 1 if it is damaged; nothing is changed."""
-    stores = stores_of(reader(call))
+    stores = reader(call).weaver
     info = found(stores, store)
     with stores.view(info.id) as view:
         faults = [str(fault) for fault in view.fsck(level)]

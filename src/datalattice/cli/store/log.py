@@ -39,9 +39,9 @@ def append(
     values: Annotated[list[str], typer.Argument(help="The entries.")],
     form: InBytes = "text",
 ) -> CommandResult:
-    """Append entries, each signed and on disk. The first one makes the store."""
+    """Append entries, each signed, all or none. The first ones make the store."""
     log: LogStore[bytes] = handle(call.node_handle(), store, "log", KIND)
-    hashes = [log.append(data).hex() for data in [parse_bytes(text, form) for text in values]]
+    hashes = [hash.hex() for hash in log.extend([parse_bytes(text, form) for text in values])]
     return CommandResult([{"hash": hash} for hash in hashes], hashes)
 
 

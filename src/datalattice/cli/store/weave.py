@@ -18,7 +18,6 @@ from datalattice.cli.store.access import (
     StoreArgument,
     found,
     reader,
-    stores_of,
 )
 from datalattice.cli.units import moment_text
 from datalattice.errors import NoSuchPath, UsageError
@@ -37,7 +36,7 @@ NumberOption = Annotated[int, typer.Option("-n", help="How many, the newest ones
 @contextmanager
 def _view(call: Call, store: str) -> Iterator[tuple[StoreView, Machine | None]]:
     """Give a store, and its machine where this program has it."""
-    stores = stores_of(reader(call))
+    stores = reader(call).weaver
     info = found(stores, store)
     machine = stores.machine(info.kind)() if info.kind in stores.kinds() else None
     with stores.view(info.id) as view:
