@@ -95,7 +95,7 @@ class _Record(Message, name="lattice.meta.StoreRecord"):
     is_copied: Annotated[bool, Field(8)] = False
 
 
-class Joined(NamedTuple):
+class StoreOrigin(NamedTuple):
     """How this node came to a store: who invited it, where that node was reached, and how far."""
 
     inviter: bytes
@@ -274,12 +274,12 @@ class Stores:
         self._commits.run(work)
         return self.open(id)
 
-    def joined(self) -> dict[bytes, Joined]:
+    def joined(self) -> dict[bytes, StoreOrigin]:
         """Return the stores that this node joined by invite, by id."""
         with self._commits.read() as snapshot:
             records = {id: _Record.decode(row) for id, row in snapshot.scan(INVENTORY)}
         return {
-            id: Joined(record.inviter, record.addresses, record.is_copied)
+            id: StoreOrigin(record.inviter, record.addresses, record.is_copied)
             for id, record in records.items()
             if record.inviter
         }

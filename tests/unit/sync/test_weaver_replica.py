@@ -28,10 +28,10 @@ from datalattice.sync.weaver import (
     IntentionResponse,
     JoinRequest,
     JoinResponse,
+    NewsMessage,
     PeerMessage,
-    Push,
     ReconcilePayload,
-    ReplicaLimits,
+    SendLimits,
     SyncDone,
     WeaverConversation,
     WeaverProtocol,
@@ -49,7 +49,7 @@ from datalattice.weaver import (
 )
 
 STORE = b"s" * 16
-SMALL = ReplicaLimits(arrivals=64, batch=5, log_request=20, log_batch=6)
+SMALL = SendLimits(arrivals=64, batch=5, log_request=20, log_batch=6)
 keys = iter(range(1, 2**31))
 everyone: set[Any] = {None}  # the kit's connections prove no key
 
@@ -274,7 +274,7 @@ def test_intentions_that_were_not_asked_for_are_not_taken() -> None:
     [
         (-1, b"\xff", "malformed"),
         (0, b"\xff", "malformed"),
-        (0, Push((b"not an intention",)), "malformed"),
+        (0, NewsMessage((b"not an intention",)), "malformed"),
         (-1, response(done=False), "malformed"),
         (-1, response(store_id=b"o" * 16), "malformed"),
         (-2, response(), "unasked"),

@@ -13,7 +13,7 @@ from datalattice.sync.weaver.conversation import (
     PROTOCOL,
     SESSIONS_MAX,
     SILENCE_MS,
-    Push,
+    NewsMessage,
     WeaverConversation,
     WeaverProtocol,
 )
@@ -34,7 +34,7 @@ from datalattice.sync.weaver.messages import (
     SyncDone,
     topic_of,
 )
-from datalattice.sync.weaver.replica import REPLICA_LIMITS, ReplicaLimits, WeaverReplica
+from datalattice.sync.weaver.replica import SEND_LIMITS, SendLimits, WeaverReplica
 
 __all__ = [
     "ALPN",
@@ -42,7 +42,7 @@ __all__ = [
     "FRAMING",
     "JOIN_PROTOCOL",
     "PROTOCOL",
-    "REPLICA_LIMITS",
+    "SEND_LIMITS",
     "SESSIONS_MAX",
     "SILENCE_MS",
     "Application",
@@ -58,12 +58,12 @@ __all__ = [
     "JoinResponse",
     "LogComparison",
     "LogView",
+    "NewsMessage",
     "PeerMessage",
-    "Push",
     "RangeComparison",
     "ReconcilePayload",
-    "ReplicaLimits",
     "ReplicatedStore",
+    "SendLimits",
     "SyncDone",
     "WeaverConversation",
     "WeaverProtocol",

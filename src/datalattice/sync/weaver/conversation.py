@@ -5,7 +5,7 @@ begins with the number of its exchange:
 
     frame    = exchange, message
     exchange = zigzag varint: positive for one that the sender began, negative for the receiver's;
-               0: news, message is a Push
+               0: news, message is a NewsMessage
     message  = PeerMessage; empty: the exchange is refused or given up
 
 | exchange | opened by | then | over |
@@ -69,7 +69,7 @@ _FETCHES_OPEN: Final = 4
 """Fetches of ours that may be open."""
 
 
-class Push(Message, name="datalattice.weaver.Push"):
+class NewsMessage(Message, name="datalattice.weaver.NewsMessage"):
     """News: signed intentions, and what the sender's log came to by them.
 
     fingerprint and count are left out, empty and 0, where more news of the same change follows.
@@ -196,7 +196,7 @@ class WeaverConversation:
         self._frames.append(varint(zigzag) + (b"" if message is None else message.encode()))
 
     def _push(self, offer: Offer) -> None:
-        push = Push(tuple([part.data for part in offer.parts]))
+        push = NewsMessage(tuple([part.data for part in offer.parts]))
         if offer.probe is not None:
             key = offer.probe.key
             push = replace(push, fingerprint=key[:-8], count=int.from_bytes(key[-8:], "big"))
@@ -266,7 +266,7 @@ class WeaverConversation:
             # What is the peer's own is negative here.
             exchange = (zigzag >> 1) + 1 if zigzag & 1 else -(zigzag >> 1)
             if exchange == 0:
-                self._take_push(Push.decode(payload[at:]))
+                self._take_push(NewsMessage.decode(payload[at:]))
             elif at == len(payload):
                 self._over(exchange, "the peer refuses or has given up")
             else:
@@ -274,7 +274,7 @@ class WeaverConversation:
         except BadFormat as error:
             self._events.append(talk.Fault(MALFORMED, str(error)))
 
-    def _take_push(self, push: Push) -> None:
+    def _take_push(self, push: NewsMessage) -> None:
         probe = Probe(probe_key(push.fingerprint, push.count)) if push.fingerprint else None
         self._events.append(talk.Offered(Offer(probe, self._parts(push.intentions))))
 

@@ -43,7 +43,7 @@ from datalattice.weaver import (
 )
 
 
-class ReplicaLimits(NamedTuple):
+class SendLimits(NamedTuple):
     """Bounds of what one store sends."""
 
     arrivals: int = 4_096
@@ -60,7 +60,7 @@ class ReplicaLimits(NamedTuple):
     """Most records of one reply."""
 
 
-REPLICA_LIMITS: Final = ReplicaLimits()
+SEND_LIMITS: Final = SendLimits()
 
 
 class _Arrival(NamedTuple):
@@ -86,7 +86,7 @@ class WeaverReplica:
         source: bytes | None = None,
         *,
         on_copied: Callable[[], None] | None = None,
-        limits: ReplicaLimits = REPLICA_LIMITS,
+        limits: SendLimits = SEND_LIMITS,
     ) -> None:
         self.source = source
         self._on_copied = on_copied

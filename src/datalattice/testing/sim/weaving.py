@@ -17,8 +17,8 @@ from datalattice.protobuf import read_varint
 from datalattice.sync import Replica, WireProtocol
 from datalattice.sync.weaver import (
     PROTOCOL,
+    NewsMessage,
     PeerMessage,
-    Push,
     WeaverProtocol,
     WeaverReplica,
 )
@@ -154,7 +154,8 @@ class WeaverHost(SimHost):
         exchange, at = read_varint(payload, 0)
         if exchange == 0:
             return [
-                SignedIntention.decode(one).hash for one in Push.decode(payload[at:]).intentions
+                SignedIntention.decode(one).hash
+                for one in NewsMessage.decode(payload[at:]).intentions
             ]
         message = PeerMessage.decode(payload[at:])
         if message.intention_response is not None:
