@@ -90,6 +90,7 @@ class Reference:
             if self.value is not expected:
                 return False
             self.value = new
+        # After the lock: a listener may read or write through the same reference.
         if self._listeners:
             for wake in list(self._listeners.values()):
                 wake()
@@ -97,6 +98,7 @@ class Reference:
 
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after every swap from now on; return a function that ends this."""
+        # An object of its own: one function may be subscribed twice.
         token = object()
         self._listeners[token] = wake
         return lambda: self._drop(token)
@@ -176,6 +178,7 @@ class Cursor(ABC):
 
         Results derived from the value can be cached under it; it may change without the value.
         """
+        # The root's value: it is replaced by every write below it, and by nothing else.
         return self._watched().value
 
     def subscribe(self, wake: Wake) -> Wake:
@@ -223,6 +226,7 @@ class Cursor(ABC):
         Raises: NoSuchPath: a container is missing. TypeMismatch: a step leads through something
                 other than a container.
         """
+        # Converted once: the change may run several times.
         cell, path, lattice = to_cell(value), cells(keys), self._lattice_here()
         self._apply(lambda current: assoc_in(current, path, cell, lattice))
 
@@ -298,6 +302,8 @@ class Cursor(ABC):
             if isinstance(value, Signed):
                 value = value.value
             shown = render(value)
+            # A container is counted, not shown: it may have millions of entries that are not
+            # loaded.
             if isinstance(value, _COUNTED):
                 shown = "1 entry" if len(value) == 1 else f"{len(value):,} entries"
         except DataLatticeError as error:
@@ -355,6 +361,7 @@ class PathCursor(Cursor):
 
     def path(self, *keys: object) -> Cursor:
         """Return a cursor on the value at `keys`; with no keys, this cursor."""
+        # One cursor for the whole path: a chain would rebuild the value once for each link.
         return PathCursor(self._base, self._keys + cells(keys), self._lattice) if keys else self
 
     def _path_shown(self) -> Sequence[object]:
@@ -385,6 +392,7 @@ class PathCursor(Cursor):
         return before, after
 
     def _seed(self, value: Value) -> Value:
+        # Only a missing value is seeded: an update function of a present one gets that.
         lattice = self._lattice_here() if value is None else None
         return value if lattice is None else lattice.zero()
 

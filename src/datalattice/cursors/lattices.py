@@ -147,6 +147,7 @@ class LatticeCursor(Cursor):
 
         def judged(current: Value) -> Value:
             after = change(current)
+            # The first refusal ends the write: nothing of it was stored.
             if after is not KEEP:
                 for refused in refusals(lattice, current, after, context):
                     raise refused.error
@@ -159,6 +160,7 @@ class LatticeCursor(Cursor):
 
     def _pass_gate(self) -> None:
         """Wait until values below an owner may be written, if a gate restricts that."""
+        # A gate guards owners' values only: sections without an owner have no offsets to repeat.
         if self._gate is not None and self._context.owner is not None:
             self._gate(self._context)
 
@@ -270,6 +272,7 @@ class ForkedLattice(_Holder):
             return synced
 
     def _joined(self, own: Value, other: Value) -> Value:
+        # Without a lattice the fork overwrites: nothing says how to merge.
         return own if self._lattice is None else self._lattice.merge(own, other, self._context)
 
 
@@ -298,6 +301,7 @@ class Descended(LatticeCursor):
 
     def sync(self) -> Value:
         """Sync the parent; return the value."""
+        # Only a root or a fork has something to sync with; the cursors below pass it on.
         self._parent.sync()
         return self._read()
 
@@ -383,6 +387,8 @@ class SignedCursor(LatticeCursor):
             if after is KEEP:
                 after = before
                 return KEEP
+            # Signed inside the change: if another thread was faster, it is signed again over its
+            # value.
             return self._sealed(cell, before, after)
 
         # Before anything is signed, since a gate may refuse the write.
@@ -451,6 +457,7 @@ class SignedCursor(LatticeCursor):
         """
         context = self._context
         owner, identity = context.owner, context.key_pair
+        # Without an owner in the path there is only the identity of this machine.
         key_pair = identity if owner is None else context.signer(owner)
         if key_pair is not None:
             return key_pair

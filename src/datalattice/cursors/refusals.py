@@ -128,6 +128,7 @@ class _Judge:
         self, lattice: Lattice, before: object, after: object, path: tuple[Value, ...]
     ) -> Iterator[Refusal]:
         """Yield the refused parts at and below a path where the values differ."""
+        # A signed value is judged as one: no part of it can be written alone.
         if isinstance(lattice, SignedLattice):
             error = self._slot(lattice, before, after, path)
             if error is not None:
@@ -144,6 +145,7 @@ class _Judge:
     def _entries(
         self, lattice: Lattice, before: object, after: object, path: tuple[Value, ...]
     ) -> Iterator[Refusal]:
+        # In these every byte of a key counts, so two keys with equal first bytes are two entries.
         is_exact = isinstance(lattice, (DIDOwnerLattice, DataLattice))
         for own, other in _pairs(before, after):
             for key, has, mine, had, theirs in own.differences(other):  # type: ignore[arg-type]
@@ -168,6 +170,7 @@ class _Judge:
         if child is not None:
             judge = self._below(lattice, key, path)
             yield from judge.place(child, before, after, path)
+        # Unknown names are ignored by merges, so what stood there would never be replicated.
         elif isinstance(lattice, _NAMED):
             text = f"{self._at(path)} may not be written: {lattice!r} has no such part"
             if isinstance(lattice, KeyedLattice):
@@ -203,6 +206,7 @@ class _Judge:
     ) -> DataLatticeError | None:
         """Return why a value may not be written into an owner's slot, or None."""
         context, owner = self._context, self._context.owner
+        # Without an owner in the path the slot belongs to this node.
         is_own = owner is None or context.signer(owner) is not None
         # "A node with a key of the owner may sign any value for a slot", and remove it.
         if _is_nothing(after):
@@ -253,6 +257,7 @@ class _Judge:
         is_remote = is_bare_did(owner) and public_key_of(owner) is None
         if not is_remote or not self._context.holds(signer):
             return False
+        # Over the value of another key the claim proves nothing: the verifier decides.
         if isinstance(before, Signed):
             return before.public_key == signer
         return _is_nothing(before)

@@ -23,7 +23,7 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.crypto import sha3_256
-from datalattice.errors import BadFormat, MissingData
+from datalattice.errors import BadFormat
 from datalattice.lattice import (
     MALFORMED,
     EntryDropped,
@@ -33,7 +33,7 @@ from datalattice.lattice import (
     isolated,
     root_lattice,
 )
-from datalattice.store import Store
+from datalattice.store import Store, children_first
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ def without_malformed(store: Store, unsound: Mapping[bytes, str]) -> Repair:
     if top in unsound:
         raise BadFormat(f"the root itself is malformed: {unsound[top]}")
     tainted = _above(store, encoding, unsound)
+    # The unsound cells lie outside of the root: nothing has to be left out.
     if not tainted:
         return Repair(root, ())
     holes = Holes(unsound, tainted)
@@ -115,22 +116,20 @@ def _above(store: Store, top: bytes, unsound: Mapping[bytes, str]) -> dict[bytes
     """Return the encodings, by hash, of the cells with an unsound cell below; `top` is encoded."""
     tainted: dict[bytes, bytes] = {}
     seen: set[bytes] = set()
-    # Depth first: a cell is pushed again with its encoding, and judged after all cells below it.
-    stack: list[tuple[bytes, bytes | None]] = [(sha3_256(top), top)]
-    stack += [(below, None) for below in references(top)]
-    while stack:
-        hash, encoding = stack.pop()
-        if encoding is not None:
-            if any(below in unsound or below in tainted for below in references(encoding)):
-                tainted[hash] = encoding
+    top_hash = sha3_256(top)
+
+    def is_done(hash: bytes) -> bool:
         # Nothing below an unsound cell is read: it is left out with it.
-        elif hash not in seen and hash not in unsound:
-            seen.add(hash)
-            encoding = store.get_encoding(hash)
-            if encoding is None:
-                raise MissingData([hash])
-            below_it = references(encoding)
-            if below_it:
-                stack.append((hash, encoding))
-                stack += [(below, None) for below in below_it]
+        return hash in seen or hash in unsound
+
+    # Children first: each cell is judged after all cells below it. A short root is in no cell.
+    for hash, encoding in children_first(
+        [top_hash],
+        lambda hash: top if hash == top_hash else store.get_encoding(hash),
+        is_done,
+        lambda _, encoding: references(encoding),
+    ):
+        seen.add(hash)
+        if any(below in unsound or below in tainted for below in references(encoding)):
+            tainted[hash] = encoding
     return tainted

@@ -86,6 +86,7 @@ class Stream(ABC, Generic[T]):
     def poll(self) -> list[T]:
         """Return the next items that are there, some thousand at most; never waits."""
         items = list(self._ready) if self._refill() else []
+        # Taken: a stream gives each item once.
         self._ready.clear()
         return items
 
@@ -117,6 +118,7 @@ class Stream(ABC, Generic[T]):
     def _seconds_left(self, begun_s: float) -> float | None:
         if self._timeout is None:
             return None
+        # For each item anew: the timeout is the longest silence, not the length of the iteration.
         return max(begun_s + self._timeout - time.monotonic(), 0.0)
 
     def __iter__(self) -> Self:
@@ -135,6 +137,7 @@ class Stream(ABC, Generic[T]):
                 self._flush()
             if not self._waits or self.closed:
                 break
+            # False: the time is over and nothing changed.
             if not self._bell.flag.wait(self._seconds_left(begun_s)):
                 break
         raise StopIteration

@@ -14,7 +14,14 @@ from datalattice.store.archive import (
     import_cells,
     unsound_below,
 )
-from datalattice.store.base import ANY, PRIVATE_KEY, Commit, Store, public_part
+from datalattice.store.base import (
+    ANY,
+    PRIVATE_KEY,
+    Commit,
+    Store,
+    children_first,
+    public_part,
+)
 from datalattice.store.cache import CACHE_BYTES_MAX
 from datalattice.store.cellstore import CellStore
 from datalattice.store.checkedcells import CheckedCells
@@ -72,6 +79,7 @@ __all__ = [
     "WriteBuffer",
     "WriteTurn",
     "announce_cells",
+    "children_first",
     "copy_cells",
     "export_cells",
     "heal_store",
