@@ -119,6 +119,8 @@ class Drives:
 
         Raises: NoSigningKey: there is no such owner. UsageError: there are several.
         """
+        # "Reading takes your own drive of the name, else the only one of that name" (docs/dlfs.md
+        # "Command line").
         if self._owner is not None:
             return self._owner
         if self.folder.key_path.exists():
@@ -172,6 +174,7 @@ class Drives:
         if self._read_only:
             raise ReadOnly("these drives were opened to be read only")
         own = read_key(self.folder.key_path).public_key
+        # Only an owner's own key can sign for its drives, so the refusal comes before the upload.
         if self._owner not in (None, own):
             assert self._owner is not None
             raise ReadOnly(
@@ -185,6 +188,8 @@ class Drives:
         Raises: as `check_writable` and `editing`.
         """
         self.check_writable()
+        # A thread may write a large file for long: others wait for that, not for a lock file's 10
+        # s.
         turn = _turns.setdefault(os.path.realpath(self.folder.path), threading.Lock())
         if not turn.acquire(timeout=THREAD_WAIT_S):
             raise StoreLocked(

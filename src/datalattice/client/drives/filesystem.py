@@ -58,6 +58,7 @@ class _Cached(type(AbstractFileSystem)):  # type: ignore[misc]
             options["skip_instance_cache"] = True
         else:
             folder = options.get("folder")
+            # "Instances with the same options are one object" (docs/dlfs.md "fsspec").
             options["folder"] = os.path.realpath(folder_of(folder).path)
         return super().__call__(**options)
 
@@ -123,6 +124,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         if self._is_one_drive:
             return ResolvedPath("", drive_of(""), f"/{path}")
         name, _, inside = path.partition("/")
+        # No drive can have these names: paths resolve them.
         if name in (".", ".."):
             raise UsageError(f"a path begins with the name of a drive, and {name} is none")
         return ResolvedPath(name, drive_of(name), f"/{inside}") if name else None
@@ -197,6 +199,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         cache_options: Any = None,
         **kwargs: Any,
     ) -> DLFSFile:
+        # "Modes are `rb`, `wb`, `ab` and `xb`, and their text forms", which fsspec makes of these.
         if mode not in ("rb", "wb", "ab", "xb"):
             raise ValueError(f"the mode of a file is rb, wb, ab or xb, got {mode!r}")
         with os_errors(path):
@@ -298,6 +301,8 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         if self._intrans or isinstance(path, str):
             super().pipe(path, value, **kwargs)
             return
+        # "`put`, `copy`, `mv`, `rm` and `pipe` of many files are one commit each" (docs/dlfs.md
+        # "fsspec").
         with self._batched("a pipe"):
             super().pipe(path, value, **kwargs)
 

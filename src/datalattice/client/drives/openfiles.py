@@ -81,6 +81,7 @@ class OneCommit(Transaction):
             if commit:
                 fs.place(files)
         finally:
+            # Written or not, what was spooled on disk goes.
             for file in files:
                 file.discard()
             super().complete(commit)
@@ -92,6 +93,7 @@ class DLFSFile(AbstractBufferedFile):
     def __init__(self, fs: Any, path: str, mode: str, block_size: int, **kwargs: Any) -> None:
         self._spool: IO[bytes] | None = None
         self._closed = True  # until __init__ has succeeded
+        # "A file that is open for reading keeps the content that it had" (docs/dlfs.md "fsspec").
         if mode == "rb":
             found = fs._path_in_drive(path)
             self._stat = file_info(path, found.drive.stat(found.path))
@@ -120,6 +122,7 @@ class DLFSFile(AbstractBufferedFile):
     def _upload_chunk(self, final: bool = False) -> bool:
         assert self._spool is not None
         self._spool.write(self.buffer.getvalue())
+        # "A written file appears, complete, when it is closed" (docs/dlfs.md "fsspec").
         if final and self.autocommit:
             self.commit()
         return True

@@ -133,6 +133,8 @@ class Sync:
         self._before = self._read_memory()
         self._theirs = dict(self._in_drive())
         self._ours = dict(self._in_folder())
+        # "If one side is empty, the command deletes nothing and fails: the disk may not be mounted"
+        # (docs/dlfs.md "Command line").
         if self._delete:
             self._check_both()
         up, down = self._plan()
@@ -198,10 +200,13 @@ class Sync:
         was = None if names not in self._before else self._before[names].hash
         if mine is not None and theirs is not None and DIRECTORY in (mine, theirs):
             return Side.NONE  # "A path that is a file here and a directory there is a conflict."
+        # "What was deleted on one side comes back from the other. With `--delete` it is deleted
+        # there too, unless it was changed" (docs/dlfs.md "Command line").
         if mine is None or theirs is None:
             side = Side.DRIVE if mine is None else Side.LOCAL
             if self._delete and was is not None and (mine or theirs) == was:
                 side = Side.LOCAL if mine is None else Side.DRIVE  # the other side deleted it
+        # "Changes on one side are copied to the other": the side that is as it was gives way.
         elif was == theirs:
             side = Side.LOCAL
         elif was == mine:
@@ -258,6 +263,7 @@ class Sync:
         new = [names for names in paths if names in self._ours]
         gone = [names for names in paths if names not in self._ours]
         done, deleted = self._result.to_drive, self._result.deleted_in_drive
+        # "`--dry-run` prints what would be done" (docs/dlfs.md "Command line").
         if self._dry_run or not paths:
             done.extend(map("/".join, new))
             deleted.extend(map("/".join, gone))
@@ -268,6 +274,8 @@ class Sync:
                 if self._ours[names].hash != DIRECTORY:
                     with Path(self._local, *names).open("rb") as file:
                         content = writer.content(pieces(file, self._told))
+                    # "A file that changes while the command runs is not overwritten; it is reported
+                    # as failed" (docs/dlfs.md "Command line").
                     if value_hash(content).hex() == self._ours[names].hash:
                         contents[names] = content
                     else:
@@ -362,6 +370,7 @@ class Sync:
         target, mine = Path(self._local, *names), self._ours[names]
         if mine == _DIRECTORY:
             target.rmdir()
+        # Looked at once more, right before it is deleted.
         elif not _is_as_seen(target, mine):
             return False
         else:

@@ -76,6 +76,8 @@ def _unfit(entry: os.DirEntry[str]) -> str | None:
         entry.name.encode("utf-8")
     except UnicodeEncodeError:
         return "its name is not UTF-8"
+    # "Symbolic links inside a tree, sockets, pipes, devices and names that are no UTF-8 are passed
+    # over and named" (docs/dlfs.md "Command line").
     if entry.is_symlink():
         return "a symbolic link"
     if entry.name.startswith(UNFINISHED[0]) and entry.name.endswith(UNFINISHED[1]):
@@ -156,8 +158,11 @@ def fetch(
                 told_of = stop
             file.flush()
             os.fsync(file.fileno())  # before the rename, so that a crash leaves old or new
+        # "With the drive's time, and the permissions of the file it replaces or of a new one"
+        # (docs/dlfs.md "Command line").
         written.chmod(_mode_of(target))
         os.utime(written, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+        # As late as can be: after this look only the rename follows.
         if not still():
             return False
         written.replace(target)

@@ -60,6 +60,8 @@ def ask_peers(
             no peer answers; not with `offline`. IdentityCloned: another node runs with this
             identity.
     """
+    # `--offline` skips that; the next node is then degraded until a peer has answered (docs/node.md
+    # "Fence").
     if offline:
         store.place().settle(SystemClock().now_ms())
         return WITHOUT_ASKING
@@ -72,6 +74,8 @@ def ask_peers(
         closing(_Asker(replica, config, keys.identity, history, paths)) as asker,
     ):
         is_asked = asker.run(history.wait_s(config))
+    # "Then fail with `Unfenced` until a peer has answered, or `accept_unfenced` is set"
+    # (docs/node.md "Fence").
     if not is_asked and doubt is not None:
         raise doubt
     history.settle(asked=is_asked, unasked=not is_asked)
@@ -155,9 +159,11 @@ class _Asker:
             ).start()
         while True:
             is_asked = any(peer.has_answered for peer in peers)
+            # "All connected wanted peers have answered": what the last of them brings counts, too.
             if is_asked and all(peer.has_answered for peer in peers if peer.is_connected):
                 return True
             left_s = until_s - time.monotonic()
+            # A command "waits for none that refuses the connection" (docs/node.md "Fence").
             if left_s <= 0 or all(peer.is_over for peer in peers):
                 return is_asked
             self._step(left_s)
@@ -200,6 +206,7 @@ class _Asker:
         self._selector.register(stream, selectors.EVENT_READ, peer)
         # A plain stream proves no key.
         key = proven_key(stream, "") if isinstance(stream, ssl.SSLSocket) else None
+        # A node on a copy of this folder knows no more than the copy did.
         peer.is_own = key == self._identity.public_key
         if peer.is_own:
             peer.reason = OWN_KEY
@@ -322,6 +329,8 @@ class _Asker:
             for twin in effects.twins:
                 assert isinstance(twin, Start)
                 error = self._history.twin(twin)
+                # "Another node runs with the same identity": no write until one of them has
+                # another.
                 if error is not None:
                     raise error
             self._note(effects)
@@ -342,6 +351,8 @@ class _Asker:
             peer = self._peers[id]
             peer.unanswered.discard(path)
             if error is None:
+                # "If an owner's slot in an answer had to be dropped, that peer counts as not
+                # asked".
                 peer.has_answered = not peer.unanswered and peer.error is None
             elif peer.stream is not None:
                 peer.reason = peer.error = error

@@ -55,6 +55,7 @@ def owned_paths(lattice: Lattice, context: MergeContext) -> list[Path]:
         if key != LOCAL_KEY and isinstance(lattice.child(key), OwnerLattice)
         for owner in owners
     ]
+    # The empty path is the root: one request in the place of very many.
     return paths if len(paths) <= PATHS_MAX else [()]
 
 
@@ -100,10 +101,13 @@ class OwnHistory:
         if loss is not None and self._is_writer:
             # "What owners write next would take the offsets of what is lost."
             return DataLoss(LOST.format(loss=loss))
+        # "The folder was copied, restored or moved to another disk": records of its owners may be
+        # elsewhere.
         return Unfenced(MOVED) if self._place is not None and self._place.moved else None
 
     def wait_s(self, config: NodeConfig) -> float:
         """Return how long to wait for a peer's answer: longer if there is a doubt."""
+        # A folder that was moved waits longer: its owner may have written elsewhere.
         wait_ms = config.fence_wait_ms if self.doubt() is None else config.fence_moved_wait_ms
         return wait_ms / 1e3
 
@@ -116,6 +120,8 @@ class OwnHistory:
         """
         if self._store is None or self._place is None:
             return
+        # "An answer of a peer accepts the loss" (docs/node.md "Fence"): it has brought what it had
+        # of it.
         if asked and self._store.loss is not None:
             self._store.accept_loss()
         self._place.settle(self._clock.now_ms() if unasked else None)

@@ -56,6 +56,7 @@ class PeerCells:
                 for hash, encoding in self._ask(address, batch):
                     wanted.pop(hash, None)
                     yield hash, encoding
+                # A node that failed is not asked for the rest.
                 if address in self.failures:
                     break
 
@@ -108,6 +109,8 @@ def _cells(answer: Result, parts: MessageCells, hashes: list[bytes]) -> list[tup
     """Return the cells in an answer with the hashes that were requested."""
     value = answer.value
     here = parts.encodings()
+    # An answer may bring cells as parts of others: those that were asked for are taken from
+    # anywhere.
     found = [(hash, here[hash]) for hash in hashes if hash in here]
     if isinstance(value, Vector) and len(value) == len(hashes):
         for position, hash in enumerate(hashes):

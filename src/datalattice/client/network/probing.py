@@ -70,6 +70,7 @@ def probe(
         raise PeerUnavailable(unreached(address, error)) from error
     except PeerError as error:
         raise PeerUnavailable(f"{address} is not a lattice node: {error}") from error
+    # A root that does not fit the answer is stated by its hash.
     root_hash = value_hash(root.value) if root.absent is None else root.absent
     return NodeReport(address, root_hash, took_ms, pong.value)
 
@@ -102,6 +103,7 @@ def receive_result(
                 raise HungUp("it closed the connection")
             buffer.feed(data)
         message, parts = decode_payload(payload)
+        # Other frames, such as news of the peer, may come first; they are passed over.
         if isinstance(message, Result) and type(message.id) is int and message.id == id:
             if message.error is not None:
                 raise ProtocolViolation(f"it answered {message.error.name}: {message.value}")

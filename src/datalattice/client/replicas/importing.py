@@ -37,6 +37,7 @@ def replica_on(folder: Folder, store: CellStore) -> Iterator[LatticeReplica]:
     The usage of owners is saved if the block ends without an error.
     Raises: UsageError: a setting of the folder or a key file is invalid.
     """
+    # The rules of the folder's node hold for imports, too: whose data is kept, and how much.
     config = load_settings(folder.settings_path, os.environ, {}).config
     keys = read_keys_or_none(folder)
     context = MergeContext() if keys is None else keys.context().of_copy(store.place().copy_id)
@@ -98,6 +99,7 @@ def import_into(
     apart = apart or {}
     if merge:
         value = decode(apart[top], store) if top in apart else store.load(top)
+        # A value of another kind has no sections to merge; a pin keeps any value.
         if not isinstance(value, Index):
             raise UsageError(
                 f"only a root, an Index, can be merged, got {brief(value)}; pin it instead"

@@ -66,6 +66,7 @@ def load_settings(
     for layer in layers:
         for name, (value, source) in layer.items():
             _check_alone(name, value, source)
+            # Later layers win: "the command line comes first, then the environment, then the file".
             chosen[name] = value
             sources[name] = source
     return Settings(NodeConfig(**chosen), sources)  # type: ignore[arg-type]
@@ -155,6 +156,7 @@ def _from_file(path: Path) -> dict[str, tuple[object, str]]:
         if name == HOSTING:
             found[name] = (read_policy(value, source), source)
             continue
+        # `[hosting]` is the only table; another one would be passed over in silence.
         if isinstance(value, dict):
             raise UsageError(f"{source}: {name!r} is a table; settings stand alone: `port = 18888`")
         if name not in _kinds():
@@ -171,6 +173,7 @@ def _read(path: Path) -> str:
         return ""
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    # A wrong path may name any file; it is not read to its end.
     if len(data) > SETTINGS_BYTES_MAX:
         raise UsageError(f"{path} is longer than {SETTINGS_BYTES_MAX} bytes")
     try:
