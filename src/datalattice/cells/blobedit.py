@@ -108,6 +108,7 @@ class BlobBuilder:
         self._length += len(data)
         at: i64 = 0
         size: i64 = len(data)
+        # Chunks have exactly 4,096 bytes, so a rest is filled before new ones begin.
         if self._tail:
             at = min(CHUNK_BYTES - len(self._tail), size)
             tail = self._tail + data[:at]
@@ -127,6 +128,7 @@ class BlobBuilder:
         Raises: UsageError: the blob would be longer than 2**63 - 1 bytes.
         """
         _check_length(self._length + count)
+        # Up to the next chunk; only whole chunks of zeros can be shared.
         room = min(count, -self._length % CHUNK_BYTES)
         self.write(bytes(room))
         rest = count - room
@@ -326,6 +328,7 @@ def blob_ranges(blob: Value) -> Iterator[tuple[int, int]]:
                 yield start, start + length
             continue
         span: int = chunk_span(length)
+        # One hash for each size of subtree, computed once.
         if span not in zeros:
             builder = BlobBuilder()
             builder.write_zeros(span)

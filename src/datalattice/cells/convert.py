@@ -177,9 +177,11 @@ def refusal(value: object) -> str:
         # A named type (`of=`) converts the others by itself.
         if name not in _NAMED_TYPES:
             return f"{reason}store {advice}"
+        # Without a zone it names no moment, so a handle refuses it too.
         if isinstance(value, datetime) and value.utcoffset() is None:
             return f"{reason}store .isoformat(), or give it a time zone and name a type with of="
         return f'{reason}store {advice}, or name a type: queue("orders", of=Order)'
+    # An iterator can be read once: a failed write could not be repeated.
     if isinstance(value, Iterator):
         return f"{reason}store list(value)"
     return f"{reason}accepted are {ACCEPTED}"
@@ -256,6 +258,7 @@ def to_python(value: Value) -> object:
 
 
 def _unsigned(value: Value) -> Value:
+    # A signed value may hold another one.
     while isinstance(value, Signed):
         value = value.value
     return value

@@ -167,11 +167,13 @@ class _Text:
 
     def _read(self, count: int) -> str:
         got = self._file.read(count)
+        # Empty means the end, as with any file of Python.
         if not got:
             self._ended = True
         if not isinstance(got, bytes):
             return got
         try:
+            # Incremental: a read may end inside a character of several bytes.
             return self._decoder.decode(got, self._ended)
         except UnicodeDecodeError as error:
             raise BadFormat(f"JSON text is UTF-8: {error.reason}") from error
@@ -200,6 +202,7 @@ class _Text:
         """Return the next character that is not blank, without taking it; "" at the end."""
         while True:
             buffer, at = self._buffer, self._at
+            # The blanks of RFC 8259; Python knows more.
             while at < len(buffer) and buffer[at] in " \t\n\r":
                 at += 1
             self._at = at
@@ -232,6 +235,7 @@ class _Text:
                 cut = "Unterminated" in problem or error.pos + _CUT_CHARS > len(self._buffer)
             else:
                 cut = end + 3 > len(self._buffer)  # a number may continue, as in 1e+5
+            # Complete, or nothing more can come that would complete it.
             if not cut or self._ended:
                 if problem:
                     raise self.broken(problem)
@@ -264,6 +268,7 @@ class _Level:
         self.count += 1
         if isinstance(self.made, Map):
             self.entries.append((self.key, value))
+            # Many at a time: each node on the way to new entries is then made once.
             if len(self.entries) >= PENDING_MAX:
                 self.join()
         else:
@@ -304,6 +309,7 @@ class _Reader:
     def read(self, lines: bool) -> Value:
         if not lines:
             value = self._value()
+            # One text is one value: a second one would be lost unseen.
             if self._text.next():
                 raise self._text.broken("something follows the value")
             return value
@@ -346,6 +352,7 @@ class _Reader:
         """Take what follows an element: a comma and maybe a name, or the end of the container."""
         is_object = isinstance(level.made, Map)
         char = self._text.take()
+        # A mark has one member, so no comma can follow it.
         if char == ",":
             if level.mark:
                 raise self._text.broken(f"the mark {level.mark} stands alone in its object")
@@ -373,6 +380,7 @@ class _Reader:
     def _name(self) -> None:
         """Take the name of a member and its colon."""
         text, level = self._text, self._levels[-1]
+        # A name is a string: JSON5 names without quotes are not read.
         if text.next() != '"':
             raise text.broken("the name of a member should be here, a string")
         name = text.scalar()
@@ -380,6 +388,7 @@ class _Reader:
         if text.take() != ":":
             raise text.broken("a colon should follow the name of a member")
         level.key = name
+        # Plain JSON knows no marks: a name with `$` is a name.
         if not self._marked or not name.startswith("$"):
             return
         if is_mark(name):
@@ -402,6 +411,7 @@ class _Reader:
         self._staged_at = self._text.place
         for level in self._levels:
             level.join()
+            # Staged parts load on demand, so the memory stays bounded.
             stage(level.made)
 
 

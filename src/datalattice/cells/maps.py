@@ -85,6 +85,7 @@ class Map(Trie):
     def put_many(self, entries: Mapping[Any, object] | Iterable[tuple[object, object]]) -> Map:
         """Return this map with all of `entries` put in turn."""
         made = self
+        # An empty map is built in bulk, each node once.
         if not self._count:
             return _map_of(entries)
         for pair in pairs_of(entries):
@@ -199,6 +200,7 @@ class Set(Trie):
 
     def __le__(self, other: Set) -> bool:
         need(other, Set, "a set is compared with a Set")
+        # Counted first: a larger set is no subset, and nothing is loaded.
         return self._count <= other._count and all(item in other for item in self)
 
     def __ge__(self, other: Set) -> bool:

@@ -46,6 +46,7 @@ def decode(data: bytes | bytearray | memoryview, loader: Loader | None = None) -
     """
     need(data, _BYTES, "an encoding is bytes")
     raw = data if isinstance(data, bytes) else bytes(data)
+    # Every rule of one cell is checked here; reading the value then trusts its shape.
     scan_top(raw)
     return read_value(raw, 0, len(raw), loader)
 
@@ -54,6 +55,7 @@ def decode_trusted(data: bytes, digest: bytes, loader: Loader | None) -> Value:
     """Return the value of an encoding that was scanned before, with a known hash: a stored cell."""
     value = read_value(data, 0, len(data), loader)
     if isinstance(value, Cell):
+        # Known already: hashing it again would cost as much as reading it.
         value._hash = digest
     return value
 
@@ -80,6 +82,8 @@ class MessageCells(UncachedLoader):
         if encoding is None:
             if self._behind is None:
                 raise MissingData([hash])
+            # "A message may leave out branches: the reader gets them through a loader"
+            # (docs/cells.md "Messages").
             return self._behind.load(hash)
         return decode_trusted(encoding, hash, self)
 
@@ -145,6 +149,7 @@ def decode_parts(
         if length > CELL_BYTES_MAX or start + length > total:
             raise BadFormat(f"bad message at byte {at}: a cell of {length} bytes does not fit")
         end: i64 = start + length
+        # Each cell is checked before it is kept, whether or not anything refers to it.
         if scan(raw, start, end, 0, ordered, None) != end:
             raise BadFormat(
                 f"bad message at byte {start}: a cell is shorter than its stated {length} bytes"
@@ -167,6 +172,7 @@ def encode_message(
     out.write(top)
     size: int = len(top)
     seen: set[bytes] = set()
+    # Reversed, so that the first branch is written first: "writers here go depth first".
     stack = list(branch_kids(value))[::-1]
     while stack:
         digest, kid = stack.pop()
@@ -210,6 +216,7 @@ def branch_kids(value: Value) -> Iterator[tuple[bytes, object]]:
         if isinstance(kid, Ref):
             yield kid.hash, kid
         elif can_branch(kid):
+            # A branch; the references of an embedded child count as this cell's own.
             if len(encode(kid)) > EMBEDDED_BYTES_MAX:
                 yield value_hash(kid), kid
             else:

@@ -62,6 +62,7 @@ def brief(value: object) -> str:
 
 def integer_text(number: int) -> str:
     """Return the decimal digits of an integer of any size."""
+    # Python refuses conversions of more than 4,300 digits.
     if number.bit_length() < PLAIN_BITS_MAX or -(10**4000) < number < 10**4000:
         return str(number)
     # The interpreter refuses long conversions by default; integers here have at most 4,096 bytes.
@@ -79,6 +80,7 @@ def parse_integer(digits: str) -> int:
         return int(digits)
     sign = -1 if digits.startswith("-") else 1
     plain = digits.lstrip("+-").lstrip("0") or "0"
+    # Before the conversion, whose cost grows with the square of the length.
     if len(plain) > INTEGER_TEXT_DIGITS_MAX:
         raise BadFormat(
             f"an integer has at most {INTEGER_TEXT_DIGITS_MAX} digits, got {len(plain)}"
@@ -99,6 +101,7 @@ def double_text(number: float) -> str:
     # Minus zero is a value of its own, with another encoding.
     if number == 0:
         return "-0.0" if math.copysign(1, number) < 0 else "0.0"
+    # "Plain from 10^-3 to below 10^7, else like `1.0E7`" (docs/cells.md "JSON mapping").
     if 1e-3 <= number < 1e7 or -1e7 < number <= -1e-3:
         return repr(number)
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
@@ -118,6 +121,7 @@ def _two_digits(number: float, text: str, point: int) -> str:
     middle = int(text) * 10
     for candidate in range(max(middle - 9, 10), min(middle + 10, 100)):
         value = candidate * unit
+        # Of the decimals that read back equal, the nearest to the exact value.
         if float(value) == number and abs(value - exact) < abs(int(best) * unit - exact):
             best = str(candidate)
     return best.rstrip("0") or "0"
@@ -169,6 +173,7 @@ def _too_long() -> LimitExceeded:
 
 def _within_limit(value: Value) -> None:
     """Raise LimitExceeded if a string or blob is longer than any text may be."""
+    # Checked by its length, before any chunk is loaded.
     if isinstance(value, Chunked) and value.byte_length() > TEXT_MAX:
         raise _too_long()
 
@@ -198,6 +203,7 @@ def to_text(value: Value) -> str:
 
 
 def _print(value: Value) -> Iterator[Piece]:
+    # Without a key it is printed as hex: the printed form of a Signed value has a key.
     if isinstance(value, Signed) and value.public_key:
         yield f"#Signed {{:public-key 0x{value.public_key.hex()}"
         yield f",:signature 0x{value.signature.hex()},:value "
@@ -326,6 +332,7 @@ def _json_leaf(value: Value, json5: bool) -> str:
     if isinstance(value, (float, NanBits)):
         if isinstance(value, float) and math.isfinite(value):
             return double_text(value)
+        # "NaN and infinities: null" (docs/cells.md "JSON mapping"): JSON has no such numbers.
         if not json5:
             return "null"
         return (
@@ -360,6 +367,7 @@ def _json_key(key: Value) -> str:
 
 def quote_json(text: str) -> str:
     """Return a text as a JSON string."""
+    # Most texts need no escape, and are not copied for it.
     if _JSON_ESCAPED.search(text) is None:
         return f'"{text}"'
     return '"' + text.translate(_JSON_TABLE) + '"'

@@ -83,6 +83,7 @@ class _Reader:
     def read(self) -> Value:
         while True:
             self._skip()
+            # Containers first: `#{` and `#Index {` begin like an address or a tag.
             opening = _OPENING.match(self._text, self._at)
             if opening is not None:
                 self._at = opening.end()
@@ -98,6 +99,7 @@ class _Reader:
             while self._forms:
                 form = self._forms[-1]
                 form.items.append(value)
+                # `^meta value` has no closing sign: it ends with its second part.
                 if form.opening != "^" or len(form.items) < 2:
                     break
                 value = self._finished(self._forms.pop())
@@ -153,6 +155,7 @@ class _Reader:
 
     def _unescaped(self, found: re.Match[str]) -> str:
         name = found.group(1)
+        # `\uXXXX`, the only escape of several characters.
         if len(name) > 1:
             return chr(int(name[1:], 16))
         char = _ESCAPED.get(name)
@@ -183,6 +186,7 @@ class _Reader:
 
 
 def _value_of(word: str) -> Value:
+    # Words with a meaning of their own; anything else without a sign is a symbol.
     if word in _WORDS:
         return _WORDS[word]
     if _INTEGER.fullmatch(word):
@@ -214,6 +218,7 @@ def _made(opening: str, items: list[Value]) -> Value:
         if not isinstance(meta, Map):
             raise BadFormat("metadata is a map")
         return Syntax(value, meta)
+    # Keys and values stand in turn.
     if len(items) % 2:
         raise BadFormat("a map needs a value for each key")
     entries = list(zip(items[::2], items[1::2], strict=True))
@@ -225,6 +230,7 @@ def _made(opening: str, items: list[Value]) -> Value:
 
 def _signed(fields: Map) -> Value:
     names = (Keyword("public-key"), Keyword("signature"), Keyword("value"))
+    # Exactly these members, so that every signed value has one text.
     if len(fields) != len(names) or any(name not in fields for name in names):
         raise BadFormat("a signed value has :public-key, :signature and :value")
     key, signature, value = [fields[name] for name in names]

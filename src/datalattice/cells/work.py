@@ -44,6 +44,7 @@ class SlotPairs:
     def fails(self, own: bytes, other: bytes, ticks: int) -> bool:
         """Return whether the merge of two values by hash failed with at least `ticks`."""
         failed = self._failed
+        # With more ticks than then it may succeed, so it is tried again.
         return bool(failed) and failed.get(_pair(own, other), -1) >= ticks
 
     def failed(self, own: bytes, other: bytes, ticks: int) -> None:
@@ -162,6 +163,7 @@ class Work:
         """Earn the bytes of a value just loaded for `kid`, if it is new."""
         if isinstance(kid, Ref):
             encoding = value._encoding if isinstance(value, Cell) else value
+            # A long string earns by its characters, which is close to its bytes.
             if isinstance(encoding, (bytes, str)):
                 self.earn(kid.hash, len(encoding))
         elif isinstance(kid, Cell):
@@ -185,6 +187,7 @@ class Work:
         Received and stored cells have a loader; cells made here have none.
         """
         hash = cell.hash
+        # Received or stored: its bytes were brought by someone.
         if cell._loader is not None:
             self.earn(hash, size)
         elif hash not in self._read:
