@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import datalattice
+from datalattice.client import running
 from datalattice.errors import BadFormat, PeerUnavailable, UsageError
 from datalattice.weaver import PeerStatus
 
@@ -53,3 +58,61 @@ def test_two_sites_share_a_store_and_each_sees_what_the_other_writes(tmp_path: P
     # Both start anew: the guest knows from the invite where to call.
     with datalattice.serve(home, port=int(port)) as here, datalattice.serve(guest):
         wait(here.store("notes"), "alone", "written while no node ran")
+
+
+class Serving:
+    """`lattice node start` as a process over a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "datalattice.cli", "--dir", str(self.folder)]
+        command += ["node", "start", "--port", str(self.port), "--accept-unfenced"]
+        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        give_up_s = time.monotonic() + TIMEOUT
+        while (served := running(self.folder)) is None or served.pid != self._process.pid:
+            assert time.monotonic() < give_up_s, "the node did not start"
+            assert self._process.poll() is None, "the node ended"
+            time.sleep(0.02)
+        assert served.address is not None
+        self.port = int(served.address.rpartition(":")[2])
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def end(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait()
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(180)
+def test_nodes_that_are_killed_go_on_where_they_were(tmp_path: Path) -> None:
+    home, guest = Serving(tmp_path / "home"), Serving(tmp_path / "guest")
+    try:
+        home.start()
+        guest.start()
+        with datalattice.open(home.folder) as here, datalattice.open(guest.folder) as there:
+            notes = here.store("notes", "kv")
+            for number in range(300):
+                notes[f"before {number}"] = "x"
+            copy = there.join(notes.invite())
+            guest.kill()  # somewhere in the first copy
+            home.kill()
+            notes["alone"] = "no node runs"
+            home.start()
+            guest.start()
+            wait(copy, "alone", "no node runs")
+            copy["back"] = "from the guest"
+            wait(notes, "back", "from the guest")
+            assert dict(notes) == dict(copy)
+            assert len(copy) == 302
+    finally:
+        home.end()
+        guest.end()
