@@ -1291,6 +1291,37 @@ MUTATIONS: Final = (
             "test_projection_stops_at_a_payload_that_cannot_be_applied",
         ),
     ),
+    Mutation(
+        "weaver: a system write replaces the heads of its first key only",
+        "weaver/system.py",
+        "for key in final_changes(op) for head",
+        "for key in list(final_changes(op))[:1] for head",
+        (UNIT + "weaver/test_system.py::test_a_batch_depends_on_the_heads_of_every_key_it_writes",),
+    ),
+    Mutation(
+        "weaver: a revoked peer may connect",
+        "weaver/policy.py",
+        "_CONNECTING: Final = (PeerStatus.ACTIVE, PeerStatus.DORMANT)\n",
+        "_CONNECTING: Final = (PeerStatus.ACTIVE, PeerStatus.DORMANT, PeerStatus.REVOKED)\n",
+        (
+            UNIT + "weaver/test_stores.py::test_revoke_peer",
+            UNIT + "weaver/test_stores.py::test_peers_are_copied_once_for_a_snapshot",
+        ),
+    ),
+    Mutation(
+        "weaver: an invite lets in as often as it is shown",
+        "weaver/policy.py",
+        "    if found is None or found.status is not InviteStatus.VALID:\n",
+        "    if found is None:\n",
+        (UNIT + "weaver/test_stores.py::test_invite_create_and_consume",),
+    ),
+    Mutation(
+        "weaver: two lines of a drawing share a column without a gap",
+        "weaver/graph.py",
+        "            if busy + 1 < row:\n",
+        "            if busy < row:\n",
+        (UNIT + "weaver/test_graph.py::test_a_column_is_used_again_after_a_gap_of_one_row",),
+    ),
 )
 
 

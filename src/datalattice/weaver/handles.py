@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from datalattice.clock import Hlc
 from datalattice.cursors import Stream, Wake
-from datalattice.errors import TypeMismatch, UsageError
+from datalattice.errors import NoSuchPath, TypeMismatch, UsageError
 from datalattice.protobuf import Message
 from datalattice.weaver.appendlog import AppendRequest, entries
 from datalattice.weaver.log import Entry
@@ -193,13 +193,20 @@ class LogStream(Stream[Any]):
     """A stream that reads the witness log from a sequence number on."""
 
     def __init__(
-        self, source: StoreSource, start: str, *, wait: bool, timeout: float | None
+        self, source: StoreSource, start: str | bytes, *, wait: bool, timeout: float | None
     ) -> None:
-        if start not in ("start", "end"):
-            raise UsageError(f'start is "start" or "end", got {start!r}')
+        if start not in ("start", "end") and not isinstance(start, bytes):
+            raise UsageError(f'start is "start", "end" or the hash of a record, got {start!r}')
         self._source = source
         self._next_seq = 1
-        if start == "end":
+        if isinstance(start, bytes):
+            # By hash: the numbers of the log are this node's own, and differ on another one.
+            with source.store().read() as view:
+                seq = view.seq_of(start)
+            if seq is None:
+                raise NoSuchPath(f"no record here has the hash {start.hex()}")
+            self._next_seq = seq + 1
+        elif start == "end":
             # Before it subscribes: what is written in between is behind this number, so it is read.
             with source.store().read() as view:
                 self._next_seq = view.last_seq() + 1
@@ -315,11 +322,13 @@ class LogStore(StoreHandle, Sequence[T]):
         return self[-count:] if count > 0 else []
 
     def follow(
-        self, start: str = "start", *, wait: bool = True, timeout: float | None = None
+        self, start: str | bytes = "start", *, wait: bool = True, timeout: float | None = None
     ) -> Stream[LogRecord[T]]:
         """Yield entries in the order of their arrival here, also those of other processes.
 
-        start: "start": those that are there, then new ones; "end": new ones only.
+        start: "start": those that are there, then new ones; "end": new ones only; the hash of a
+               record: those that arrived after it.
+        Raises: NoSuchPath: no record here has this hash.
         """
         return _Follow(self._source, self._codec, start, wait=wait, timeout=timeout)
 
@@ -332,7 +341,7 @@ class _Follow(LogStream):
         self,
         source: StoreSource,
         codec: Codec[Any],
-        start: str,
+        start: str | bytes,
         *,
         wait: bool,
         timeout: float | None,

@@ -406,7 +406,7 @@ class Stores:
                 )
         if status is ChildStatus.ARCHIVED:
             # "first close all descendants locally depth first, then write status archived"
-            self.close(child)  # descendants first, before other nodes are told
+            self.close(child)
         store.write_system(SystemBatch().set_child_status(child, status))
 
     def _watch(self, store: Store, event: SystemEvent) -> None:

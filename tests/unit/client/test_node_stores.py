@@ -281,6 +281,15 @@ def test_a_log_is_followed_from_the_start_and_from_the_end(node: datalattice.Nod
         diary.follow("middle")
 
 
+def test_a_log_is_followed_on_from_a_record(node: datalattice.Node) -> None:
+    diary = node.store("diary", kind="log")
+    hashes = diary.extend(["rain", "sun", "fog"])
+    with diary.follow(hashes[0], wait=False) as follow:
+        assert [record.value for record in follow] == ["sun", "fog"]
+    with pytest.raises(NoSuchPath, match="00000000"):
+        diary.follow(bytes(32))
+
+
 def test_a_follower_waits_for_what_another_thread_appends(node: datalattice.Node) -> None:
     diary = node.store("diary", kind="log")
     with diary.follow("end", timeout=30) as follow:
