@@ -27,6 +27,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "apps/queue/entries.py",
     "engine/lmdb.py",
     "engine/longkeys.py",
+    "engine/section.py",
     "pipeline/queue/leaves.py",
     "pipeline/queue/spans.py",
     "pipeline/queue/splice.py",
@@ -37,6 +38,15 @@ COMPILED_MODULES: tuple[str, ...] = (
     "store/log/packing.py",
     "store/reader.py",
     "store/log/segments.py",
+    "weaver/heads.py",
+    "weaver/intention.py",
+    "weaver/log.py",
+    "weaver/op.py",
+    "weaver/payloads.py",
+    "weaver/replay.py",
+    "weaver/rows.py",
+    "weaver/state.py",
+    "weaver/tables.py",
 )
 """Further hot modules, as paths below the package, for example "wire/framing.py"."""
 
