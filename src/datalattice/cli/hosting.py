@@ -82,6 +82,7 @@ def limit(
     """Let an owner have so much room here, over all sections."""
     from datalattice.client.settings import parse_size
 
+    # A number is bytes; `parse_size` takes it as a number, and a text with its unit.
     number = int(size) if size.isdecimal() else size
     return _decide(call, "limit", owner, limit=None if size == "default" else parse_size(number))
 
@@ -123,6 +124,7 @@ def forget(
 
     arguments = {"owner": owner, "section": section, "own": own, "reason": reason}
     document = call.on_replica("owner.forget", arguments, alone)
+    # The data leaves the root at once; the disk has it until a collection.
     if now:
         document["collected"] = collected(call)
     return CommandResult(document, pair_lines(_forgotten(document)))

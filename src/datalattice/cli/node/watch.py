@@ -81,6 +81,7 @@ def watch_node(
     """
     end_s = None if span is None else time.monotonic() + duration_s(span)
     sights = _sights(call.node(), end_s, count)
+    # "`lines` one JSON document a line": who reads a pipe wants lines, not a screen.
     if is_json() or not sys.stdout.isatty():
         return Records(sights, Sight.document, _line, is_live=True)
     from rich.live import Live
@@ -102,6 +103,7 @@ def _sights(client: ControlClient, end_s: float | None, count: int | None) -> It
         left_s = INTERVAL_S if end_s is None else min(INTERVAL_S, end_s - time.monotonic())
         if left_s <= 0:
             return
+        # A busy node changes all the time: between two sights it is left alone.
         time.sleep(min(REST_S, left_s))
         wait_ms = max(0, round((left_s - REST_S) * 1_000))
         client.call("node.wait", root_hash=status["root_hash"], timeout_ms=wait_ms)

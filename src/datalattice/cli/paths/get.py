@@ -67,6 +67,7 @@ def get(
     """
     root = call.root()
     keys = path_keys(path, call.existing)
+    # With a layout the value alone is written, so that it can be read back.
     if layout is None and output is None:
         return value_result(root, keys, full=full)
     write_document(walk(root, keys), layout or "json", output)
@@ -126,6 +127,7 @@ def canonical(keys: Sequence[Value]) -> list[Value]:
     There `queue` stands for `:queue`, and hex for an owner; below, keys mean what they say.
     """
     lattice = root_lattice()
+    # The longest part that the lattice knows: what is below it has keys of its own kind.
     for count in range(len(keys), 0, -1):
         resolved = lattice.resolve_path(keys[:count])
         if resolved is not None:

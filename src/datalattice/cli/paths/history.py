@@ -64,6 +64,7 @@ def history(
         for at in range(len(entries) - 1, -1, -1)
         if begin_ms is None or entries[at].time_ms >= begin_ms
     ]
+    # Chosen before anything is loaded: each root that is shown is compared with the one before.
     shown = wanted[:count] if count else wanted
     names = past.names_of(store)
     rows = [_root_row(store, entries, at, names) for at in shown]
@@ -101,8 +102,6 @@ def _slot_row(path: tuple[Value, ...], before: Value, after: Value) -> dict[str,
     if isinstance(after, Signed):
         row["signer"] = after.public_key.hex()
         row["valid"] = after.verify()
-    elif isinstance(before, Signed):
-        row["signer"] = None
     return row
 
 
@@ -161,6 +160,7 @@ def diff(
     store = call.store()
     hashes = call.named(store, before, after)
     sides = [_at(store.load(hash), keys) for hash in hashes]
+    # Nothing on both sides is a misspelled path, not a difference of nothing.
     if all(side is ABSENT for side in sides):
         raise NoSuchPath(f"there is nothing at {past.path_text(tuple(keys))} in either root")
     found = _differences(sides[0], sides[1])
@@ -168,6 +168,7 @@ def diff(
         {"path": [*keys, *at], "before": mine, "after": theirs}
         for at, mine, theirs in (islice(found, count) if count else found)
     ]
+    # One more is asked for, so that a full page says truly whether it is all.
     is_complete = not count or len(rows) < count or next(found, None) is None
     document = {
         "before": hashes[0].hex(),
@@ -240,6 +241,7 @@ def checkout(
     `lattice disk import FOLDER --merge` brings it back, or `lattice node pull` from a node on it.
     """
     target = folder_of(into)
+    # A checkout is a new store: what is in another one would be lost.
     if target.store_path.exists():
         raise UsageError(f"{target.path} has a store already; name a new folder with --into")
     key_pair = read_key(call.existing.key_path) if with_key else None
@@ -294,6 +296,7 @@ def audit(call: Call, path: PathArgument = None, count: CountOption = AUDIT_COUN
     notices = []
     if len(shown) < len(rows):
         notices.append(f"{len(rows) - len(shown)} older changes are remembered; -n 0 lists all")
+    # A check that does not hold is exit code 1; a slot without a signature is not invalid.
     is_bad = any(slot["valid"] is False for slot in slots)
     if is_bad:
         notices.append("a signature of the present root is not valid")

@@ -12,14 +12,14 @@ from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.cells import EMPTY_INDEX, Index, Keyword, Value, to_text, value_hash
 from datalattice.cli.command import WRITES, Call, command
 from datalattice.cli.paths.documents import LAYOUTS, checked_layout, read_document
-from datalattice.cli.paths.get import OWN, canonical
+from datalattice.cli.paths.get import path_keys
 from datalattice.cli.render import CommandResult, pair_lines
-from datalattice.cli.values import parse_key, value_json
+from datalattice.cli.values import value_json
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.lattice import LOCAL_KEY, MergeContext, OwnerLattice, root_lattice
+from datalattice.lattice import MergeContext, OwnerLattice, root_lattice
 
 DATA_KEY: Final = Keyword("data")
 
@@ -71,7 +71,8 @@ def put(
         raise UsageError("give the value with --value or with --from, not both")
     checked_layout(layout, LAYOUTS, "--in")
     with call.editing() as editor:
-        keys = _writable_keys(path, editor.context, editor.key_pair)
+        keys = path_keys(path, call.folder)
+        _check_writable(keys, editor.context, editor.key_pair)
         if value is not None:
             new = _given(value, layout)
         else:
@@ -107,18 +108,12 @@ def _given(text: str, layout: str) -> Value:
         raise UsageError(f"--value: {error}") from error
 
 
-def _writable_keys(path: list[str], context: MergeContext, key_pair: KeyPair) -> list[Value]:
-    """Return the canonical keys of a path, if a value can be written there.
+def _check_writable(keys: list[Value], context: MergeContext, key_pair: KeyPair) -> None:
+    """Check that a value can be written at a canonical path.
 
     Raises: UsageError: it cannot.
     """
-    keys = [parse_key(key) for key in path]
-    keys = canonical(keys)
     section = keys[0]
-    if path[1:2] == [OWN]:
-        # `:local` is the node's own, everything else its owner's.
-        identity = context.key_pair if section == LOCAL_KEY else None
-        keys = canonical([section, (identity or key_pair).public_key, *keys[2:]])
     if not isinstance(section, Keyword) or root_lattice().child(section) is None:
         known = ", ".join(sorted(to_text(key) for key in root_lattice().children()))
         raise UsageError(f"there is no section {to_text(section)}; there are: {known}")
@@ -138,7 +133,6 @@ def _writable_keys(path: list[str], context: MergeContext, key_pair: KeyPair) ->
             raise UsageError(f"in {to_text(section)} a value goes to: {section.name} own value ...")
     if section not in (DATA_KEY, KV_SECTION) and len(keys) < 2:
         raise UsageError(f"{to_text(section)} cannot be replaced: name a key in it")
-    return keys
 
 
 def _check_owner(owner: Value, context: MergeContext, key_pair: KeyPair) -> None:

@@ -64,6 +64,7 @@ def load(
     from datalattice.pipeline import jobs
 
     settings = parse_settings(option)
+    # Absolute: workers of Spark have another present folder.
     folder = str(call.writable().path.absolute())
     with spark_job(call, "load") as job:
         report = jobs.load(
