@@ -16,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datalattice.clock import Hlc
-from datalattice.testing.disk import SimulatedCrash
+from datalattice.engine import Engine, MemoryEngine
+from datalattice.testing.disk import SimDisk, SimulatedCrash
+from datalattice.testing.journal import JournalEngine
 from datalattice.testing.machine_kit import (
     AUTHORS,
     CrashingEngine,
@@ -290,35 +292,75 @@ def snapshot_and_restore(state: State, engine: CrashingEngine) -> None:
         state.restore(txn, parts)
 
 
-@pytest.mark.parametrize("work", [project, rebuild, snapshot_and_restore])
-def test_a_crash_at_any_call_leaves_the_fold_of_a_prefix(work: Crash) -> None:
-    folds = {}
-    reference = Replica(KvMachine())
-    folds[reference.snapshot()] = 0
+class Folds:
+    """The states after each number of operations, as snapshots."""
+
+    def __init__(self) -> None:
+        replica = Replica(KvMachine())
+        self.counts = {replica.snapshot(): 0}
+        for signed in history():
+            replica.deliver(signed)
+            self.counts[replica.snapshot()] = len(self.counts)
+        self.last = replica.snapshot()
+
+    def check(self, replica: Replica) -> None:
+        """Check that a replica is at one of them, with its position, and goes on from there."""
+        prefix = self.counts[replica.snapshot()]
+        with replica.engine.read() as txn:
+            assert replica.state.position(txn).seq == prefix
+        with replica.engine.write() as txn:
+            replica.state.open(txn)
+        assert replica.project().applied == len(self.counts) - 1 - prefix
+        assert replica.snapshot() == self.last
+
+
+def prepared(work: Crash, engine: Engine) -> Replica:
+    """Return a replica whose log is full, and whose state too unless `work` is to fill it."""
+    replica = Replica(KvMachine(), engine)
     for signed in history():
-        reference.deliver(signed)
-        folds[reference.snapshot()] = len(folds)
+        replica.log.append(signed)
+    if work is not project:
+        replica.project()
+    return replica
+
+
+WORKS = [project, rebuild, snapshot_and_restore]
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_a_crash_at_any_call_leaves_the_fold_of_a_prefix(work: Crash) -> None:
+    folds = Folds()
     crashes = 0
     while True:
-        replica = Replica(KvMachine())
-        for signed in history():
-            replica.log.append(signed)
-        if work is not project:
-            replica.project()
-        engine = CrashingEngine(replica.engine, crashes)
+        replica = prepared(work, MemoryEngine(STATE_TABLES))
         try:
-            work(replica.state, engine)
+            work(replica.state, CrashingEngine(replica.engine, crashes))
         except SimulatedCrash:
             crashes += 1
         else:
             break
-        # What is left is the state after some number of operations, with its position.
-        prefix = folds[replica.snapshot()]
-        with replica.engine.read() as txn:
-            assert replica.state.position(txn).seq == prefix
-        # And the next start goes on from there.
-        with replica.engine.write() as txn:
-            replica.state.open(txn)
-        assert replica.project().applied == len(folds) - 1 - prefix
-        assert replica.snapshot() == reference.snapshot()
+        folds.check(replica)
     assert crashes > 15
+
+
+@pytest.mark.parametrize("power_failure", [False, True])
+@pytest.mark.parametrize("work", WORKS)
+def test_a_crash_at_any_step_of_the_disk_leaves_the_fold_of_a_prefix(
+    work: Crash, power_failure: bool
+) -> None:
+    folds = Folds()
+    crashes = 0
+    while True:
+        disk = SimDisk(crashes)
+        replica = prepared(work, JournalEngine(disk, "state", STATE_TABLES))
+        disk.crash_at = disk.steps + crashes + 1
+        try:
+            work(replica.state, CrashingEngine(replica.engine))
+        except SimulatedCrash:
+            crashes += 1
+        else:
+            break
+        disk.restart(power_failure=power_failure)
+        replica.engine = JournalEngine(disk, "state", STATE_TABLES)
+        folds.check(replica)
+    assert crashes >= 2

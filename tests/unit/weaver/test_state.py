@@ -454,7 +454,7 @@ def test_restore_overwrites_existing_data() -> None:
 
 
 @pytest.mark.parametrize("at", [-1, -40, 50])
-def test_snapshot_checksum_failure(at: int) -> None:
+def test_snapshot_checksum_failure_last_byte(at: int) -> None:
     replica = filled(b"a=" + bytes(200))
     before = replica.rows(DATA)
     snapshot = bytearray(replica.snapshot())
