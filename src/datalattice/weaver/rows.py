@@ -155,19 +155,7 @@ class WitnessRow(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the bytes of the row."""
-        head = WITNESS_ROW.pack(
-            self.number,
-            self.height,
-            self.contents,
-            self.prev,
-            self.skip,
-            self.base,
-            self.wall,
-            self.depth,
-            self.flags,
-            len(self.frontier),
-            self.before,
-        )
+        head = WITNESS_ROW.pack(*self[:9], len(self.frontier), self.before)
         return b"".join((head, self.frontier, self.signature, self.body))
 
     @property
@@ -206,26 +194,12 @@ def decode_witness(data: bytes, seq: int) -> WitnessRow:
     """
     at = WITNESS_ROW.size
     if len(data) >= at + SIGNATURE_BYTES:
-        number, height, contents, prev, skip, base, wall, depth, flags, length, before = (
-            WITNESS_ROW.unpack_from(data)
-        )
+        *head, length, before = WITNESS_ROW.unpack_from(data)
         end = at + length
-        if end + SIGNATURE_BYTES <= len(data):
-            return WitnessRow(
-                number,
-                height,
-                contents,
-                prev,
-                skip,
-                base,
-                wall,
-                depth,
-                flags,
-                before,
-                data[at:end],
-                data[end : end + SIGNATURE_BYTES],
-                data[end + SIGNATURE_BYTES :],
-            )
+        body = end + SIGNATURE_BYTES
+        if body <= len(data):
+            rest = (before, data[at:end], data[end:body], data[body:])
+            return WitnessRow._make((*head, *rest))
     raise Corruption(f"{WITNESS} {seq}: a row of {len(data)} bytes is too short")
 
 
