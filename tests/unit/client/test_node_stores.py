@@ -448,3 +448,26 @@ def test_the_id_of_another_node_s_store_takes_it_empty(node: datalattice.Node) -
     assert (taken.id, dict(taken)) == (id, {})
     assert taken.status().intentions == 0
     assert node.stores() == [id]
+
+
+def test_threads_that_make_one_store_at_once_get_the_same(tmp_path: Path) -> None:
+    found: list[str] = []
+    barrier = threading.Barrier(6)
+
+    def work(number: int) -> None:
+        with datalattice.open(tmp_path / "data") as node:
+            barrier.wait(30)
+            notes = node.store("notes", kind="kv")
+            notes[str(number)] = "x"
+            found.append(notes.id)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 6
+    assert len(set(found)) == 1
+    with datalattice.open(tmp_path / "data") as node:
+        assert sorted(node.store("notes")) == ["0", "1", "2", "3", "4", "5"]
+        assert node.stores() == ["notes"]
