@@ -379,6 +379,10 @@ class NodeStore:
             return ()
         return (f"tls://{served.address}",)
 
+    def hold(self, name: str) -> Callable[[], None]:
+        """Take the lock with this name on this machine; return what gives it back."""
+        return self.stores.binding.hold(name)
+
     def reopening(self) -> tuple[Callable[..., StoreHandle], tuple[Any, ...]]:
         """Return what gives this handle in another process: a function and its arguments.
 

@@ -38,8 +38,6 @@ from datalattice.weaver.handles import (
     RAW,
     TEXT,
     Codec,
-    LogRecord,
-    LogStore,
     MachineStore,
     StoreHandle,
     StoreSource,
@@ -93,6 +91,7 @@ from datalattice.weaver.log import (
     IntentionLog,
     NotInChain,
 )
+from datalattice.weaver.logstore import LogConsumer, LogRecord, LogStore
 from datalattice.weaver.machine import (
     Dag,
     InvalidParams,
@@ -218,6 +217,7 @@ __all__ = [
     "KeyUpdate",
     "KvMachine",
     "KvPayload",
+    "LogConsumer",
     "LogLimits",
     "LogMachine",
     "LogRecord",

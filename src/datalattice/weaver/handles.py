@@ -16,22 +16,20 @@ Source: docs/weaver.md; docs/design/front-door.md "Handles"
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from itertools import islice
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, Final, Protocol, TypeVar
 
 from datalattice.clock import Hlc
 from datalattice.cursors import Stream, Wake
 from datalattice.errors import NoSuchPath, TypeMismatch, UsageError
 from datalattice.protobuf import Message
-from datalattice.weaver.appendlog import AppendRequest, entries
 from datalattice.weaver.log import Entry
 from datalattice.weaver.machine import Machine, MethodKind
 from datalattice.weaver.policy import PeerManager
 from datalattice.weaver.store import Store, StoreStatus, StoreView, Subscription
 from datalattice.weaver.storeid import store_id_text
-from datalattice.weaver.system import Peer, app_payload
+from datalattice.weaver.system import Peer
 
 T = TypeVar("T")
 
@@ -62,6 +60,12 @@ class StoreSource(Protocol):
 
     def addresses(self) -> tuple[str, ...]:
         """Return where a running node of this folder can be reached; empty without one."""
+
+    def hold(self, name: str) -> Callable[[], None]:
+        """Take the lock with this name on this machine; return what gives it back.
+
+        Raises: StoreLocked: another caller has it.
+        """
 
     def reopening(self) -> tuple[Any, tuple[Any, ...]]:
         """Return what gives the handle in another process. Raises: UsageError: nothing can."""
@@ -115,20 +119,6 @@ def time_of(stamp: Hlc) -> datetime:
         return datetime.fromtimestamp(stamp.wall / 1e3, UTC)
     except (OverflowError, ValueError, OSError):
         return datetime.max.replace(tzinfo=UTC)  # an author may sign any 64-bit number
-
-
-class LogRecord(NamedTuple, Generic[T]):
-    """One entry of a log, with who wrote it and when."""
-
-    value: T
-    author: bytes
-    stamp: Hlc
-    hash: bytes
-
-    @property
-    def time(self) -> datetime:
-        """When its author wrote it, by the author's clock."""
-        return time_of(self.stamp)
 
 
 class StoreHandle:
@@ -227,135 +217,6 @@ class LogStream(Stream[Any]):
 
     def _items(self, view: StoreView, batch: list[Entry]) -> Iterable[Any]:
         raise AssertionError
-
-
-# --- logs -----------------------------------------------------------------------------------------
-
-
-class LogStore(StoreHandle, Sequence[T]):
-    """Entries of several authors in the order of their times: read as a sequence, append, follow.
-
-    An entry that arrives late takes its place by its time, so positions move while nodes are
-    apart. `follow` yields entries in the order of their arrival and misses none.
-    """
-
-    def __init__(self, source: StoreSource, codec: Codec[T] = TEXT) -> None:
-        super().__init__(source)
-        self._codec = codec
-
-    def append(self, value: T) -> bytes:
-        """Append an entry; return the hash of its intention.
-
-        Raises: UsageError: it is empty.
-        """
-        return self.extend([value])[0]
-
-    def extend(self, values: Iterable[T]) -> list[bytes]:
-        """Append entries, all or none, with one sync; return the hashes of their intentions.
-
-        Raises: UsageError: one is empty.
-        """
-        requests = [AppendRequest(self._codec.encode(value)) for value in values]
-        if not all(request.content for request in requests):
-            raise UsageError("an entry of a log is not empty")
-        answers = self._source.writable().execute_all("Append", requests)
-        return [answer.hash for answer in answers]  # type: ignore[attr-defined]
-
-    def __len__(self) -> int:
-        with self._source.store().read() as view:
-            return sum(1 for _ in entries(view.data))
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-    def __getitem__(self, index: int | slice) -> T | list[T]:
-        """Return an entry or several; those near the end are the cheap ones."""
-        if isinstance(index, slice):
-            return self._slice(index)
-        with self._source.store().read() as view:
-            found = entries(view.data, reverse=index < 0)
-            at = index if index >= 0 else -1 - index
-            entry = next(islice(found, at, None), None)
-        if entry is None:
-            raise IndexError(f"the log has no entry {index}")
-        return self._codec.decode(entry[1])
-
-    def _slice(self, index: slice) -> list[T]:
-        if index.step not in (None, 1):
-            raise UsageError("a slice of a log has no step")
-        with self._source.store().read() as view:
-            start, stop = index.start or 0, index.stop
-            if start < 0 and stop is None:
-                last = [content for _, content in islice(entries(view.data, reverse=True), -start)]
-                return [self._codec.decode(content) for content in reversed(last)]
-            count = None
-            if start < 0 or (stop is not None and stop < 0):
-                count = sum(1 for _ in entries(view.data))
-                start, stop, _ = index.indices(count)
-            found = islice(entries(view.data), start, stop)
-            return [self._codec.decode(content) for _, content in found]
-
-    def __iter__(self) -> Iterator[T]:
-        # In lots, so that a slow loop keeps no snapshot: the engine cannot reuse what one shows.
-        start = b""
-        while True:
-            with self._source.store().read() as view:
-                lot = list(islice(entries(view.data, start), FETCH_MAX))
-            if not lot:
-                return
-            yield from (self._codec.decode(content) for _, content in lot)
-            start = lot[-1][0] + b"\0"
-
-    def __reversed__(self) -> Iterator[T]:
-        end: bytes | None = None
-        while True:
-            with self._source.store().read() as view:
-                lot = list(islice(entries(view.data, end=end, reverse=True), FETCH_MAX))
-            if not lot:
-                return
-            yield from (self._codec.decode(content) for _, content in lot)
-            end = lot[-1][0]
-
-    def tail(self, count: int) -> list[T]:
-        """Return the last entries, the oldest first."""
-        return self[-count:] if count > 0 else []
-
-    def follow(
-        self, start: str | bytes = "start", *, wait: bool = True, timeout: float | None = None
-    ) -> Stream[LogRecord[T]]:
-        """Yield entries in the order of their arrival here, also those of other processes.
-
-        start: "start": those that are there, then new ones; "end": new ones only; the hash of a
-               record: those that arrived after it.
-        Raises: NoSuchPath: no record here has this hash.
-        """
-        return _Follow(self._source, self._codec, start, wait=wait, timeout=timeout)
-
-    def __repr__(self) -> str:
-        return f"<LogStore {self.name!r}: {counted(len(self), 'entry', 'entries')}>"
-
-
-class _Follow(LogStream):
-    def __init__(
-        self,
-        source: StoreSource,
-        codec: Codec[Any],
-        start: str | bytes,
-        *,
-        wait: bool,
-        timeout: float | None,
-    ) -> None:
-        self._codec = codec
-        super().__init__(source, start, wait=wait, timeout=timeout)
-
-    def _items(self, view: StoreView, batch: list[Entry]) -> Iterable[LogRecord[Any]]:
-        for entry in batch:
-            intention = entry.signed.intention
-            content = app_payload(intention.payload)
-            if content:
-                value = self._codec.decode(content)
-                yield LogRecord(value, intention.author, intention.stamp, entry.signed.hash)
 
 
 # --- machines of one's own ------------------------------------------------------------------------

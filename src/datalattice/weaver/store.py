@@ -53,6 +53,9 @@ T = TypeVar("T")
 EVENTS_MAX: Final = 1_024
 """Events that a subscription keeps for a reader that is behind; the oldest go."""
 
+CONSUMERS: Final = "consumers"
+"""Table of the positions of consumers: a name to the hash of a record."""
+
 ACK_DELAY_MS: Final = 5_000
 """How long after the last foreign intention an acknowledgement is written."""
 
@@ -426,6 +429,16 @@ class Store:
         if due is None or self._clock.now_ms() < due:
             return None
         return self.acknowledge()
+
+    def position(self, consumer: str) -> bytes | None:
+        """Return the hash of the last record that a consumer is done with, None for a new one."""
+        self._check_open()
+        with self._commits.read() as snapshot:
+            return section(snapshot, self._prefix).get(CONSUMERS, consumer.encode())
+
+    def set_position(self, consumer: str, hash: bytes) -> None:
+        """Store the last record that a consumer is done with. It is local, and never sent."""
+        self._run(lambda txn: self._section(txn).put(CONSUMERS, consumer.encode(), hash))
 
     def rebuild(self) -> Projection:
         """Make the state anew from the log. Reads meanwhile see the old state."""

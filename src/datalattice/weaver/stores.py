@@ -36,7 +36,7 @@ from datalattice.weaver.null import NullMachine
 from datalattice.weaver.policy import PeerManager, activation
 from datalattice.weaver.rows import LOG_TABLES
 from datalattice.weaver.state import State
-from datalattice.weaver.store import Listeners, Store, StoreView, store_prefix
+from datalattice.weaver.store import CONSUMERS, Listeners, Store, StoreView, store_prefix
 from datalattice.weaver.storeid import new_store_id, parse_store_id, store_id_text
 from datalattice.weaver.system import (
     Child,
@@ -56,7 +56,7 @@ from datalattice.weaver.tables import STATE_TABLES, SYSTEM, TableReader
 
 INVENTORY: Final = "stores"
 
-STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, INVENTORY)
+STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, CONSUMERS, INVENTORY)
 """The tables of the engine of a node."""
 
 DEPTH_MAX: Final = 32

@@ -15,6 +15,7 @@ import pytest
 import datalattice
 from datalattice import KVStore, LogStore
 from datalattice.errors import (
+    ConsumerBusy,
     NoSuchPath,
     ReadOnly,
     StoreClosed,
@@ -297,6 +298,62 @@ def test_a_follower_waits_for_what_another_thread_appends(node: datalattice.Node
         thread.start()
         assert next(follow).value == "sun"
         thread.join()
+
+
+def test_a_consumer_goes_on_where_it_was_left(node: datalattice.Node) -> None:
+    diary = node.store("diary", kind="log")
+    diary.extend(["rain", "sun", "fog"])
+    with diary.consumer("printer", wait=False) as records:
+        assert records.position is None
+        for record in records:
+            if record.value == "sun":
+                break  # "sun" is not done: it comes again
+    with diary.consumer("printer", wait=False) as records:
+        assert [record.value for record in records] == ["sun", "fog"]
+    diary.append("snow")
+    with diary.consumer("printer", wait=False) as records:
+        assert [record.value for record in records.poll()] == ["snow"]
+        assert records.poll() == []
+    with diary.consumer("printer", wait=False) as records:
+        assert list(records) == []
+    with diary.consumer("other", start="end", wait=False) as records:
+        assert list(records) == []
+
+
+def test_a_consumer_keeps_its_place_over_an_error_and_commit_moves_it(
+    node: datalattice.Node,
+) -> None:
+    diary = node.store("diary", kind="log")
+    hashes = diary.extend(["rain", "sun"])
+
+    def fail() -> None:
+        with diary.consumer("printer", wait=False) as records:
+            for record in records:
+                raise ValueError(record.value)
+
+    with pytest.raises(ValueError, match="rain"):
+        fail()
+    with diary.consumer("printer", wait=False, commit_every=0.0) as records:
+        assert next(records).value == "rain"
+        records.commit()
+        assert records.position == hashes[0]
+        assert next(records).value == "sun"
+    with diary.consumer("printer", wait=False) as records:
+        assert [record.value for record in records] == ["sun"]
+
+
+def test_a_consumer_s_name_is_used_once_at_a_time(node: datalattice.Node, tmp_path: Path) -> None:
+    diary = node.store("diary", kind="log")
+    with diary.consumer("printer"), pytest.raises(ConsumerBusy, match="printer"):
+        diary.consumer("printer")
+    with pytest.raises(NoSuchPath):
+        diary.consumer("printer", start=bytes(32))
+    diary.consumer("printer").close()
+    with (
+        datalattice.open(tmp_path / "data", read_only=True) as reader,
+        pytest.raises(ReadOnly),
+    ):
+        reader.store("diary").consumer("printer")
 
 
 # --- machines -------------------------------------------------------------------------------------

@@ -1,0 +1,289 @@
+"""Log store: the handle of a log, a sequence that several nodes append to, and its readers.
+
+    diary = node.store("diary", kind="log")
+    diary.append("rain"); diary[-1]; diary.tail(20)
+    with diary.consumer("printer") as records:      # goes on where it was left, at least once
+        for record in records:
+            print(record.value)
+
+Source: docs/weaver.md "Logs"; docs/design/front-door.md "Handles"
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
+
+from datalattice.clock import Hlc
+from datalattice.cursors import Stream
+from datalattice.errors import ConsumerBusy, StoreLocked, UsageError
+from datalattice.weaver.appendlog import AppendRequest, entries
+from datalattice.weaver.handles import (
+    FETCH_MAX,
+    TEXT,
+    Codec,
+    LogStream,
+    StoreHandle,
+    StoreSource,
+    counted,
+    time_of,
+)
+from datalattice.weaver.log import Entry
+from datalattice.weaver.store import Store, StoreView
+from datalattice.weaver.system import app_payload
+
+T = TypeVar("T")
+
+COMMIT_EVERY_S: Final = 1.0
+"""How often a consumer stores its position while it is busy."""
+
+
+class LogRecord(NamedTuple, Generic[T]):
+    """One entry of a log, with who wrote it and when."""
+
+    value: T
+    author: bytes
+    stamp: Hlc
+    hash: bytes
+
+    @property
+    def time(self) -> datetime:
+        """When its author wrote it, by the author's clock."""
+        return time_of(self.stamp)
+
+
+class LogStore(StoreHandle, Sequence[T]):
+    """Entries of several authors in the order of their times: read as a sequence, append, follow.
+
+    An entry that arrives late takes its place by its time, so positions move while nodes are
+    apart. `follow` yields entries in the order of their arrival and misses none.
+    """
+
+    def __init__(self, source: StoreSource, codec: Codec[T] = TEXT) -> None:
+        super().__init__(source)
+        self._codec = codec
+
+    def append(self, value: T) -> bytes:
+        """Append an entry; return the hash of its intention.
+
+        Raises: UsageError: it is empty.
+        """
+        return self.extend([value])[0]
+
+    def extend(self, values: Iterable[T]) -> list[bytes]:
+        """Append entries, all or none, with one sync; return the hashes of their intentions.
+
+        Raises: UsageError: one is empty.
+        """
+        requests = [AppendRequest(self._codec.encode(value)) for value in values]
+        if not all(request.content for request in requests):
+            raise UsageError("an entry of a log is not empty")
+        answers = self._source.writable().execute_all("Append", requests)
+        return [answer.hash for answer in answers]  # type: ignore[attr-defined]
+
+    def __len__(self) -> int:
+        with self._source.store().read() as view:
+            return sum(1 for _ in entries(view.data))
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        """Return an entry or several; those near the end are the cheap ones."""
+        if isinstance(index, slice):
+            return self._slice(index)
+        with self._source.store().read() as view:
+            found = entries(view.data, reverse=index < 0)
+            at = index if index >= 0 else -1 - index
+            entry = next(islice(found, at, None), None)
+        if entry is None:
+            raise IndexError(f"the log has no entry {index}")
+        return self._codec.decode(entry[1])
+
+    def _slice(self, index: slice) -> list[T]:
+        if index.step not in (None, 1):
+            raise UsageError("a slice of a log has no step")
+        with self._source.store().read() as view:
+            start, stop = index.start or 0, index.stop
+            if start < 0 and stop is None:
+                last = [content for _, content in islice(entries(view.data, reverse=True), -start)]
+                return [self._codec.decode(content) for content in reversed(last)]
+            count = None
+            if start < 0 or (stop is not None and stop < 0):
+                count = sum(1 for _ in entries(view.data))
+                start, stop, _ = index.indices(count)
+            found = islice(entries(view.data), start, stop)
+            return [self._codec.decode(content) for _, content in found]
+
+    def __iter__(self) -> Iterator[T]:
+        # In lots, so that a slow loop keeps no snapshot: the engine cannot reuse what one shows.
+        start = b""
+        while True:
+            with self._source.store().read() as view:
+                lot = list(islice(entries(view.data, start), FETCH_MAX))
+            if not lot:
+                return
+            yield from (self._codec.decode(content) for _, content in lot)
+            start = lot[-1][0] + b"\0"
+
+    def __reversed__(self) -> Iterator[T]:
+        end: bytes | None = None
+        while True:
+            with self._source.store().read() as view:
+                lot = list(islice(entries(view.data, end=end, reverse=True), FETCH_MAX))
+            if not lot:
+                return
+            yield from (self._codec.decode(content) for _, content in lot)
+            end = lot[-1][0]
+
+    def tail(self, count: int) -> list[T]:
+        """Return the last entries, the oldest first."""
+        return self[-count:] if count > 0 else []
+
+    def follow(
+        self, start: str | bytes = "start", *, wait: bool = True, timeout: float | None = None
+    ) -> Stream[LogRecord[T]]:
+        """Yield entries in the order of their arrival here, also those of other processes.
+
+        start: "start": those that are there, then new ones; "end": new ones only; the hash of a
+               record: those that arrived after it.
+        Raises: NoSuchPath: no record here has this hash.
+        """
+        return _Follow(self._source, self._codec, start, wait=wait, timeout=timeout)
+
+    def consumer(
+        self,
+        name: str,
+        *,
+        start: str | bytes = "start",
+        wait: bool = True,
+        timeout: float | None = None,
+        commit_every: float = COMMIT_EVERY_S,
+    ) -> LogConsumer[T]:
+        """Return a reader that goes on where the one of this name was left in this folder.
+
+        A record is done when the next one is asked for, `commit` is called, or the loop ends; one
+        that was left by `break` or an exception comes again. start: where a new name begins.
+        commit_every: seconds after which what is done is stored.
+        Raises: ConsumerBusy: another program of this machine reads by this name. ReadOnly.
+        """
+        return LogConsumer(self._source, self._codec, name, start, wait, timeout, commit_every)
+
+    def __repr__(self) -> str:
+        return f"<LogStore {self.name!r}: {counted(len(self), 'entry', 'entries')}>"
+
+
+class _Follow(LogStream, Generic[T]):
+    def __init__(
+        self,
+        source: StoreSource,
+        codec: Codec[Any],
+        start: str | bytes,
+        *,
+        wait: bool,
+        timeout: float | None,
+    ) -> None:
+        self._codec = codec
+        super().__init__(source, start, wait=wait, timeout=timeout)
+
+    def _items(self, view: StoreView, batch: list[Entry]) -> Iterable[LogRecord[Any]]:
+        for entry in batch:
+            intention = entry.signed.intention
+            content = app_payload(intention.payload)
+            if content:
+                value = self._codec.decode(content)
+                yield LogRecord(value, intention.author, intention.stamp, entry.signed.hash)
+
+
+class LogConsumer(_Follow[T], Generic[T]):
+    """Records of a log in the order of their arrival, at least once. Use it in `with`."""
+
+    def __init__(
+        self,
+        source: StoreSource,
+        codec: Codec[T],
+        name: str,
+        start: str | bytes,
+        wait: bool,
+        timeout: float | None,
+        commit_every: float,
+    ) -> None:
+        """Use `LogStore.consumer`."""
+        store = source.writable()
+        self._source, self._codec = source, codec
+        try:
+            self._release = source.hold(f"weaver/{store.id.hex()}/{name}")
+        except StoreLocked as error:
+            raise ConsumerBusy(f"consumer {name!r}: {error}") from error
+        self.name: Final = name
+        self._every_s = commit_every
+        self._committed: bytes | None = None
+        try:
+            self._begin(store, start, wait, timeout)
+        except BaseException:
+            self._release()
+            raise
+
+    def _begin(self, store: Store, start: str | bytes, wait: bool, timeout: float | None) -> None:
+        self._committed = store.position(self.name)
+        self._done = self._committed
+        self._delivered = self._committed
+        self._stored_s = time.monotonic()
+        first = self._committed or start
+        super().__init__(self._source, self._codec, first, wait=wait, timeout=timeout)
+
+    @property
+    def position(self) -> bytes | None:
+        """The hash of the last record that is stored as done; None if there is none."""
+        return self._committed
+
+    def commit(self) -> None:
+        """Say that all records so far are done, and store it now."""
+        self._done = self._delivered
+        self._flush()
+
+    def __next__(self) -> LogRecord[T]:
+        # "asking for the next entry says that the one before is done"
+        self._done = self._delivered
+        return self._deliver(super().__next__())
+
+    async def __anext__(self) -> LogRecord[T]:
+        self._done = self._delivered
+        return self._deliver(await super().__anext__())
+
+    def poll(self) -> list[LogRecord[T]]:
+        """Return the next records that are there; those of the call before are done."""
+        self._done = self._delivered
+        found = super().poll()
+        if found:
+            self._delivered = found[-1].hash
+        return found
+
+    def _deliver(self, record: LogRecord[T]) -> LogRecord[T]:
+        self._delivered = record.hash
+        return record
+
+    def _is_flush_due(self, *, idle: bool) -> bool:
+        if self._done == self._committed:
+            return False
+        return idle or time.monotonic() - self._stored_s >= self._every_s
+
+    def _flush(self) -> None:
+        # By hash, so that the position means the same record after the log was rebuilt.
+        if self._done is not None and self._done != self._committed:
+            self._source.writable().set_position(self.name, self._done)
+            self._committed = self._done
+        self._stored_s = time.monotonic()
+
+    def close(self) -> None:
+        """Store what is done, and let others read by this name. Closing twice is allowed."""
+        if not self.closed:
+            try:
+                self._flush()
+            finally:
+                self._release()
+        super().close()
