@@ -77,6 +77,7 @@ def is_ancestor(look_up: LookUp, ancestor: bytes, descendant: bytes) -> bool:
             if dep not in seen and dep != ZERO:
                 seen.add(dep)
                 below = known(look_up, dep)
+                # A dependency is witnessed before: what is older than the target cannot lead to it.
                 if below.seq >= target.seq:
                     stack.append(below)
     return False
@@ -106,6 +107,7 @@ def path(look_up: LookUp, start: bytes, to: bytes) -> list[bytes]:
                 stack.append(below)
     descending = {start}
     found = []
+    # In the order of the log, so that a node comes after all that it may descend from.
     for node in sorted(nodes.values(), key=lambda node: node.seq):
         if start == ZERO or not descending.isdisjoint(node.deps):
             descending.add(node.hash)
@@ -142,6 +144,7 @@ def find_lca(look_up: LookUp, first: bytes, second: bytes) -> bytes:
         mark, node = marks.pop(hash), nodes.pop(hash)
         if not mark & _BELOW:
             open_count -= 1
+            # "common ancestors with no common-ancestor descendant"
             if mark == _COMMON:
                 lowest.append(node)
                 mark |= _BELOW
@@ -160,6 +163,7 @@ def find_lca(look_up: LookUp, first: bytes, second: bytes) -> bytes:
                 open_count -= bool(mark & _BELOW) and not before & _BELOW
     if not lowest:
         raise NoCommonAncestor(f"{first.hex()} and {second.hex()} have no common ancestor")
+    # Stamp and hash are the same everywhere, seqs are not.
     return max(lowest, key=lambda node: (node.stamp, node.hash)).hash
 
 

@@ -138,6 +138,7 @@ def unacknowledged(txn: ReadTxn, author: bytes) -> list[Unacknowledged]:
     for other, tip in _tips(txn).items():
         if other == author:
             continue
+        # Contents are compared, not seqs: an ack that is not seen needs no ack.
         count = _contents_at(txn, tip, seen.get(tip.number, 0))
         if count < tip.contents:
             found.append(Unacknowledged(other, tip.content_hash, tip.contents, count))
@@ -158,6 +159,7 @@ def is_ack_pending(txn: ReadTxn, author: bytes) -> bool:
 
 def ack_deps(txn: ReadTxn, author: bytes, limit: int) -> list[bytes]:
     """Return what an ack of `author` depends on, at most `limit` hashes; none: nothing to ack."""
+    # "cap foreign authors per ack at the condition limit": the next ack names the others.
     return [each.tip_hash for each in unacknowledged(txn, author)[:limit]]
 
 
@@ -170,6 +172,7 @@ def stable_frontier(txn: ReadTxn, observers: Iterable[bytes]) -> dict[bytes, int
     for observer in observers:
         tip = read_tip(txn, observer)
         seen: Frontier = {} if tip is None else tip.frontier
+        # What one of them has not seen is not stable, whatever the others have.
         if stable is None:
             stable = dict(seen)
         else:

@@ -103,6 +103,7 @@ def rebuild(txn: WriteTxn, store_id: bytes, signer: KeyPair) -> Head:
     broken = [fault for fault in faults if fault.table == WITNESS]
     if broken:
         raise Corruption(f"{broken[0]}; the store must be filled again from its peers")
+    # All of them: an index that is only partly lost cannot be told from one that is whole.
     for table in INDEX_TABLES:
         txn.delete_range(table)
     derived = _derive(txn, txn, store_id)
@@ -130,6 +131,7 @@ def _read(txn: ReadTxn, store_id: bytes) -> Iterator[tuple[int, WitnessRow, Sign
         if key != seq_key(expected):
             raise Corruption(f"{WITNESS} {expected}: the row is missing")
         row = decode_witness(value, expected)
+        # The table of authors is an index, too: what it says is not relied on here.
         author = row.new_author or authors.get(row.number)
         if author is None:
             raise Corruption(f"{WITNESS} {expected}: author {row.number} has no first row before")
@@ -286,6 +288,7 @@ class _Comparison:
             self._compare(table, key, value)
         for table, count in self.counts.items():
             rows = sum(1 for _ in self._txn.scan(table))
+            # A row that is missing has been reported by its key.
             if rows > count:
                 text = f"{rows - count} rows more than follow from the log"
                 self.faults.append(Fault(3, table, b"", text))

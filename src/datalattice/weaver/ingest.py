@@ -158,6 +158,7 @@ class Ingest:
         Raises: FloatingFull: too many would wait, and `bounded`. UsageError: one is of another
                 store.
         """
+        # A queue and no recursion: one arrival may wake any number, one after the other.
         fresh = self._insert(signed)
         queue = deque(fresh)
         while queue:
@@ -202,6 +203,7 @@ class Ingest:
                 stamp = update(stamp, seen, self._now)
         author, store_id = key.public_key, self._store_id
         signed = Intention(author, stamp, store_id, prev, tuple(deps), payload).sign(key)
+        # "verify own signature": a fault in memory must not become a signed fork.
         if not signed.verify():
             raise UsageError("the signing key is damaged: its own signature does not verify")
         self._local = signed.hash
@@ -215,7 +217,7 @@ class Ingest:
         tip = self._log.tip(author)
         end, stamp = (ZERO, HLC_ZERO) if tip is None else (tip.hash, tip.stamp)
         while following := self._stored(FLOATING_BY_PREV, line_key(end, author)):
-            end = following[min(following)]
+            end = following[min(following)]  # the first to come, which the log would take
             stamp = max(stamp, self._stamp_of(end))
         return end, stamp
 
@@ -268,6 +270,7 @@ class Ingest:
         """Return whether an intention can be witnessed; note what it waits for otherwise."""
         intention = row.signed.intention
         missing = self._log.first_missing(intention.deps)
+        # Never again true once the author's chain went on another way; `_forks` reports that.
         if missing is None and intention.store_prev == self._log.tip_hash(intention.author):
             return True
         if missing is not None:
@@ -325,6 +328,7 @@ class Ingest:
         conditions: set[bytes] = set()
         for hash in floating:
             intention = self._new[hash].signed.intention
+            # "Present means stored, floating included": what floats need not be fetched.
             if not self._is_present(intention.store_prev):
                 since = self._log.tip_hash(intention.author)
                 prevs.add(MissingPrev(intention.store_prev, since, intention.author))
@@ -376,6 +380,7 @@ class Ingest:
         log.write()
         for fork in forks:
             txn.put(LOG_META, FORK_PREFIX + fork.other.hash, fork.witnessed.hash)
+        # Those that still wait come back below their next missing dependency, with `_by_dep`.
         for dep in self._come:
             txn.delete_range(FLOATING_BY_DEP, dep, successor(dep))
         for row in self._gone:

@@ -27,6 +27,7 @@ STORE_ID_BYTES: Final = 16
 ZERO: Final = bytes(HASH_BYTES)
 """The hash that stands for "no predecessor"."""
 
+# author, wall time, counter, store id, store_prev, variant of the condition, number of hashes
 _HEAD: Final = Struct("<32sQI16s32sBI")
 _LENGTH: Final = Struct("<I")
 _FIXED_BYTES: Final = _HEAD.size + _LENGTH.size
@@ -145,6 +146,7 @@ class Intention(NamedTuple):
         if len(data) < _FIXED_BYTES:
             raise BadFormat(f"an intention has at least {_FIXED_BYTES} bytes, got {len(data)}")
         author, wall, counter, store_id, store_prev, variant, count = _HEAD.unpack_from(data)
+        # "0x00 = V1; other values are reserved and refused": they may mean another condition.
         if variant != 0:
             raise BadFormat(f"the condition has variant {variant}; known: 0")
         at = _HEAD.size + HASH_BYTES * count
@@ -152,6 +154,7 @@ class Intention(NamedTuple):
             raise BadFormat(f"{count} condition hashes are longer than the intention")
         (length,) = _LENGTH.unpack_from(data, at)
         at += _LENGTH.size
+        # Bytes behind the payload would give one intention any number of names.
         if at + length != len(data):
             raise BadFormat(f"a payload of {length} bytes, but {len(data) - at} bytes are left")
         deps = tuple([data[i : i + HASH_BYTES] for i in range(_HEAD.size, at - 4, HASH_BYTES)])
@@ -165,6 +168,7 @@ class Intention(NamedTuple):
         if key.public_key != self.author:
             raise UsageError("an intention is signed with the key of its author")
         borsh = self.encode()
+        # Whatever is signed is signed as the hash of its bytes, never as the bytes.
         name = blake3(borsh)
         return SignedIntention(self, borsh, key.sign(name), name)
 
@@ -252,6 +256,7 @@ def admit(
 def _admitted(
     index: int, envelope: bytes, store_id: bytes, limits: LogLimits, longest: int
 ) -> SignedIntention:
+    # Before anything is decoded: a frame holds far more than the longest intention.
     if len(envelope) > longest:
         raise IntentionRefused(index, "limit", f"an envelope of {len(envelope)} bytes")
     try:
@@ -275,6 +280,7 @@ def _admitted(
         raise IntentionRefused(index, "canonical", "the condition is not in ascending order")
     if intention.store_id != store_id:
         raise IntentionRefused(index, "store_id", f"it is for store {intention.store_id.hex()}")
+    # Last, since it costs a hundred times what the other checks cost.
     if not signed.verify():
         raise IntentionRefused(index, "signature", "the signature does not verify")
     return signed

@@ -158,6 +158,7 @@ class IntentionLog:
         Raises: PayloadTooLarge, TooManyCausalDeps, FloatingFull. UsageError: a dependency is not a
                 hash, or is stamped with the end of time.
         """
+        # The layout keeps equal hashes, but a repeat says nothing: own intentions have none.
         wanted = sorted(set(deps))
         if len(payload) > self.limits.own_payload_bytes:
             raise PayloadTooLarge(len(payload), self.limits.own_payload_bytes)
@@ -301,6 +302,7 @@ class IntentionLog:
         while hash != since:
             if hash == ZERO:
                 raise NotInChain(f"{since.hex()} is not below {target.hex()}")
+            # "a limit of n must allow n items"
             if len(found) >= limit:
                 raise LimitExceeded(f"more than {limit} intentions lie between")
             signed = self.get(txn, hash)
@@ -326,6 +328,7 @@ class IntentionLog:
         rows = [decode_floating(value) for _, value in txn.scan(FLOATING)]
         found = []
         for row in sorted(rows, key=lambda row: row.arrival):
+            # One whose predecessor is another author's waits for good; it proves no second branch.
             reason = "prev"
             if row.signed.hash in forks:
                 reason = "fork"

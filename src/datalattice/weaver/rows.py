@@ -100,6 +100,7 @@ class Place(NamedTuple):
     number: int
 
 
+# The author is known without a look at the row, for the test whether a frontier has it already.
 _PLACE: Final = Struct(">II")
 
 
@@ -221,6 +222,7 @@ def seq_at(row_of: Callable[[int], WitnessRow], seq: int, height: int, wanted: i
     """
     while height > wanted > 0:
         row = row_of(seq)
+        # Clearing the lowest bit gives steps of every power of two, as in a Fenwick tree.
         skipped = height & (height - 1)
         seq, height = (row.skip, skipped) if skipped >= wanted else (row.prev, height - 1)
     return seq if wanted else 0

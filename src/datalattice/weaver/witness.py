@@ -84,6 +84,7 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
 
     def verify(self, node: bytes) -> bool:
         """Return whether the node with this public key signed the record."""
+        # The signer is known beforehand, so ordinary verification is enough.
         return verify_lenient(node, self.signature, self.content_hash)
 
 
@@ -106,6 +107,7 @@ def witness_content(
 
 @lru_cache(64)  # all records of one call have one time
 def _wall_field(wall_ms: int) -> bytes:
+    # proto3: a scalar with its default is left out.
     return b"\x18" + varint(wall_ms) if wall_ms else b""
 
 
@@ -126,9 +128,11 @@ def check_chain(
             raise ChainBroken(seq, str(error)) from error
         if content.store_id != store_id:
             raise ChainBroken(seq, f"it is of store {content.store_id.hex()}")
+        # "seq is not part of the content": only this link fixes the order.
         if content.prev_hash != expected:
             raise ChainBroken(seq, f"it follows {content.prev_hash.hex()}, not {expected.hex()}")
         if not record.verify(node):
             raise ChainBroken(seq, "the signature does not verify")
+        # Of the bytes as received: unknown fields in a content are part of what was signed.
         expected = record.content_hash
     return ChainEnd(seq, expected)
