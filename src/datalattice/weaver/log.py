@@ -326,16 +326,19 @@ class IntentionLog:
         """Return what waits, in order of arrival."""
         forks = {key[len(FORK_PREFIX) :] for key, _ in txn.scan(LOG_META, FORK_PREFIX, FORK_END)}
         rows = [decode_floating(value) for _, value in txn.scan(FLOATING)]
+        tips: dict[bytes, bytes] = {}
         found = []
         for row in sorted(rows, key=lambda row: row.arrival):
+            intention = row.signed.intention
+            if intention.author not in tips:
+                tip = read_tip(txn, intention.author)
+                tips[intention.author] = ZERO if tip is None else tip.hash
             # One whose predecessor is another author's waits for good; it proves no second branch.
             reason = "prev"
             if row.signed.hash in forks:
                 reason = "fork"
-            else:
-                tip = read_tip(txn, row.signed.intention.author)
-                if row.signed.intention.store_prev == (ZERO if tip is None else tip.hash):
-                    reason = "condition"
+            elif intention.store_prev == tips[intention.author]:
+                reason = "condition"
             found.append(Floating(row.signed, row.received_ms, reason))
         return found
 
