@@ -15,15 +15,14 @@ PAGE = ROOT / "docs" / "weaver-coverage.md"
 
 
 def test_every_test_that_the_page_names_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE.read_text(encoding="utf-8"))
-    missing = []
-    for file, name in named:
-        path = ROOT / file
-        tree = ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else ast.Module([], [])
-        found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        if name not in found:
-            missing.append(f"{file}::{name}")
-    assert not missing
+    named = set(re.findall(r"`(test_\w+)`", PAGE.read_text(encoding="utf-8")))
+    there = {
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert not sorted(named - there)
     assert len(named) > 60
 
 
@@ -33,4 +32,4 @@ def test_every_case_of_the_page_names_a_test() -> None:
         for line in PAGE.read_text(encoding="utf-8").splitlines()
         if line.startswith("| ") and not line.startswith("| case")
     ]
-    assert all("::test_" in row for row in rows)
+    assert all("`test_" in row for row in rows)
