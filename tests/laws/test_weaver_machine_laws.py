@@ -56,13 +56,17 @@ CHANGES = st.one_of(
 
 
 class Step(NamedTuple):
-    """An author receives from another one, then writes."""
+    """An author receives from another one, then writes.
+
+    is_careless: it stamps without regard for what it has seen, as a foreign program may.
+    """
 
     author: int
     source: int
     share: float
     ops: tuple[Operation, ...]
     now_ms: int
+    is_careless: bool = False
 
 
 STEPS = st.lists(
@@ -74,6 +78,7 @@ STEPS = st.lists(
         st.lists(CHANGES, min_size=1, max_size=3).map(tuple),
         # Few different times, so that stamps of several authors are equal.
         st.integers(0, 3),
+        st.booleans(),
     ),
     max_size=18,
 )
@@ -88,10 +93,11 @@ def run(machine: type[Machine], steps: Sequence[Step], authors: int) -> list[Sig
         entries = other.log.entries[: round(len(other.log.entries) * step.share)]
         receive(mine, [entry.signed for entry in entries])
         mine.now_ms = 1_000 + step.now_ms
+        stamp = Hlc(mine.now_ms, 0) if step.is_careless else None
         if machine is LogMachine:
-            mine.execute(AUTHORS[author], "Append", AppendRequest(repr(step.ops).encode()))
+            mine.execute(AUTHORS[author], "Append", AppendRequest(repr(step.ops).encode()), stamp)
         else:
-            mine.execute(AUTHORS[author], "Batch", BatchRequest(step.ops))
+            mine.execute(AUTHORS[author], "Batch", BatchRequest(step.ops), stamp)
     everything = {entry.signed.hash: entry.signed for one in replicas for entry in one.log.entries}
     return list(everything.values())
 

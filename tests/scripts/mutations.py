@@ -1220,6 +1220,35 @@ MUTATIONS: Final = (
         (UNIT + "engine/test_engines.py::test_every_engine_keeps_the_protocol",),
     ),
     Mutation(
+        "weaver state: a promoted head keeps the value of the one that was replaced",
+        "weaver/heads.py",
+        "                    if left[0] != heads[0]:\n",
+        "                    if not heads:\n",
+        (UNIT + "weaver/test_heads.py::test_a_promoted_head_gets_its_value_back",),
+    ),
+    Mutation(
+        "weaver state: what a refused operation changed stays",
+        "weaver/state.py",
+        "            for overlay in self._own.values():\n                overlay.clear()\n",
+        "            for table, below in self._batch:\n"
+        "                below.absorb(self._own[table])\n",
+        (UNIT + "weaver/test_state.py::test_projection_stops_at_a_payload_that_cannot_be_applied",),
+    ),
+    Mutation(
+        "weaver state: a position of another log is believed",
+        "weaver/state.py",
+        "        return self._log.content_hash(txn, position.seq) == position.content_hash\n",
+        "        return self._log.content_hash(txn, position.seq) is not None\n",
+        (UNIT + "weaver/test_state.py::test_a_position_of_another_log_rebuilds_without_events",),
+    ),
+    Mutation(
+        "weaver state: the checksum of a snapshot is not compared",
+        "weaver/snapshot.py",
+        "    if source.take_unhashed(_HASH_BYTES) != source.digest.digest():\n",
+        "    if source.take_unhashed(_HASH_BYTES) is None:\n",
+        (UNIT + "weaver/test_state.py::test_snapshot_checksum_failure_last_byte",),
+    ),
+    Mutation(
         "weaver: received signatures are believed",
         "weaver/intention.py",
         "    if not signed.verify():\n        raise IntentionRefused(",
