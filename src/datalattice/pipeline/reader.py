@@ -6,16 +6,17 @@ and reads it from the same root, whatever is committed meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Value
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import DataLoss, MissingData
-from datalattice.pipeline.arrow_batches import Row, arrow_schema, batches, check_schema
+from datalattice.pipeline.arrow_batches import Row, arrow_schema, batches, check_schema, ddl
 from datalattice.pipeline.leasing import LeasedRoot
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget, open_target
 from datalattice.pipeline.spark.workers import settle
@@ -56,6 +57,31 @@ class ReadOptions(Protocol):
 
 
 OptionsT = TypeVar("OptionsT", bound=ReadOptions)
+
+
+class Format(DataSource, Generic[OptionsT]):
+    """Base of the formats that read a root: the name, and the options of reading."""
+
+    format: ClassVar[str]
+
+    @staticmethod
+    def parse(_given: Mapping[str, str], /) -> OptionsT:
+        """Parse the options. Raises: UsageError: one is not accepted or missing."""
+        raise TypeError("a format implements parse()")
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return cls.format
+
+    @cached_property
+    def parsed(self) -> OptionsT:
+        """The options of reading; a sink has others, so they are parsed when something is read."""
+        return self.parse(dict(self.options))
+
+    def schema(self) -> str:
+        """Return the columns in Spark's DDL. Raises: as `parse`."""
+        return ddl(self.parsed.types)
 
 
 class FormatReader(Generic[OptionsT]):

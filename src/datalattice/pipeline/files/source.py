@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSourceReader
 
 from datalattice.cells import Value
-from datalattice.pipeline.arrow_batches import Row, ddl
+from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.files.options import FilesOptions, parse_options
 from datalattice.pipeline.files.plan import FilesTask, plan
 from datalattice.pipeline.files.rows import rows
 from datalattice.pipeline.options import documents
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget
-from datalattice.pipeline.reader import BatchReader, NamedPart
+from datalattice.pipeline.reader import BatchReader, Format, NamedPart
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -23,7 +23,7 @@ FORMAT: Final = "lattice.files"
 
 
 @documents(ReadTarget, FilesOptions)
-class FilesSource(DataSource):
+class FilesSource(Format[FilesOptions]):
     """Files of drives: path, size, time and content.
 
     Rows, one for each file (`columns` selects among them):
@@ -42,18 +42,8 @@ class FilesSource(DataSource):
     a long file in chunks. An empty file has one chunk. The options are:
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self.parsed = parse_options(dict(options))
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return FORMAT
-
-    def schema(self) -> str:
-        """Return the columns in Spark's DDL."""
-        return ddl(self.parsed.types)
+    format = FORMAT
+    parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""

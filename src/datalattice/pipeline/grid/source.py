@@ -6,20 +6,20 @@ pieces; a task reads one of them. A stream's position is a root; a batch is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 
 from datalattice.cells import Value
 from datalattice.errors import UsageError
-from datalattice.pipeline.arrow_batches import Row, ddl
+from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.changes import ChangeReader, ReadPosition
 from datalattice.pipeline.grid.options import GridOptions, GridTable, parse_options
 from datalattice.pipeline.grid.rows import GridTask, check_venues, plan, rows
 from datalattice.pipeline.options import documents
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget
-from datalattice.pipeline.reader import BatchReader, FormatReader, NamedPart
+from datalattice.pipeline.reader import BatchReader, Format, FormatReader, NamedPart
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -28,7 +28,7 @@ FORMAT: Final = "lattice.grid"
 
 
 @documents(ReadTarget, GridOptions)
-class GridSource(DataSource):
+class GridSource(Format[GridOptions]):
     """The venues' data, as rows of one of four tables.
 
     | table | columns |
@@ -46,18 +46,8 @@ class GridSource(DataSource):
     a store knows what is hidden; a node does not reveal it. The options are:
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self.parsed = parse_options(dict(options))
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return FORMAT
-
-    def schema(self) -> str:
-        """Return the columns in Spark's DDL."""
-        return ddl(self.parsed.types)
+    format = FORMAT
+    parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch.

@@ -7,14 +7,14 @@ roots, found by comparing hashes from the top down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 
 from datalattice.cells import Value
 from datalattice.errors import UsageError
-from datalattice.pipeline.arrow_batches import Row, ddl
+from datalattice.pipeline.arrow_batches import Row
 from datalattice.pipeline.changes import (
     EARLIEST,
     LATEST,
@@ -30,14 +30,14 @@ from datalattice.pipeline.kv.view import check_named, differing
 from datalattice.pipeline.leasing import LeasedRoot
 from datalattice.pipeline.options import bad_option, documents, hash_of
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget
-from datalattice.pipeline.reader import BatchReader, NamedPart, Planned
+from datalattice.pipeline.reader import BatchReader, Format, NamedPart, Planned
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
 @documents(ReadTarget, KVOptions)
-class KVSource(KVSink):
+class KVSource(Format[KVOptions], KVSink):
     """Keys of databases in a store, as rows.
 
     Rows (`columns` selects among them):
@@ -60,28 +60,15 @@ class KVSource(KVSink):
     reading are:
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self.given = dict(options)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return FORMAT
-
-    def schema(self) -> str:
-        """Return the columns in Spark's DDL.
-
-        Raises: UsageError: an option is not for reading.
-        """
-        return ddl(parse_options(self.given).types)
+    format = FORMAT
+    parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch.
 
         Raises: UsageError: an option does not fit a batch.
         """
-        options = parse_options(self.given)
+        options = self.parsed
         # "For streams, `latest`" (docs/spark-kv.md).
         if options.starting == LATEST:
             raise bad_option("startingOffsets", LATEST, "a batch would read nothing from there")
@@ -92,7 +79,7 @@ class KVSource(KVSink):
 
         Raises: UsageError: an option does not fit a stream.
         """
-        options = parse_options(self.given)
+        options = self.parsed
         # A stream follows the current root; a past one has no later changes.
         if options.target.as_of:
             raise UsageError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
@@ -23,7 +22,6 @@ from pyspark.sql.streaming.datasource import (
 from datalattice.cells import Value
 from datalattice.clock import Clock
 from datalattice.errors import MissingData, UsageError
-from datalattice.pipeline.arrow_batches import ddl
 from datalattice.pipeline.leasing import LeasedRoot, StreamLeases
 from datalattice.pipeline.options import bad_option, documents
 from datalattice.pipeline.queue.options import Edge, Positions, QueueOptions, parse_options
@@ -45,7 +43,7 @@ from datalattice.pipeline.queue.rows import batches
 from datalattice.pipeline.queue.sink import QueueSink
 from datalattice.pipeline.queue.view import QueueViews, offsets_since, read_view
 from datalattice.pipeline.read_targets import OpenTarget, ReadTarget, encodings, many_encodings
-from datalattice.pipeline.reader import BatchReader, FormatReader, NamedPart, Planned
+from datalattice.pipeline.reader import BatchReader, Format, FormatReader, NamedPart, Planned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +57,7 @@ _log: Final = logging.getLogger("datalattice.pipeline")
 
 
 @documents(ReadTarget, QueueOptions)
-class QueueSource(QueueSink):
+class QueueSource(Format[QueueOptions], QueueSink):
     """Records of queues in a store or of a running node, as rows.
 
     Rows (`columns` selects among them):
@@ -81,19 +79,8 @@ class QueueSource(QueueSink):
     reading are:
     """
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the format's name."""
-        return FORMAT
-
-    @cached_property
-    def parsed(self) -> QueueOptions:
-        """The options for reading; `sink.SINK_OPTIONS` are those for writing."""
-        return parse_options(dict(self.options))
-
-    def schema(self) -> str:
-        """Return the columns in Spark's DDL."""
-        return ddl(self.parsed.types)
+    format = FORMAT
+    parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch.

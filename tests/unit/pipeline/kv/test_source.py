@@ -322,7 +322,7 @@ def test_many_keys_are_read_in_many_tasks(stores: Stores) -> None:
     assert len(tasks) == 4
     made = rows_of(reader, tasks)
     assert sorted(row["key"] for row in made) == [f"k{i:04}" for i in range(1_000)]
-    options = parse_options(found.given)
+    options = parse_options(dict(found.options))
     for task in tasks:
         assert isinstance(task, Planned)
         part, times = task.part
@@ -686,14 +686,14 @@ def test_a_task_that_misses_what_was_before_tells_all_that_is_now_once(
     some = set(sorted(before - now)[:10])
     loader = Lacking(stores.store, some)
     with caplog.at_level(logging.WARNING):
-        made = list(rows(part, parse_options(found.given), times, loader))
+        made = list(rows(part, parse_options(dict(found.options)), times, loader))
     assert [row[2] for row in made] == [f"k{i:04}" for i in range(300)]
     assert "its earlier state is no longer there" in caplog.text
     with pytest.raises(MissingData):
-        list(rows(part, parse_options(strict.given), times, loader))
+        list(rows(part, parse_options(dict(strict.options)), times, loader))
     lacking = Lacking(stores.store, set(sorted(now - before)[:10]))
     with pytest.raises(MissingData):
-        list(rows(part, parse_options(found.given), times, lacking))
+        list(rows(part, parse_options(dict(found.options)), times, lacking))
 
 
 # --- positions ------------------------------------------------------------------------------
