@@ -206,9 +206,12 @@ class Stores:
         peers_of: copy the peers of this store once, instead of sharing or beginning anew.
         peer_name: how this node is called among the peers of a root.
         exclusive: refuse a name that another root, or child of the parent, has on this node.
-        Raises: UsageError: no such kind, or the tree would be deeper than 32. AlreadyExists.
+        Raises: UsageError: no such kind, a name with `/`, or a tree deeper than 32. AlreadyExists.
         """
         machine = self.machine(kind)
+        if name is not None and (not name or "/" in name):
+            # `find` reads a slash as the way from a store to its child.
+            raise UsageError(f"a store's name is not empty and has no '/', got {name!r}")
         # "depth limit 32": here for own stores, in `_reconcile_quietly` for those of peers.
         if parent is not None and self._depth(parent) >= DEPTH_MAX:
             raise UsageError(f"stores are nested at most {DEPTH_MAX} deep")

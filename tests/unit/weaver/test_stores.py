@@ -257,6 +257,21 @@ def test_a_store_is_found_by_name_by_id_and_by_its_first_digits() -> None:
         stores.create("log", "notes", exclusive=True)
 
 
+def test_a_child_is_found_by_the_names_above_it_and_any_store_by_its_id() -> None:
+    stores = WeaverNode(1).stores
+    parent = stores.create("kv", "team")
+    child = stores.create("log", "diary", parent=parent.id)
+    for name in ("team/diary", store_id_text(child.id)):
+        found = stores.find(name)
+        assert found is not None
+        assert (found.id, found.parent) == (child.id, parent.id)
+    assert stores.find("team/nothing") is None
+    assert stores.find("nothing/diary") is None
+    for name in ("", "a/b"):
+        with pytest.raises(UsageError, match="no '/'"):
+            stores.create("kv", name)
+
+
 def test_state_db_recovery() -> None:
     node = WeaverNode(1)
     made = node.stores.create("kv")
