@@ -14,7 +14,7 @@ from datalattice.testing.sim.lattice import LatticeHost
 from datalattice.testing.sim.neutral_checkers import Durability
 from datalattice.testing.sim.node import SimHost, SimNode
 from datalattice.testing.sim.simulation import SimOutcome, Simulation
-from datalattice.testing.sim.topology import line, mesh
+from datalattice.testing.sim.topology import line, mesh, random_links, ring
 from datalattice.testing.sim.trust import standard_checkers
 
 __all__ = [
@@ -30,7 +30,9 @@ __all__ = [
     "Simulation",
     "line",
     "mesh",
+    "random_links",
     "replay",
+    "ring",
     "run_campaign",
     "scenario",
     "standard_checkers",
