@@ -16,6 +16,8 @@ in that order.
 
 *Staging.* A task writes the cells that it made, and those that the `base` lacks, into a store of
 its own. Cells that all inputs share are neither read nor written.
+
+Length: dividing a root, merging the shares and joining them agree on what belongs to a unit.
 """
 
 from __future__ import annotations
