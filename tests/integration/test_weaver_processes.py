@@ -13,7 +13,7 @@ import pytest
 
 import datalattice
 
-pytestmark = [pytest.mark.processes]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]  # they start many processes
 
 WRITER = """
 import sys, datalattice
