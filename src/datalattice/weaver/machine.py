@@ -373,6 +373,9 @@ _D = TypeVar("_D", Method, Stream)
 
 def _find(kind: str, what: str, name: str, known: Sequence[_D]) -> _D:
     for one in known:
+        if one.name == name:
+            return one
+    for one in known:
         if one.name.casefold() == name.casefold():
             return one
     names = ", ".join(one.name for one in known) or "none"
