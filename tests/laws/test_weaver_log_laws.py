@@ -19,7 +19,7 @@ from datalattice.testing.log_kit import (
     Author,
     FailingTxn,
     InjectedFailure,
-    LogStore,
+    LogFixture,
     NaiveLog,
     author,
     batches,
@@ -67,7 +67,7 @@ def shuffled(signed: list[SignedIntention], seed: int) -> list[SignedIntention]:
     return order
 
 
-def check_against_model(store: LogStore, model: NaiveLog) -> None:
+def check_against_model(store: LogFixture, model: NaiveLog) -> None:
     """Compare everything a log tells with what follows from the model's list."""
     assert store.witnessed() == model.hashes
     assert list(store.floating()) == [s.hash for s in model.waiting]
@@ -98,7 +98,7 @@ def check_against_model(store: LogStore, model: NaiveLog) -> None:
 def test_a_log_is_the_fold_by_a_naive_model(
     shape: tuple[int, int, int, int], cuts: list[int], seed: int
 ) -> None:
-    store, model = LogStore(), NaiveLog()
+    store, model = LogFixture(), NaiveLog()
     signed = shuffled(history(*shape), seed)
     for batch in batches(signed, cuts):
         store.ingest(*batch)
@@ -114,7 +114,7 @@ def test_the_witnessed_set_does_not_depend_on_the_order_of_arrival(
 ) -> None:
     authors, count, _, history_seed = shape
     signed = history(authors, count, 0, history_seed)
-    one, other = LogStore(), LogStore()
+    one, other = LogFixture(), LogFixture()
     for batch in batches(signed, cuts):
         one.ingest(*batch)
     for batch in batches(shuffled(signed, seed), others):
@@ -139,7 +139,7 @@ def test_one_order_of_arrival_gives_the_same_log_however_it_is_cut_or_repeated(
     shape: tuple[int, int, int, int], cuts: list[int], seed: int
 ) -> None:
     signed = shuffled(history(*shape), seed)
-    one, other = LogStore(), LogStore()
+    one, other = LogFixture(), LogFixture()
     for batch in batches(signed, cuts):
         one.ingest(*batch)
         other.ingest(*batch)
@@ -152,7 +152,7 @@ def test_one_order_of_arrival_gives_the_same_log_however_it_is_cut_or_repeated(
 def test_a_rebuild_gives_identical_bytes(
     shape: tuple[int, int, int, int], cuts: list[int], seed: int
 ) -> None:
-    store = LogStore()
+    store = LogFixture()
     for number, batch in enumerate(batches(shuffled(history(*shape), seed), cuts)):
         store.clock.now += 1000
         store.ingest(*batch)
@@ -169,7 +169,7 @@ def test_a_rebuild_gives_identical_bytes(
 def test_frontiers_equal_a_naive_computation(
     shape: tuple[int, int, int, int], cuts: list[int], seed: int
 ) -> None:
-    store, model = LogStore(), NaiveLog()
+    store, model = LogFixture(), NaiveLog()
     for batch in batches(shuffled(history(*shape), seed), cuts):
         store.ingest(*batch)
         model.ingest(batch)
@@ -211,7 +211,7 @@ def test_local_writes_of_nodes_that_exchange_all_agree(
     nodes: int, steps: list[tuple[int, bool]]
 ) -> None:
     """Each node writes with its own key, after what it saw; now and then one tells all others."""
-    stores = [LogStore() for _ in range(nodes)]
+    stores = [LogFixture() for _ in range(nodes)]
     for number, (chosen, tells) in enumerate(steps):
         at = chosen % nodes
         store = stores[at]
@@ -236,16 +236,16 @@ def test_local_writes_of_nodes_that_exchange_all_agree(
         assert check_chain(records, STORE, NODE.public_key).seq == len(steps)
 
 
-def all_of(store: LogStore) -> list[SignedIntention]:
+def all_of(store: LogFixture) -> list[SignedIntention]:
     return [entry.signed for entry in store.entries()]
 
 
 # --- failures -----------------------------------------------------------------------------------
 
 
-def _prepared(engine: Any) -> LogStore:
+def _prepared(engine: Any) -> LogFixture:
     """Return a store where all kinds of intentions wait."""
-    store = LogStore(engine)
+    store = LogFixture(engine)
     a, b, c = Author(1), Author(2), Author(3)
     a1 = a.write(b"a1")
     b.write(b"lost")
@@ -267,7 +267,7 @@ def _arrivals() -> list[SignedIntention]:
     return [Author(4).chain(2)[1], lost, a1]
 
 
-def _works(store: LogStore) -> dict[str, Any]:
+def _works(store: LogFixture) -> dict[str, Any]:
     return {
         "ingest": lambda txn: store.log.ingest(txn, _arrivals()),
         "submit": lambda txn: store.log.submit(txn, author(1), b"mine"),
@@ -281,7 +281,7 @@ def _failing(work: Callable[[Any], Any], fail_at: int, txn: WriteTxn) -> Any:
     return work(FailingTxn(txn, fail_at))
 
 
-def _sectioned(store: LogStore, work: Callable[[Any], Any], txn: WriteTxn) -> Any:
+def _sectioned(store: LogFixture, work: Callable[[Any], Any], txn: WriteTxn) -> Any:
     return work(section(txn, store.prefix))
 
 
@@ -325,7 +325,7 @@ def test_a_crash_at_any_step_leaves_a_prefix_of_what_was_done() -> None:
         done = 0
         try:
             engine = disk.engine("log", LOG_TABLES, read_only=False)
-            store = LogStore(engine)
+            store = LogFixture(engine)
             for signed in _history():
                 store.ingest(signed)
                 engine.sync()
@@ -339,12 +339,12 @@ def test_a_crash_at_any_step_leaves_a_prefix_of_what_was_done() -> None:
 
     whole = SimDisk(1)
     calls = run(whole, None)
-    last = LogStore(whole.engine("log", LOG_TABLES, read_only=False)).rows()
+    last = LogFixture(whole.engine("log", LOG_TABLES, read_only=False)).rows()
     for crash_at in range(1, whole.steps + 1):
         disk = SimDisk(crash_at)
         done = run(disk, crash_at)
         disk.restart(power_failure=False)
-        store = LogStore(disk.engine("log", LOG_TABLES, read_only=False))
+        store = LogFixture(disk.engine("log", LOG_TABLES, read_only=False))
         assert store.fsck(3) == []
         kept = store.head().seq + store.head().floating_count
         assert done <= kept <= done + 1

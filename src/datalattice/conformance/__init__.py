@@ -30,9 +30,9 @@ from datalattice.conformance import (
 from datalattice.conformance.notation import register_lattice_type
 from datalattice.conformance.registry import (
     Case,
-    Format,
     Mismatch,
     Skipped,
+    VectorFormat,
     known_kinds,
     register_format,
     register_kind,
@@ -50,9 +50,9 @@ __all__ = [
     "Case",
     "Failure",
     "FileReport",
-    "Format",
     "Mismatch",
     "Skipped",
+    "VectorFormat",
     "cells",
     "cursors",
     "dlfs",

@@ -38,8 +38,8 @@ from datalattice.conformance.notation import check_message, children_of
 from datalattice.conformance.registry import (
     Case,
     Fields,
-    Format,
     Mismatch,
+    VectorFormat,
     register_format,
     register_kind,
 )
@@ -281,7 +281,7 @@ def run_json_write(fields: Fields) -> None:
     expect("out5", need_text(fields, "out5"), to_json(value, json5=True))
 
 
-register_format(Format(SCHEMA, lambda document: document.get("schema") == SCHEMA, _cases))
+register_format(VectorFormat(SCHEMA, lambda document: document.get("schema") == SCHEMA, _cases))
 register_kind("value", run_value)
 register_kind("signature", run_signature)
 register_kind("cell", run_cell)

@@ -23,8 +23,8 @@ from datalattice.conformance.checks import (
 from datalattice.conformance.registry import (
     Case,
     Fields,
-    Format,
     Mismatch,
+    VectorFormat,
     register_format,
     register_kind,
 )
@@ -168,5 +168,7 @@ def _compare_values(fields: Fields, store: EtchStore, records: list[EtchRecord])
         expect("hash of the root as it is read", wanted, value_hash(store.root()))
 
 
-register_format(Format("etch files", lambda document: document.get("schema") == SCHEMA, _cases))
+register_format(
+    VectorFormat("etch files", lambda document: document.get("schema") == SCHEMA, _cases)
+)
 register_kind("etch-file", run_etch_file)

@@ -19,8 +19,8 @@ from datalattice.conformance.checks import expect, need, need_hex, need_text, on
 from datalattice.conformance.registry import (
     Case,
     Fields,
-    Format,
     Mismatch,
+    VectorFormat,
     register_format,
     register_kind,
 )
@@ -75,5 +75,7 @@ def run_fork(fields: Fields) -> None:
     expect("join", value_hash(join).hex(), value_hash(lattice.merge(own, other)).hex())
 
 
-register_format(Format("fork vectors", lambda document: document.get("format") == FORMAT, _cases))
+register_format(
+    VectorFormat("fork vectors", lambda document: document.get("format") == FORMAT, _cases)
+)
 register_kind(KIND, run_fork)

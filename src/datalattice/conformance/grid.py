@@ -45,8 +45,8 @@ from datalattice.conformance.notation import expect_cell
 from datalattice.conformance.registry import (
     Case,
     Fields,
-    Format,
     Mismatch,
+    VectorFormat,
     register_format,
     register_kind,
 )
@@ -333,7 +333,7 @@ def _cases(file: str, sections: dict[str, Callable[[Fields], None]]) -> Callable
 def _register(file: str, sections: dict[str, Callable[[Fields], None]]) -> None:
     for section, run in sections.items():
         register_kind(f"grid-{file}-{section}", run)
-    register_format(Format(f"grid-{file}", _recognises(sections), _cases(file, sections)))
+    register_format(VectorFormat(f"grid-{file}", _recognises(sections), _cases(file, sections)))
 
 
 for _file, _sections in _FILES.items():

@@ -30,8 +30,8 @@ from datalattice.conformance.notation import (
 from datalattice.conformance.registry import (
     Case,
     Fields,
-    Format,
     Mismatch,
+    VectorFormat,
     register_format,
     register_kind,
 )
@@ -287,7 +287,7 @@ def error_word(error: DataLatticeError) -> str:
 
 
 register_format(
-    Format(
+    VectorFormat(
         "lattice vectors, format 1",
         lambda document: document.get("format") == FORMAT and "group" in document,
         _cases,

@@ -26,8 +26,8 @@ from datalattice.conformance.checks import (
 from datalattice.conformance.registry import (
     Case,
     Fields,
-    Format,
     Mismatch,
+    VectorFormat,
     register_format,
     register_kind,
 )
@@ -300,4 +300,4 @@ def play_all(found: list[Case]) -> list[BaseException | None]:
 
 
 register_kind(KIND, play)
-register_format(Format("node transcripts", recognises, cases, play_all))
+register_format(VectorFormat("node transcripts", recognises, cases, play_all))

@@ -1,7 +1,7 @@
 """Registry: which file formats and which kinds of vectors this installation can run.
 
-A `Format` recognises a file by its header and lists its cases; a runner checks one case. Modules
-register their own at import:
+A `VectorFormat` recognises a file by its header and lists its cases; a runner checks one case.
+Modules register their own at import:
 
     register_format(Format("cells", recognises, cases))
     register_kind("merge", run_merge)
@@ -46,7 +46,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class VectorFormat:
     """A family of files: how to recognise one and how to list its cases.
 
     together: runs all cases of a file at once and returns what each raised, for cases that mostly
@@ -59,11 +59,11 @@ class Format:
     together: Callable[[list[Case]], list[BaseException | None]] | None = None
 
 
-_formats: list[Format] = []
+_formats: list[VectorFormat] = []
 _kinds: dict[str, Runner] = {}
 
 
-def register_format(new: Format) -> None:
+def register_format(new: VectorFormat) -> None:
     """Add a family of files."""
     # Two formats of one name: one of them would never be asked.
     if any(known.name == new.name for known in _formats):
@@ -97,10 +97,10 @@ def register_titled(title: str, kind: str, run: Runner, *, comments: Iterable[st
             yield Case(str(fields.get("name", f"#{position}")), kind, fields)
 
     register_kind(kind, run)
-    register_format(Format(kind, lambda document: document.get("title") == title, cases))
+    register_format(VectorFormat(kind, lambda document: document.get("title") == title, cases))
 
 
-def find_format(document: Fields) -> Format:
+def find_format(document: Fields) -> VectorFormat:
     """Return the format of a parsed file, or raise `Mismatch` naming what is known."""
     # By its header: names of files mean nothing.
     for known in _formats:

@@ -30,11 +30,11 @@ from datalattice.weaver import (
     LOG_TABLES,
     ZERO,
     ChainBroken,
+    DagNode,
     Ingested,
     Intention,
     IntentionLog,
     IntentionRefused,
-    Node,
     SignedIntention,
     WitnessRecord,
     admit,
@@ -313,18 +313,18 @@ def _run_ingest(fields: Fields) -> None:
 
 def _run_dag(fields: Fields) -> None:
     only_fields(fields, ("name", "nodes", "queries"))
-    nodes: dict[bytes, Node] = {}
+    nodes: dict[bytes, DagNode] = {}
     for seq, each in enumerate(need_list(fields, "nodes"), 1):
         listed = as_fields(each, "nodes")
         only_fields(listed, ("id", "deps"))
         deps = tuple(as_text(dep, "deps").encode() for dep in need_list(listed, "deps"))
         name = need_text(listed, "id").encode()
-        nodes[name] = Node(name, deps, Hlc(seq, 0), seq)
+        nodes[name] = DagNode(name, deps, Hlc(seq, 0), seq)
     for each in need_list(fields, "queries"):
         _query(as_fields(each, "queries"), nodes)
 
 
-def _query(query: Fields, nodes: dict[bytes, Node]) -> None:
+def _query(query: Fields, nodes: dict[bytes, DagNode]) -> None:
     op = need_text(query, "op")
     if op == "find_lca":
         only_fields(query, ("op", "a", "b", "expect"))

@@ -29,7 +29,7 @@ _log = logging.getLogger("datalattice.node")
 
 
 @dataclass(frozen=True, slots=True)
-class LogEvent:
+class LoggedEvent:
     """An event; its text is one line."""
 
     name: str
@@ -56,7 +56,7 @@ def log_event(level: int, name: str, **fields: object) -> None:
     """Log an event; fields that are None are left out."""
     if _log.isEnabledFor(level):  # debug events are many: no work for them unless wanted
         kept = {key: _plain(value) for key, value in fields.items() if value is not None}
-        _log.log(level, "%s", LogEvent(name, kept))
+        _log.log(level, "%s", LoggedEvent(name, kept))
 
 
 class _OneLine(logging.Formatter):
@@ -81,12 +81,12 @@ class _OneLine(logging.Formatter):
         return f"{when} {level} {event}"
 
 
-def _event_of(record: logging.LogRecord) -> LogEvent:
+def _event_of(record: logging.LogRecord) -> LoggedEvent:
     """Return the event of a record; a record without one becomes the event `message`."""
     event = record.args[0] if isinstance(record.args, tuple) and record.args else None
-    if isinstance(event, LogEvent):
-        return LogEvent(event.name, dict(event.fields))
-    return LogEvent("message", {"logger": record.name, "text": record.getMessage()})
+    if isinstance(event, LoggedEvent):
+        return LoggedEvent(event.name, dict(event.fields))
+    return LoggedEvent("message", {"logger": record.name, "text": record.getMessage()})
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from datalattice.node.http import HttpListener, Response
 from datalattice.node.metrics import CONTENT_TYPE, exposition
 from datalattice.node.network import Network
 from datalattice.node.peers import ADDED, PeerInfo
-from datalattice.node.status import LaneStatus, NodeStatus, PeerStatus, ProcessStatus
+from datalattice.node.status import LaneStatus, NodeStatus, PeerReport, ProcessStatus
 
 ALONE_S: Final = 60.0  # without a connection to any wanted peer for this long: degraded
 REFUSED_MS: Final = (
@@ -197,14 +197,14 @@ class Monitor:
             # Counts grow old slowly; whether a peer is equal may be wrong by now.
             self._lane = dataclasses.replace(self._lane, standings=())
 
-    def _peer(self, info: PeerInfo, connection: Connection | None) -> PeerStatus:
+    def _peer(self, info: PeerInfo, connection: Connection | None) -> PeerReport:
         info = dataclasses.replace(info)  # the record itself goes on changing
         if connection is None:
-            return PeerStatus(info, Traffic())
+            return PeerReport(info, Traffic())
         known = next((one for one in self._lane.standings if one.id == connection.id), None)
         if known is None:
-            return PeerStatus(info, connection.traffic)
-        return PeerStatus(info, connection.traffic, known.joined, known.equal)
+            return PeerReport(info, connection.traffic)
+        return PeerReport(info, connection.traffic, known.joined, known.equal)
 
     # --- pages --------------------------------------------------------------------------------
 

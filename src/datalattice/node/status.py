@@ -58,7 +58,7 @@ class LaneStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerStatus:
+class PeerReport:
     """A peer, and the state of its connection if there is one.
 
     joined: whether it receives changes; a mere client does not.
@@ -109,8 +109,8 @@ class NodeStatus:
     outbound: int
     traffic: Traffic
     held_bytes: int
-    peers: list[PeerStatus]
-    guests: list[PeerStatus]
+    peers: list[PeerReport]
+    guests: list[PeerReport]
     lane: LaneStatus
     damage: tuple[str, ...]
     store_bytes: int | None

@@ -50,8 +50,8 @@ from datalattice.store.log.committer import (
     GAVE_BACK,
     NO_CELLS,
     CellBatch,
+    CommittedPack,
     Committer,
-    Written,
     batches_of,
 )
 from datalattice.store.log.folder import LOSS_FILE, invalidate_index, mark_index
@@ -414,7 +414,7 @@ class CellStore(StoreReader):
 
     def _write_commit(
         self, committer: Committer, tops: list[EncodedCell], shown: list[EncodedCell], root: bytes
-    ) -> Written:
+    ) -> CommittedPack:
         """Write the cells of a root, `tops`; those of `shown`, and all below them, are announced.
 
         Cells of `shown` that are not in `tops` are not stored: they exist only above the announced
@@ -497,7 +497,7 @@ class CellStore(StoreReader):
 
     def _write(
         self, committer: Committer, cells: CellBatch, promoted: list[bytes], root: bytes | None
-    ) -> Written:
+    ) -> CommittedPack:
         """Write a pack with `cells`, followed by everything pending."""
         pending = self._pending
         staged = CellBatch(list(pending), list(pending.values()))
@@ -525,7 +525,7 @@ class CellStore(StoreReader):
         committer = self._writer()
         self.space.check()
         count = 0
-        written: Written | None = None
+        written: CommittedPack | None = None
         with committer.lock:
             self._check_open()
             committer.check()

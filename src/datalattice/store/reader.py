@@ -21,7 +21,7 @@ from datalattice.store.files import StoreFolder
 from datalattice.store.kept.history import FolderHistory, Retention
 from datalattice.store.kept.pins import FolderPins
 from datalattice.store.log.folder import INDEX, LOCK_FILE
-from datalattice.store.log.hashindex import NOWHERE, STAGED, Position
+from datalattice.store.log.hashindex import NOWHERE, STAGED, LogPosition
 from datalattice.store.log.locking import GenerationReader
 from datalattice.store.log.logend import Loss, loss_of_reader, read_end
 from datalattice.store.log.opening import OpenLog, open_reader, why_unreached
@@ -329,7 +329,7 @@ class StoreReader(Store):
             return []
         return [Damage(segment_path(self._folder, cut.segment), cut.offset, cut.reason)]
 
-    def _is_taken_back(self, position: Position) -> bool:
+    def _is_taken_back(self, position: LogPosition) -> bool:
         """Return whether a writer whose sync failed has cut packs that were read up to here."""
         if why_unreached(self._folder, position):
             self._segments.forget()

@@ -14,14 +14,14 @@ from datalattice.weaver import (
     LOG_LIMITS,
     LOG_TABLES,
     ZERO,
-    Entry,
-    Fault,
     Head,
     Ingested,
     Intention,
     IntentionLog,
+    LogFault,
     LogLimits,
     SignedIntention,
+    WitnessEntry,
     fsck,
     rebuild,
 )
@@ -72,7 +72,7 @@ class Author:
         return [self.write(b"%d" % number) for number in range(count)]
 
 
-class LogStore:
+class LogFixture:
     """A log in an engine, one call a transaction, the way a store uses it."""
 
     def __init__(
@@ -111,7 +111,7 @@ class LogStore:
         with self.engine.write() as txn:
             return self.log.submit(section(txn, self.prefix), key, payload, deps)[0]
 
-    def entries(self, start_seq: int = 1, limit: int | None = None) -> list[Entry]:
+    def entries(self, start_seq: int = 1, limit: int | None = None) -> list[WitnessEntry]:
         """Return the log in order."""
         with self.engine.read() as txn:
             return list(self.log.scan(section(txn, self.prefix), start_seq, limit))
@@ -131,7 +131,7 @@ class LogStore:
         with self.engine.read() as txn:
             return self.log.head(section(txn, self.prefix))
 
-    def fsck(self, level: int = 3) -> list[Fault]:
+    def fsck(self, level: int = 3) -> list[LogFault]:
         """Return what is wrong."""
         with self.engine.read() as txn:
             return fsck(section(txn, self.prefix), self.store_id, NODE.public_key, level)

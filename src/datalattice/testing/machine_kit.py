@@ -22,10 +22,10 @@ from datalattice.testing.disk import SimulatedCrash
 from datalattice.weaver import (
     STATE_TABLES,
     ZERO,
+    DagNode,
     Event,
     Intention,
     Machine,
-    Node,
     Op,
     PlainLayer,
     Projection,
@@ -90,10 +90,10 @@ class MemoryLog:
         seq = self.seqs.get(hash)
         return None if seq is None else _op_of(self.entries[seq - 1])
 
-    def node(self, txn: ReadTxn | None, hash: bytes) -> Node | None:
+    def node(self, txn: ReadTxn | None, hash: bytes) -> DagNode | None:
         """Return a witnessed operation as a node of the graph, or None."""
         op, seq = self.operation(txn, hash), self.seqs.get(hash)
-        return None if op is None or seq is None else Node(hash, op.deps, op.stamp, seq)
+        return None if op is None or seq is None else DagNode(hash, op.deps, op.stamp, seq)
 
     def can_append(self, signed: SignedIntention) -> bool:
         """Return whether an intention may be witnessed now."""

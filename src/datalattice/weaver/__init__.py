@@ -10,8 +10,8 @@ from datalattice.weaver.appendlog import (
 )
 from datalattice.weaver.dag import (
     Branch,
+    DagNode,
     NoCommonAncestor,
-    Node,
     branches,
     find_lca,
     is_ancestor,
@@ -29,7 +29,7 @@ from datalattice.weaver.frontier import (
     unacknowledged,
 )
 from datalattice.weaver.fsck import (
-    Fault,
+    LogFault,
     fsck,
     rebuild,
 )
@@ -86,10 +86,10 @@ from datalattice.weaver.kvstore import (
     Version,
 )
 from datalattice.weaver.log import (
-    Entry,
     Floating,
     IntentionLog,
     NotInChain,
+    WitnessEntry,
 )
 from datalattice.weaver.logstore import LogConsumer, LogRecord, LogStore
 from datalattice.weaver.machine import (
@@ -150,7 +150,7 @@ from datalattice.weaver.stores import (
 )
 from datalattice.weaver.summary import Summary, summarize
 from datalattice.weaver.system import (
-    Peer,
+    StorePeer,
     SystemBatch,
     SystemEvent,
     SystemEventKind,
@@ -194,11 +194,10 @@ __all__ = [
     "ChildStatus",
     "Codec",
     "Dag",
+    "DagNode",
     "DeleteOp",
     "DeleteRequest",
-    "Entry",
     "Event",
-    "Fault",
     "Floating",
     "FloatingFull",
     "Fork",
@@ -218,6 +217,7 @@ __all__ = [
     "KvMachine",
     "KvPayload",
     "LogConsumer",
+    "LogFault",
     "LogLimits",
     "LogMachine",
     "LogRecord",
@@ -226,7 +226,6 @@ __all__ = [
     "MachineStore",
     "MissingPrev",
     "NoCommonAncestor",
-    "Node",
     "NotInChain",
     "NullMachine",
     "Observation",
@@ -234,7 +233,6 @@ __all__ = [
     "Operation",
     "Overlay",
     "PayloadTooLarge",
-    "Peer",
     "PeerManager",
     "PeerPolicy",
     "PeerStatus",
@@ -256,6 +254,7 @@ __all__ = [
     "StoreHandle",
     "StoreIdMismatch",
     "StoreInfo",
+    "StorePeer",
     "StoreSource",
     "StoreStatus",
     "StoreTypeMismatch",
@@ -275,6 +274,7 @@ __all__ = [
     "Value",
     "Version",
     "Winner",
+    "WitnessEntry",
     "WitnessRecord",
     "Written",
     "ack_deps",

@@ -22,7 +22,7 @@ PATH_NODES_MAX: Final = 100_000
 """Most operations that a path visits."""
 
 
-class Node(NamedTuple):
+class DagNode(NamedTuple):
     """One operation: its dependencies, stamp and place in the witness log."""
 
     hash: bytes
@@ -31,7 +31,7 @@ class Node(NamedTuple):
     seq: int
 
 
-LookUp = Callable[[bytes], Node | None]
+LookUp = Callable[[bytes], DagNode | None]
 
 
 class NoCommonAncestor(UsageError):
@@ -47,7 +47,7 @@ class Branch(NamedTuple):
     path: tuple[bytes, ...]
 
 
-def known(look_up: LookUp, hash: bytes) -> Node:
+def known(look_up: LookUp, hash: bytes) -> DagNode:
     """Return a node.
 
     Raises: UsageError: the hash is unknown.
@@ -137,7 +137,7 @@ def find_lca(look_up: LookUp, first: bytes, second: bytes) -> bytes:
     heap = [(-one.seq, first), (-other.seq, second)]
     heap.sort()
     open_count = 2  # entries of the heap that are not below a common ancestor
-    lowest: list[Node] = []
+    lowest: list[DagNode] = []
     # By descending seq a node comes after all above it, so its marks are complete.
     while open_count:
         hash = heappop(heap)[1]

@@ -59,7 +59,7 @@ _ROWS_AT_ONCE: Final = 1_000
 """Rows replayed between two writes: bounds the memory of a pass over a log of any length."""
 
 
-class Fault(NamedTuple):
+class LogFault(NamedTuple):
     """One thing that is wrong: the level that finds it, the table, the key of the row, and what."""
 
     level: int
@@ -71,7 +71,7 @@ class Fault(NamedTuple):
         return f"{self.table} {self.key.hex()}: {self.text}"
 
 
-def fsck(txn: ReadTxn, store_id: bytes, node: bytes, level: int = 1) -> list[Fault]:
+def fsck(txn: ReadTxn, store_id: bytes, node: bytes, level: int = 1) -> list[LogFault]:
     """Return what is wrong with a log; nothing is changed. `node` is the key that signs records.
 
     Cost: a pass over the log; from level 2 on a signature a row.
@@ -80,7 +80,7 @@ def fsck(txn: ReadTxn, store_id: bytes, node: bytes, level: int = 1) -> list[Fau
     """
     if level not in FSCK_LEVELS:
         raise UsageError(f"fsck has the levels 1, 2 and 3, got {level}")
-    faults: list[Fault] = []
+    faults: list[LogFault] = []
     head = _check_links(txn, store_id, faults)
     # A log with a hole cannot be replayed; what follows from it is unknown.
     is_whole = not faults
@@ -98,7 +98,7 @@ def rebuild(txn: WriteTxn, store_id: bytes, signer: KeyPair) -> Head:
 
     Raises: Corruption: a row of the log is missing or damaged, or breaks the chain.
     """
-    faults: list[Fault] = []
+    faults: list[LogFault] = []
     old = _check_links(txn, store_id, faults)
     broken = [fault for fault in faults if fault.table == WITNESS]
     if broken:
@@ -143,46 +143,46 @@ def _read(txn: ReadTxn, store_id: bytes) -> Iterator[tuple[int, WitnessRow, Sign
         yield expected, row, signed
 
 
-def _check_links(txn: ReadTxn, store_id: bytes, faults: list[Fault]) -> Head:
+def _check_links(txn: ReadTxn, store_id: bytes, faults: list[LogFault]) -> Head:
     """Check that the log is complete and chained up to the head; return the head."""
     seq, content_hash = 0, ZERO
     try:
         for seq, row, signed in _read(txn, store_id):
             if row.before != content_hash:
                 faults.append(
-                    Fault(1, WITNESS, seq_key(seq), "it does not name the record before it")
+                    LogFault(1, WITNESS, seq_key(seq), "it does not name the record before it")
                 )
             content_hash = blake3(witness_content(store_id, signed.hash, row.wall, row.before))
     except Corruption as error:
-        faults.append(Fault(1, WITNESS, seq_key(seq + 1), str(error)))
+        faults.append(LogFault(1, WITNESS, seq_key(seq + 1), str(error)))
     found = txn.get(LOG_META, HEAD_KEY)
     try:
         head = Head() if found is None else decode_head(found)
     except Corruption as error:
-        faults.append(Fault(1, LOG_META, HEAD_KEY, str(error)))
+        faults.append(LogFault(1, LOG_META, HEAD_KEY, str(error)))
         return Head()
     if (head.seq, head.content_hash) != (seq, content_hash):
         text = f"the head is at {head.seq}, {head.content_hash.hex()}; the log ends at {seq}, "
-        faults.append(Fault(1, LOG_META, HEAD_KEY, text + content_hash.hex()))
+        faults.append(LogFault(1, LOG_META, HEAD_KEY, text + content_hash.hex()))
     return head
 
 
-def _check_signatures(txn: ReadTxn, store_id: bytes, node: bytes, head: Head) -> Iterator[Fault]:
+def _check_signatures(txn: ReadTxn, store_id: bytes, node: bytes, head: Head) -> Iterator[LogFault]:
     try:
         for seq, _, signed in _read(txn, store_id):
             if not signed.verify():
-                yield Fault(2, WITNESS, seq_key(seq), "its author did not sign it")
+                yield LogFault(2, WITNESS, seq_key(seq), "its author did not sign it")
     except Corruption:
         return  # level 1 has reported it
     # The newest record names all before it, so one signature of the node covers the log.
     if head.seq and not verify_lenient(node, head.signature, head.content_hash):
-        yield Fault(2, LOG_META, HEAD_KEY, "the node did not sign the newest record")
+        yield LogFault(2, LOG_META, HEAD_KEY, "the node did not sign the newest record")
     for hash, value in txn.scan(FLOATING):
         try:
             if not decode_floating(value).signed.verify():
-                yield Fault(2, FLOATING, hash, "its author did not sign it")
+                yield LogFault(2, FLOATING, hash, "its author did not sign it")
         except Corruption as error:
-            yield Fault(2, FLOATING, hash, str(error))
+            yield LogFault(2, FLOATING, hash, str(error))
 
 
 # --- what follows from it ---------------------------------------------------------------------
@@ -249,7 +249,7 @@ class _Comparison:
 
     def __init__(self, txn: ReadTxn) -> None:
         self._txn = txn
-        self.faults: list[Fault] = []
+        self.faults: list[LogFault] = []
         self.counts = dict.fromkeys((WITNESS, *INDEX_TABLES), 0)
         self._moving: dict[tuple[str, bytes], bytes] = {}
 
@@ -280,9 +280,11 @@ class _Comparison:
         stored = self._txn.get(table, key)
         if stored != value:
             text = "the row is missing" if stored is None else f"{stored.hex()} is stored"
-            self.faults.append(Fault(3, table, key, f"{text}, {value.hex()} follows from the log"))
+            self.faults.append(
+                LogFault(3, table, key, f"{text}, {value.hex()} follows from the log")
+            )
 
-    def finish(self) -> list[Fault]:
+    def finish(self) -> list[LogFault]:
         """Compare what moved, and count rows that follow from nothing; return all faults."""
         for (table, key), value in self._moving.items():
             self._compare(table, key, value)
@@ -291,7 +293,7 @@ class _Comparison:
             # A row that is missing has been reported by its key.
             if rows > count:
                 text = f"{rows - count} rows more than follow from the log"
-                self.faults.append(Fault(3, table, b"", text))
+                self.faults.append(LogFault(3, table, b"", text))
         return self.faults
 
 
@@ -299,13 +301,13 @@ def _is_moving(table: str, key: bytes) -> bool:
     return table == AUTHOR_TIPS or (table == LOG_META and key.startswith(RANGE_PREFIX))
 
 
-def _check_indexes(txn: ReadTxn, store_id: bytes, head: Head) -> list[Fault]:
+def _check_indexes(txn: ReadTxn, store_id: bytes, head: Head) -> list[LogFault]:
     comparison = _Comparison(txn)
     try:
         comparison.faults += _check_order(txn, store_id)
         derived = _derive(txn, cast("WriteTxn", comparison), store_id)
     except DataLatticeError as error:
-        return [*comparison.faults, Fault(3, WITNESS, b"", f"it cannot be replayed: {error}")]
+        return [*comparison.faults, LogFault(3, WITNESS, b"", f"it cannot be replayed: {error}")]
     # Stamps that were used up and numbers of intentions witnessed since leave no row behind.
     expected = dataclasses.replace(
         derived,
@@ -318,14 +320,14 @@ def _check_indexes(txn: ReadTxn, store_id: bytes, head: Head) -> list[Fault]:
     return comparison.finish()
 
 
-def _check_order(txn: ReadTxn, store_id: bytes) -> Iterator[Fault]:
+def _check_order(txn: ReadTxn, store_id: bytes) -> Iterator[LogFault]:
     """Check that every intention follows its author's one before it, and all it depends on."""
     tips: dict[bytes, bytes] = {}
     for seq, _, signed in _read(txn, store_id):
         intention = signed.intention
         if intention.store_prev != tips.get(intention.author, ZERO):
-            yield Fault(3, WITNESS, seq_key(seq), "it does not follow its author's tip")
+            yield LogFault(3, WITNESS, seq_key(seq), "it does not follow its author's tip")
         tips[intention.author] = signed.hash
         places = txn.get_many(WITNESS_INDEX, [dep for dep in intention.deps if dep != ZERO])
         if any(place is None or place[:4] >= seq.to_bytes(4, "big") for place in places):
-            yield Fault(3, WITNESS, seq_key(seq), "a dependency is not before it")
+            yield LogFault(3, WITNESS, seq_key(seq), "a dependency is not before it")

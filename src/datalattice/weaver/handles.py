@@ -24,12 +24,12 @@ from datalattice.clock import Hlc
 from datalattice.cursors import Stream, Wake
 from datalattice.errors import NoSuchPath, TypeMismatch, UsageError
 from datalattice.protobuf import Message
-from datalattice.weaver.log import Entry
+from datalattice.weaver.log import WitnessEntry
 from datalattice.weaver.machine import Machine, MethodKind
 from datalattice.weaver.policy import PeerManager
 from datalattice.weaver.store import Store, StoreStatus, StoreView, Subscription
 from datalattice.weaver.storeid import store_id_text
-from datalattice.weaver.system import Peer
+from datalattice.weaver.system import StorePeer
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ class StoreHandle:
         return self._source.store().status()
 
     def invite(self, *addresses: str) -> str:
-        """Return a token with which one node may join: `lattice peer join TOKEN`, `Node.join`.
+        """Return a token with which one node may join: `lattice peer join TOKEN`, `DagNode.join`.
 
         addresses: where this node can be reached, as `tls://host:port`; by default where the node
                    that serves the folder listens. Whoever has the token can join: send it as you
@@ -158,7 +158,7 @@ class StoreHandle:
         reached = addresses or self._source.addresses()
         return self._source.peers().create_invite(store.id, reached).to_text()
 
-    def peers(self) -> list[Peer]:
+    def peers(self) -> list[StorePeer]:
         """Return the peers of the store, or of the store that it shares them with, in key order."""
         return self._source.peers().peers(self._source.store().id)
 
@@ -215,7 +215,7 @@ class LogStream(Stream[Any]):
                 found += self._items(view, batch)
         return found
 
-    def _items(self, view: StoreView, batch: list[Entry]) -> Iterable[Any]:
+    def _items(self, view: StoreView, batch: list[WitnessEntry]) -> Iterable[Any]:
         raise AssertionError
 
 

@@ -41,7 +41,7 @@ from datalattice.weaver.kv import (
     prefix_end,
     written_by,
 )
-from datalattice.weaver.log import Entry
+from datalattice.weaver.log import WitnessEntry
 from datalattice.weaver.op import Op
 from datalattice.weaver.store import StoreView
 from datalattice.weaver.system import app_payload
@@ -304,7 +304,7 @@ class _Watch(LogStream):
         self._wanted = wanted
         super().__init__(source, "end", wait=wait, timeout=timeout)
 
-    def _items(self, view: StoreView, batch: list[Entry]) -> Iterable[KeyUpdate[Any]]:
+    def _items(self, view: StoreView, batch: list[WitnessEntry]) -> Iterable[KeyUpdate[Any]]:
         # Each key once, in the order of its last write.
         written: dict[bytes, None] = {}
         for entry in batch:

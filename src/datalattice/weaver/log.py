@@ -21,7 +21,7 @@ from datalattice.clock import Clock, present_ms
 from datalattice.crypto import KeyPair, blake3
 from datalattice.engine import ReadTxn, WriteTxn, successor
 from datalattice.errors import BadFormat, Corruption, LimitExceeded, UsageError
-from datalattice.weaver.dag import Node
+from datalattice.weaver.dag import DagNode
 from datalattice.weaver.ingest import Fork, Ingest, Ingested
 from datalattice.weaver.intention import (
     HASH_BYTES,
@@ -84,7 +84,7 @@ class Floating(NamedTuple):
     reason: str
 
 
-class Entry:
+class WitnessEntry:
     """One witnessed intention: its place, and what the record says.
 
     height: position in the author's chain, from 1. wall_ms: when it was witnessed. content_hash:
@@ -198,13 +198,13 @@ class IntentionLog:
         """Return whether an intention is in the log; ZERO always is."""
         return hash == ZERO or read_place(txn, hash) is not None
 
-    def node(self, txn: ReadTxn, hash: bytes) -> Node | None:
+    def node(self, txn: ReadTxn, hash: bytes) -> DagNode | None:
         """Return a witnessed intention for the questions of `dag`, or None."""
         seq = self.seq_of(txn, hash)
         if seq is None:
             return None
         intention = self._entry(txn, seq).signed.intention
-        return Node(hash, intention.deps, intention.stamp, seq)
+        return DagNode(hash, intention.deps, intention.stamp, seq)
 
     def by_prefix(self, txn: ReadTxn, prefix: bytes) -> list[SignedIntention]:
         """Return the intentions whose hash begins with 1 to 32 bytes; other lengths give none."""
@@ -218,7 +218,7 @@ class IntentionLog:
 
     # --- the log in order ---------------------------------------------------------------------
 
-    def entry(self, txn: ReadTxn, seq: int) -> Entry:
+    def entry(self, txn: ReadTxn, seq: int) -> WitnessEntry:
         """Return the entry at `seq`.
 
         Raises: UsageError: the log does not reach there.
@@ -237,11 +237,13 @@ class IntentionLog:
             return None
         return head.content_hash if seq == head.seq else read_witness(txn, seq + 1).before
 
-    def _entry(self, txn: ReadTxn, seq: int) -> Entry:
+    def _entry(self, txn: ReadTxn, seq: int) -> WitnessEntry:
         row = read_witness(txn, seq)
-        return Entry(self, seq, row, row.new_author or read_author(txn, row.number))
+        return WitnessEntry(self, seq, row, row.new_author or read_author(txn, row.number))
 
-    def scan(self, txn: ReadTxn, start_seq: int = 1, limit: int | None = None) -> Iterator[Entry]:
+    def scan(
+        self, txn: ReadTxn, start_seq: int = 1, limit: int | None = None
+    ) -> Iterator[WitnessEntry]:
         """Yield entries from `start_seq` on, `limit` at most.
 
         Raises: Corruption: a row is missing or damaged, or does not name the record before it.
@@ -250,7 +252,7 @@ class IntentionLog:
         seq = first = max(start_seq, 1)
         last = head.seq if limit is None else min(head.seq, first + limit - 1)
         authors: dict[int, bytes] = {}
-        entry: Entry | None = None
+        entry: WitnessEntry | None = None
         # Records are signed when they are read: none before its successor, or the head, names it.
         for key, value in txn.scan(WITNESS, seq_key(first), seq_key(max(last + 2, first))):
             if key != seq_key(seq):
@@ -266,7 +268,7 @@ class IntentionLog:
             if author is None:
                 author = row.new_author or read_author(txn, row.number)
                 authors[row.number] = author
-            entry = Entry(self, seq, row, author)
+            entry = WitnessEntry(self, seq, row, author)
             seq += 1
         if seq <= last:
             raise Corruption(f"{WITNESS} {seq}: the row is missing")

@@ -31,7 +31,7 @@ from datalattice.weaver.handles import (
     counted,
     time_of,
 )
-from datalattice.weaver.log import Entry
+from datalattice.weaver.log import WitnessEntry
 from datalattice.weaver.store import Store, StoreView
 from datalattice.weaver.system import app_payload
 
@@ -190,7 +190,7 @@ class _Follow(LogStream, Generic[T]):
         self._codec = codec
         super().__init__(source, start, wait=wait, timeout=timeout)
 
-    def _items(self, view: StoreView, batch: list[Entry]) -> Iterable[LogRecord[Any]]:
+    def _items(self, view: StoreView, batch: list[WitnessEntry]) -> Iterable[LogRecord[Any]]:
         for entry in batch:
             intention = entry.signed.intention
             content = app_payload(intention.payload)

@@ -18,7 +18,7 @@ from datalattice.errors import DataLatticeError, Unauthorized, UsageError
 from datalattice.weaver.invite import SECRET_BYTES, InviteToken
 from datalattice.weaver.store import Store
 from datalattice.weaver.storeid import store_id_text
-from datalattice.weaver.system import Peer, SystemBatch, SystemReader
+from datalattice.weaver.system import StorePeer, SystemBatch, SystemReader
 from datalattice.weaver.systemops import InviteStatus, PeerStatus
 
 _CONNECTING: Final = (PeerStatus.ACTIVE, PeerStatus.DORMANT)
@@ -30,7 +30,7 @@ class PeerPolicy:
     bootstrap: keys that are trusted while a store is fetched for the first time; never stored.
     """
 
-    def __init__(self, peers: Callable[[], Mapping[bytes, Peer]]) -> None:
+    def __init__(self, peers: Callable[[], Mapping[bytes, StorePeer]]) -> None:
         """peers: reads the system table as it is now."""
         self._peers = peers
         self.bootstrap: Final[set[bytes]] = set()
@@ -157,14 +157,14 @@ class PeerManager:
         found = self._policies.get(holder)
         if found is None:
 
-            def peers() -> dict[bytes, Peer]:
+            def peers() -> dict[bytes, StorePeer]:
                 with self._stores.open(holder).read() as view:
                     return view.system.peers()
 
             found = self._policies.setdefault(holder, PeerPolicy(peers))
         return found
 
-    def peers(self, id: bytes) -> list[Peer]:
+    def peers(self, id: bytes) -> list[StorePeer]:
         """Return the peers of a store, or of the store that it shares them with, in key order."""
         with self._stores.open(self._holder(id)).read() as view:
             return list(view.system.peers().values())

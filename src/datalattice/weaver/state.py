@@ -103,7 +103,7 @@ class LogReader(Protocol):
     def seq_of(self, txn: ReadTxn, hash: bytes) -> int | None:
         """Return where an operation is witnessed, None if it is not."""
 
-    def node(self, txn: ReadTxn, hash: bytes) -> dags.Node | None:
+    def node(self, txn: ReadTxn, hash: bytes) -> dags.DagNode | None:
         """Return a witnessed operation for the questions of `dag`, or None."""
 
 
@@ -195,7 +195,7 @@ class LogDag:
         """Return the operations between two, dependencies first, without `start`, with `to`."""
         return dags.path(self._look_up, start, to)
 
-    def _look_up(self, hash: bytes) -> dags.Node | None:
+    def _look_up(self, hash: bytes) -> dags.DagNode | None:
         return self._log.node(self._txn, hash)
 
 

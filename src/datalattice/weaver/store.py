@@ -32,10 +32,10 @@ from datalattice.errors import DataLatticeError, StoreClosed
 from datalattice.protobuf import Message
 from datalattice.weaver.dag import Branch, branches
 from datalattice.weaver.frontier import ack_deps
-from datalattice.weaver.fsck import Fault, fsck
+from datalattice.weaver.fsck import LogFault, fsck
 from datalattice.weaver.ingest import Fork, Ingested
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits, SignedIntention, admit
-from datalattice.weaver.log import Entry, IntentionLog
+from datalattice.weaver.log import IntentionLog, WitnessEntry
 from datalattice.weaver.machine import EventFilter, Machine, Proposal, StateReader
 from datalattice.weaver.rows import Head
 from datalattice.weaver.state import LogDag, Projection, Stall, State
@@ -238,7 +238,7 @@ class StoreView:
             stall=None,
         )
 
-    def entries(self, start_seq: int = 1, limit: int | None = None) -> Iterator[Entry]:
+    def entries(self, start_seq: int = 1, limit: int | None = None) -> Iterator[WitnessEntry]:
         """Yield the witness log from a sequence number on."""
         return self._log.scan(self._txn, start_seq, limit)
 
@@ -261,7 +261,7 @@ class StoreView:
         """
         return branches(partial(self._log.node, self._txn), heads)
 
-    def fsck(self, level: int) -> list[Fault]:
+    def fsck(self, level: int) -> list[LogFault]:
         """Return what is wrong with the log: 1 links, 2 signatures too, 3 indexes too."""
         return fsck(self._txn, self._log.store_id, self._log.signer.public_key, level)
 

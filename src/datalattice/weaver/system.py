@@ -111,7 +111,7 @@ def event_of(key: bytes, value: bytes | None) -> SystemEvent | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class StorePeer:
     """What the system table has of a peer; None where nothing was written."""
 
     public_key: bytes
@@ -157,10 +157,10 @@ class SystemReader:
         found = self.table.get(b"strategy")
         return PeerStrategy(independent=True) if found is None else PeerStrategy.decode(found)
 
-    def peers(self) -> dict[bytes, Peer]:
+    def peers(self) -> dict[bytes, StorePeer]:
         """Return the peers by public key, in key order."""
         return {
-            key: Peer(
+            key: StorePeer(
                 key,
                 # "Peer status unknown reads as invited."
                 SetPeerStatus.decode(found.get("status", b"")).status or PeerStatus.INVITED,

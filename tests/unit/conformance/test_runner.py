@@ -12,9 +12,9 @@ import pytest
 from datalattice.conformance import (
     Case,
     FileReport,
-    Format,
     Mismatch,
     Skipped,
+    VectorFormat,
     known_kinds,
     list_files,
     register_format,
@@ -175,7 +175,7 @@ def test_other_packages_add_formats_and_kinds(write: Write) -> None:
     def even(fields: Any) -> None:
         expect("remainder", 0, fields["n"] % 2)
 
-    register_format(Format("a test's own", recognises, cases))
+    register_format(VectorFormat("a test's own", recognises, cases))
     register_kind("test-even", even)
     assert "test-even" in known_kinds()
     report = run_file(write({"title": "a test's own", "numbers": [2, 3, 4]}))
@@ -187,7 +187,7 @@ def test_nothing_is_registered_twice() -> None:
     with pytest.raises(UsageError, match="'merge' is registered already"):
         register_kind("merge", lambda _: None)
     with pytest.raises(UsageError, match="registered already"):
-        register_format(Format("datalattice-cells-1", lambda _: False, lambda _: []))
+        register_format(VectorFormat("datalattice-cells-1", lambda _: False, lambda _: []))
     with pytest.raises(UsageError, match="'queue' is registered already"):
         register_lattice_type("queue", lambda _: None)  # type: ignore[arg-type,return-value]
 

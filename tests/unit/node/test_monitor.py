@@ -21,7 +21,7 @@ from datalattice.node.monitor import ALONE_S, REFUSED_MS, Monitor
 from datalattice.node.network import Network
 from datalattice.node.observe import Histogram
 from datalattice.node.peers import PeerInfo
-from datalattice.node.status import ForkCounts, LaneStatus, NodeStatus, PeerStatus, ProcessStatus
+from datalattice.node.status import ForkCounts, LaneStatus, NodeStatus, PeerReport, ProcessStatus
 from datalattice.store import Commit, MemoryStore
 from datalattice.testing.clocks import StoppedClock
 
@@ -266,7 +266,7 @@ def test_any_name_of_a_counter_and_any_address_are_well_formed(parse: Parse) -> 
         exposition(
             reading(
                 counters=counters,
-                peers=[PeerStatus(info, Traffic(), True)],
+                peers=[PeerReport(info, Traffic(), True)],
                 reasons={hostile: "x"},
             )
         )
@@ -300,7 +300,7 @@ def test_forks_are_told_by_whose_they_are_and_their_kind(parse: Parse) -> None:
 
 @pytest.mark.parametrize("count", [PEER_SERIES_MAX - 1, PEER_SERIES_MAX, PEER_SERIES_MAX + 1])
 def test_series_of_single_peers_are_bounded(parse: Parse, count: int) -> None:
-    peers = [PeerStatus(PeerInfo(f"h:{number}"), Traffic(), None) for number in range(count)]
+    peers = [PeerReport(PeerInfo(f"h:{number}"), Traffic(), None) for number in range(count)]
     families = parse(exposition(reading(peers=peers)))
     assert families["datalattice_peers_wanted"].value == count
     assert len(families["datalattice_peer_connected"].samples) == min(count, PEER_SERIES_MAX)

@@ -12,7 +12,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreFull
 from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_node
-from datalattice.node.status import PeerStatus
+from datalattice.node.status import PeerReport
 from datalattice.store import Commit, MemoryStore
 from datalattice.wire import FrameBuffer, encode_frame, encode_ping
 
@@ -51,7 +51,7 @@ async def write(node: NodeServer, value: int, topic: str = "t") -> None:
     await node.sync()
 
 
-async def only_peer(node: NodeServer) -> PeerStatus:
+async def only_peer(node: NodeServer) -> PeerReport:
     (peer,) = (await node.monitor.status()).peers
     return peer
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from datalattice.errors import UsageError
-from datalattice.pipeline.cells.options import ReadOptions, WriteOptions
+from datalattice.pipeline.cells.options import CellReadOptions, WriteOptions
 from datalattice.pipeline.cells.options import read_options as cells_options
 from datalattice.pipeline.exactly_once.job import WriteTarget
 from datalattice.pipeline.files.options import FilesOptions
@@ -84,7 +84,7 @@ TABLES: list[tuple[str, tuple[type, ...]]] = [
     ("spark-kv.md", (WriteTarget, KVSinkOptions)),
     ("spark-formats.md", (GridOptions,)),
     ("spark-formats.md", (FilesOptions,)),
-    ("spark-formats.md", (ReadOptions,)),
+    ("spark-formats.md", (CellReadOptions,)),
     ("spark-formats.md", (WriteOptions,)),
 ]
 
@@ -107,7 +107,7 @@ def test_the_docstring_of_a_format_has_its_options() -> None:
         "lattice.kv": (ReadTarget, KVOptions),
         "lattice.grid": (ReadTarget, GridOptions),
         "lattice.files": (ReadTarget, FilesOptions),
-        "lattice.cells": (ReadOptions,),
+        "lattice.cells": (CellReadOptions,),
     }
     for source in sources():
         words = source.__doc__ or ""

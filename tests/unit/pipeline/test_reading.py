@@ -12,7 +12,7 @@ import pytest
 
 from datalattice.errors import UsageError
 from datalattice.pipeline import reading
-from datalattice.pipeline.cells.options import ReadOptions
+from datalattice.pipeline.cells.options import CellReadOptions
 from datalattice.pipeline.files import options as files
 from datalattice.pipeline.grid import options as grid
 from datalattice.pipeline.kv.options import KVOptions
@@ -78,7 +78,7 @@ SPARK: Any = Session()
         (read_kv, reading.KVArguments, (ReadTarget, KVOptions)),
         (read_grid, reading.GridArguments, (ReadTarget, grid.GridOptions)),
         (read_files, reading.FilesArguments, (ReadTarget, files.FilesOptions)),
-        (read_cells, reading.CellsArguments, (ReadOptions,)),
+        (read_cells, reading.CellsArguments, (CellReadOptions,)),
     ],
 )
 def test_every_option_of_a_format_is_an_argument(

@@ -39,7 +39,7 @@ from datalattice.store.kept import LEASE_SECONDS_MAX, NOTHING, pins
 from datalattice.store.kept.pins import PINS_LOCK
 from datalattice.store.log import committer
 from datalattice.store.log import removed as removed_module
-from datalattice.store.log.hashindex import BEGINNING, STAGED, TABLES, HashIndex, Position
+from datalattice.store.log.hashindex import BEGINNING, STAGED, TABLES, HashIndex, LogPosition
 from datalattice.store.log.packing import FLAG_PART, locate
 from datalattice.store.log.recovery import LogReader, LogState, Pack
 from datalattice.store.log.removed import DroppedRun, LocationSet, RemovedFilter, RemovedRecord
@@ -528,7 +528,7 @@ def test_parts_of_no_commit_do_not_stand_in_for_what_was_there() -> None:
     index.add([known], [1 << 42 | 64 << 15 | 100 << 1])
     places = [2 << 42 | at << 15 | 100 << 1 for at in (64, 164)]
     part = Pack(
-        end=Position(1, 2, 300, 0),
+        end=LogPosition(1, 2, 300, 0),
         length=300,
         flags=FLAG_PART,
         root=None,

@@ -13,7 +13,7 @@ from datalattice.store.log.hashindex import (
     NOWHERE,
     TABLES,
     HashIndex,
-    Position,
+    LogPosition,
     Watermark,
 )
 
@@ -25,7 +25,7 @@ def entries(count: int) -> tuple[list[bytes], list[int]]:
 @pytest.mark.parametrize("count", [0, 1, FLUSH_ENTRIES - 1, FLUSH_ENTRIES, FLUSH_ENTRIES + 1])
 def test_what_was_flushed_is_found_after_opening(tmp_path: Path, count: int) -> None:
     hashes, places = entries(count)
-    mark = Watermark(Position(7, 1, 99, 5), 0, bytes(32))
+    mark = Watermark(LogPosition(7, 1, 99, 5), 0, bytes(32))
     index = HashIndex(open_engine(tmp_path, TABLES, durable=False))
     index.add(hashes, places)
     assert index.recent_count == count

@@ -56,7 +56,7 @@ from datalattice.sync.lattice.incoming import (
     LookupResult,
     PatchedRoot,
     Question,
-    State,
+    StatedRoot,
     unpatched,
 )
 from datalattice.sync.lattice.patch import write_patch
@@ -257,7 +257,7 @@ WORDS: Final[dict[str, Any]] = {
     "told": lambda number: Map.of([(START, sign_start(KEYS["o"], number, 0).signed)]),
     "Compare": lambda *say: said.Compare(Step(say)),
     "Want": lambda *cells: said.Request(Want(tuple(map(value_hash, cells)))),
-    "State": lambda value: State(Offer(Probe(value_hash(value), value))),
+    "StatedRoot": lambda value: StatedRoot(Offer(Probe(value_hash(value), value))),
     "Push": lambda value: said.Push(Offer(Probe(value_hash(value), value))),
     "Ask": lambda *path: Question(path, 0),
     "Parts": lambda id, *cells: said.Answer(

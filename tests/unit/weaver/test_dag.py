@@ -9,12 +9,12 @@ import pytest
 from datalattice.clock import Hlc
 from datalattice.engine import section
 from datalattice.errors import LimitExceeded, UsageError
-from datalattice.testing.log_kit import Author, LogStore
+from datalattice.testing.log_kit import Author, LogFixture
 from datalattice.weaver import (
     ZERO,
     Branch,
+    DagNode,
     NoCommonAncestor,
-    Node,
     branches,
     dag,
     find_lca,
@@ -27,12 +27,12 @@ class Graph:
     """Nodes named by one letter: "B:A" is B that depends on A; seqs in the order given."""
 
     def __init__(self, text: str, stamps: dict[str, int] | None = None) -> None:
-        self.nodes: dict[bytes, Node] = {}
+        self.nodes: dict[bytes, DagNode] = {}
         for seq, each in enumerate(text.split(), 1):
             name, _, deps = each.partition(":")
             stamp = Hlc((stamps or {}).get(name, seq), 0)
             parents = tuple(d.encode() for d in deps.split(",") if d)
-            self.nodes[name.encode()] = Node(name.encode(), parents, stamp, seq)
+            self.nodes[name.encode()] = DagNode(name.encode(), parents, stamp, seq)
 
     def lca(self, a: str, b: str) -> str:
         return find_lca(self.nodes.get, a.encode(), b.encode()).decode()
@@ -158,10 +158,10 @@ def test_a_path_visits_a_bounded_number_of_nodes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_long_chain_needs_no_recursion() -> None:
-    nodes = {b"0": Node(b"0", (), Hlc(0, 0), 1)}
+    nodes = {b"0": DagNode(b"0", (), Hlc(0, 0), 1)}
     for n in range(1, 5000):
         name = b"%d" % n
-        nodes[name] = Node(name, (b"%d" % (n - 1),), Hlc(n, 0), n + 1)
+        nodes[name] = DagNode(name, (b"%d" % (n - 1),), Hlc(n, 0), n + 1)
     assert len(path(nodes.get, b"0", b"4999")) == 4999
     assert is_ancestor(nodes.get, b"0", b"4999")
     assert find_lca(nodes.get, b"0", b"4999") == b"0"
@@ -169,7 +169,7 @@ def test_a_long_chain_needs_no_recursion() -> None:
 
 def test_over_a_log() -> None:
     """Chains of one author are not followed, only dependencies."""
-    store = LogStore()
+    store = LogFixture()
     a, b = Author(1), Author(2)
     root = a.write(b"root")
     left = a.write(b"left", [root.hash])

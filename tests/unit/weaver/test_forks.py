@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datalattice.errors import BadFormat
-from datalattice.testing.log_kit import STORE, Author, LogStore, author
+from datalattice.testing.log_kit import STORE, Author, LogFixture, author
 from datalattice.weaver import ZERO, Fork, SignedIntention
 
 
@@ -19,13 +19,13 @@ def pair(fork: Fork) -> tuple[bytes, bytes]:
     return fork.witnessed.hash, fork.other.hash
 
 
-def stored(store: LogStore) -> list[Fork]:
+def stored(store: LogFixture) -> list[Fork]:
     forks: list[Fork] = store.read(store.log.forks)
     return forks
 
 
 def test_two_first_intentions_in_one_batch() -> None:
-    store = LogStore()
+    store = LogFixture()
     one, two = branches()
     done = store.ingest(one, two)
     assert (done.witnessed, done.floating, done.result) == ((1,), (two.hash,), "applied")
@@ -36,7 +36,7 @@ def test_two_first_intentions_in_one_batch() -> None:
 
 
 def test_two_successors_in_one_batch_go_on_with_the_first() -> None:
-    store, writer = LogStore(), Author(1)
+    store, writer = LogFixture(), Author(1)
     root = writer.write(b"root")
     one = writer.write(b"one")
     two = writer.write(b"two", prev=root.hash)
@@ -50,7 +50,7 @@ def test_two_successors_in_one_batch_go_on_with_the_first() -> None:
 
 
 def test_a_branch_that_comes_later_even_much_later() -> None:
-    store, writer = LogStore(), Author(1)
+    store, writer = LogFixture(), Author(1)
     chain = writer.chain(100)
     store.ingest(*chain)
     for height in (0, 1, 31, 32, 63, 98):
@@ -67,7 +67,7 @@ def test_a_branch_that_comes_later_even_much_later() -> None:
 
 
 def test_a_branch_that_waited_for_its_predecessor() -> None:
-    store, writer = LogStore(), Author(1)
+    store, writer = LogFixture(), Author(1)
     root = writer.write(b"root")
     one = writer.write(b"one")
     two = writer.write(b"two", prev=root.hash)
@@ -79,7 +79,7 @@ def test_a_branch_that_waited_for_its_predecessor() -> None:
 
 
 def test_a_branch_that_waits_for_a_condition_becomes_the_other() -> None:
-    store, writer = LogStore(), Author(1)
+    store, writer = LogFixture(), Author(1)
     awaited = Author(2).write()
     waits = writer.write(b"waits", [awaited.hash])
     assert store.ingest(waits).forks == ()
@@ -94,7 +94,7 @@ def test_a_branch_that_waits_for_a_condition_becomes_the_other() -> None:
 
 
 def test_reported_once() -> None:
-    store = LogStore()
+    store = LogFixture()
     one, two = branches()
     assert len(store.ingest(one, two).forks) == 1
     assert store.ingest(two, one, two).forks == ()
@@ -106,7 +106,7 @@ def test_reported_once() -> None:
 
 def test_nodes_differ_in_the_branch_and_both_hold_the_evidence() -> None:
     one, two = branches()
-    here, there = LogStore(), LogStore()
+    here, there = LogFixture(), LogFixture()
     here.ingest(one)
     there.ingest(two)
     (ours,) = here.ingest(two).forks
@@ -117,7 +117,7 @@ def test_nodes_differ_in_the_branch_and_both_hold_the_evidence() -> None:
 
 def test_a_fork_of_the_local_author_is_found_as_well() -> None:
     """The same key on two machines."""
-    store, copy = LogStore(), Author(1)
+    store, copy = LogFixture(), Author(1)
     ours = store.submit(author(1), b"here")
     theirs = copy.write(b"there")
     assert [pair(fork) for fork in store.ingest(theirs).forks] == [(ours.hash, theirs.hash)]
@@ -125,7 +125,7 @@ def test_a_fork_of_the_local_author_is_found_as_well() -> None:
 
 
 def test_evidence_is_portable() -> None:
-    store = LogStore()
+    store = LogFixture()
     (fork,) = store.ingest(*branches()).forks
     # A third party decodes and verifies it without any store.
     proved = Fork.decode(fork.encode())

@@ -9,7 +9,7 @@ import pytest
 
 from datalattice.engine import ReadTxn
 from datalattice.errors import UsageError
-from datalattice.testing.log_kit import Author, LogStore, NaiveLog
+from datalattice.testing.log_kit import Author, LogFixture, NaiveLog
 from datalattice.weaver import (
     ack_deps,
     encode_frontier_message,
@@ -23,17 +23,17 @@ from datalattice.weaver.append import FRONTIER_DEPTH_MAX
 from datalattice.weaver.frontier import FrontierMessage
 
 
-def ask(store: LogStore, question: Callable[..., Any], *arguments: object) -> Any:
+def ask(store: LogFixture, question: Callable[..., Any], *arguments: object) -> Any:
     """Ask one of the functions of the frontier about a store."""
     return store.read(question, *arguments)
 
 
-def seen(store: LogStore) -> dict[tuple[bytes, bytes], int]:
+def seen(store: LogFixture) -> dict[tuple[bytes, bytes], int]:
     return {(each.observer, each.observed): each.seen for each in ask(store, observations)}
 
 
 def test_frontier_is_transitive_and_includes_itself() -> None:
-    store = LogStore()
+    store = LogFixture()
     a, b, c = Author(1), Author(2), Author(3)
     a1, a2 = a.write(), a.write()
     b1 = b.write(b"", [a1.hash])
@@ -49,7 +49,7 @@ def test_frontier_is_transitive_and_includes_itself() -> None:
 
 
 def test_frontier_of_a_merge_has_all_its_dependencies() -> None:
-    store, c = LogStore(), Author(9)
+    store, c = LogFixture(), Author(9)
     others = [Author(n) for n in range(3)]
     heads = [each.write() for each in others]
     merge = c.write(b"", [head.hash for head in heads])
@@ -63,14 +63,14 @@ def test_frontier_of_a_merge_has_all_its_dependencies() -> None:
 
 
 def test_frontier_of_an_unwitnessed_intention_is_an_error() -> None:
-    store, writer = LogStore(), Author()
+    store, writer = LogFixture(), Author()
     store.ingest(writer.chain(2)[1])
     with pytest.raises(UsageError, match="no witnessed intention"):
         ask(store, frontier, writer.last)
 
 
 def test_deep_frontier_is_read_from_at_most_64_rows() -> None:
-    store, a, b = LogStore(), Author(1), Author(2)
+    store, a, b = LogFixture(), Author(1), Author(2)
     written = [b.write(b"b")]
     for n in range(300):
         written.append(a.write(b"a", [b.last] if n == 3 else ()))
@@ -105,7 +105,7 @@ def test_deep_frontier_is_read_from_at_most_64_rows() -> None:
 
 def test_frontier_over_many_authors_equals_the_naive_one() -> None:
     """Each author depends on the newest of all: what is seen moves in large steps."""
-    store, model = LogStore(), NaiveLog()
+    store, model = LogFixture(), NaiveLog()
     writers = [Author(n) for n in range(12)]
     last = b""
     for turn in range(240):
@@ -119,7 +119,7 @@ def test_frontier_over_many_authors_equals_the_naive_one() -> None:
 
 
 def test_frontier_as_a_message() -> None:
-    store, a = LogStore(), Author(1)
+    store, a = LogFixture(), Author(1)
     (signed,) = a.chain(1)
     store.ingest(signed)
     found = ask(store, frontier, signed.hash)
@@ -128,7 +128,7 @@ def test_frontier_as_a_message() -> None:
 
 
 def test_frontier_rebuild_equals_incremental() -> None:
-    store = LogStore()
+    store = LogFixture()
     writers = [Author(n) for n in range(5)]
     for turn in range(60):
         deps = [writers[(turn + 2) % 5].last] if turn > 5 else ()
@@ -139,7 +139,7 @@ def test_frontier_rebuild_equals_incremental() -> None:
 
 
 def test_observations() -> None:
-    store = LogStore()
+    store = LogFixture()
     a, b = Author(1), Author(2)
     a1, a2 = a.write(), a.write()
     b1 = b.write(b"content", [a1.hash])
@@ -152,7 +152,7 @@ def test_observations() -> None:
 
 
 def test_an_ack_is_no_content() -> None:
-    store = LogStore()
+    store = LogFixture()
     a, b = Author(1), Author(2)
     a1 = a.write(b"content")
     ack = b.write(b"", [a1.hash])
@@ -166,7 +166,7 @@ def test_an_ack_is_no_content() -> None:
 
 
 def test_unacknowledged_counts_contents_and_names_the_newest() -> None:
-    store = LogStore()
+    store = LogFixture()
     a, b, me = Author(1), Author(2), Author(3)
     a1, a2, a3 = a.write(), a.write(), a.write()
     a4 = a.write(b"")
@@ -185,16 +185,16 @@ def test_unacknowledged_counts_contents_and_names_the_newest() -> None:
 
 
 def test_author_without_an_intention_acknowledges_nothing() -> None:
-    store, a, me = LogStore(), Author(1), Author(3)
+    store, a, me = LogFixture(), Author(1), Author(3)
     store.ingest(a.write())
     assert ask(store, is_ack_pending, me.public_key)
     assert len(ask(store, ack_deps, me.public_key, 1024)) == 1
-    assert not ask(LogStore(), is_ack_pending, me.public_key)
+    assert not ask(LogFixture(), is_ack_pending, me.public_key)
 
 
 def test_converge_after_mutual_ack() -> None:
     """After both have acknowledged, each other's ack is pending, but there is nothing to ack."""
-    store = LogStore()
+    store = LogFixture()
     a, b = Author(1).key, Author(2).key
     store.submit(a, b"a")
     store.submit(b, b"b")
@@ -210,7 +210,7 @@ def test_converge_after_mutual_ack() -> None:
 
 
 def test_stable_frontier_is_what_all_have_seen() -> None:
-    store = LogStore()
+    store = LogFixture()
     a, b = Author(1), Author(2)
     a1, a2, a3 = a.chain(3)
     b1 = b.write(b"b", [a2.hash])

@@ -9,8 +9,8 @@ import pytest
 
 from datalattice.engine import section
 from datalattice.errors import Corruption, UsageError
-from datalattice.testing.log_kit import Author, LogStore, author
-from datalattice.weaver import Fault, fsck
+from datalattice.testing.log_kit import Author, LogFixture, author
+from datalattice.weaver import LogFault, fsck
 from datalattice.weaver.append import Appender
 from datalattice.weaver.fsck import INDEX_TABLES
 from datalattice.weaver.rows import (
@@ -33,9 +33,9 @@ from datalattice.weaver.rows import (
 
 
 @pytest.fixture
-def store() -> LogStore:
+def store() -> LogFixture:
     """Return a store with chains, dependencies, acks, a fork and both kinds of waiting."""
-    store = LogStore()
+    store = LogFixture()
     a, b, c = Author(1), Author(2), Author(3)
     a1 = a.write(b"a1")
     b1 = b.write(b"b1", [a1.hash])
@@ -52,12 +52,12 @@ def store() -> LogStore:
     return store
 
 
-def edit(store: LogStore, table: str, key: bytes, change: Callable[[bytes], bytes]) -> None:
+def edit(store: LogFixture, table: str, key: bytes, change: Callable[[bytes], bytes]) -> None:
     row = store.rows()[table, key]
     store.plant(table, key, change(row))
 
 
-def edit_row(store: LogStore, seq: int, **changed: object) -> None:
+def edit_row(store: LogFixture, seq: int, **changed: object) -> None:
     def change(data: bytes) -> bytes:
         row: WitnessRow = decode_witness(data, seq)
         return row._replace(**changed).encode()  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def edit_row(store: LogStore, seq: int, **changed: object) -> None:
     edit(store, WITNESS, seq_key(seq), change)
 
 
-def found(store: LogStore, level: int) -> list[Fault]:
+def found(store: LogFixture, level: int) -> list[LogFault]:
     """Return the faults of a level, none of which the levels below find."""
     if level > 1:
         assert store.fsck(level - 1) == []
@@ -75,11 +75,11 @@ def found(store: LogStore, level: int) -> list[Fault]:
     return faults
 
 
-def keys(store: LogStore, table: str) -> list[bytes]:
+def keys(store: LogFixture, table: str) -> list[bytes]:
     return [key for name, key in store.rows() if name == table]
 
 
-def test_a_sound_log_has_no_faults(store: LogStore) -> None:
+def test_a_sound_log_has_no_faults(store: LogFixture) -> None:
     for level in (1, 2, 3):
         assert store.fsck(level) == []
     with pytest.raises(UsageError, match="levels 1, 2 and 3"):
@@ -90,7 +90,7 @@ def test_a_sound_log_has_no_faults(store: LogStore) -> None:
 
 
 @pytest.mark.parametrize("seq", [1, 3, 5])
-def test_a_missing_row(store: LogStore, seq: int) -> None:
+def test_a_missing_row(store: LogFixture, seq: int) -> None:
     store.plant(WITNESS, seq_key(seq), None)
     assert found(store, 1)[0].level == 1
     if seq < 5:
@@ -99,7 +99,7 @@ def test_a_missing_row(store: LogStore, seq: int) -> None:
 
 
 @pytest.mark.parametrize("seq", [1, 3, 5])
-def test_a_row_cut_short(store: LogStore, seq: int) -> None:
+def test_a_row_cut_short(store: LogFixture, seq: int) -> None:
     edit(store, WITNESS, seq_key(seq), lambda row: row[:-1])
     (fault, *_) = found(store, 1)
     assert (fault.table, fault.key) == (WITNESS, seq_key(seq))
@@ -107,37 +107,37 @@ def test_a_row_cut_short(store: LogStore, seq: int) -> None:
         store.rebuild()
 
 
-def test_a_changed_payload_breaks_the_chain(store: LogStore) -> None:
+def test_a_changed_payload_breaks_the_chain(store: LogFixture) -> None:
     edit(store, WITNESS, seq_key(2), lambda row: row[:-1] + b"X")
     (fault, *_) = found(store, 1)
     assert (fault.key, fault.text) == (seq_key(3), "it does not name the record before it")
 
 
-def test_a_changed_payload_of_the_last_row_differs_from_the_head(store: LogStore) -> None:
+def test_a_changed_payload_of_the_last_row_differs_from_the_head(store: LogFixture) -> None:
     edit(store, WITNESS, seq_key(5), lambda row: row[:-1] + b"X")
     assert found(store, 1)[0].table == LOG_META
 
 
-def test_a_changed_time_of_witnessing(store: LogStore) -> None:
+def test_a_changed_time_of_witnessing(store: LogFixture) -> None:
     edit_row(store, 2, wall=5)
     assert found(store, 1)[0].key == seq_key(3)
 
 
-def test_a_row_of_another_author(store: LogStore) -> None:
+def test_a_row_of_another_author(store: LogFixture) -> None:
     edit_row(store, 3, number=2)
     assert found(store, 1)[0].key == seq_key(4)
     edit_row(store, 3, number=77)
     assert "author 77" in found(store, 1)[0].text
 
 
-def test_a_row_appended_by_something_else(store: LogStore) -> None:
+def test_a_row_appended_by_something_else(store: LogFixture) -> None:
     row = store.rows()[WITNESS, seq_key(5)]
     store.plant(WITNESS, seq_key(6), row)
     assert found(store, 1)
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
-def test_a_damaged_head(store: LogStore, damage: str) -> None:
+def test_a_damaged_head(store: LogFixture, damage: str) -> None:
     if damage == "missing":
         store.plant(LOG_META, b"head", None)
     else:
@@ -145,7 +145,7 @@ def test_a_damaged_head(store: LogStore, damage: str) -> None:
     assert found(store, 1)[0].table == LOG_META
 
 
-def test_a_log_of_another_store(store: LogStore) -> None:
+def test_a_log_of_another_store(store: LogFixture) -> None:
     with store.engine.read() as txn:
         view = section(txn, store.prefix)
         assert fsck(view, bytes(16), store.log.signer.public_key, 1)
@@ -154,20 +154,20 @@ def test_a_log_of_another_store(store: LogStore) -> None:
 # --- level 2 ------------------------------------------------------------------------------------
 
 
-def test_an_author_that_did_not_sign(store: LogStore) -> None:
+def test_an_author_that_did_not_sign(store: LogFixture) -> None:
     edit_row(store, 3, signature=bytes(64))
     (fault,) = found(store, 2)
     assert (fault.level, fault.key, fault.text) == (2, seq_key(3), "its author did not sign it")
 
 
-def test_a_node_that_did_not_sign(store: LogStore) -> None:
+def test_a_node_that_did_not_sign(store: LogFixture) -> None:
     edit(store, LOG_META, b"head", lambda row: row[:-64] + bytes(64))
     (fault,) = found(store, 2)
     assert (fault.table, fault.key) == (LOG_META, b"head")
 
 
 @pytest.mark.parametrize("damage", ["signature", "cut"])
-def test_a_damaged_waiting_intention(store: LogStore, damage: str) -> None:
+def test_a_damaged_waiting_intention(store: LogFixture, damage: str) -> None:
     key = keys(store, FLOATING)[0]
     change: Callable[[bytes], bytes] = (
         (lambda row: row[:16] + bytes(64) + row[80:]) if damage == "signature" else lambda r: r[:-1]
@@ -193,14 +193,14 @@ def test_a_damaged_waiting_intention(store: LogStore, damage: str) -> None:
     ],
 )
 def test_a_row_that_says_something_else_of_its_chain(
-    store: LogStore, changed: dict[str, object]
+    store: LogFixture, changed: dict[str, object]
 ) -> None:
     edit_row(store, 4, **changed)
     assert any((fault.table, fault.key) == (WITNESS, seq_key(4)) for fault in found(store, 3))
 
 
 @pytest.mark.parametrize("table", [*INDEX_TABLES])
-def test_a_missing_index_row(store: LogStore, table: str) -> None:
+def test_a_missing_index_row(store: LogFixture, table: str) -> None:
     for key in keys(store, table):
         if key == b"head":
             continue
@@ -212,7 +212,7 @@ def test_a_missing_index_row(store: LogStore, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", [*INDEX_TABLES])
-def test_a_changed_index_row(store: LogStore, table: str) -> None:
+def test_a_changed_index_row(store: LogFixture, table: str) -> None:
     for key in keys(store, table):
         if key == b"head":
             continue
@@ -224,7 +224,7 @@ def test_a_changed_index_row(store: LogStore, table: str) -> None:
 
 
 @pytest.mark.parametrize("table", [*INDEX_TABLES])
-def test_an_index_row_too_many(store: LogStore, table: str) -> None:
+def test_an_index_row_too_many(store: LogFixture, table: str) -> None:
     rows = store.rows()
     value = next(value for (name, key), value in rows.items() if name == table and key != b"head")
     store.plant(table, b"\x07" * 32, value)
@@ -242,7 +242,7 @@ def test_an_index_row_too_many(store: LogStore, table: str) -> None:
         {"fingerprint": bytes(32)},
     ],
 )
-def test_a_head_with_other_counts(store: LogStore, changed: dict[str, object]) -> None:
+def test_a_head_with_other_counts(store: LogFixture, changed: dict[str, object]) -> None:
     rows = store.rows()
     edit(
         store,
@@ -255,7 +255,7 @@ def test_a_head_with_other_counts(store: LogStore, changed: dict[str, object]) -
     assert store.rows() == rows
 
 
-def test_a_tip_with_another_frontier(store: LogStore) -> None:
+def test_a_tip_with_another_frontier(store: LogFixture) -> None:
     def change(row: bytes) -> bytes:
         tip = decode_tip(row)
         tip.frontier[1] = 3
@@ -268,7 +268,7 @@ def test_a_tip_with_another_frontier(store: LogStore) -> None:
 
 def test_an_intention_before_what_it_depends_on() -> None:
     """Rows that someone else wrote, well chained: the order itself is wrong."""
-    store = LogStore()
+    store = LogFixture()
     a, b = Author(1), Author(2)
     a1, a2 = a.chain(2)
     b1 = b.write(b"", [a2.hash])
@@ -288,7 +288,7 @@ def test_an_intention_before_what_it_depends_on() -> None:
 # --- rebuild ------------------------------------------------------------------------------------
 
 
-def test_rebuild_gives_identical_bytes(store: LogStore) -> None:
+def test_rebuild_gives_identical_bytes(store: LogFixture) -> None:
     rows = store.rows()
     head = store.rebuild()
     assert store.rows() == rows
@@ -296,7 +296,7 @@ def test_rebuild_gives_identical_bytes(store: LogStore) -> None:
 
 
 @pytest.mark.parametrize("table", [*INDEX_TABLES])
-def test_missing_index_table_rebuilt(store: LogStore, table: str) -> None:
+def test_missing_index_table_rebuilt(store: LogFixture, table: str) -> None:
     rows = store.rows()
     store.empty(table)
     assert store.fsck(3)
@@ -313,7 +313,7 @@ def test_missing_index_table_rebuilt(store: LogStore, table: str) -> None:
         assert after == rows
 
 
-def test_all_indexes_lost_at_once_and_the_log_goes_on(store: LogStore) -> None:
+def test_all_indexes_lost_at_once_and_the_log_goes_on(store: LogFixture) -> None:
     for table in INDEX_TABLES:
         store.empty(table)
     store.rebuild()
@@ -323,7 +323,7 @@ def test_all_indexes_lost_at_once_and_the_log_goes_on(store: LogStore) -> None:
     assert store.fsck(3) == []
 
 
-def test_tips_with_a_gap_behind_them(store: LogStore) -> None:
+def test_tips_with_a_gap_behind_them(store: LogFixture) -> None:
     """What waits behind a gap is no tip after a rebuild either."""
     assert Author(3).public_key not in store.read(store.log.tips)
     store.rebuild()
@@ -335,13 +335,13 @@ def test_tips_with_a_gap_behind_them(store: LogStore) -> None:
 
 
 def test_an_empty_log_is_rebuilt_to_an_empty_log() -> None:
-    store = LogStore()
+    store = LogFixture()
     assert store.rebuild().seq == 0
     assert store.fsck(3) == []
 
 
 def test_rebuild_of_a_long_log_is_the_same_across_its_pieces() -> None:
-    store = LogStore()
+    store = LogFixture()
     writers = [Author(n) for n in range(3)]
     signed = []
     for turn in range(2100):

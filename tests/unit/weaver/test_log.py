@@ -13,11 +13,10 @@ import pytest
 from datalattice.clock import HLC_DRIFT_MS, Hlc
 from datalattice.engine import Engine, LmdbEngine, MemoryEngine
 from datalattice.errors import Corruption, LimitExceeded, UsageError
-from datalattice.testing.log_kit import NOW, STORE, Author, LogStore, author
+from datalattice.testing.log_kit import NOW, STORE, Author, LogFixture, author
 from datalattice.weaver import (
     LOG_TABLES,
     ZERO,
-    Entry,
     FloatingFull,
     LogLimits,
     MissingPrev,
@@ -25,6 +24,7 @@ from datalattice.weaver import (
     PayloadTooLarge,
     SignedIntention,
     TooManyCausalDeps,
+    WitnessEntry,
 )
 
 LOW, HIGH = bytes(32), b"\xff" * 32
@@ -42,8 +42,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def store(engine: Engine) -> LogStore:
-    return LogStore(engine)
+def store(engine: Engine) -> LogFixture:
+    return LogFixture(engine)
 
 
 def hashes(signed: list[SignedIntention]) -> list[bytes]:
@@ -57,7 +57,7 @@ def xor(names: list[bytes]) -> bytes:
 # --- intention store ----------------------------------------------------------------------------
 
 
-def test_empty_log(store: LogStore) -> None:
+def test_empty_log(store: LogFixture) -> None:
     head = store.head()
     assert (head.seq, head.count, head.content_hash, head.fingerprint) == (0, 0, ZERO, ZERO)
     assert store.witnessed() == []
@@ -66,7 +66,7 @@ def test_empty_log(store: LogStore) -> None:
     assert store.fsck() == []
 
 
-def test_insert_and_get(store: LogStore) -> None:
+def test_insert_and_get(store: LogFixture) -> None:
     (signed,) = Author().chain(1)
     done = store.ingest(signed)
     assert (done.witnessed, done.floating, done.result) == ((1,), (), "applied")
@@ -77,14 +77,14 @@ def test_insert_and_get(store: LogStore) -> None:
     assert store.read(store.log.seq_of, HIGH) is None
 
 
-def test_zero_counts_as_witnessed(store: LogStore) -> None:
+def test_zero_counts_as_witnessed(store: LogFixture) -> None:
     assert store.read(store.log.is_witnessed, ZERO)
     assert not store.read(store.log.is_witnessed, HIGH)
     done = store.ingest(Author().write(b"p", [ZERO]))
     assert done.witnessed == (1,)
 
 
-def test_idempotent_ingest(store: LogStore) -> None:
+def test_idempotent_ingest(store: LogFixture) -> None:
     """A duplicate makes no second record, in one call or in two, witnessed or floating."""
     writer = Author()
     first, second, third = writer.chain(3)
@@ -103,7 +103,7 @@ def test_idempotent_ingest(store: LogStore) -> None:
     assert store.witnessed() == [first.hash, second.hash, third.hash]
 
 
-def test_floating_predecessor_missing(store: LogStore) -> None:
+def test_floating_predecessor_missing(store: LogFixture) -> None:
     writer = Author()
     first, second, third = writer.chain(3)
     store.ingest(first)
@@ -120,7 +120,7 @@ def test_floating_predecessor_missing(store: LogStore) -> None:
     assert store.head().floating_bytes == len(third.borsh) + 64
 
 
-def test_floating_dependency_missing(store: LogStore) -> None:
+def test_floating_dependency_missing(store: LogFixture) -> None:
     a, b = Author(1), Author(2)
     first = a.write()
     second = b.write(b"after", [first.hash])
@@ -132,7 +132,7 @@ def test_floating_dependency_missing(store: LogStore) -> None:
     assert store.head().floating_count == store.head().floating_bytes == 0
 
 
-def test_missing_reports_only_what_is_absent_from_the_store(store: LogStore) -> None:
+def test_missing_reports_only_what_is_absent_from_the_store(store: LogFixture) -> None:
     writer = Author()
     chain = writer.chain(4)
     assert store.ingest(chain[3]).missing[0].prev == chain[2].hash
@@ -142,7 +142,7 @@ def test_missing_reports_only_what_is_absent_from_the_store(store: LogStore) -> 
     assert store.ingest(chain[0]).witnessed == (1, 2, 3, 4)
 
 
-def test_missing_is_sorted_and_named_once(store: LogStore) -> None:
+def test_missing_is_sorted_and_named_once(store: LogFixture) -> None:
     lost = Author(1).write()
     waiting = [Author(n).write(b"%d" % n, prev=lost.hash) for n in (1, 2, 3)]
     also = Author(1)
@@ -156,7 +156,7 @@ def test_missing_is_sorted_and_named_once(store: LogStore) -> None:
     assert done.missing_condition == tuple(sorted(deps))
 
 
-def test_reverse_order_cascade(store: LogStore) -> None:
+def test_reverse_order_cascade(store: LogFixture) -> None:
     chain = Author().chain(6)
     for signed in reversed(chain[1:]):
         store.ingest(signed)
@@ -166,7 +166,7 @@ def test_reverse_order_cascade(store: LogStore) -> None:
     assert store.fsck() == []
 
 
-def test_partial_chain(store: LogStore) -> None:
+def test_partial_chain(store: LogFixture) -> None:
     chain = Author().chain(5)
     store.ingest(chain[0], chain[1], chain[3], chain[4])
     assert store.witnessed() == hashes(chain[:2])
@@ -175,7 +175,7 @@ def test_partial_chain(store: LogStore) -> None:
     assert store.witnessed() == hashes(chain)
 
 
-def test_any_order_within_a_call(store: LogStore) -> None:
+def test_any_order_within_a_call(store: LogFixture) -> None:
     chain = Author().chain(5)
     assert store.ingest(*(chain[n] for n in (3, 1, 4, 0, 2))).witnessed == (1, 2, 3, 4, 5)
     assert store.witnessed() == hashes(chain)
@@ -183,7 +183,7 @@ def test_any_order_within_a_call(store: LogStore) -> None:
     assert not [key for key in store.rows() if key[0].startswith("floating")]
 
 
-def test_diamond(store: LogStore) -> None:
+def test_diamond(store: LogFixture) -> None:
     a, b, c = Author(1), Author(2), Author(3)
     root = a.write(b"root")
     left, right = b.write(b"left", [root.hash]), c.write(b"right", [root.hash])
@@ -194,7 +194,7 @@ def test_diamond(store: LogStore) -> None:
     assert store.witnessed() == hashes([root, right, left, join])
 
 
-def test_cross_author_dependencies_in_both_directions(store: LogStore) -> None:
+def test_cross_author_dependencies_in_both_directions(store: LogFixture) -> None:
     a, b = Author(1), Author(2)
     a1 = a.write()
     b1 = b.write(b"b1", [a1.hash])
@@ -206,7 +206,7 @@ def test_cross_author_dependencies_in_both_directions(store: LogStore) -> None:
     assert store.witnessed() == hashes([a1, b1, a2, b2])
 
 
-def test_wake_order_follows_arrival(store: LogStore) -> None:
+def test_wake_order_follows_arrival(store: LogFixture) -> None:
     root = Author(0).write()
     waiting = [Author(n).write(b"%d" % n, [root.hash]) for n in (5, 2, 9, 1)]
     for signed in waiting:
@@ -215,7 +215,7 @@ def test_wake_order_follows_arrival(store: LogStore) -> None:
     assert store.witnessed() == [root.hash, *hashes(waiting)]
 
 
-def test_own_next_ones_are_called_before_those_that_depend(store: LogStore) -> None:
+def test_own_next_ones_are_called_before_those_that_depend(store: LogFixture) -> None:
     a, b = Author(1), Author(2)
     first = a.write()
     dependent = b.write(b"", [first.hash])
@@ -226,7 +226,7 @@ def test_own_next_ones_are_called_before_those_that_depend(store: LogStore) -> N
     assert store.witnessed() == hashes([first, second, dependent])
 
 
-def test_a_thousand_missing_dependencies(store: LogStore) -> None:
+def test_a_thousand_missing_dependencies(store: LogFixture) -> None:
     roots = [Author(n).write() for n in range(1024)]
     last = Author(5000).write(b"last", hashes(roots))
     done = store.ingest(last)
@@ -240,7 +240,7 @@ def test_a_thousand_missing_dependencies(store: LogStore) -> None:
     assert not [key for key in store.rows() if key[0].startswith("floating")]
 
 
-def test_a_dependency_on_itself_waits_and_ends(store: LogStore) -> None:
+def test_a_dependency_on_itself_waits_and_ends(store: LogFixture) -> None:
     """No hash can name itself, but the walk must not rely on it."""
     signed = Author().write()
     intention = signed.intention._replace(deps=(signed.hash,))
@@ -249,7 +249,7 @@ def test_a_dependency_on_itself_waits_and_ends(store: LogStore) -> None:
     assert (done.witnessed, done.floating) == ((), (signed.hash,))
 
 
-def test_deep_wake_cascade(store: LogStore) -> None:
+def test_deep_wake_cascade(store: LogFixture) -> None:
     chain = Author().chain(3000)
     store.ingest(*reversed(chain[1:]))
     assert store.head().floating_count == 2999
@@ -257,7 +257,7 @@ def test_deep_wake_cascade(store: LogStore) -> None:
     assert store.witnessed() == hashes(chain)
 
 
-def test_deep_cascade_over_dependencies(store: LogStore) -> None:
+def test_deep_cascade_over_dependencies(store: LogFixture) -> None:
     writers = [Author(n) for n in range(7)]
     signed = [writers[0].write()]
     signed.extend(writers[n % 7].write(b"", [signed[-1].hash]) for n in range(1, 500))
@@ -268,14 +268,14 @@ def test_deep_cascade_over_dependencies(store: LogStore) -> None:
     assert store.fsck() == []
 
 
-def test_tip_follows_witnessing_and_survives_reopen(store: LogStore) -> None:
+def test_tip_follows_witnessing_and_survives_reopen(store: LogFixture) -> None:
     writer = Author()
     chain = writer.chain(3)
     store.ingest(chain[0], chain[2])
     tip = store.read(store.log.tip, writer.public_key)
     assert (tip.hash, tip.seq, tip.height, tip.contents) == (chain[0].hash, 1, 1, 1)
     store.ingest(chain[1])
-    again = LogStore(store.engine)
+    again = LogFixture(store.engine)
     tips = again.read(again.log.tips)
     assert {key: tip.hash for key, tip in tips.items()} == {writer.public_key: chain[2].hash}
     assert again.read(again.log.tip, author(9).public_key) is None
@@ -283,8 +283,8 @@ def test_tip_follows_witnessing_and_survives_reopen(store: LogStore) -> None:
 
 
 def test_stores_of_one_engine_are_separate(engine: Engine) -> None:
-    one = LogStore(engine)
-    other = LogStore(engine, store_id=bytes(16), prefix=b"\0\0\0\2")
+    one = LogFixture(engine)
+    other = LogFixture(engine, store_id=bytes(16), prefix=b"\0\0\0\2")
     ours, theirs = Author(1).chain(2), Author(1, bytes(16)).chain(3)
     one.ingest(*ours)
     other.ingest(*theirs)
@@ -293,7 +293,7 @@ def test_stores_of_one_engine_are_separate(engine: Engine) -> None:
     assert one.fsck() == other.fsck() == []
 
 
-def test_another_authors_predecessor_is_never_witnessed(store: LogStore) -> None:
+def test_another_authors_predecessor_is_never_witnessed(store: LogFixture) -> None:
     """One signed intention must not stop the projection of every node."""
     a, b = Author(1), Author(2)
     first = a.write()
@@ -312,7 +312,7 @@ def test_another_authors_predecessor_is_never_witnessed(store: LogStore) -> None
 # --- look-ups -----------------------------------------------------------------------------------
 
 
-def test_by_prefix(store: LogStore) -> None:
+def test_by_prefix(store: LogFixture) -> None:
     chain = Author().chain(300)
     store.ingest(*chain[:250], *chain[260:])
 
@@ -327,7 +327,7 @@ def test_by_prefix(store: LogStore) -> None:
     assert look(chain[255].hash) == look(b"") == look(chain[5].hash + b"\0") == []
 
 
-def test_scan_witness_log_streaming(store: LogStore) -> None:
+def test_scan_witness_log_streaming(store: LogFixture) -> None:
     """Ten ingested, ten streamed in order."""
     chain = Author().chain(10)
     store.ingest(*chain)
@@ -339,14 +339,14 @@ def test_scan_witness_log_streaming(store: LogStore) -> None:
     assert seqs(0, 3) == [1, 2, 3]
     assert seqs(9, 5) == [9, 10]
     assert seqs(11, 5) == seqs(1, 0) == []
-    entry: Entry = store.read(store.log.entry, 4)
+    entry: WitnessEntry = store.read(store.log.entry, 4)
     assert (entry.seq, entry.signed, entry.height) == (4, chain[3], 4)
     for seq in (0, 11):
         with pytest.raises(UsageError, match=f"no entry {seq}"):
             store.read(store.log.entry, seq)
 
 
-def test_walk_back_until(store: LogStore) -> None:
+def test_walk_back_until(store: LogFixture) -> None:
     chain = Author().chain(10)
     store.ingest(*chain[:8], chain[9])
 
@@ -367,14 +367,14 @@ def test_walk_back_until(store: LogStore) -> None:
         walk(HIGH, ZERO)
 
 
-def test_in_log_order(store: LogStore) -> None:
+def test_in_log_order(store: LogFixture) -> None:
     chain = Author().chain(5)
     store.ingest(*chain)
     asked = [HIGH, *sorted(hashes(chain[:4]))]
     assert store.read(store.log.in_log_order, asked) == hashes(chain[:4])
 
 
-def test_range_queries(store: LogStore) -> None:
+def test_range_queries(store: LogFixture) -> None:
     chain = Author().chain(60)
     store.ingest(*chain[:50], chain[55])
     known = sorted(hashes(chain[:50]))
@@ -397,7 +397,7 @@ def test_range_queries(store: LogStore) -> None:
 
 def test_range_queries_at_the_edges_of_first_bytes() -> None:
     """Whole first bytes come from sums, the rest from a scan; every cut gives the same."""
-    store = LogStore()
+    store = LogFixture()
     for batch in range(6):
         store.ingest(*Author(batch).chain(100))
     known = sorted(store.witnessed())
@@ -410,13 +410,13 @@ def test_range_queries_at_the_edges_of_first_bytes() -> None:
             assert (found.size, found.xor.to_bytes(32, "big")) == (len(wanted), xor(wanted))
 
 
-def test_range_queries_of_an_empty_log(store: LogStore) -> None:
+def test_range_queries_of_an_empty_log(store: LogFixture) -> None:
     assert store.read(store.log.count_range, LOW, HIGH) == 0
     assert store.read(store.log.fingerprint_range, LOW, HIGH) == ZERO
     assert store.read(store.log.hashes_in_range, LOW, HIGH) == []
 
 
-def test_listing_more_than_2048_hashes_is_an_error(store: LogStore) -> None:
+def test_listing_more_than_2048_hashes_is_an_error(store: LogFixture) -> None:
     chain = Author().chain(2049)
     store.ingest(*chain[:2048])
     assert len(store.read(store.log.hashes_in_range, LOW, HIGH)) == 2048
@@ -425,19 +425,19 @@ def test_listing_more_than_2048_hashes_is_an_error(store: LogStore) -> None:
         store.read(store.log.hashes_in_range, LOW, HIGH)
 
 
-def test_fingerprint_is_incremental_and_the_same_after_reopen(store: LogStore) -> None:
+def test_fingerprint_is_incremental_and_the_same_after_reopen(store: LogFixture) -> None:
     chain = Author().chain(20)
     for signed in chain:
         store.ingest(signed)
         store.ingest(signed)
     assert store.head().fingerprint == xor(hashes(chain))
-    again = LogStore(store.engine)
+    again = LogFixture(store.engine)
     assert again.head() == store.head()
     assert again.head().fingerprint == again.read(again.log.fingerprint_range, LOW, HIGH)
 
 
 def test_divergent_logs_have_different_fingerprints_until_they_agree() -> None:
-    one, other = LogStore(), LogStore()
+    one, other = LogFixture(), LogFixture()
     ours, theirs = Author(1).chain(3), Author(2).chain(3)
     one.ingest(*ours)
     other.ingest(*theirs)
@@ -451,7 +451,7 @@ def test_divergent_logs_have_different_fingerprints_until_they_agree() -> None:
 
 def test_opening_reads_nothing() -> None:
     """A log has no open: the head is one row, written with every change."""
-    store = LogStore()
+    store = LogFixture()
     store.ingest(*Author().chain(50))
     rows = [key for table, key in store.rows() if table == "log_meta"]
     assert b"head" in rows
@@ -461,7 +461,7 @@ def test_opening_reads_nothing() -> None:
 # --- submit -------------------------------------------------------------------------------------
 
 
-def test_submit_chains_and_witnesses(store: LogStore) -> None:
+def test_submit_chains_and_witnesses(store: LogFixture) -> None:
     key = author(1)
     first = store.submit(key, b"1")
     second = store.submit(key, b"2", [first.hash])
@@ -474,14 +474,14 @@ def test_submit_chains_and_witnesses(store: LogStore) -> None:
     assert store.fsck() == []
 
 
-def test_submit_sorts_dependencies_and_drops_repeats(store: LogStore) -> None:
+def test_submit_sorts_dependencies_and_drops_repeats(store: LogFixture) -> None:
     roots = hashes([Author(n).write() for n in (3, 1, 2)])
     signed = store.submit(author(1), b"", [*roots, roots[0]])
     assert signed.intention.deps == tuple(sorted(roots))
 
 
 def test_submit_refuses_what_is_too_large() -> None:
-    store = LogStore(limits=LogLimits(own_payload_bytes=10, deps=2))
+    store = LogFixture(limits=LogLimits(own_payload_bytes=10, deps=2))
     store.submit(author(1), bytes(10))
     with pytest.raises(PayloadTooLarge) as large:
         store.submit(author(1), bytes(11))
@@ -497,7 +497,7 @@ def test_submit_refuses_what_is_too_large() -> None:
 
 def test_submit_with_an_unknown_dependency_floats_and_the_chain_goes_on() -> None:
     """A second write beside the waiting one would be a fork of one's own."""
-    store, other = LogStore(), Author(2)
+    store, other = LogFixture(), Author(2)
     awaited = other.write()
     first = store.submit(author(1), b"1")
     second = store.submit(author(1), b"2", [awaited.hash])
@@ -513,28 +513,28 @@ def test_submit_with_an_unknown_dependency_floats_and_the_chain_goes_on() -> Non
 
 
 def test_one_thousand_submissions_under_a_frozen_clock() -> None:
-    store = LogStore()
+    store = LogFixture()
     stamps = [store.submit(author(1)).intention.stamp for _ in range(1000)]
     assert all(one < two for one, two in pairwise(stamps))
     assert stamps[:3] == [Hlc(NOW, 0), Hlc(NOW, 1), Hlc(NOW, 2)]
     assert store.head().seq == 1000
 
 
-def test_stamps_increase_when_the_clock_steps_back(store: LogStore) -> None:
+def test_stamps_increase_when_the_clock_steps_back(store: LogFixture) -> None:
     first = store.submit(author(1))
     store.clock.now -= 100_000
     second = store.submit(author(1))
     assert second.intention.stamp == first.intention.stamp.after()
 
 
-def test_a_write_outranks_what_it_saw(store: LogStore) -> None:
+def test_a_write_outranks_what_it_saw(store: LogFixture) -> None:
     ahead = Author(2).write(stamp=Hlc(NOW + 1000, 7))
     store.ingest(ahead)
     assert store.head().clock == Hlc(NOW + 1000, 8)
     assert store.submit(author(1)).intention.stamp == Hlc(NOW + 1000, 9)
 
 
-def test_far_future_stamp_does_not_drag_the_clock(store: LogStore) -> None:
+def test_far_future_stamp_does_not_drag_the_clock(store: LogFixture) -> None:
     limit = Author(2).write(stamp=Hlc(NOW + HLC_DRIFT_MS, 0))
     far = Author(3).write(stamp=Hlc(NOW + HLC_DRIFT_MS + 1, 0))
     assert store.ingest(far).futures == (far.hash,)
@@ -546,7 +546,7 @@ def test_far_future_stamp_does_not_drag_the_clock(store: LogStore) -> None:
     assert store.read(store.log.get, far.hash) == far
 
 
-def test_a_write_after_a_far_future_one_outranks_it_and_only_it(store: LogStore) -> None:
+def test_a_write_after_a_far_future_one_outranks_it_and_only_it(store: LogFixture) -> None:
     far = Author(2).write(stamp=Hlc(NOW + 10 * HLC_DRIFT_MS, 3))
     store.ingest(far)
     over = store.submit(author(1), b"over", [far.hash])
@@ -557,7 +557,7 @@ def test_a_write_after_a_far_future_one_outranks_it_and_only_it(store: LogStore)
     assert store.submit(author(4)).intention.stamp.wall <= NOW + HLC_DRIFT_MS
 
 
-def test_a_dependency_stamped_with_the_end_of_time_cannot_be_replaced(store: LogStore) -> None:
+def test_a_dependency_stamped_with_the_end_of_time_cannot_be_replaced(store: LogFixture) -> None:
     last = Author(2).write(stamp=Hlc(2**64 - 1, 2**32 - 1))
     store.ingest(last)
     with pytest.raises(UsageError, match="does not fit"):
@@ -570,7 +570,7 @@ def test_a_dependency_stamped_with_the_end_of_time_cannot_be_replaced(store: Log
 
 @pytest.mark.parametrize(("waiting", "fits"), [(4, True), (5, True), (6, False)])
 def test_floating_is_bounded_in_entries(waiting: int, fits: bool) -> None:
-    store = LogStore(limits=LogLimits(floating_entries=5))
+    store = LogFixture(limits=LogLimits(floating_entries=5))
     chain = Author().chain(8)
     if fits:
         store.ingest(*chain[1 : waiting + 1])
@@ -585,7 +585,7 @@ def test_floating_is_bounded_in_bytes() -> None:
     chain = [Author(n).chain(2)[1] for n in range(3)]
     size = sum(len(signed.borsh) + 64 for signed in chain)
     for limit, fits in ((size + 1, True), (size, True), (size - 1, False)):
-        store = LogStore(limits=LogLimits(floating_bytes=limit))
+        store = LogFixture(limits=LogLimits(floating_bytes=limit))
         if fits:
             store.ingest(*chain)
             assert store.head().floating_bytes == size
@@ -595,7 +595,7 @@ def test_floating_is_bounded_in_bytes() -> None:
 
 
 def test_a_full_store_takes_what_wakes_others_and_what_was_fetched() -> None:
-    store = LogStore(limits=LogLimits(floating_entries=2))
+    store = LogFixture(limits=LogLimits(floating_entries=2))
     chain = Author().chain(6)
     store.ingest(chain[2], chain[3])
     with pytest.raises(FloatingFull):
@@ -614,7 +614,7 @@ def test_waiting_intentions_cannot_be_exchanged_for_larger_ones() -> None:
     """As many wait as before, with more bytes."""
     small = Author(1).chain(2)
     size = len(small[1].borsh) + 64
-    store = LogStore(limits=LogLimits(floating_bytes=size))
+    store = LogFixture(limits=LogLimits(floating_bytes=size))
     store.ingest(small[1])
     large = Author(2)
     large.write()
@@ -623,7 +623,7 @@ def test_waiting_intentions_cannot_be_exchanged_for_larger_ones() -> None:
     assert list(store.floating()) == [small[1].hash]
 
 
-def test_an_intention_of_another_store_is_a_mistake_of_the_caller(store: LogStore) -> None:
+def test_an_intention_of_another_store_is_a_mistake_of_the_caller(store: LogFixture) -> None:
     with pytest.raises(UsageError, match="another store"):
         store.ingest(Author(1).write(), Author(2, bytes(16)).write())
     assert store.rows() == {}
@@ -644,7 +644,7 @@ def test_the_tables_take_at_most_twice_the_envelopes(tmp_path: Path, depends: bo
     so has seen something new of all others since it wrote last.
     """
     with contextlib.closing(LmdbEngine(tmp_path, LOG_TABLES, durable=False)) as engine:
-        store = LogStore(engine)
+        store = LogFixture(engine)
         writers = [Author(n) for n in range(50)]
         size, last = 0, b""
         for start in range(0, 10_000, 100):
@@ -673,7 +673,7 @@ def _pages(engine: LmdbEngine) -> int:
 # --- damage -------------------------------------------------------------------------------------
 
 
-def test_damage_is_an_error_and_never_another_intention(store: LogStore) -> None:
+def test_damage_is_an_error_and_never_another_intention(store: LogFixture) -> None:
     (signed, *_) = Author().chain(1)
     store.ingest(signed)
     key = b"\0" * 7 + b"\1"
@@ -691,7 +691,7 @@ def test_damage_is_an_error_and_never_another_intention(store: LogStore) -> None
         store.read(store.log.get, signed.hash)
 
 
-def test_a_record_is_not_signed_before_its_successor_names_it(store: LogStore) -> None:
+def test_a_record_is_not_signed_before_its_successor_names_it(store: LogFixture) -> None:
     """A row changed on disk: nothing from it on is given out, at the end of a scan either."""
     store.ingest(*Author().chain(4))
     for seq in (2, 4):
@@ -707,7 +707,7 @@ def test_a_record_is_not_signed_before_its_successor_names_it(store: LogStore) -
         store.witnessed()
 
 
-def test_scan_stops_at_a_gap_and_at_a_broken_link(store: LogStore) -> None:
+def test_scan_stops_at_a_gap_and_at_a_broken_link(store: LogFixture) -> None:
     store.ingest(*Author().chain(4))
     key = b"\0" * 7 + b"\2"
     row = store.rows()["witness", key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datalattice.errors import BadFormat
-from datalattice.testing.log_kit import NODE, STORE, Author, LogStore, author
+from datalattice.testing.log_kit import NODE, STORE, Author, LogFixture, author
 from datalattice.weaver import ZERO, ChainBroken, ChainEnd, WitnessRecord, check_chain
 from datalattice.weaver.witness import WitnessContent
 
@@ -77,7 +77,7 @@ def test_unknown_fields_inside_a_content_are_tolerated() -> None:
 
 def test_witness_creation() -> None:
     """The log's own records form a chain that others can check."""
-    store, writer = LogStore(), Author()
+    store, writer = LogFixture(), Author()
     store.ingest(*writer.chain(3))
     store.clock.now += 5
     store.submit(author(2))

@@ -23,7 +23,7 @@ from datalattice.cli.units import moment_text
 from datalattice.errors import NoSuchPath, UsageError
 
 if TYPE_CHECKING:
-    from datalattice.weaver import Entry, Machine, SignedIntention, StoreView, Summary
+    from datalattice.weaver import Machine, SignedIntention, StoreView, Summary, WitnessEntry
 
 app = typer.Typer(help="The signed operations of a weaver store: list, one by one, and as a graph.")
 
@@ -62,7 +62,7 @@ def _document(signed: SignedIntention, machine: Machine | None) -> dict[str, Any
     }
 
 
-def _last(view: StoreView, number: int) -> list[Entry]:
+def _last(view: StoreView, number: int) -> list[WitnessEntry]:
     return list(view.entries(max(1, view.last_seq() - number + 1)))
 
 

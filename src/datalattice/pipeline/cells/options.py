@@ -38,7 +38,7 @@ def _hash_option(text: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
+class CellReadOptions:
     """The options of reading `lattice.cells`.
 
     | option | meaning | default |
@@ -88,14 +88,14 @@ class WriteOptions:
         return f"{self.folder}/store" if self.is_node else self.folder
 
 
-def read_options(given: Mapping[str, str]) -> ReadOptions:
+def read_options(given: Mapping[str, str]) -> CellReadOptions:
     """Parse the options of reading. Raises: UsageError: one is not accepted or missing."""
-    options = Given.of(given, ReadOptions)
+    options = Given.of(given, CellReadOptions)
     path = _folder(options)
     folder = store_in(path)
     if folder is None:
         raise bad_option("store", path, "there is no store; give the folder of a store or a node")
-    return replace(read_record(ReadOptions, options), folder=str(folder.absolute()))
+    return replace(read_record(CellReadOptions, options), folder=str(folder.absolute()))
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:

@@ -10,7 +10,7 @@ from datalattice.cells import references
 from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, DataLatticeError
 from datalattice.pipeline.arrow_batches import Row
-from datalattice.pipeline.cells.options import ReadOptions
+from datalattice.pipeline.cells.options import CellReadOptions
 from datalattice.store import CellStore
 from datalattice.store.gc import (
     Extent,
@@ -33,7 +33,7 @@ class SegmentsTask:
     partition: StorePartition
 
 
-def plan(options: ReadOptions) -> list[SegmentsTask]:
+def plan(options: CellReadOptions) -> list[SegmentsTask]:
     """Return the tasks that read every cell of a store.
 
     Cost:   reads the header of each segment.
@@ -50,7 +50,7 @@ def plan(options: ReadOptions) -> list[SegmentsTask]:
     return [SegmentsTask(small, partition) for partition in extent.partitions(count)]
 
 
-def rows(part: SegmentsTask, options: ReadOptions) -> Iterator[Row]:
+def rows(part: SegmentsTask, options: CellReadOptions) -> Iterator[Row]:
     """Yield the cells of a task, each once, in storage order. Runs in tasks.
 
     Cost:   for each cell an index look-up and, with verify, a hash.

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 )
 
 from datalattice.pipeline.arrow_batches import arrow_schema, batches, check_schema, ddl
-from datalattice.pipeline.cells.options import ReadOptions, read_options
+from datalattice.pipeline.cells.options import CellReadOptions, read_options
 from datalattice.pipeline.cells.rows import SegmentsTask, plan, rows
 from datalattice.pipeline.options import documents
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "lattice.cells"
 
 
-@documents(ReadOptions)
+@documents(CellReadOptions)
 class CellsSource(DataSource):
     """Every cell of a store, reachable or not; and writing cells into a store.
 
@@ -81,7 +81,7 @@ class CellsPartition(InputPartition):
 class CellsReader(DataSourceReader):
     """Reads every cell once."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: CellReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         check_schema(schema, options.types, FORMAT, "columns")

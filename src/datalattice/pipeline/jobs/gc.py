@@ -54,7 +54,7 @@ from datalattice.store.gc import (
     sweep_head,
     write_sweep_list,
 )
-from datalattice.store.log import Gap, LocationSet, Position, locate
+from datalattice.store.log import Gap, LocationSet, LogPosition, locate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,7 +175,7 @@ def _mark(
     handed: Handed | None = Handed.of(frontier, parts)
     state = spark.range(0, len(plan), 1, max(1, len(plan)))
     rounds = 1
-    start: Position | None = begin.start
+    start: LogPosition | None = begin.start
     # The driver has marked everything, and no pack is young: no round is needed.
     if not frontier.waiting and begin.start.sequence >= extent.position.sequence:
         return state, handed, rounds
@@ -290,7 +290,7 @@ class MarkTask:
     folder: str
     extent: Extent
     plan: tuple[StorePartition, ...]
-    start: Position | None
+    start: LogPosition | None
     """Set in the first round: packs after this position are young, and stay."""
     handed: Handed | None = None
     most: int = 0

@@ -15,7 +15,7 @@ from typing import Final
 from datalattice.cells import branch_hashes
 from datalattice.errors import Corruption, StoreFailed
 from datalattice.store.files import StoreFolder
-from datalattice.store.log.hashindex import BEGINNING, HashIndex, Position
+from datalattice.store.log.hashindex import BEGINNING, HashIndex, LogPosition
 from datalattice.store.log.opening import OpenLog
 from datalattice.store.log.packing import CELL_ENTRY_BYTES, locate
 from datalattice.store.log.recovery import Gap, LogReader
@@ -54,7 +54,7 @@ class MarkRoots:
     """Hashes of roots that are pinned or leased: a missing one is an error."""
     tops: Callable[[], Iterable[bytes]]
     """Hashes of former roots, and of values put a moment ago. A missing one is skipped."""
-    start: Position
+    start: LogPosition
     """All packs behind this are within the grace."""
     root: bytes | None
     """The root at `start`."""
@@ -78,12 +78,12 @@ Begin = Callable[[], tuple[MarkRoots, PriorMark | None]]
 
 def young_start(
     folder: StoreFolder, log: OpenLog, removed: RemovedRecord, since_ms: int
-) -> tuple[Position, bytes | None]:
+) -> tuple[LogPosition, bytes | None]:
     """Return where the packs begin that may be younger than a time, and the root there.
 
     Cost: reads the segment in which they begin, and those before it up to one with a root.
     """
-    behind: Position | None = None
+    behind: LogPosition | None = None
     last = log.state.position
     for number in reversed(segment_numbers(folder)):
         if removed.dropped(number) or number > last.segment:
@@ -92,8 +92,8 @@ def young_start(
         # All of it is younger, or nothing is known of it.
         if behind is None and (header is None or header.time_ms > since_ms):
             continue
-        begin = Position(0 if header is None else header.sequence - 1, number, 0, None)
-        reached: Position | None = None
+        begin = LogPosition(0 if header is None else header.sequence - 1, number, 0, None)
+        reached: LogPosition | None = None
         root = root_there = None
         for found in LogReader(folder, log.store_id, begin, removed, last_segment=number).read():
             if isinstance(found, Gap):

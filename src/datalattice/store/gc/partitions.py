@@ -25,7 +25,7 @@ from datalattice.store.gc.marking import (
     absent,
     damaged,
 )
-from datalattice.store.log.hashindex import Position
+from datalattice.store.log.hashindex import LogPosition
 from datalattice.store.log.packing import SEGMENTS_MAX
 from datalattice.store.log.recovery import Gap, LogReader, Pack
 from datalattice.store.log.removed import (
@@ -75,7 +75,7 @@ class Extent:
     """What a store holds at one moment."""
 
     store_id: bytes
-    position: Position
+    position: LogPosition
     """Behind the last pack that belongs to it."""
     root: bytes | None
     removed: bytes
@@ -238,7 +238,7 @@ class StorePartitionReader:
         self._log = LogReader(
             folder,
             extent.store_id,
-            Position(partition.sequence - 1, partition.first, 0, None),
+            LogPosition(partition.sequence - 1, partition.first, 0, None),
             removed,
             last_segment=partition.last,
         )
@@ -355,7 +355,7 @@ class StorePartitionMarker(CellMarker):
         leads, self.leads = self.leads, []
         return leads
 
-    def follow_young(self, start: Position) -> Iterator[None]:
+    def follow_young(self, start: LogPosition) -> Iterator[None]:
         """Follow the packs of the partition that are behind a position; a step for each of them."""
         # Nothing in this partition is younger than the grace.
         if start.segment > self._partition.last or start.sequence >= self._extent.position.sequence:
@@ -405,7 +405,7 @@ class MarkStart(NamedTuple):
     """Hashes of the roots that are followed ..."""
     locations: list[int]
     """... and where they are."""
-    start: Position
+    start: LogPosition
     """All packs behind this are within the grace, and stay."""
 
 

@@ -35,7 +35,7 @@ from datalattice.store.disk import Disk
 from datalattice.store.files import StoreFolder, replace_file
 from datalattice.store.gc.marking import PriorMark
 from datalattice.store.gc.partitions import Extent, removed_digest, upper_bits
-from datalattice.store.log.hashindex import Position
+from datalattice.store.log.hashindex import LogPosition
 from datalattice.store.log.opening import why_unreached
 from datalattice.store.log.removed import LocationSet
 
@@ -71,7 +71,7 @@ class SweepHead:
     """The header of a sweep list."""
 
     store_id: bytes
-    position: Position
+    position: LogPosition
     root: bytes | None
     removed: bytes
     roots: bytes
@@ -165,7 +165,7 @@ def _unpack_head(data: bytes) -> SweepHead:
     root, removed, roots = fields[10:13]
     return SweepHead(
         store_id,
-        Position(sequence, segment, offset, trailer if flags & _HAS_TRAILER else None),
+        LogPosition(sequence, segment, offset, trailer if flags & _HAS_TRAILER else None),
         root if flags & _HAS_ROOT else None,
         removed if flags & _HAS_REMOVED else b"",
         roots,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datalattice.store.log.hashindex import Position
+from datalattice.store.log.hashindex import LogPosition
 from datalattice.store.log.packing import locate
 from datalattice.store.log.recovery import Gap
 from datalattice.store.log.removed import LocationSet
 
-__all__ = ["Gap", "LocationSet", "Position", "locate"]
+__all__ = ["Gap", "LocationSet", "LogPosition", "locate"]

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from datalattice.errors import ReadOnly, StoreError, StoreFailed, StoreFull, UsageError
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.disk import write_error
-from datalattice.store.log.hashindex import HashIndex, Position
+from datalattice.store.log.hashindex import HashIndex, LogPosition
 from datalattice.store.log.logend import EndRecord, LogEnd
 from datalattice.store.log.packing import (
     CELL_ENTRY_BYTES,
@@ -69,7 +69,7 @@ class CellBatch:
 NO_CELLS: Final = CellBatch([], [])
 
 
-class Written(NamedTuple):
+class CommittedPack(NamedTuple):
     """What was written, to be made durable."""
 
     sequence: int
@@ -118,9 +118,9 @@ class Committer:
         """Hash of the root that was written last, durable or not."""
 
     @property
-    def written(self) -> Written:
+    def written(self) -> CommittedPack:
         """Everything that was written so far."""
-        return Written(self._sequence, self._epoch)
+        return CommittedPack(self._sequence, self._epoch)
 
     def check(self) -> None:
         """Check that no write failed before, and that the store has its lock.
@@ -186,7 +186,7 @@ class Committer:
 
     def write(
         self, fresh: CellBatch, staged: CellBatch, promoted: list[bytes], root: bytes | None
-    ) -> Written:
+    ) -> CommittedPack:
         """Write the packs of one commit, or of staged cells only; `make_durable` takes the result.
 
         Raises: StoreFull, StoreFailed: the disk refused; the committer does too from now on.
@@ -255,7 +255,7 @@ class Committer:
         self._sequence = sequence
         self._trailer = trailer_of(pack)
         # Behind this pack: where a reader that knows it goes on.
-        end = Position(sequence, writer.segment, writer.offset, self._trailer)
+        end = LogPosition(sequence, writer.segment, writer.offset, self._trailer)
         own_root = root if flags & FLAG_ROOT else None
         count = len(staged.hashes)
         self._waiting.append(
@@ -268,7 +268,7 @@ class Committer:
 
     # --- durability; the caller does not hold the lock ---
 
-    def make_durable(self, written: Written) -> None:
+    def make_durable(self, written: CommittedPack) -> None:
         """Return when what was written is durable and published.
 
         Raises: StoreFull, StoreFailed: it cannot be made durable.

@@ -37,7 +37,7 @@ _ROWS_BEHIND: Final = b"row0"
 _WATERMARK: Final = struct.Struct(">QIIIQH32s")
 
 
-class Position(NamedTuple):
+class LogPosition(NamedTuple):
     """A position in the log: behind the pack `sequence`."""
 
     sequence: int
@@ -51,13 +51,13 @@ class Position(NamedTuple):
 class Watermark(NamedTuple):
     """Up to where an index is complete, and the state of the store there."""
 
-    position: Position
+    position: LogPosition
     staged: int
     """Upper bound on the number of staged cells."""
     root: bytes | None
 
 
-BEGINNING: Final = Watermark(Position(0, 0, 0, 0), 0, None)
+BEGINNING: Final = Watermark(LogPosition(0, 0, 0, 0), 0, None)
 
 
 def read_watermark(data: bytes | None) -> Watermark:
@@ -71,7 +71,7 @@ def read_watermark(data: bytes | None) -> Watermark:
     if len(data) != _WATERMARK.size:
         raise Corruption(f"the index has a watermark of {len(data)} bytes, not {_WATERMARK.size}")
     sequence, segment, offset, trailer, staged, flags, root = _WATERMARK.unpack(data)
-    position = Position(sequence, segment, offset, trailer)
+    position = LogPosition(sequence, segment, offset, trailer)
     return Watermark(position, staged, root if flags & FLAG_ROOT else None)
 
 

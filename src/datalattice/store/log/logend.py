@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.folder import END_FILE, LOSS_FILE
-from datalattice.store.log.hashindex import Position
+from datalattice.store.log.hashindex import LogPosition
 from datalattice.store.log.packing import NO_ROOT, seed_of
 from datalattice.store.log.segments import segment_numbers, segment_path, segment_size
 from datalattice.store.records import Damage
@@ -53,7 +53,7 @@ _HAS_TRAILER: Final = 2
 class LogEnd(NamedTuple):
     """Behind the last acknowledged pack, and the root there."""
 
-    position: Position
+    position: LogPosition
     root: bytes | None
 
 
@@ -178,7 +178,7 @@ def read_end(folder: StoreFolder, store_id: bytes) -> LogEnd | None:
 
 
 def lost_packs(
-    folder: StoreFolder, good: Position, last: int, acknowledged: LogEnd | None, reason: str
+    folder: StoreFolder, good: LogPosition, last: int, acknowledged: LogEnd | None, reason: str
 ) -> Loss:
     """Return the loss of the packs behind `good`, up to the number `last`."""
     number = max(good.segment, 1)
@@ -209,7 +209,7 @@ def unknown_loss(folder: StoreFolder) -> Loss | None:
     return Loss(0, 0, path, 0, 0, False, None, reason, is_given_up=True, is_certain=False)
 
 
-def loss_of_reader(folder: StoreFolder, here: Position, end: LogEnd | None) -> Loss | None:
+def loss_of_reader(folder: StoreFolder, here: LogPosition, end: LogEnd | None) -> Loss | None:
     """Return what a reader that reads up to `here` lacks of what was acknowledged before.
 
     Raises: Corruption: the record of a loss is damaged.
@@ -276,7 +276,7 @@ def _read_slot(data: bytes, seed: int, path: str) -> LogEnd | None:
         raise StoreVersion(
             f"{path}: format version {version}; this package reads up to {END_VERSION}"
         )
-    position = Position(sequence, segment, offset, trailer if flags & _HAS_TRAILER else None)
+    position = LogPosition(sequence, segment, offset, trailer if flags & _HAS_TRAILER else None)
     return LogEnd(position, root if flags & _HAS_ROOT else None)
 
 

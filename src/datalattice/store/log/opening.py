@@ -23,7 +23,7 @@ from datalattice.store.log.folder import (
     read_store_id,
 )
 from datalattice.store.log.freespace import FreeSpace
-from datalattice.store.log.hashindex import BEGINNING, TABLES, HashIndex, Position
+from datalattice.store.log.hashindex import BEGINNING, TABLES, HashIndex, LogPosition
 from datalattice.store.log.locking import wait_for_lock
 from datalattice.store.log.logend import (
     EndRecord,
@@ -77,7 +77,7 @@ class OpenSettings(NamedTuple):
 class ReleasedLog(NamedTuple):
     """How a writer left a log when it released its lock."""
 
-    position: Position
+    position: LogPosition
     """Behind the last pack; everything before it is durable."""
     removed: bytes
     """The head of the record of removed cells."""
@@ -291,7 +291,7 @@ def recover(
     *,
     repair: bool,
     keep_root: bool = False,
-    left: Position | None = None,
+    left: LogPosition | None = None,
 ) -> None:
     """Read the packs behind the watermark, and make the log end behind the last good one.
 
@@ -383,11 +383,11 @@ def _continue_without(folder: StoreFolder, opened: OpenLog, loss: Loss, *, keep_
     opened.keeps_root = keep_root
 
 
-def _last_good(folder: StoreFolder, store_id: bytes, segment: int) -> Position:
+def _last_good(folder: StoreFolder, store_id: bytes, segment: int) -> LogPosition:
     """Return the end of the last good pack of the segments up to `segment`."""
     for number in reversed(segment_numbers(folder)):
         if number <= segment:
-            start = Position(0, number, 0, None)
+            start = LogPosition(0, number, 0, None)
             log = LogReader(folder, store_id, start, last_segment=number)
             deque(log.read(), maxlen=0)
             if log.end.segment == number:
@@ -406,7 +406,7 @@ def _check_id(folder: StoreFolder, store_id: bytes, segment: int) -> None:
         )
 
 
-def why_unreached(folder: StoreFolder, position: Position) -> str:
+def why_unreached(folder: StoreFolder, position: LogPosition) -> str:
     """Return why the log does not reach `position`, "" when it does.
 
     It ends before, or is another log. So a shorter log never silently replaces a longer one.

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.disk import DiskFile
 from datalattice.store.files import StoreFolder
-from datalattice.store.log.hashindex import STAGED, HashIndex, Position, Watermark
+from datalattice.store.log.hashindex import STAGED, HashIndex, LogPosition, Watermark
 from datalattice.store.log.packing import (
     FLAG_PART,
     FLAG_ROOT,
@@ -49,7 +49,7 @@ SEARCH_BYTES: Final = 1 << 20
 class Pack(NamedTuple):
     """A pack as the index needs it: its end, its cells, the root it commits."""
 
-    end: Position
+    end: LogPosition
     length: int
     flags: int
     root: bytes | None
@@ -75,7 +75,9 @@ class Pack(NamedTuple):
 
 def _read_pack(header: PackHeader, rest: bytes) -> Pack:
     hashes, locations, promoted = read_entries(header, rest)
-    end = Position(header.sequence, header.segment, header.offset + header.length, trailer_of(rest))
+    end = LogPosition(
+        header.sequence, header.segment, header.offset + header.length, trailer_of(rest)
+    )
     root = header.root if header.flags & FLAG_ROOT else None
     length, flags, staged, time_ms = header.length, header.flags, header.staged, header.time_ms
     return Pack(end, length, flags, root, hashes, locations, staged, promoted, time_ms)
@@ -100,7 +102,7 @@ class LogReader:
         self,
         folder: StoreFolder,
         store_id: bytes,
-        start: Position,
+        start: LogPosition,
         removed: RemovedRecord = NOTHING_REMOVED,
         *,
         last_segment: int | None = None,
@@ -208,7 +210,7 @@ class LogReader:
             self.end = self.end._replace(sequence=run.behind - 1, trailer=None)
         end = self.end
         trailer = end.trailer if first == expected else None
-        self.end = Position(max(first - 1, end.sequence), segment, SEGMENT_HEADER_BYTES, trailer)
+        self.end = LogPosition(max(first - 1, end.sequence), segment, SEGMENT_HEADER_BYTES, trailer)
         if first <= expected or self._gapped:
             return None
         return Gap(segment, 0, expected, f"the packs {expected} to {first - 1} are missing")
@@ -266,7 +268,7 @@ class Recovery:
         """Proven packs that are missing, with no good pack after them."""
         self.end = log.end
         """Behind the last pack that is kept."""
-        self.unproven_from: Position | None = None
+        self.unproven_from: LogPosition | None = None
         """Where packs begin that are kept although nothing proves that they were durable."""
 
     def packs(self) -> Iterator[Pack]:
@@ -417,7 +419,7 @@ class LogState:
         self.staged = start.staged
         self.root = start.root
 
-    def move_to(self, position: Position) -> None:
+    def move_to(self, position: LogPosition) -> None:
         """Continue at a position, with no pack in between."""
         if self._whole == self.position:
             self._whole = position

@@ -25,7 +25,7 @@ from datalattice.cells import Value
 from datalattice.lattice import LOCAL_KEY, KeyedLattice
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.lattice.handover import HANDED_BYTES, fork_queries, is_fork_query, one_handed
-from datalattice.sync.lattice.incoming import PATCHES, Content, Question, State, stated
+from datalattice.sync.lattice.incoming import PATCHES, Content, Question, StatedRoot, stated
 from datalattice.sync.lattice.latticestate import LatticeState
 from datalattice.sync.replica import Peer, Probe, Step, Why
 
@@ -158,7 +158,7 @@ class LatticeComparison:
             self._plain.open += len(self._questions)
         # Optional questions come last: they are dropped first when too many requests wait.
         said: list[object] = [one for one in self._questions if not one.is_optional]
-        said += [] if self._top is None else [State(self._top)]
+        said += [] if self._top is None else [StatedRoot(self._top)]
         said += [one for one in self._questions if one.is_optional]
         return Step(tuple(said))
 

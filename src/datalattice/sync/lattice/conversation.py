@@ -81,7 +81,7 @@ from datalattice.sync.lattice.incoming import (
     LookupResult,
     PatchedRoot,
     Question,
-    State,
+    StatedRoot,
     stated,
 )
 from datalattice.sync.lattice.spelling import CompleteValue
@@ -289,7 +289,7 @@ class LatticeConversation:
         self._last_exchange += 1
         exchange, asked = self._last_exchange, 0
         for one in said:
-            if isinstance(one, State):
+            if isinstance(one, StatedRoot):
                 self._frames.append(_pushed(one.offer))
             elif isinstance(one, Question):
                 # A peer that does not answer has at most 64 requests of ours to remember.

@@ -110,7 +110,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StatedRoot:
     """What a comparison says: our state."""
 
     offer: Offer

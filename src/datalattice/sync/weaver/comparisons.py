@@ -27,10 +27,10 @@ from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse
 from datalattice.weaver import (
     ZERO,
     ChainEnd,
-    Entry,
     Head,
     Ingested,
     SignedIntention,
+    WitnessEntry,
     WitnessRecord,
     check_chain,
 )
@@ -51,7 +51,7 @@ class LogView(HashSet, Protocol):
         """Return those of `hashes` that are witnessed, dependencies first."""
         ...
 
-    def entries(self, start_seq: int, limit: int | None = None) -> Iterator[Entry]:
+    def entries(self, start_seq: int, limit: int | None = None) -> Iterator[WitnessEntry]:
         """Yield the witness log from a sequence number on."""
         ...
 
