@@ -39,7 +39,7 @@ from datalattice.engine import GroupCommit, LmdbEngine, open_engine
 from datalattice.weaver.intention import ZERO, Intention, SignedIntention
 from datalattice.weaver.kv import GetRequest, KvPayload, Operation, PutOp, PutRequest
 from datalattice.weaver.machine import Proposal
-from datalattice.weaver.store import Store
+from datalattice.weaver.store import WeaverStore
 from datalattice.weaver.stores import STORE_TABLES, Stores
 from datalattice.weaver.systemops import UniversalOp
 
@@ -162,7 +162,7 @@ def _lmdb_commits(folder: Path) -> Callable[[int], object]:
     return put
 
 
-def _foreign(store: Store, count: int, authors: int, seed: int) -> list[SignedIntention]:
+def _foreign(store: WeaverStore, count: int, authors: int, seed: int) -> list[SignedIntention]:
     """Return operations of foreign authors in turn, each after its author's last."""
     keys = [KeyPair(bytes([seed, i]) * 16) for i in range(authors)]
     last = [ZERO] * authors
@@ -196,7 +196,7 @@ def _ingest(threads: int, turns: int, count: int) -> Row:
             ]
             envelopes = [_batches([signed.encode() for signed in lane]) for lane in lanes]
 
-            def take(lane: int, store: Store = store, parts: Any = envelopes) -> None:
+            def take(lane: int, store: WeaverStore = store, parts: Any = envelopes) -> None:
                 for batch in parts[lane]:
                     store.ingest(batch)
 
@@ -223,7 +223,9 @@ def _key(i: int, keys: int) -> bytes:
     return b"user/%010d" % (i * 2_654_435_761 % 2**32 % keys)
 
 
-def _fill(commits: GroupCommit, store: Store, count: int, payload: Callable[[int], bytes]) -> None:
+def _fill(
+    commits: GroupCommit, store: WeaverStore, count: int, payload: Callable[[int], bytes]
+) -> None:
     """Write operations of this node, many in a transaction."""
     for first in range(0, count, 2_000):
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import datalattice
 from datalattice.errors import UsageError
 from datalattice.testing.stores_kit import WeaverNode, envelopes_of, exchange, state_of
-from datalattice.weaver import CORE_MACHINES, Store
+from datalattice.weaver import CORE_MACHINES, WeaverStore
 
 FILE = Path(__file__).resolve().parents[2] / "examples" / "inventory.py"
 
@@ -104,7 +104,7 @@ def test_the_stream_yields_the_level_after_each_change(stock: Any) -> None:
         assert [level.free for level in levels.poll()] == [4]
 
 
-def replicas(count: int) -> list[Store]:
+def replicas(count: int) -> list[WeaverStore]:
     machines = (*CORE_MACHINES, inventory.Inventory)
     nodes = [WeaverNode(number, machines=machines) for number in range(1, count + 1)]
     first = nodes[0].stores.create("example:inventory")
@@ -113,7 +113,7 @@ def replicas(count: int) -> list[Store]:
     return found
 
 
-def level(store: Store, item: str = "tea") -> Any:
+def level(store: WeaverStore, item: str = "tea") -> Any:
     return store.query("Level", inventory.Item(item))
 
 

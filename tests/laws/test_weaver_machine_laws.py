@@ -22,7 +22,7 @@ from datalattice.testing.journal import JournalEngine
 from datalattice.testing.machine_kit import (
     AUTHORS,
     CrashingEngine,
-    Replica,
+    MachineReplica,
     legal_order,
     unsigned,
 )
@@ -86,7 +86,7 @@ STEPS = st.lists(
 
 def run(machine: type[Machine], steps: Sequence[Step], authors: int) -> list[SignedIntention]:
     """Return the operations that the authors made."""
-    replicas = [Replica(machine()) for _ in range(authors)]
+    replicas = [MachineReplica(machine()) for _ in range(authors)]
     for step in steps:
         author, source = step.author % authors, step.source % authors
         mine, other = replicas[author], replicas[source]
@@ -102,7 +102,7 @@ def run(machine: type[Machine], steps: Sequence[Step], authors: int) -> list[Sig
     return list(everything.values())
 
 
-def receive(replica: Replica, operations: Sequence[SignedIntention]) -> None:
+def receive(replica: MachineReplica, operations: Sequence[SignedIntention]) -> None:
     """Deliver what a replica does not have; a prefix of another log can always be delivered."""
     for signed in operations:
         if signed.hash not in replica.log.seqs:
@@ -117,7 +117,7 @@ def test_every_legal_order_gives_the_same_bytes(
     operations = run(machine, steps, authors)
     states = set()
     for _ in range(3):
-        replica = Replica(machine())
+        replica = MachineReplica(machine())
         for signed in legal_order(operations, random.randrange):
             replica.log.append(signed)
             # Applied at once, or several together: it makes no difference.
@@ -166,7 +166,7 @@ def test_heads_and_winners_are_those_of_a_fold(
     steps: list[Step], authors: int, random: Random
 ) -> None:
     operations = run(KvMachine, steps, authors)
-    replica = Replica(KvMachine())
+    replica = MachineReplica(KvMachine())
     for signed in legal_order(operations, random.randrange):
         replica.deliver(signed)
     with replica.engine.read() as txn:
@@ -179,7 +179,7 @@ def test_heads_and_winners_are_those_of_a_fold(
 def test_writes_that_see_each_other_make_a_dict(
     writes: list[tuple[bytes, bytes, bytes | None]],
 ) -> None:
-    replica = Replica(KvMachine())
+    replica = MachineReplica(KvMachine())
     model: dict[bytes, bytes] = {}
     for author, key, value in writes:
         if value is None:
@@ -207,7 +207,7 @@ def test_writes_that_see_each_other_make_a_dict(
 def test_a_log_is_a_list_sorted_by_stamp_and_author(
     appended: list[tuple[bytes, int, int, bytes]], tail: int | None
 ) -> None:
-    replica = Replica(LogMachine())
+    replica = MachineReplica(LogMachine())
     keys = set()
     model = []
     for author, wall, counter, content in appended:
@@ -229,7 +229,7 @@ def test_projection_is_replay_and_restoring_gives_the_same_bytes(
     steps: list[Step], authors: int
 ) -> None:
     operations = run(KvMachine, steps, authors)
-    replica = Replica(KvMachine())
+    replica = MachineReplica(KvMachine())
     for signed in legal_order(operations, Random(1).randrange):
         replica.deliver(signed)
     before = {table: replica.rows(table) for table in STATE_TABLES}
@@ -241,7 +241,7 @@ def test_projection_is_replay_and_restoring_gives_the_same_bytes(
         txn.put(SYSTEM, b"left over", b"x")
         assert replica.state.restore(txn, [snapshot]).fits
     assert replica.snapshot() == snapshot
-    again = Replica(KvMachine())
+    again = MachineReplica(KvMachine())
     for entry in replica.log.entries:
         again.log.append(entry.signed)
     again.project()
@@ -250,7 +250,7 @@ def test_projection_is_replay_and_restoring_gives_the_same_bytes(
 
 def test_a_hostile_batch_costs_time_in_proportion_to_its_size() -> None:
     """An operation that promotes thousands of heads reads the winner's payload once."""
-    replica = Replica(KvMachine())
+    replica = MachineReplica(KvMachine())
     first, second = AUTHORS[:2]
     ops = tuple(Operation(put=PutOp(b"%05d" % number, b"v")) for number in range(5_000))
     batch = BatchRequest(ops)
@@ -302,14 +302,14 @@ class Folds:
     """The states after each number of operations, as snapshots."""
 
     def __init__(self) -> None:
-        replica = Replica(KvMachine())
+        replica = MachineReplica(KvMachine())
         self.counts = {replica.snapshot(): 0}
         for signed in history():
             replica.deliver(signed)
             self.counts[replica.snapshot()] = len(self.counts)
         self.last = replica.snapshot()
 
-    def check(self, replica: Replica) -> None:
+    def check(self, replica: MachineReplica) -> None:
         """Check that a replica is at one of them, with its position, and goes on from there."""
         prefix = self.counts[replica.snapshot()]
         with replica.engine.read() as txn:
@@ -320,9 +320,9 @@ class Folds:
         assert replica.snapshot() == self.last
 
 
-def prepared(work: Crash, engine: Engine) -> Replica:
+def prepared(work: Crash, engine: Engine) -> MachineReplica:
     """Return a replica whose log is full, and whose state too unless `work` is to fill it."""
-    replica = Replica(KvMachine(), engine)
+    replica = MachineReplica(KvMachine(), engine)
     for signed in history():
         replica.log.append(signed)
     if work is not project:

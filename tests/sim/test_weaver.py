@@ -8,7 +8,7 @@ from datalattice.sync import Regard, Step
 from datalattice.sync.reconcile import RangeMessage
 from datalattice.sync.weaver import RangeComparison, WeaverReplica
 from datalattice.testing.sim import replay, scenario
-from datalattice.weaver import Ingested, Store
+from datalattice.weaver import Ingested, WeaverStore
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,7 +37,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
     [
         (WeaverReplica, "regard", "admits everybody"),
         (RangeComparison, "receive", "compares nothing"),
-        (Store, "take", "keeps nothing"),
+        (WeaverStore, "take", "keeps nothing"),
     ],
 )
 def test_a_fault_is_noticed_within_a_few_seeds(

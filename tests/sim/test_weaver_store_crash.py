@@ -12,7 +12,7 @@ from datalattice.errors import StoreError
 from datalattice.testing.clocks import TickingClock
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 from datalattice.testing.journal import JournalEngine
-from datalattice.weaver import STORE_TABLES, PutRequest, Store, Stores
+from datalattice.weaver import STORE_TABLES, PutRequest, Stores, WeaverStore
 
 KEY = KeyPair(b"\x07" * 32)
 
@@ -79,7 +79,7 @@ def check(stores: Stores, done: list[str]) -> None:
         assert stores.peers.policy(team.id).can_connect(b"\x55" * 32)
     if done.count("put") == 2 and "restore" in done:
         notes = stores.get(children["notes"].id)
-        assert isinstance(notes, Store)
+        assert isinstance(notes, WeaverStore)
 
 
 def rows_of(system: object) -> Iterator[tuple[bytes, bytes | None, list[bytes]]]:

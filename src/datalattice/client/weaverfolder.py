@@ -38,10 +38,10 @@ from datalattice.weaver import (
     Machine,
     MachineStore,
     PeerManager,
-    Store,
     StoreHandle,
     StoreInfo,
     Stores,
+    WeaverStore,
     parse_store_id,
     store_id_text,
 )
@@ -155,7 +155,7 @@ class WeaverFolder:
 
     # --- changes ----------------------------------------------------------------------------
 
-    def subscribe(self, store: Store, wake: Wake) -> Wake:
+    def subscribe(self, store: WeaverStore, wake: Wake) -> Wake:
         """Call `wake` after each change of a store; return what ends this.
 
         Changes of this process wake at once, those of others within `LOOK_S`.
@@ -351,11 +351,11 @@ class NodeStore:
         self.name: Final = name
         self.of: Final = of
 
-    def store(self) -> Store:
+    def store(self) -> WeaverStore:
         """Return the store, open."""
         return self.stores.weaver.stores().open(self.id)
 
-    def writable(self) -> Store:
+    def writable(self) -> WeaverStore:
         """Return the store for a write.
 
         Raises: ReadOnly: the node can only read.

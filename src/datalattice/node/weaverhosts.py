@@ -41,7 +41,7 @@ from datalattice.sync.weaver import (
     WeaverProtocol,
     WeaverReplica,
 )
-from datalattice.weaver import InviteToken, Store, Stores, store_id_text
+from datalattice.weaver import InviteToken, Stores, WeaverStore, store_id_text
 
 LOOK_S: Final = 0.05
 """How often it is looked whether another process has written or made a store."""
@@ -121,7 +121,7 @@ class WeaverHosts:
 
     # --- replication --------------------------------------------------------------------------
 
-    def _replicate(self, store: Store) -> None:
+    def _replicate(self, store: WeaverStore) -> None:
         if store.id in self._hosts or store.is_closed:
             return
         source = self._sources.get(store.id)
@@ -189,7 +189,7 @@ class WeaverHosts:
 
     # --- peers --------------------------------------------------------------------------------
 
-    async def join(self, token: InviteToken, timeout_s: float = JOIN_TIMEOUT_S) -> Store:
+    async def join(self, token: InviteToken, timeout_s: float = JOIN_TIMEOUT_S) -> WeaverStore:
         """Become a peer of the store of an invite; return the store, which is then fetched.
 
         Raises: Unauthorized: the inviter refuses. Timeout: it did not answer. UsageError: the store

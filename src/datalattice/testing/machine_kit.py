@@ -4,8 +4,8 @@
     replica.execute(AUTHORS[0], "Put", PutRequest(b"k", b"v"))
     replica.query("Get", GetRequest(b"k"))
 
-A `Replica` is a witness log and a state in memory. Operations travel between replicas as objects:
-`replica.deliver(signed)`. Authors are plain bytes and nothing is verified.
+A `MachineReplica` is a witness log and a state in memory. Operations travel between replicas as
+objects: `replica.deliver(signed)`. Authors are plain bytes and nothing is verified.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def legal_order(
     return order
 
 
-class Replica:
+class MachineReplica:
     """One node's copy of a store: its log, its state, and the events since the last look."""
 
     def __init__(self, machine: Machine, engine: Engine | None = None) -> None:

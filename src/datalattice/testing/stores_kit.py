@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.engine import Engine, GroupCommit, MemoryEngine
 from datalattice.testing.clocks import TickingClock
-from datalattice.weaver import CORE_MACHINES, STORE_TABLES, Machine, Store, StoreInfo, Stores
+from datalattice.weaver import CORE_MACHINES, STORE_TABLES, Machine, StoreInfo, Stores, WeaverStore
 
 
 class WeaverNode:
@@ -38,18 +38,18 @@ class WeaverNode:
         self.stores.close_all()
         return WeaverNode(self.number, self.engine)
 
-    def join(self, info: StoreInfo | Store) -> Store:
+    def join(self, info: StoreInfo | WeaverStore) -> WeaverStore:
         """Take a store of another node, empty."""
         return self.stores.adopt(info.id, info.kind)
 
 
-def envelopes_of(store: Store) -> list[bytes]:
+def envelopes_of(store: WeaverStore) -> list[bytes]:
     """Return all intentions of a store in the order of its log."""
     with store.read() as view:
         return [entry.signed.encode() for entry in view.entries()]
 
 
-def exchange(*replicas: Store) -> None:
+def exchange(*replicas: WeaverStore) -> None:
     """Bring every intention to every replica."""
     sent = [envelopes_of(replica) for replica in replicas]
     for replica in replicas:
@@ -57,7 +57,7 @@ def exchange(*replicas: Store) -> None:
             replica.ingest(envelopes)
 
 
-def state_of(store: Store) -> list[tuple[bytes, bytes]]:
+def state_of(store: WeaverStore) -> list[tuple[bytes, bytes]]:
     """Return the rows of the machine's table."""
     with store.read() as view:
         return list(view.data.scan())

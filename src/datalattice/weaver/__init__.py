@@ -131,10 +131,10 @@ from datalattice.weaver.state import (
     StoreTypeMismatch,
 )
 from datalattice.weaver.store import (
-    Store,
     StoreStatus,
     StoreView,
     Subscription,
+    WeaverStore,
 )
 from datalattice.weaver.storeid import (
     STORE_ID_BYTES,
@@ -250,7 +250,6 @@ __all__ = [
     "State",
     "StateReader",
     "StateWriter",
-    "Store",
     "StoreHandle",
     "StoreIdMismatch",
     "StoreInfo",
@@ -273,6 +272,7 @@ __all__ = [
     "UnknownMethod",
     "Value",
     "Version",
+    "WeaverStore",
     "Winner",
     "WitnessEntry",
     "WitnessRecord",

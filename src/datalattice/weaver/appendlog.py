@@ -30,7 +30,7 @@ from datalattice.weaver.machine import (
     stream,
 )
 from datalattice.weaver.op import Op
-from datalattice.weaver.sexpr import SExpr, Symbol, printable
+from datalattice.weaver.sexpr import SExpr, SymbolWord, printable
 
 SUMMARY_BYTES: Final = 50
 """Bytes of an entry that a summary shows."""
@@ -104,7 +104,7 @@ class LogMachine(Machine):
 
     def summarize(self, payload: bytes) -> tuple[SExpr, ...]:
         """Return `(append "first 50 bytes")`."""
-        return ((Symbol("append"), printable(payload[:SUMMARY_BYTES])),)
+        return ((SymbolWord("append"), printable(payload[:SUMMARY_BYTES])),)
 
 
 def entry_key(op: Op) -> bytes:

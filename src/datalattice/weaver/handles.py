@@ -27,7 +27,7 @@ from datalattice.protobuf import Message
 from datalattice.weaver.log import WitnessEntry
 from datalattice.weaver.machine import Machine, MethodKind
 from datalattice.weaver.policy import PeerManager
-from datalattice.weaver.store import Store, StoreStatus, StoreView, Subscription
+from datalattice.weaver.store import StoreStatus, StoreView, Subscription, WeaverStore
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.system import StorePeer
 
@@ -46,10 +46,10 @@ class StoreSource(Protocol):
     def name(self) -> str:
         """How the store is called here."""
 
-    def store(self) -> Store:
+    def store(self) -> WeaverStore:
         """Return the store, open. Raises: StoreClosed: the node was closed."""
 
-    def writable(self) -> Store:
+    def writable(self) -> WeaverStore:
         """Return the store for a write. Raises: ReadOnly; as `store`."""
 
     def subscribe(self, wake: Wake) -> Wake:
@@ -138,7 +138,7 @@ class StoreHandle:
         return store_id_text(self._source.store().id)
 
     @property
-    def store(self) -> Store:
+    def store(self) -> WeaverStore:
         """The store itself: its log, its system table, and what the network needs."""
         return self._source.store()
 

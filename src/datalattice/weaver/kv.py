@@ -29,7 +29,7 @@ from datalattice.weaver.machine import (
 )
 from datalattice.weaver.op import Op
 from datalattice.weaver.payloads import canonical_writes
-from datalattice.weaver.sexpr import SExpr, Symbol, printable
+from datalattice.weaver.sexpr import SExpr, SymbolWord, printable
 from datalattice.weaver.tables import STATE_KEY_BYTES_MAX
 
 try:
@@ -247,9 +247,9 @@ class KvMachine(Machine):
         Raises: BadFormat: it is not a payload of this machine.
         """
         return tuple(
-            (Symbol("del"), printable(key))
+            (SymbolWord("del"), printable(key))
             if value is None
-            else (Symbol("put"), printable(key), printable(value))
+            else (SymbolWord("put"), printable(key), printable(value))
             for key, value in _changes(payload)
         )
 

@@ -32,7 +32,7 @@ from datalattice.weaver.handles import (
     time_of,
 )
 from datalattice.weaver.log import WitnessEntry
-from datalattice.weaver.store import Store, StoreView
+from datalattice.weaver.store import StoreView, WeaverStore
 from datalattice.weaver.system import app_payload
 
 T = TypeVar("T")
@@ -228,7 +228,9 @@ class LogConsumer(_Follow[T], Generic[T]):
             self._release()
             raise
 
-    def _begin(self, store: Store, start: str | bytes, wait: bool, timeout: float | None) -> None:
+    def _begin(
+        self, store: WeaverStore, start: str | bytes, wait: bool, timeout: float | None
+    ) -> None:
         self._committed = store.position(self.name)
         self._done = self._committed
         self._delivered = self._committed

@@ -163,7 +163,7 @@ class Method:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamMethod:
     """A stream of events of a machine. `attribute` is the name of its Python method."""
 
     name: str
@@ -231,7 +231,7 @@ class Machine:
     schema: ClassVar[int] = 1
     service: ClassVar[str] = ""
     payload: ClassVar[type[Message] | None] = None
-    _declared: ClassVar[tuple[tuple[Method, ...], tuple[Stream, ...]] | None] = None
+    _declared: ClassVar[tuple[tuple[Method, ...], tuple[StreamMethod, ...]] | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -262,7 +262,7 @@ class Machine:
         return cls._interface()[0]
 
     @classmethod
-    def streams(cls) -> tuple[Stream, ...]:
+    def streams(cls) -> tuple[StreamMethod, ...]:
         """Return the streams, in the order of their declaration."""
         return cls._interface()[1]
 
@@ -275,7 +275,7 @@ class Machine:
         return _find(cls.kind, "method", name, cls.methods())
 
     @classmethod
-    def find_stream(cls, name: str) -> Stream:
+    def find_stream(cls, name: str) -> StreamMethod:
         """Return the stream of this name, as `find_method`."""
         return _find(cls.kind, "stream", name, cls.streams())
 
@@ -309,7 +309,7 @@ class Machine:
         return (payload if message is None else message_to_sexpr(message),)
 
     @classmethod
-    def _interface(cls) -> tuple[tuple[Method, ...], tuple[Stream, ...]]:
+    def _interface(cls) -> tuple[tuple[Method, ...], tuple[StreamMethod, ...]]:
         if cls._declared is None:
             # A subclass that overrides a method keeps the place of the first declaration.
             names = dict.fromkeys(
@@ -319,7 +319,7 @@ class Machine:
                 if hasattr(member, _MARK)
             )
             methods: list[Method] = []
-            streams: list[Stream] = []
+            streams: list[StreamMethod] = []
             for name in names:
                 declared = _declaration(cls, name)
                 if isinstance(declared, Method):
@@ -368,7 +368,7 @@ class Machine:
         return made
 
 
-_D = TypeVar("_D", Method, Stream)
+_D = TypeVar("_D", Method, StreamMethod)
 
 
 def _find(kind: str, what: str, name: str, known: Sequence[_D]) -> _D:
@@ -387,7 +387,7 @@ def _check_request(name: str, expected: type[Message], given: Message) -> None:
         raise UsageError(f"{name} takes a {expected.__name__}, got {type(given).__name__}")
 
 
-def _declaration(cls: type[Machine], attribute: str) -> Method | Stream:
+def _declaration(cls: type[Machine], attribute: str) -> Method | StreamMethod:
     """Return what the annotations of a marked method say."""
     function = getattr(cls, attribute)
     mark = getattr(function, _MARK, None)
@@ -407,7 +407,7 @@ def _declaration(cls: type[Machine], attribute: str) -> Method | Stream:
             f"Callable[[Message], Event | None], each with a message; got {result!r}"
         )
     if mark == "stream":
-        return Stream(attribute.replace("_", "-"), description, request, answer, attribute)
+        return StreamMethod(attribute.replace("_", "-"), description, request, answer, attribute)
     kind = MethodKind.COMMAND if mark == "command" else MethodKind.QUERY
     return Method(_camel(attribute), kind, description, request, answer, attribute)
 

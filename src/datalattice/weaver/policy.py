@@ -16,7 +16,7 @@ from datalattice.crypto import Entropy, KeyPair, blake3
 from datalattice.engine import GroupCommit, GroupTxn
 from datalattice.errors import DataLatticeError, Unauthorized, UsageError
 from datalattice.weaver.invite import SECRET_BYTES, InviteToken
-from datalattice.weaver.store import Store
+from datalattice.weaver.store import WeaverStore
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.system import StorePeer, SystemBatch, SystemReader
 from datalattice.weaver.systemops import InviteStatus, PeerStatus
@@ -124,10 +124,10 @@ def activation(batch: SystemBatch, peer: bytes, *, by: bytes, now_ms: int) -> Sy
 class StoreTree(Protocol):
     """What a peer manager needs of `Stores`."""
 
-    def open(self, id: bytes) -> Store:
+    def open(self, id: bytes) -> WeaverStore:
         """Return a store, opened if it is not open yet."""
 
-    def opened(self) -> list[Store]:
+    def opened(self) -> list[WeaverStore]:
         """Return the open stores."""
 
     def parent_of(self, id: bytes) -> bytes | None:
@@ -226,7 +226,7 @@ class PeerManager:
         store = self._independent(id)
         store.write_system(SystemBatch().set_peer_status(peer, PeerStatus.REVOKED))
 
-    def _not_independent(self, store: Store) -> str | None:
+    def _not_independent(self, store: WeaverStore) -> str | None:
         """Return why a store has no peers of its own, None if it has."""
         with store.read() as view:
             strategy = view.system.strategy()
@@ -238,7 +238,7 @@ class PeerManager:
             return "its peers were copied when it was made, and are not changed"
         return None
 
-    def _independent(self, id: bytes) -> Store:
+    def _independent(self, id: bytes) -> WeaverStore:
         store = self._stores.open(id)
         reason = self._not_independent(store)
         if reason is not None:

@@ -1,6 +1,6 @@
 r"""S-expressions: how operations and messages are shown, and how arguments of commands are read.
 
-An expression is a `Symbol`, a string, bytes, a number or a tuple of expressions:
+An expression is a `SymbolWord`, a string, bytes, a number or a tuple of expressions:
 
     render((Symbol("put"), "k", b"\x00\xff"))     # (put "k" 00ff)
     parse('(put "k" 7)')                           # (Symbol("put"), "k", 7)
@@ -40,7 +40,7 @@ _BREAKS: Final = frozenset('()" \t\r\n')
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class SymbolWord:
     """A bare word.
 
     Raises: UsageError: the name is empty, or has blanks, quotes or parentheses.
@@ -55,10 +55,10 @@ class Symbol:
             )
 
 
-SExpr: TypeAlias = "Symbol | str | bytes | int | tuple[SExpr, ...]"
+SExpr: TypeAlias = "SymbolWord | str | bytes | int | tuple[SExpr, ...]"
 """One expression."""
 
-OK: Final = Symbol("ok")
+OK: Final = SymbolWord("ok")
 """How a message without fields is shown."""
 
 
@@ -67,7 +67,7 @@ def tokens(expr: SExpr, raw_bytes_max: int | None = None) -> Iterator[tuple[str,
 
     Blanks between elements have the kind "paren". raw_bytes_max: longest raw value shown in full.
     """
-    if isinstance(expr, Symbol):
+    if isinstance(expr, SymbolWord):
         yield "symbol", expr.name
     elif isinstance(expr, str):
         # Escaped, so that the text parses back.
@@ -131,12 +131,12 @@ def table(exprs: Sequence[SExpr], raw_bytes_max: int | None = RAW_BYTES_SHOWN) -
 
 def _record(expr: SExpr) -> tuple[str, tuple[str, ...], tuple[SExpr, ...]] | None:
     """Return the type, field names and values of a record; None for any other expression."""
-    if not isinstance(expr, tuple) or len(expr) < 2 or not isinstance(expr[0], Symbol):
+    if not isinstance(expr, tuple) or len(expr) < 2 or not isinstance(expr[0], SymbolWord):
         return None
     names = []
     values = []
     for part in expr[1:]:
-        if not (isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], Symbol)):
+        if not (isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], SymbolWord)):
             return None
         names.append(part[0].name)
         values.append(part[1])
@@ -189,7 +189,7 @@ def parse_many(text: str, *, numbers: bool = True) -> list[SExpr]:
                 end += 1
             word = text[position:end]
             digits = numbers and word.isascii() and word.isdigit()
-            stack[-1].append(int(word) if digits else Symbol(word))
+            stack[-1].append(int(word) if digits else SymbolWord(word))
             position = end
     if len(stack) > 1:
         raise UsageError("a '(' without its ')'")
@@ -227,9 +227,9 @@ def read_words(words: Sequence[str]) -> list[SExpr]:
         if word[:1] in {"(", '"'}:
             found.append(parse(word, numbers=False))
         elif equals and value[:1] in {"(", '"'} and _BREAKS.isdisjoint(name):
-            found += [Symbol(f"{name}="), parse(value, numbers=False)]
+            found += [SymbolWord(f"{name}="), parse(value, numbers=False)]
         else:
-            found.append(Symbol(word) if word and _BREAKS.isdisjoint(word) else word)
+            found.append(SymbolWord(word) if word and _BREAKS.isdisjoint(word) else word)
     return found
 
 
@@ -252,10 +252,10 @@ def message_to_sexpr(message: Message) -> SExpr:
     present = [(field, value) for field, value in values if value is not None]
     if _is_oneof(fields) and len(present) == 1:
         return _shown(present[0][1])
-    parts: list[SExpr] = [Symbol(message.full_name.rpartition(".")[2])]
+    parts: list[SExpr] = [SymbolWord(message.full_name.rpartition(".")[2])]
     for field, value in present:
         shown = tuple([_shown(item) for item in value]) if field.repeated else _shown(value)
-        parts.append((Symbol(field.name), shown))
+        parts.append((SymbolWord(field.name), shown))
     return tuple(parts)
 
 
@@ -270,11 +270,11 @@ def _shown(value: Any) -> SExpr:
     if isinstance(value, bytes):
         return printable(value)
     if isinstance(value, bool):
-        return Symbol("true" if value else "false")
+        return SymbolWord("true" if value else "false")
     if isinstance(value, IntEnum):
-        return Symbol(value.name)
+        return SymbolWord(value.name)
     if isinstance(value, float):
-        return Symbol(repr(value))
+        return SymbolWord(repr(value))
     shown: SExpr = value
     return shown
 
@@ -330,12 +330,12 @@ def _assigned(
     while rest:
         given = rest.pop()
         name, equals, value = (
-            given.name.partition("=") if isinstance(given, Symbol) else ("", "", "")
+            given.name.partition("=") if isinstance(given, SymbolWord) else ("", "", "")
         )
         # Only the name of a field makes `a=b` a named argument; in quotes it is always a value.
         if equals and name in fields:
             if value:
-                yield fields[name], Symbol(value)
+                yield fields[name], SymbolWord(value)
             elif rest:
                 yield fields[name], rest.pop()
             else:
@@ -414,7 +414,7 @@ def _number(where: str, field: FieldInfo, text: str) -> int:
 
 def _text(given: SExpr) -> str | None:
     """Return the text of a single value; None for a list and for bytes that are not UTF-8."""
-    if isinstance(given, Symbol):
+    if isinstance(given, SymbolWord):
         return given.name
     if isinstance(given, bytes):
         shown = printable(given)

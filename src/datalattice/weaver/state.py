@@ -77,7 +77,7 @@ class BrokenChain(ProtocolViolation):
         self.got = got
 
 
-class LogEnd(Protocol):
+class WitnessEnd(Protocol):
     """Where a log ends."""
 
     @property
@@ -85,10 +85,10 @@ class LogEnd(Protocol):
         """The number of its last record, 0 for none."""
 
 
-class LogReader(Protocol):
+class WitnessReader(Protocol):
     """A witness log, as far as the state needs it; `IntentionLog` is one."""
 
-    def head(self, txn: ReadTxn) -> LogEnd:
+    def head(self, txn: ReadTxn) -> WitnessEnd:
         """Return where the log ends."""
 
     def content_hash(self, txn: ReadTxn, seq: int) -> bytes | None:
@@ -169,7 +169,7 @@ class LogDag:
 
     __slots__ = ("_log", "_txn")
 
-    def __init__(self, txn: ReadTxn, log: LogReader) -> None:
+    def __init__(self, txn: ReadTxn, log: WitnessReader) -> None:
         self._txn = txn
         self._log = log
 
@@ -219,7 +219,7 @@ class PlainLayer:
 class State:
     """The state of one store."""
 
-    def __init__(self, store_id: bytes, layer: Layer, log: LogReader) -> None:
+    def __init__(self, store_id: bytes, layer: Layer, log: WitnessReader) -> None:
         self.store_id = store_id
         self._layer = layer
         self._log = log

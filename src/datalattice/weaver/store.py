@@ -168,7 +168,7 @@ class StoreView:
     """One store as it was at one moment. It lives as long as the snapshot behind it."""
 
     def __init__(self, txn: ReadTxn, log: IntentionLog, state: State) -> None:
-        """Use `Store.read` or `Stores.view`."""
+        """Use `WeaverStore.read` or `Stores.view`."""
         self._txn: Final = txn
         self._log: Final = log
         self._state: Final = state
@@ -270,7 +270,7 @@ class StoreView:
         return self._log.forks(self._txn)
 
 
-class Store:
+class WeaverStore:
     """One open store. Any thread may use it; get it from `Stores`."""
 
     def __init__(

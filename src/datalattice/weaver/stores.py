@@ -36,7 +36,7 @@ from datalattice.weaver.null import NullMachine
 from datalattice.weaver.policy import PeerManager, activation
 from datalattice.weaver.rows import LOG_TABLES
 from datalattice.weaver.state import State
-from datalattice.weaver.store import CONSUMERS, Listeners, Store, StoreView, store_prefix
+from datalattice.weaver.store import CONSUMERS, Listeners, StoreView, WeaverStore, store_prefix
 from datalattice.weaver.storeid import new_store_id, parse_store_id, store_id_text
 from datalattice.weaver.system import (
     Child,
@@ -136,11 +136,11 @@ class Stores:
         self._limits = limits
         self._machines: dict[str, type[Machine]] = {}
         self._aliases: dict[str, str] = {}
-        self._open: dict[bytes, Store] = {}
+        self._open: dict[bytes, WeaverStore] = {}
         self._unknown_kinds: set[bytes] = set()
         self.peers: Final = PeerManager(self, commits, key, clock, entropy)
         """Who may do what, and invites."""
-        self.on_ready: Final[Listeners[Store]] = Listeners()
+        self.on_ready: Final[Listeners[WeaverStore]] = Listeners()
         """Told of each store that was opened: the network serves it from then on."""
         self.on_warning: Final[Listeners[str]] = Listeners()
         """Told of what keeps a child from being opened; without a listener it is logged."""
@@ -200,7 +200,7 @@ class Stores:
         peers_of: bytes | None = None,
         peer_name: str | None = None,
         exclusive: bool = False,
-    ) -> Store:
+    ) -> WeaverStore:
         """Make a store and return it open: a root, or a child of `parent` that shares its peers.
 
         peers_of: copy the peers of this store once, instead of sharing or beginning anew.
@@ -221,7 +221,7 @@ class Stores:
         source = None if peers_of is None else self.open(peers_of)
         nonce = int.from_bytes(self._entropy.bytes(4), "big")
 
-        def work(txn: GroupTxn) -> Store:
+        def work(txn: GroupTxn) -> WeaverStore:
             # In the transaction: of two processes that make a name at once, one finds it there.
             if exclusive and any(info.name == name for info in self._infos(txn, parent)):
                 raise AlreadyExists(f"there is a store {name!r} already")
@@ -257,7 +257,7 @@ class Stores:
 
     def adopt(
         self, id: bytes, kind: str, parent: bytes | None = None, invite: InviteToken | None = None
-    ) -> Store:
+    ) -> WeaverStore:
         """Take a store that another node made, empty until its intentions come.
 
         invite: by which this node joined it; `joined` has what it says, also after a restart.
@@ -297,7 +297,7 @@ class Stores:
 
         self._commits.run(work)
 
-    def open(self, id: bytes) -> Store:
+    def open(self, id: bytes) -> WeaverStore:
         """Return a store, opened if it is not open yet, with its children.
 
         Raises: NoSuchPath: this node has no such store. UsageError: its kind is not registered.
@@ -314,7 +314,7 @@ class Stores:
                 self._complete_genesis(store)
         return self._opened(store)
 
-    def _opened(self, store: Store) -> Store:
+    def _opened(self, store: WeaverStore) -> WeaverStore:
         # Of two threads that open one store, both get the store of the first.
         kept = self._open.setdefault(store.id, store)
         if kept is store:
@@ -323,14 +323,14 @@ class Stores:
             self._reconcile_quietly(store.id)
         return kept
 
-    def _complete_genesis(self, store: Store) -> None:
+    def _complete_genesis(self, store: WeaverStore) -> None:
         """Add the genesis to a store that was made before there was one."""
         with store.read() as view:
             is_old = view.last_seq() > 0 and view.genesis() is None
         if is_old:
             store.ingest([synthetic_genesis(store.id, store.kind).encode()])
 
-    def open_all(self) -> list[Store]:
+    def open_all(self) -> list[WeaverStore]:
         """Open every root with all below it; a store that cannot be opened is a warning."""
         for info in self.list():
             try:
@@ -359,11 +359,11 @@ class Stores:
         with self._commits.read() as snapshot:
             yield StoreView(section(snapshot, store_prefix(record.number)), log, state)
 
-    def get(self, id: bytes) -> Store | None:
+    def get(self, id: bytes) -> WeaverStore | None:
         """Return a store if it is open."""
         return self._open.get(id)
 
-    def opened(self) -> list[Store]:
+    def opened(self) -> list[WeaverStore]:
         """Return the open stores: what a network may serve."""
         return list(self._open.values())
 
@@ -412,7 +412,7 @@ class Stores:
             self.close(child)
         store.write_system(SystemBatch().set_child_status(child, status))
 
-    def _watch(self, store: Store, event: SystemEvent) -> None:
+    def _watch(self, store: WeaverStore, event: SystemEvent) -> None:
         """React to a committed change of a store's children."""
         if event.kind in _WATCHED:
             self._reconcile_quietly(store.id)
@@ -576,8 +576,8 @@ class Stores:
         with self._commits.read() as snapshot:
             return _read_record(snapshot, id) is not None
 
-    def _store(self, id: bytes, record: _Record) -> Store:
-        return Store(
+    def _store(self, id: bytes, record: _Record) -> WeaverStore:
+        return WeaverStore(
             self._commits,
             record.number,
             id,

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from datalattice.errors import BadFormat
 from datalattice.weaver.machine import Machine
-from datalattice.weaver.sexpr import SExpr, Symbol, compact, pretty, render
+from datalattice.weaver.sexpr import SExpr, SymbolWord, compact, pretty, render
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.systemops import (
     HierarchyOp,
@@ -51,13 +51,13 @@ def _expression(payload: bytes, hash: bytes, machine: Machine | None) -> SExpr:
     try:
         envelope = UniversalOp.decode(payload)
         if envelope.genesis is not None:
-            return Symbol("genesis"), envelope.genesis.store_type
+            return SymbolWord("genesis"), envelope.genesis.store_type
         if envelope.system is not None:
-            return Symbol("system"), *_system(envelope.system)
+            return SymbolWord("system"), *_system(envelope.system)
         if envelope.app_data is not None:
             if machine is None:
-                return Symbol("data"), envelope.app_data
-            return Symbol("data"), *machine.summarize(envelope.app_data)
+                return SymbolWord("data"), envelope.app_data
+            return SymbolWord("data"), *machine.summarize(envelope.app_data)
     except BadFormat:
         return hash[:4]
     return ()  # "empty payload ()": an acknowledgement
@@ -69,9 +69,9 @@ def _system(op: SystemOp) -> Iterator[SExpr]:
     elif op.peer is not None:
         yield from _peer(op.peer)
     elif op.strategy is not None and op.strategy.set is not None:
-        yield Symbol("peer-strategy"), *_strategy(op.strategy.set.strategy or PeerStrategy())
+        yield SymbolWord("peer-strategy"), *_strategy(op.strategy.set.strategy or PeerStrategy())
     elif op.store is not None and op.store.set_name is not None:
-        yield Symbol("store-name"), op.store.set_name.name
+        yield SymbolWord("store-name"), op.store.set_name.name
     elif op.invite is not None:
         yield from _invite(op.invite)
     elif op.batch is not None:
@@ -83,52 +83,52 @@ def _hierarchy(op: HierarchyOp) -> Iterator[SExpr]:
     if op.add_child is not None:
         child = op.add_child
         yield (
-            Symbol("child-add"),
+            SymbolWord("child-add"),
             store_id_text(child.target_id),
-            Symbol(":type"),
+            SymbolWord(":type"),
             child.store_type,
-            Symbol(":name"),
+            SymbolWord(":name"),
             child.alias,
         )
     elif op.remove_child is not None:
-        yield Symbol("child-remove"), store_id_text(op.remove_child.target_id)
+        yield SymbolWord("child-remove"), store_id_text(op.remove_child.target_id)
     elif op.set_status is not None:
         id = store_id_text(op.set_status.target_id)
-        yield Symbol("child-status"), id, _word(op.set_status.status)
+        yield SymbolWord("child-status"), id, _word(op.set_status.status)
 
 
 def _peer(op: PeerOp) -> Iterator[SExpr]:
     key = op.pubkey[:KEY_BYTES_SHOWN]
     if op.set_status is not None:
-        yield Symbol("peer-status"), key, _word(op.set_status.status)
+        yield SymbolWord("peer-status"), key, _word(op.set_status.status)
     elif op.set_added_at is not None:
-        yield Symbol("peer-added-at"), key, op.set_added_at.timestamp
+        yield SymbolWord("peer-added-at"), key, op.set_added_at.timestamp
     elif op.set_added_by is not None:
-        yield Symbol("peer-added-by"), key, op.set_added_by.pubkey[:KEY_BYTES_SHOWN]
+        yield SymbolWord("peer-added-by"), key, op.set_added_by.pubkey[:KEY_BYTES_SHOWN]
     elif op.set_name is not None:
-        yield Symbol("peer-name"), key, op.set_name.name
+        yield SymbolWord("peer-name"), key, op.set_name.name
 
 
 def _strategy(strategy: PeerStrategy) -> Iterator[SExpr]:
     if strategy.inherited is not None:
-        yield Symbol(":inherited")
+        yield SymbolWord(":inherited")
     elif strategy.snapshot is not None:
-        yield Symbol(":snapshot")
+        yield SymbolWord(":snapshot")
         yield store_id_text(strategy.snapshot)
     else:
-        yield Symbol(":independent")
+        yield SymbolWord(":independent")
 
 
 def _invite(op: InviteOp) -> Iterator[SExpr]:
     token = op.token_hash[:KEY_BYTES_SHOWN]
     if op.set_status is not None:
-        yield Symbol("invite-status"), token, _word(op.set_status.status)
+        yield SymbolWord("invite-status"), token, _word(op.set_status.status)
     elif op.set_invited_by is not None:
-        yield Symbol("invite-invited-by"), token, op.set_invited_by.pubkey[:KEY_BYTES_SHOWN]
+        yield SymbolWord("invite-invited-by"), token, op.set_invited_by.pubkey[:KEY_BYTES_SHOWN]
     elif op.set_claimed_by is not None:
-        yield Symbol("invite-claimed-by"), token, op.set_claimed_by.pubkey[:KEY_BYTES_SHOWN]
+        yield SymbolWord("invite-claimed-by"), token, op.set_claimed_by.pubkey[:KEY_BYTES_SHOWN]
 
 
-def _word(status: int) -> Symbol:
+def _word(status: int) -> SymbolWord:
     # An enum of a later version arrives as a number.
-    return Symbol(f":{status.name.lower()}" if isinstance(status, IntEnum) else f":{status}")
+    return SymbolWord(f":{status.name.lower()}" if isinstance(status, IntEnum) else f":{status}")

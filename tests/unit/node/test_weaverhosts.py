@@ -15,7 +15,7 @@ from datalattice.errors import Timeout, Unauthorized, UsageError
 from datalattice.node import NodeServer, open_node
 from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.store import MemoryStore
-from datalattice.weaver import HeadReader, InviteToken, Store, Stores
+from datalattice.weaver import HeadReader, InviteToken, Stores, WeaverStore
 from datalattice.weaver.kv import PutRequest
 
 TIMEOUT_S = 50
@@ -43,16 +43,16 @@ class Site:
         await self.node.close()
         self.hosts.close()
 
-    def invite(self, store: Store) -> InviteToken:
+    def invite(self, store: WeaverStore) -> InviteToken:
         address = f"tls://{self.node.address}"
         return self.stores.peers.create_invite(store.id, (address,))
 
 
-def put(store: Store, key: bytes, value: bytes) -> None:
+def put(store: WeaverStore, key: bytes, value: bytes) -> None:
     store.execute("Put", PutRequest(key=key, value=value))
 
 
-def value(store: Store, key: bytes) -> bytes | None:
+def value(store: WeaverStore, key: bytes) -> bytes | None:
     with store.read() as view:
         return HeadReader(view.data).get(key)
 
@@ -73,11 +73,11 @@ async def until(
         end()
 
 
-async def has(store: Store, key: bytes, wanted: bytes) -> None:
+async def has(store: WeaverStore, key: bytes, wanted: bytes) -> None:
     await until(lambda: value(store, key) == wanted, store.on_change)
 
 
-async def opened(stores: Stores, id: bytes) -> Store:
+async def opened(stores: Stores, id: bytes) -> WeaverStore:
     await until(lambda: stores.get(id) is not None, stores.on_ready.add)
     return stores.open(id)
 

@@ -45,7 +45,7 @@ from datalattice.weaver import (
     Intention,
     NullMachine,
     SignedIntention,
-    Store,
+    WeaverStore,
 )
 
 STORE = b"s" * 16
@@ -54,11 +54,11 @@ keys = iter(range(1, 2**31))
 everyone: set[Any] = {None}  # the kit's connections prove no key
 
 
-def new_store() -> Store:
+def new_store() -> WeaverStore:
     """Return a new store in memory: all have one id, so that they are copies of one."""
     key = KeyPair(next(keys).to_bytes(32, "big"))
     commits = GroupCommit(MemoryEngine(STORE_TABLES))
-    store = Store(commits, 1, STORE, NullMachine(), key, SystemClock())
+    store = WeaverStore(commits, 1, STORE, NullMachine(), key, SystemClock())
     store.open()
     return store
 

@@ -8,7 +8,7 @@ import pytest
 
 from datalattice.clock import Hlc
 from datalattice.errors import UsageError
-from datalattice.testing.machine_kit import AUTHORS, Replica
+from datalattice.testing.machine_kit import AUTHORS, MachineReplica
 from datalattice.weaver.appendlog import (
     AppendRequest,
     FollowParams,
@@ -27,26 +27,26 @@ A, B = AUTHORS[:2]
 
 
 @pytest.fixture
-def replica() -> Replica:
-    return Replica(LogMachine())
+def replica() -> MachineReplica:
+    return MachineReplica(LogMachine())
 
 
-def append(replica: Replica, content: bytes, author: bytes = A) -> bytes:
+def append(replica: MachineReplica, content: bytes, author: bytes = A) -> bytes:
     return cast("Written", replica.execute(author, "Append", AppendRequest(content))).hash
 
 
-def read(replica: Replica, tail: int | None = None) -> tuple[bytes, ...]:
+def read(replica: MachineReplica, tail: int | None = None) -> tuple[bytes, ...]:
     return cast("ReadResponse", replica.query("Read", ReadRequest(tail))).items
 
 
-def test_dispatch_log(replica: Replica) -> None:
+def test_dispatch_log(replica: MachineReplica) -> None:
     assert len(append(replica, b"one")) == 32
     append(replica, b"two")
     assert read(replica) == (b"one", b"two")
     assert read(replica, 1) == (b"two",)
 
 
-def test_tail(replica: Replica) -> None:
+def test_tail(replica: MachineReplica) -> None:
     for number in range(5):
         append(replica, b"%d" % number)
     assert read(replica, 0) == ()
@@ -54,20 +54,20 @@ def test_tail(replica: Replica) -> None:
     assert read(replica, 100) == (b"0", b"1", b"2", b"3", b"4")
 
 
-def test_entries_are_ordered_by_stamp_then_author(replica: Replica) -> None:
+def test_entries_are_ordered_by_stamp_then_author(replica: MachineReplica) -> None:
     replica.write(B, b"late", stamp=Hlc(5, 1))
     replica.write(A, b"early", stamp=Hlc(4, 9))
     replica.write(A, b"also late", stamp=Hlc(5, 1))
     assert read(replica) == (b"early", b"also late", b"late")
 
 
-def test_an_empty_payload_is_ignored(replica: Replica) -> None:
+def test_an_empty_payload_is_ignored(replica: MachineReplica) -> None:
     append(replica, b"")
     assert read(replica) == ()
     assert replica.take_events() == []
 
 
-def test_equal_stamps_of_one_author_keep_both(replica: Replica) -> None:
+def test_equal_stamps_of_one_author_keep_both(replica: MachineReplica) -> None:
     replica.write(A, b"first", stamp=Hlc(5, 0))
     replica.write(A, b"second", stamp=Hlc(5, 0))
     replica.write(A, b"third", stamp=Hlc(5, 0))
@@ -76,7 +76,7 @@ def test_equal_stamps_of_one_author_keep_both(replica: Replica) -> None:
     assert sorted(len(key) for key in replica.rows(DATA)) == [44, 76, 76]
 
 
-def test_follow_gives_entries_in_the_order_of_their_arrival(replica: Replica) -> None:
+def test_follow_gives_entries_in_the_order_of_their_arrival(replica: MachineReplica) -> None:
     chosen = replica.machine.event_filter("Follow", FollowParams())
     replica.write(A, b"late", stamp=Hlc(9, 0))
     replica.write(B, b"early", stamp=Hlc(1, 0))
@@ -87,14 +87,14 @@ def test_follow_gives_entries_in_the_order_of_their_arrival(replica: Replica) ->
     assert chosen(Written()) is None
 
 
-def test_values_begin_with_their_length(replica: Replica) -> None:
+def test_values_begin_with_their_length(replica: MachineReplica) -> None:
     append(replica, b"abc")
     assert list(replica.rows(DATA).values()) == [b"\x03" + bytes(7) + b"abc"]
     with replica.engine.read() as txn:
         assert [content for _, content in entries(replica.state.reader(txn))] == [b"abc"]
 
 
-def test_log_persistence_and_snapshot(replica: Replica) -> None:
+def test_log_persistence_and_snapshot(replica: MachineReplica) -> None:
     append(replica, b"one")
     append(replica, b"two")
     snapshot = replica.snapshot()
@@ -105,13 +105,13 @@ def test_log_persistence_and_snapshot(replica: Replica) -> None:
     assert read(replica) == (b"one", b"two", b"three")
 
 
-def test_log_summary_shows_fifty_bytes(replica: Replica) -> None:
+def test_log_summary_shows_fifty_bytes(replica: MachineReplica) -> None:
     (shown,) = replica.machine.summarize(b"x" * 60)
     assert render(shown) == f'(append "{"x" * 50}")'
 
 
 def test_the_null_machine_keeps_nothing() -> None:
-    replica = Replica(NullMachine())
+    replica = MachineReplica(NullMachine())
     answer = replica.execute(A, "Write", WriteRequest(b"data"))
     assert isinstance(answer, Written)
     assert replica.rows(DATA) == {}

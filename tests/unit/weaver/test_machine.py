@@ -10,7 +10,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 
 from datalattice.errors import BadFormat, UnsupportedOperation, UsageError
 from datalattice.protobuf import Field, Message
-from datalattice.testing.machine_kit import AUTHORS, Replica
+from datalattice.testing.machine_kit import AUTHORS, MachineReplica
 from datalattice.weaver.heads import HeadReader, HeadTable
 from datalattice.weaver.kv import KvMachine
 from datalattice.weaver.machine import (
@@ -73,7 +73,7 @@ class Stock(Machine):
 
 
 def test_a_machine_of_forty_lines() -> None:
-    replica = Replica(Stock())
+    replica = MachineReplica(Stock())
     answer = replica.execute(A, "Move", Move("apple", 3))
     assert isinstance(answer, Written)
     replica.execute(B, "move", Move("apple", -2))
@@ -113,7 +113,7 @@ class Recorder(Machine):
 
 def test_query_routed_to_handle_query() -> None:
     machine = Recorder()
-    replica = Replica(machine)
+    replica = MachineReplica(machine)
     signed = replica.write(A, b"payload")
     assert replica.query("Read", Written(signed.hash)) == Level()
     assert machine.calls == [("query", b"payload")]
@@ -121,14 +121,14 @@ def test_query_routed_to_handle_query() -> None:
 
 def test_command_routed_to_handle_command() -> None:
     machine = Recorder()
-    replica = Replica(machine)
+    replica = MachineReplica(machine)
     answer = replica.execute(A, "Write", Written(b"x"))
     assert answer == Level(replica.log.entries[0].signed.hash.hex())
     assert machine.calls == [("command", b"x")]
 
 
 def test_unknown_method_rejected() -> None:
-    replica = Replica(Recorder())
+    replica = MachineReplica(Recorder())
     with pytest.raises(UnknownMethod, match="'Erase'; it has Write, Read"):
         replica.query("Erase", Written())
     with pytest.raises(UnknownMethod, match="Read is a query, not a command"):
@@ -138,7 +138,7 @@ def test_unknown_method_rejected() -> None:
 
 
 def test_a_request_of_another_type_is_refused() -> None:
-    replica = Replica(Recorder())
+    replica = MachineReplica(Recorder())
     with pytest.raises(UsageError, match="Read takes a Written, got Level"):
         replica.query("Read", Level())
     with pytest.raises(UsageError, match="low-levels takes a Level, got Move"):
@@ -275,7 +275,7 @@ def test_a_machine_without_apply() -> None:
     class Bare(Machine):
         kind = "test:bare"
 
-    replica = Replica(Bare())
+    replica = MachineReplica(Bare())
     replica.write(A, b"x")
     done = replica.project()
     assert done.stall is not None
@@ -297,7 +297,7 @@ class Notes(Machine):
 
 
 def test_a_machine_may_keep_heads_of_its_own() -> None:
-    replica = Replica(Notes())
+    replica = MachineReplica(Notes())
     first = replica.write(A, b"one")
     replica.write(B, b"two")
     with replica.engine.read() as txn:

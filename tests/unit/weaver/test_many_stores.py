@@ -11,7 +11,7 @@ from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.engine import GroupCommit, LmdbEngine
 from datalattice.weaver.intention import LogLimits
 from datalattice.weaver.kv import GetRequest, ListRequest, PutRequest
-from datalattice.weaver.store import Store
+from datalattice.weaver.store import WeaverStore
 from datalattice.weaver.stores import STORE_TABLES, Stores
 
 STORES = 500
@@ -30,7 +30,7 @@ def memory_peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def get(store: Store, key: bytes) -> bytes | None:
+def get(store: WeaverStore, key: bytes) -> bytes | None:
     answer: Any = store.query("Get", GetRequest(key=key))
     value: bytes | None = answer.value
     return value

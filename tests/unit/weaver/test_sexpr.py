@@ -13,7 +13,7 @@ from datalattice.errors import UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.sexpr import (
     SExpr,
-    Symbol,
+    SymbolWord,
     compact,
     message_from_sexprs,
     message_to_sexpr,
@@ -66,11 +66,11 @@ class Sample(Message, name="test.Sample"):
     ratio: Annotated[float, Field(8)] = 0.0
 
 
-PUT = (Symbol("put"), "k", b"\x00\xff")
+PUT = (SymbolWord("put"), "k", b"\x00\xff")
 
 
 def test_text_form_of_every_kind() -> None:
-    expr = (Symbol("put"), 'a "b" \\', b"\x00\xff", 7, ())
+    expr = (SymbolWord("put"), 'a "b" \\', b"\x00\xff", 7, ())
     assert render(expr) == '(put "a \\"b\\" \\\\" 00ff 7 ())'
 
 
@@ -81,10 +81,10 @@ def test_compact_form_cuts_long_raw_values() -> None:
 
 
 def test_pretty_form_indents_all_but_the_first_element() -> None:
-    expr = (Symbol("T"), (Symbol("a"), 1), (Symbol("b"), (1, 2)))
+    expr = (SymbolWord("T"), (SymbolWord("a"), 1), (SymbolWord("b"), (1, 2)))
     assert pretty(expr) == "(T\n  (a 1)\n  (b (1 2)))"
     assert pretty((1,)) == "(1)"
-    assert pretty(Symbol("x")) == "x"
+    assert pretty(SymbolWord("x")) == "x"
 
 
 def test_tokens_carry_their_kind_for_colours() -> None:
@@ -100,7 +100,7 @@ def test_tokens_carry_their_kind_for_colours() -> None:
 
 
 def record(*values: SExpr) -> SExpr:
-    return (Symbol("Peer"), (Symbol("name"), values[0]), (Symbol("age"), values[1]))
+    return (SymbolWord("Peer"), (SymbolWord("name"), values[0]), (SymbolWord("age"), values[1]))
 
 
 def test_records_of_one_shape_are_a_table() -> None:
@@ -110,17 +110,17 @@ def test_records_of_one_shape_are_a_table() -> None:
 
 
 def test_other_lists_are_no_table() -> None:
-    other = (Symbol("Other"), (Symbol("name"), 1), (Symbol("age"), 2))
-    swapped = (Symbol("Peer"), (Symbol("age"), 1), (Symbol("name"), 2))
+    other = (SymbolWord("Other"), (SymbolWord("name"), 1), (SymbolWord("age"), 2))
+    swapped = (SymbolWord("Peer"), (SymbolWord("age"), 1), (SymbolWord("name"), 2))
     for rows in ([record(1, 2)], [record(1, 2), other], [record(1, 2), swapped], [7, 8]):
         assert table(rows) is None
-    assert table([record(1, 2), (Symbol("Peer"), 1)]) is None
+    assert table([record(1, 2), (SymbolWord("Peer"), 1)]) is None
 
 
 def test_symbols_are_bare_words() -> None:
     for name in ("", "a b", "a(", 'a"', "a\n"):
         with pytest.raises(UsageError, match="a symbol has no"):
-            Symbol(name)
+            SymbolWord(name)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +141,11 @@ def test_text_that_does_not_parse(text: str, refusal: str) -> None:
 
 
 def test_parsing_reads_several_expressions() -> None:
-    assert parse_many(' a (b 1)\n"c" ') == [Symbol("a"), (Symbol("b"), 1), "c"]
-    assert parse_many("007", numbers=False) == [Symbol("007")]
+    assert parse_many(' a (b 1)\n"c" ') == [SymbolWord("a"), (SymbolWord("b"), 1), "c"]
+    assert parse_many("007", numbers=False) == [SymbolWord("007")]
 
 
-SYMBOLS = st.from_regex(r"[a-z:_-][a-z0-9=:_-]*", fullmatch=True).map(Symbol)
+SYMBOLS = st.from_regex(r"[a-z:_-][a-z0-9=:_-]*", fullmatch=True).map(SymbolWord)
 EXPRS = st.recursive(
     SYMBOLS | st.text() | st.integers(0, 2**64),
     lambda inner: st.lists(inner, max_size=4).map(tuple),
@@ -231,14 +231,14 @@ def test_arguments_that_do_not_fit(cls: type[Message], text: str, refusal: str) 
 
 def test_words_of_a_shell() -> None:
     assert read_words(["k", "two words", "(a b)", 'key="x y"', "", "tags=(a)"]) == [
-        Symbol("k"),
+        SymbolWord("k"),
         "two words",
-        (Symbol("a"), Symbol("b")),
-        Symbol("key="),
+        (SymbolWord("a"), SymbolWord("b")),
+        SymbolWord("key="),
         "x y",
         "",
-        Symbol("tags="),
-        (Symbol("a"),),
+        SymbolWord("tags="),
+        (SymbolWord("a"),),
     ]
     with pytest.raises(UsageError, match="without its"):
         read_words(["(a"])

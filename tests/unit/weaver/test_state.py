@@ -14,7 +14,7 @@ from datalattice.crypto import blake3
 from datalattice.engine import LmdbEngine, MemoryEngine, ReadTxn
 from datalattice.errors import Corruption, StoreVersion, UsageError
 from datalattice.protobuf import Message
-from datalattice.testing.machine_kit import AUTHORS, STORE_ID, MemoryLog, Replica, unsigned
+from datalattice.testing.machine_kit import AUTHORS, STORE_ID, MachineReplica, MemoryLog, unsigned
 from datalattice.weaver import state as states
 from datalattice.weaver.appendlog import LogMachine
 from datalattice.weaver.kv import KvMachine, KvPayload, Operation, PutOp
@@ -62,21 +62,21 @@ class Keeper(Machine):
 
 
 @pytest.fixture
-def replica() -> Replica:
-    return Replica(Keeper())
+def replica() -> MachineReplica:
+    return MachineReplica(Keeper())
 
 
 # --- guards -------------------------------------------------------------------------------------
 
 
-def reopened(replica: Replica, machine: Machine, store_id: bytes = STORE_ID) -> State:
+def reopened(replica: MachineReplica, machine: Machine, store_id: bytes = STORE_ID) -> State:
     state = State(store_id, PlainLayer(machine), replica.log)
     with replica.engine.write() as txn:
         state.open(txn)
     return state
 
 
-def test_guards_are_written_into_an_empty_state(replica: Replica) -> None:
+def test_guards_are_written_into_an_empty_state(replica: MachineReplica) -> None:
     assert replica.rows(META) == {
         b"store_id": STORE_ID,
         b"store_type": b"test:keeper",
@@ -85,14 +85,14 @@ def test_guards_are_written_into_an_empty_state(replica: Replica) -> None:
     reopened(replica, Keeper())
 
 
-def test_another_store_or_kind_is_refused(replica: Replica) -> None:
+def test_another_store_or_kind_is_refused(replica: MachineReplica) -> None:
     with pytest.raises(StoreIdMismatch, match=f"belongs to store {STORE_ID.hex()}"):
         reopened(replica, Keeper(), bytes(16))
     with pytest.raises(StoreTypeMismatch, match="'test:keeper', and the machine is 'core:kvstore'"):
         reopened(replica, KvMachine())
 
 
-def test_a_missing_type_is_written(replica: Replica) -> None:
+def test_a_missing_type_is_written(replica: MachineReplica) -> None:
     with replica.engine.write() as txn:
         txn.delete(META, b"store_type")
     reopened(replica, KvMachine())
@@ -103,7 +103,7 @@ class NewKeeper(Keeper):
     schema = 2
 
 
-def test_a_newer_schema_is_refused_and_an_older_one_rebuilt(replica: Replica) -> None:
+def test_a_newer_schema_is_refused_and_an_older_one_rebuilt(replica: MachineReplica) -> None:
     replica.write(A, b"a=1")
     machine = NewKeeper()
     state = reopened(replica, machine)
@@ -118,12 +118,12 @@ def test_a_newer_schema_is_refused_and_an_older_one_rebuilt(replica: Replica) ->
 # --- chain rules --------------------------------------------------------------------------------
 
 
-def chain_error(replica: Replica) -> Exception | None:
+def chain_error(replica: MachineReplica) -> Exception | None:
     stall = replica.project().stall
     return None if stall is None else stall.error
 
 
-def test_chain_rules_compliance(replica: Replica) -> None:
+def test_chain_rules_compliance(replica: MachineReplica) -> None:
     first = unsigned(A, b"a=1", stamp=Hlc(1, 0))
     second = unsigned(A, b"a=2", stamp=Hlc(2, 0), prev=first.hash)
     replica.deliver(first)
@@ -135,12 +135,12 @@ def test_chain_rules_compliance(replica: Replica) -> None:
     assert replica.machine.applied == [b"a=1", b"a=2"]  # type: ignore[attr-defined]
 
 
-def test_a_first_operation_with_a_predecessor_is_refused(replica: Replica) -> None:
+def test_a_first_operation_with_a_predecessor_is_refused(replica: MachineReplica) -> None:
     replica.deliver(unsigned(A, b"a=1", stamp=Hlc(1, 0), prev=b"\x07" * 32))
     assert isinstance(chain_error(replica), InvalidGenesis)
 
 
-def test_a_broken_link_is_refused(replica: Replica) -> None:
+def test_a_broken_link_is_refused(replica: MachineReplica) -> None:
     first = unsigned(A, b"a=1", stamp=Hlc(1, 0))
     replica.deliver(first)
     replica.deliver(unsigned(A, b"a=2", stamp=Hlc(2, 0), prev=b"\x07" * 32))
@@ -150,7 +150,7 @@ def test_a_broken_link_is_refused(replica: Replica) -> None:
     assert replica.rows(DATA) == {b"a": b"1"}
 
 
-def test_authors_have_chains_of_their_own(replica: Replica) -> None:
+def test_authors_have_chains_of_their_own(replica: MachineReplica) -> None:
     replica.write(A, b"a=1")
     replica.write(B, b"b=1")
     replica.write(A, b"a=2")
@@ -160,7 +160,7 @@ def test_authors_have_chains_of_their_own(replica: Replica) -> None:
 # --- projection ---------------------------------------------------------------------------------
 
 
-def test_projection_stops_at_a_payload_that_cannot_be_applied(replica: Replica) -> None:
+def test_projection_stops_at_a_payload_that_cannot_be_applied(replica: MachineReplica) -> None:
     replica.write(A, b"a=1")
     bad = replica.write(A, b"bad=1")
     replica.write(B, b"b=1")
@@ -176,7 +176,7 @@ def test_projection_stops_at_a_payload_that_cannot_be_applied(replica: Replica) 
         assert replica.state.position(txn).seq == 1
 
 
-def test_a_stall_is_over_when_the_machine_can_apply_the_operation(replica: Replica) -> None:
+def test_a_stall_is_over_when_the_machine_can_apply_the_operation(replica: MachineReplica) -> None:
     replica.write(A, b"bad=1")
     replica.write(B, b"b=1")
     replica.machine.refused.clear()  # type: ignore[attr-defined]
@@ -185,14 +185,14 @@ def test_a_stall_is_over_when_the_machine_can_apply_the_operation(replica: Repli
     assert replica.rows(DATA) == {b"bad": b"1", b"b": b"1"}
 
 
-def test_an_acknowledgement_moves_the_tip_alone(replica: Replica) -> None:
+def test_an_acknowledgement_moves_the_tip_alone(replica: MachineReplica) -> None:
     ack = replica.write(A, b"")
     assert replica.rows(DATA) == {}
     assert replica.rows(META)[b"tip/" + A] == ack.hash
     assert replica.machine.applied == []  # type: ignore[attr-defined]
 
 
-def test_projection_in_steps(replica: Replica) -> None:
+def test_projection_in_steps(replica: MachineReplica) -> None:
     for number in range(5):
         replica.log.append(unsigned(AUTHORS[number], b"k%d=v" % number, stamp=Hlc(number + 1, 0)))
     assert [replica.project(2).applied for _ in range(4)] == [2, 2, 1, 0]
@@ -201,7 +201,7 @@ def test_projection_in_steps(replica: Replica) -> None:
 
 def test_a_long_log_is_written_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "BATCH_BYTES", 1_000)
-    replica = Replica(Keeper())
+    replica = MachineReplica(Keeper())
     prev = bytes(32)
     for number in range(600):
         signed = unsigned(A, b"%d=%s" % (number, bytes(50)), stamp=Hlc(number + 1, 0), prev=prev)
@@ -212,7 +212,7 @@ def test_a_long_log_is_written_in_batches(monkeypatch: pytest.MonkeyPatch) -> No
     assert replica.rows(META)[b"tip/" + A] == prev
 
 
-def test_a_store_that_fails_is_no_stall(replica: Replica) -> None:
+def test_a_store_that_fails_is_no_stall(replica: MachineReplica) -> None:
     class Broken(Keeper):
         def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
             raise Corruption("damaged page")
@@ -223,7 +223,7 @@ def test_a_store_that_fails_is_no_stall(replica: Replica) -> None:
         state.project(txn)
 
 
-def test_a_log_that_ends_before_its_head_is_damaged(replica: Replica) -> None:
+def test_a_log_that_ends_before_its_head_is_damaged(replica: MachineReplica) -> None:
     class Cut(MemoryLog):
         def operations(self, txn: ReadTxn | None, start_seq: int, limit: int) -> Iterator[Op]:
             return iter(())
@@ -243,7 +243,7 @@ def test_a_generator_may_be_the_result_of_apply() -> None:
             state.put(b"k", b"v")
             yield PutOp(b"second")
 
-    replica = Replica(Lazy())
+    replica = MachineReplica(Lazy())
     replica.write(A, b"x")
     assert replica.rows(DATA) == {b"k": b"v"}
     assert replica.take_events() == [PutOp(b"first"), PutOp(b"second")]
@@ -255,7 +255,7 @@ def test_limits_of_keys_and_values_stall_instead_of_failing_the_commit() -> None
             state.put(bytes(STATE_KEY_BYTES_MAX + 1), b"")
             return ()
 
-    replica = Replica(Large())
+    replica = MachineReplica(Large())
     replica.write(A, b"x")
     assert "keys of up to 32768 bytes" in str(chain_error(replica))
 
@@ -267,7 +267,7 @@ def test_a_layer_may_change_all_three_tables() -> None:
             tables.meta.put(b"genesis_hash", op.hash)
             return super().apply(op, tables, dag)
 
-    replica = Replica(Keeper())
+    replica = MachineReplica(Keeper())
     replica.state = State(STORE_ID, Layer(Keeper()), replica.log)
     signed = replica.write(A, b"a=1")
     assert replica.rows(SYSTEM) == {b"name": b"a=1"}
@@ -277,7 +277,7 @@ def test_a_layer_may_change_all_three_tables() -> None:
         assert replica.state.meta_reader(txn).get(b"genesis_hash") == signed.hash
 
 
-def test_readers_keep_their_view_while_the_writer_works(replica: Replica) -> None:
+def test_readers_keep_their_view_while_the_writer_works(replica: MachineReplica) -> None:
     replica.write(A, b"a=1")
     with replica.engine.read() as txn:
         view = replica.state.reader(txn)
@@ -289,7 +289,7 @@ def test_readers_keep_their_view_while_the_writer_works(replica: Replica) -> Non
 # --- rebuilding ---------------------------------------------------------------------------------
 
 
-def test_rebuild_live_store(replica: Replica) -> None:
+def test_rebuild_live_store(replica: MachineReplica) -> None:
     for number in range(3):
         replica.write(A, b"k%d=v" % number)
     before = {table: replica.rows(table) for table in STATE_TABLES}
@@ -301,7 +301,7 @@ def test_rebuild_live_store(replica: Replica) -> None:
 
 
 def test_rebuilding_stops_at_the_position_and_leaves_new_events_to_come() -> None:
-    replica = Replica(LogMachine())
+    replica = MachineReplica(LogMachine())
     replica.write(A, b"old")
     replica.log.append(unsigned(B, b"new", stamp=Hlc(9, 0)))
     replica.take_events()
@@ -311,7 +311,7 @@ def test_rebuilding_stops_at_the_position_and_leaves_new_events_to_come() -> Non
     assert [event.content for event in replica.take_events()] == [b"new"]  # type: ignore[attr-defined]
 
 
-def test_state_db_recovery(replica: Replica) -> None:
+def test_state_db_recovery(replica: MachineReplica) -> None:
     replica.write(A, b"a=1")
     before = replica.rows(DATA)
     replica.engine = MemoryEngine(STATE_TABLES)
@@ -321,7 +321,7 @@ def test_state_db_recovery(replica: Replica) -> None:
 
 
 def test_a_position_of_another_log_rebuilds_without_events() -> None:
-    replica = Replica(LogMachine())
+    replica = MachineReplica(LogMachine())
     replica.write(A, b"one")
     with replica.engine.write() as txn:
         txn.put(META, b"last_applied_witness", b"\x07" * 32)
@@ -332,7 +332,7 @@ def test_a_position_of_another_log_rebuilds_without_events() -> None:
     assert b"left over" not in replica.rows(DATA)
 
 
-def test_a_position_behind_the_end_of_the_log_rebuilds(replica: Replica) -> None:
+def test_a_position_behind_the_end_of_the_log_rebuilds(replica: MachineReplica) -> None:
     replica.write(A, b"a=1")
     replica.write(A, b"a=2")
     shorter = MemoryLog()
@@ -346,7 +346,7 @@ def test_a_position_behind_the_end_of_the_log_rebuilds(replica: Replica) -> None
 # --- the operations of the log ------------------------------------------------------------------
 
 
-def test_a_machine_sees_the_operations_of_its_store(replica: Replica) -> None:
+def test_a_machine_sees_the_operations_of_its_store(replica: MachineReplica) -> None:
     first = replica.write(A, b"a=1")
     second = replica.write(B, b"b=1", [first.hash])
     third = replica.write(A, b"a=2", [first.hash])
@@ -407,14 +407,14 @@ def test_an_overlay_takes_bytes_alone() -> None:
 # --- snapshots ----------------------------------------------------------------------------------
 
 
-def restore(replica: Replica, snapshot: bytes, size: int = 1 << 20) -> states.Restored:
+def restore(replica: MachineReplica, snapshot: bytes, size: int = 1 << 20) -> states.Restored:
     parts = [snapshot[at : at + size] for at in range(0, len(snapshot), size)]
     with replica.engine.write() as txn:
         return replica.state.restore(txn, parts)
 
 
-def filled(*payloads: bytes) -> Replica:
-    replica = Replica(Keeper())
+def filled(*payloads: bytes) -> MachineReplica:
+    replica = MachineReplica(Keeper())
     for payload in payloads:
         replica.write(A, payload)
     return replica
@@ -529,13 +529,13 @@ def test_a_declared_length_allocates_nothing() -> None:
 
 def test_a_snapshot_of_another_kind_is_refused() -> None:
     replica = filled()
-    other = Replica(KvMachine())
+    other = MachineReplica(KvMachine())
     with pytest.raises(StoreTypeMismatch, match="core:kvstore"):
         restore(replica, other.snapshot())
 
 
 def test_a_snapshot_of_another_log_is_dropped_and_rebuilt() -> None:
-    replica, other = filled(b"a=1"), Replica(Keeper())
+    replica, other = filled(b"a=1"), MachineReplica(Keeper())
     other.write(B, b"b=2")
     assert not restore(replica, other.snapshot()).fits
     assert replica.rows(DATA) == {}
@@ -581,7 +581,7 @@ def test_snapshots_come_in_parts() -> None:
 
 def test_everything_on_disk(tmp_path: Path) -> None:
     engine = LmdbEngine(tmp_path, STATE_TABLES)
-    replica = Replica(KvMachine(), engine)
+    replica = MachineReplica(KvMachine(), engine)
     payload = KvPayload((Operation(put=PutOp(b"k", b"v")),)).encode()
     replica.write(A, payload)
     snapshot = replica.snapshot()

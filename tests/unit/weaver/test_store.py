@@ -24,9 +24,9 @@ from datalattice.weaver import (
     SignedIntention,
     StateReader,
     StateWriter,
-    Store,
     TooManyCausalDeps,
     UnknownMethod,
+    WeaverStore,
     Written,
     command,
     query,
@@ -77,7 +77,7 @@ class Routes(Machine):
         return Echo(str(sum(1 for _ in state.scan())))
 
 
-def routes() -> tuple[Store, Routes]:
+def routes() -> tuple[WeaverStore, Routes]:
     node = WeaverNode(1, machines=(Routes,))
     store = node.stores.create("test:routes")
     machine = store.machine
@@ -134,7 +134,7 @@ def test_a_stall_stops_the_state_and_not_the_log_and_is_resumed() -> None:
     assert store.query("Count", Echo()) == Echo("4")
 
 
-def kv(number: int = 1) -> tuple[WeaverNode, Store]:
+def kv(number: int = 1) -> tuple[WeaverNode, WeaverStore]:
     node = WeaverNode(number)
     return node, node.stores.create("kv")
 
@@ -323,7 +323,7 @@ def test_a_closed_store_refuses() -> None:
 # --- acknowledgements -----------------------------------------------------------------------------
 
 
-def pair() -> tuple[WeaverNode, Store, WeaverNode, Store]:
+def pair() -> tuple[WeaverNode, WeaverStore, WeaverNode, WeaverStore]:
     anna, ours = kv()
     bert = WeaverNode(2)
     theirs = bert.join(ours)

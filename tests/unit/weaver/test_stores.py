@@ -22,8 +22,8 @@ from datalattice.weaver import (
     InviteToken,
     PeerStatus,
     PeerStrategy,
-    Store,
     SystemBatch,
+    WeaverStore,
     store_id_text,
 )
 from datalattice.weaver.kv import GetRequest, PutRequest
@@ -40,11 +40,11 @@ class Tally(NullMachine):
     kind = "test:tally"
 
 
-def put(store: Store, key: bytes, value: bytes) -> None:
+def put(store: WeaverStore, key: bytes, value: bytes) -> None:
     store.execute("Put", PutRequest(key, value))
 
 
-def get(store: Store, key: bytes) -> Any:
+def get(store: WeaverStore, key: bytes) -> Any:
     return store.query("Get", GetRequest(key)).value  # type: ignore[attr-defined]
 
 
@@ -68,7 +68,7 @@ def test_store_creation_and_archival() -> None:
 
 def test_store_emits_network_event() -> None:
     stores = WeaverNode(1).stores
-    ready: list[Store] = []
+    ready: list[WeaverStore] = []
     stores.on_ready.add(ready.append)
     made = stores.create("kv")
     assert ready == [made]

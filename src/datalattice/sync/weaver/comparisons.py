@@ -57,7 +57,7 @@ class LogView(HashSet, Protocol):
 
 
 class ReplicatedStore(Protocol):
-    """What a replica needs of a store: `datalattice.weaver.Store` has it."""
+    """What a replica needs of a store: `datalattice.weaver.WeaverStore` has it."""
 
     @property
     def id(self) -> bytes:

@@ -34,7 +34,7 @@ from datalattice.weaver import (
     KvMachine,
     PutRequest,
     SignedIntention,
-    Store,
+    WeaverStore,
 )
 
 STORE_ID: Final = b"simulated store."
@@ -54,7 +54,7 @@ class SimWeaverReplica(WeaverReplica):
     A simulation counts the steps of a disk while a replica works, not while a user thinks.
     """
 
-    def __init__(self, host: WeaverHost, store: Store) -> None:
+    def __init__(self, host: WeaverHost, store: WeaverStore) -> None:
         super().__init__(store, host.peers, SeededEntropy(host.node.dice.bits()))
         self.store: Final = store
         self.planned: Final[list[tuple[bytes, bytes | None]]] = []
@@ -103,7 +103,7 @@ class WeaverHost(SimHost):
             if self.node.world.disks
             else MemoryEngine(STORE_TABLES)
         )
-        store = Store(GroupCommit(engine), 1, STORE_ID, KvMachine(), key, self.node.clock)
+        store = WeaverStore(GroupCommit(engine), 1, STORE_ID, KvMachine(), key, self.node.clock)
         store.open()
         return SimWeaverReplica(self, store), WeaverProtocol(STORE_ID)
 
@@ -119,7 +119,7 @@ class WeaverHost(SimHost):
         super().readmit()
 
     @property
-    def _store(self) -> Store:
+    def _store(self) -> WeaverStore:
         assert isinstance(self.replica, SimWeaverReplica)
         return self.replica.store
 
