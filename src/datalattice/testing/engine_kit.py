@@ -1,4 +1,7 @@
-"""Engine kit: the rules for every engine, as one call for any implementation."""
+"""Engine kit: the rules for every engine, as one call for any implementation.
+
+Length: one contract, of transactions, sections and group commit.
+"""
 
 from __future__ import annotations
 
