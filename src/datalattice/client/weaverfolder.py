@@ -187,8 +187,7 @@ class WeaverFolder:
                         self._watcher = None
                     return
             pause.wait(LOOK_S)
-            for store in stores.opened():
-                store.look()
+            stores.look()
 
 
 _opening = threading.Lock()

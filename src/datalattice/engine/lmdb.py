@@ -239,6 +239,12 @@ class LmdbEngine:
         """Whether a transaction has read bytes that differ from what was written."""
         return self._is_damaged
 
+    @property
+    def last_commit(self) -> int:
+        """A number that grows with every commit that changed something, by any process."""
+        number: int = self._environment().env.info()["last_txnid"]
+        return number
+
     def failure(self, error: lmdb.Error) -> StoreError:
         """Return the package's error for `error`, and record damage."""
         found = _translate(error, str(self.path))

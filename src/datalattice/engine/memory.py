@@ -66,6 +66,7 @@ class MemoryEngine:
         self._swap_lock = threading.RLock()
         self._writer_thread: int | None = None
         self._closed = False
+        self._commits = 0
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -81,6 +82,11 @@ class MemoryEngine:
     def is_damaged(self) -> bool:
         """False: memory has no damage to detect."""
         return False
+
+    @property
+    def last_commit(self) -> int:
+        """A number that grows with every commit that changed something."""
+        return self._commits
 
     def read(self) -> MemorySnapshot:
         """Begin a read transaction on the newest committed state."""
@@ -127,6 +133,7 @@ class MemoryEngine:
                     table = _Table(dict(table.data), list(table.keys))
                 table.apply(changes.values)
                 self._tables[name] = table
+            self._commits += 1
 
     def pin(self) -> dict[str, _Table]:
         """Return the current tables, which stay unchanged until `unpin`."""

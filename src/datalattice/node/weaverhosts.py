@@ -182,8 +182,7 @@ class WeaverHosts:
                     await self._node.unhost(host)
 
     def _look_once(self) -> None:
-        changed = [store for store in self.stores.opened() if store.look()]
-        if changed or self.stores.has_more():
+        if self.stores.look() and self.stores.has_more():
             self.stores.open_all()
         self.stores.tick()
 

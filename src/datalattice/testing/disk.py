@@ -532,6 +532,10 @@ class SimEngine:
     def is_damaged(self) -> bool:
         return False
 
+    @property
+    def last_commit(self) -> int:
+        return self._tables.engine.last_commit
+
     def read(self) -> Snapshot:
         self._disk.check_alive()
         return self._tables.engine.read()

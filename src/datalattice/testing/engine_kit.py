@@ -40,6 +40,7 @@ def check_engine(make: Callable[[], Engine]) -> None:
         _scans_ranges_both_ways,
         _takes_a_failed_transaction_back,
         _keeps_a_snapshot_unchanged,
+        _numbers_its_commits,
         _reads_its_own_writes,
         _scans_ahead_of_its_own_writes,
         _refuses_bad_arguments,
@@ -177,6 +178,19 @@ def _keeps_a_snapshot_unchanged(engine: Engine) -> None:
     assert _refused(lambda: view.get("one", b"a")), "a closed snapshot is refused"
 
 
+def _numbers_its_commits(engine: Engine) -> None:
+    before = engine.last_commit
+    _keys(engine)
+    assert engine.last_commit == before, "a read counts as a commit"
+    _fill(engine, b"a")
+    assert engine.last_commit > before, "a commit does not count"
+    before = engine.last_commit
+    with contextlib.suppress(ZeroDivisionError), engine.write() as txn:
+        txn.put("one", b"b", b"")
+        raise ZeroDivisionError
+    assert engine.last_commit == before, "what was taken back counts"
+
+
 def _reads_its_own_writes(engine: Engine) -> None:
     _fill(engine, b"a", b"b")
     with engine.write() as txn:
@@ -284,6 +298,10 @@ class CountingEngine:
         self.is_damaged = engine.is_damaged
         self.commits = 0
         self.error: Exception | None = None
+
+    @property
+    def last_commit(self) -> int:
+        return self._engine.last_commit
 
     def read(self) -> Snapshot:
         return self._engine.read()

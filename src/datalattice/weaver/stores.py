@@ -138,6 +138,7 @@ class Stores:
         self._aliases: dict[str, str] = {}
         self._open: dict[bytes, WeaverStore] = {}
         self._unknown_kinds: set[bytes] = set()
+        self._looked = -1
         self.peers: Final = PeerManager(self, commits, key, clock, entropy)
         """Who may do what, and invites."""
         self.on_ready: Final[Listeners[WeaverStore]] = Listeners()
@@ -338,6 +339,20 @@ class Stores:
             except DataLatticeError as error:
                 self._warn(f"store {store_id_text(info.id)} was not opened: {error}")
         return list(self._open.values())
+
+    def look(self) -> bool:
+        """Tell those who wait for changes of open stores what any process has committed.
+
+        Returns: whether anything was committed since the last look.
+        Cost:    one number of the engine if not, however many stores are open.
+        """
+        number = self._commits.engine.last_commit
+        if number == self._looked:
+            return False
+        self._looked = number  # a commit after this line is met by the next look
+        for store in self.opened():
+            store.look()
+        return True
 
     def has_more(self) -> bool:
         """Return whether a root is in the inventory that is not open: another process made it."""
