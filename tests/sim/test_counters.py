@@ -62,7 +62,7 @@ def test_the_runner_takes_kinds() -> None:
     assert ran.returncode == 0, ran.stderr
     assert "violations: 0" in ran.stdout
     assert refused.returncode == 2
-    assert "lattice, counters, got abacus" in refused.stderr
+    assert "lattice, counters, weaver, got abacus" in refused.stderr
 
 
 # --- each neutral checker sees what it is for -----------------------------------------------------
