@@ -15,6 +15,8 @@ from datalattice.client import running
 from datalattice.errors import BadFormat, PeerUnavailable, UsageError
 from datalattice.weaver import PeerStatus
 
+pytestmark = [pytest.mark.once, pytest.mark.processes, pytest.mark.timeout(180)]
+
 TIMEOUT = 40.0
 
 
@@ -91,8 +93,6 @@ class Serving:
             self._process.wait()
 
 
-@pytest.mark.processes
-@pytest.mark.timeout(180)
 def test_nodes_that_are_killed_go_on_where_they_were(tmp_path: Path) -> None:
     home, guest = Serving(tmp_path / "home"), Serving(tmp_path / "guest")
     try:

@@ -13,7 +13,11 @@ import pytest
 
 import datalattice
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]  # they start many processes
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.processes,
+    pytest.mark.timeout(180),
+]  # they start many processes
 
 WRITER = """
 import sys, datalattice

@@ -10,7 +10,7 @@ from datalattice.sync.weaver import RangeComparison, WeaverReplica
 from datalattice.testing.sim import replay, scenario
 from datalattice.weaver import Ingested, WeaverStore
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 
 ALONE = ("weaver",)
 BESIDE = ("lattice", "weaver")
