@@ -24,7 +24,13 @@ from typing import Annotated, Final, NamedTuple
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
 from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, section
-from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, UsageError
+from datalattice.errors import (
+    AlreadyExists,
+    DataLatticeError,
+    NoSuchPath,
+    StoreClosed,
+    UsageError,
+)
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.appendlog import LogMachine
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits
@@ -346,7 +352,10 @@ class Stores:
         Returns: whether anything was committed since the last look.
         Cost:    one number of the engine if not, however many stores are open.
         """
-        number = self._commits.engine.last_commit
+        try:
+            number = self._commits.engine.last_commit
+        except StoreClosed:
+            return False  # closed by another thread meanwhile: no one waits any more
         if number == self._looked:
             return False
         self._looked = number  # a commit after this line is met by the next look
