@@ -263,7 +263,9 @@ def test_the_past_is_shown_and_kept(node: Node, path: Path) -> None:
     first = node.history()[1]
     for ref in ("HEAD~1", first.hash, first.ref, first.hash.hex(), first.time, before):
         with node.as_of(ref) as past:
-            assert past.database("prices")["tea"] in ((3, 4) if ref is before else (3,))
+            # A time in milliseconds may be that of both writes.
+            wanted = (3, 4) if isinstance(ref, datetime) else (3,)
+            assert past.database("prices")["tea"] in wanted
             with pytest.raises(ReadOnly, match="shows the past"):
                 past.database("prices")["tea"] = 5
     with datalattice.open(path, as_of="HEAD~1") as past:
