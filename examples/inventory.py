@@ -274,7 +274,7 @@ def main() -> None:
         carry(ours, theirs)
         show("south, settled", theirs.level(item="kettle"))
 
-        # Both count at the same time: the counts are a conflict until somebody counts again.
+        # Both count at the same time: the counts are a conflict until the next count.
         ours.count(item="kettle", count=4)
         theirs.count(item="kettle", count=6)
         carry(ours, theirs)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import datalattice
-from datalattice.client import running
 from datalattice.errors import BadFormat, PeerUnavailable, UsageError
 from datalattice.weaver import PeerStatus
 
@@ -68,19 +66,20 @@ class Serving:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         command = [sys.executable, "-m", "datalattice.cli", "--dir", str(self.folder)]
         command += ["node", "start", "--port", str(self.port), "--accept-unfenced"]
-        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        give_up_s = time.monotonic() + TIMEOUT
-        while (served := running(self.folder)) is None or served.pid != self._process.pid:
-            assert time.monotonic() < give_up_s, "the node did not start"
-            assert self._process.poll() is None, "the node ended"
-            time.sleep(0.02)
-        assert served.address is not None
-        self.port = int(served.address.rpartition(":")[2])
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        assert self._process.stdout is not None
+        # `listening at HOST:PORT`, once it serves.
+        said = self._process.stdout.readline().strip()
+        self._process.stdout.close()
+        assert said, "the node did not start"
+        self.port = int(said.rpartition(":")[2])
 
     def kill(self) -> None:
         assert self._process is not None

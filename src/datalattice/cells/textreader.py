@@ -155,7 +155,7 @@ class _Reader:
 
     def _unescaped(self, found: re.Match[str]) -> str:
         name = found.group(1)
-        # `\uXXXX`, the only escape of several characters.
+        # `\u` and four hex digits: the only escape of several characters.
         if len(name) > 1:
             return chr(int(name[1:], 16))
         char = _ESCAPED.get(name)

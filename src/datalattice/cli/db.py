@@ -67,7 +67,7 @@ def _read(call: Call, name: str, cursor: RootLattice | None = None) -> Database:
 
 def _edit(call: Call, name: str, change: Callable[[Database], T]) -> T:
     """Make one change of a database of our own."""
-    # A write goes to the folder's own owner: nobody can sign for another one.
+    # A write goes to the folder's own owner: only an owner signs for itself.
     return call.edit(lambda cursor, keys: change(Database.at(cursor, keys.public_key, name)))
 
 

@@ -281,14 +281,14 @@ class Node:
         """Return a weaver store: operations that nodes replicate, and the state they give.
 
         name:   its name, its id, or the first digits of the id. The stored kind decides what it is.
-        kind:   makes it if there is none: "kv" (a `KVStore`), "log" (a `LogStore`), or a class of
+        kind:   makes a missing store: "kv" (a `KVStore`), "log" (a `LogStore`), or a class of
                 `weaver.Machine` (a `MachineStore`). A kind other than the stored one is an error.
                 With the full id of another node's store, it takes that one, empty until its
                 intentions come.
         of:     the type of values; None: text. parent: the store that it is a child of.
         Writes are signed with the node's identity and durable when they return, also in a node
         that is opened with durable="sync"; `batch` of the node does not gather them.
-        Raises: NoSuchPath: there is none, and no kind was given. UsageError.
+        Raises: NoSuchPath: the store is missing, and `kind` is None. UsageError.
         """
         return self._weaver().open(name, kind, of, parent)
 

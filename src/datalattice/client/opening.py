@@ -140,7 +140,7 @@ def ask_first(folder: Folder, store: CellStore, keys: OwnKeys) -> None:
         return
     from datalattice.client.fence import ask_peers
 
-    # `--offline` of a command: the user takes the risk of a fork, and is told of it.
+    # `--offline` of a command: the user takes the risk of a fork, and the command says so.
     is_offline = _OFFLINE.get()
     unasked = ask_peers(folder, store, keys, config, offline=is_offline)
     if unasked is not None and not is_offline:

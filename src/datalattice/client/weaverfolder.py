@@ -268,9 +268,9 @@ class NodeStores:
         of: Any,
         parent: StoreHandle | None,
     ) -> StoreHandle:
-        """Return the handle of a store; `kind` makes it if there is none.
+        """Return the handle of a store; `kind` makes a missing one.
 
-        Raises: NoSuchPath: there is none, and no kind was given, or this node can only read.
+        Raises: NoSuchPath: it is missing, and `kind` is None or this node can only read.
                 UsageError: it is of another kind.
         """
         weaver = self.weaver

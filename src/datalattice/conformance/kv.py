@@ -263,7 +263,7 @@ def _replica(side: Fields, name: str) -> Database:
 def _adopt(database: Database, export: Value, what: str, name: str) -> None:
     """Give a database the store that an export holds, after checking who signed it."""
     cell = export.get(database.owner) if isinstance(export, Map) else None
-    # An export that nobody signed proves nothing about the merge.
+    # An unsigned export proves nothing about the merge.
     if not isinstance(cell, Signed) or not cell.verify():
         raise Mismatch(f"{what} holds nothing that its owner signed")
     expect(f"signer of {what}", database.owner, cell.public_key)

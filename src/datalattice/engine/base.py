@@ -176,7 +176,7 @@ def check_value(value: bytes) -> bytes:
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """Return the least key above every key that begins with `prefix`; None: there is none."""
+    """Return the least key above every key that begins with `prefix`; None if every byte is ff."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 

@@ -144,7 +144,7 @@ class WeaverHosts:
         ]
 
     def _peers_of(self, store_id: bytes) -> Iterable[bytes]:
-        """Return who may connect; nobody where that cannot be read."""
+        """Return who may connect; empty if that cannot be read."""
         try:
             return self.stores.peers.policy(store_id).authors()
         except DataLatticeError as error:

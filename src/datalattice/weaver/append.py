@@ -120,7 +120,7 @@ class Appender:
         return ZERO if tip is None else tip.hash
 
     def successor(self, author: bytes, prev: bytes) -> SignedIntention | None:
-        """Return the author's witnessed intention after `prev`, None where there is none."""
+        """Return the author's witnessed intention after `prev`, None if the log has none."""
         tip = self.tip(author)
         place = Place(0, 0) if prev == ZERO else self.place(prev)
         if tip is None or place is None or tip.hash == prev:

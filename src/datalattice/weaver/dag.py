@@ -127,7 +127,7 @@ def find_lca(look_up: LookUp, first: bytes, second: bytes) -> bytes:
 
     Of several the one with the greatest (stamp, hash), so every node of the network answers alike.
 
-    Raises: UsageError: one of them is unknown. NoCommonAncestor: there is none.
+    Raises: UsageError: one of them is unknown. NoCommonAncestor: they share no ancestor.
     """
     one, other = known(look_up, first), known(look_up, second)
     if first == second:

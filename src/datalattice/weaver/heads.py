@@ -81,7 +81,7 @@ def encode_row(value: bytes | None, heads: list[bytes]) -> bytes:
 
 
 def decode_row(row: bytes) -> tuple[bytes | None, list[bytes]]:
-    """Return the value, None if there is none, and the heads of a row."""
+    """Return the value of a row, None for a tombstone or an empty row, and its heads."""
     size = len(row)
     at = 0
     value: bytes | None = None

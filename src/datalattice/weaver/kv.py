@@ -271,7 +271,7 @@ def written_by(payload: bytes) -> dict[bytes, bytes | None]:
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
-    """Return the first key after all that begin with `prefix`; None if there is none."""
+    """Return the first key after all that begin with `prefix`; None if every byte is ff."""
     body = prefix.rstrip(b"\xff")
     return body[:-1] + bytes([body[-1] + 1]) if body else None
 

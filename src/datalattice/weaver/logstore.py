@@ -240,7 +240,7 @@ class LogConsumer(_Follow[T], Generic[T]):
 
     @property
     def position(self) -> bytes | None:
-        """The hash of the last record that is stored as done; None if there is none."""
+        """The hash of the last record that is stored as done; None before the first."""
         return self._committed
 
     def commit(self) -> None:

@@ -270,7 +270,7 @@ class Machine:
     def find_method(cls, name: str) -> Method:
         """Return the method of this name, in upper or lower case.
 
-        Raises: UnknownMethod: there is none; the text lists those there are.
+        Raises: UnknownMethod: the name is unknown; the text lists the known ones.
         """
         return _find(cls.kind, "method", name, cls.methods())
 

@@ -57,7 +57,7 @@ class PeerPolicy:
         try:
             peers = self._peers()
         except DataLatticeError:
-            return []  # "read failure: empty list": nobody is let in by an error
+            return []  # "read failure: empty list": an error admits no one
         allowed = {key for key, peer in peers.items() if peer.status in _CONNECTING}
         return sorted(allowed | self.bootstrap)
 
@@ -82,7 +82,7 @@ def invitation(secret: bytes, inviter: bytes) -> SystemBatch:
 
 
 def claim(reader: SystemReader, secret: bytes, peer: bytes) -> SystemBatch | None:
-    """Return the operations by which a peer uses an invite; None if the secret lets nobody in."""
+    """Return the operations by which a peer uses an invite; None if the secret is not valid."""
     hash = blake3(secret)
     found = reader.invite(hash)
     if found is None or found.status is not InviteStatus.VALID:

@@ -77,7 +77,7 @@ def seq_key(seq: int) -> bytes:
 def read_author(txn: ReadTxn, number: int) -> bytes:
     """Return the key of an author.
 
-    Raises: Corruption: there is none.
+    Raises: Corruption: the row is missing.
     """
     found = txn.get(AUTHORS, number_key(number))
     if found is None:
@@ -207,7 +207,7 @@ def decode_witness(data: bytes, seq: int) -> WitnessRow:
 def read_witness(txn: ReadTxn, seq: int) -> WitnessRow:
     """Return the row at `seq`.
 
-    Raises: Corruption: there is none, or it is damaged.
+    Raises: Corruption: the row is missing or damaged.
     """
     found = txn.get(WITNESS, seq_key(seq))
     if found is None:
@@ -404,7 +404,7 @@ def decode_head(data: bytes) -> Head:
 
 
 def read_head(txn: ReadTxn) -> Head:
-    """Return the head; that of an empty log where there is none."""
+    """Return the head; that of an empty log before the first write."""
     found = txn.get(LOG_META, HEAD_KEY)
     return Head() if found is None else decode_head(found)
 
@@ -429,7 +429,7 @@ def range_key(first: int) -> bytes:
 
 
 def decode_range(data: bytes | None) -> RangeSum:
-    """Return the sum in a row of `log_meta`; that of nothing where there is none.
+    """Return the sum in a row of `log_meta`; zero before the first.
 
     Raises: Corruption: it is damaged.
     """

@@ -193,7 +193,7 @@ class StoreView:
         return self._state.meta_reader(self._txn).get(GENESIS_KEY)
 
     def last_seq(self) -> int:
-        """Return the sequence number of the newest intention, 0 if there is none."""
+        """Return the sequence number of the newest intention, 0 for an empty log."""
         return self._log.head(self._txn).seq
 
     def head(self) -> Head:
@@ -257,7 +257,7 @@ class StoreView:
     def branches(self, heads: Sequence[bytes]) -> list[Branch]:
         """Return, for each of several operations, what leads to it from their common ancestor.
 
-        Raises: NoCommonAncestor: there is none.
+        Raises: NoCommonAncestor: they share no ancestor.
         """
         return branches(partial(self._log.node, self._txn), heads)
 
@@ -492,7 +492,7 @@ class WeaverStore:
         if is_foreign:
             # "Every witnessed foreign intention resets a 5 s timer."
             self._ack_due_ms = self._clock.now_ms() + ACK_DELAY_MS
-        # After the commit, in its order: a listener that reads finds what it is told of.
+        # After the commit, in its order: a listener that reads finds what the event says.
         for event in projection.events:
             if isinstance(event.message, SystemEvent):
                 self._system.tell(event.message)

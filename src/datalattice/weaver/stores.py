@@ -187,7 +187,7 @@ class Stores:
     def machine(self, kind: str) -> type[Machine]:
         """Return the machine of a kind or alias.
 
-        Raises: UsageError: there is none; the text lists those there are.
+        Raises: UsageError: the kind is unknown; the text lists the known ones.
         """
         found = self._machines.get(self._aliases.get(kind, kind))
         if found is None:
@@ -534,7 +534,7 @@ class Stores:
         ]
 
     def find(self, name: str, parent: bytes | None = None) -> StoreInfo | None:
-        """Return the root, or the child of `parent`, with a name; None if there is none.
+        """Return the root, or the child of `parent`, with a name; None if it is missing.
 
         name: the name; an id, which finds a store at any depth; the first 4 or more digits of an
             id where no store has that name; or names from a root down, with `/` between.

@@ -300,7 +300,7 @@ def genesis_payload(kind: str, nonce: int) -> bytes:
 def synthetic_genesis(store_id: bytes, kind: str) -> SignedIntention:
     """Return the genesis of a store that was made without one: the same on every node."""
     nonce = int.from_bytes(store_id[:4], "little")
-    # Its author is nobody's key: everyone can derive it, so it authorises nothing.
+    # Everyone can derive the key of its author, so it authorises nothing.
     author = KeyPair(blake3(SYNTHETIC_SEED + store_id))
     payload = genesis_payload(kind, nonce)
     return Intention(author.public_key, HLC_ZERO, store_id, ZERO, (), payload).sign(author)

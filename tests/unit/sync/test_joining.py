@@ -104,7 +104,7 @@ def test_a_connection_that_ends_ends_the_application() -> None:
     assert len(said) == 1
 
 
-def test_nobody_joins_under_the_key_of_another() -> None:
+def test_a_request_under_the_key_of_another_is_refused() -> None:
     (reply,) = JoinReplica(Door(INVITER)).serve(
         Peer("c", public_key=b"k" * 32), JoinRequest(JOINER, STORE, SECRET)
     )

@@ -49,7 +49,7 @@ def has_stores(node: Node) -> bool:
 def found(stores: Stores, name: str) -> StoreInfo:
     """Return the store that a name means.
 
-    Raises: NoSuchPath: there is none.
+    Raises: NoSuchPath: the store does not exist.
     """
     info = stores.find(name)
     if info is None:
@@ -60,7 +60,7 @@ def found(stores: Stores, name: str) -> StoreInfo:
 def handle_of(node: Node, name: str) -> StoreHandle:
     """Return the handle of a store of any kind.
 
-    Raises: NoSuchPath: there is none.
+    Raises: NoSuchPath: the store does not exist.
     """
     from datalattice.weaver import store_id_text
 
@@ -71,8 +71,9 @@ def handle_of(node: Node, name: str) -> StoreHandle:
 def handle(node: Node, name: str, kind: str | None, shown: str) -> Any:
     """Return the handle of a store, with values as bytes.
 
-    kind: makes it if there is none; None: it must be there. shown: the kind that it must have.
-    Raises: NoSuchPath: there is none. UsageError: it has another kind.
+    kind:  makes a missing store of this kind; None: the store must exist.
+    shown: the kind that it must have.
+    Raises: NoSuchPath: the store does not exist. UsageError: it has another kind.
     """
     stores = node.weaver if has_stores(node) else None
     info = None if stores is None else stores.find(name)
@@ -90,7 +91,7 @@ def handle(node: Node, name: str, kind: str | None, shown: str) -> Any:
 def parse_bytes(text: str, form: str) -> bytes:
     """Return a value of the command line as bytes.
 
-    Raises: UsageError: there is no such form, or it is no hex.
+    Raises: UsageError: the form is unknown, or `text` is not hex.
     """
     if form == "text":
         return text.encode(errors="surrogateescape")
@@ -103,7 +104,7 @@ def parse_bytes(text: str, form: str) -> bytes:
 
 
 def bytes_text(value: bytes | None) -> str:
-    """Return a value for people: text, hex if it is no text, `(deleted)` for None."""
+    """Return a value for people: text if it is UTF-8, else hex; `(deleted)` for None."""
     if value is None:
         return "(deleted)"
     try:
@@ -113,7 +114,7 @@ def bytes_text(value: bytes | None) -> str:
 
 
 def bytes_json(value: bytes | None) -> dict[str, str | None]:
-    """Return a value for JSON: `value` as text, or `hex` where it is no text."""
+    """Return a value for JSON: `value` as text, or `hex` if it is not UTF-8."""
     if value is None:
         return {"value": None}
     try:

@@ -102,7 +102,7 @@ def inspect(call: Call, store: StoreArgument, hash: HashArgument) -> CommandResu
 def _one(view: StoreView, digits: str) -> SignedIntention:
     """Return the operation whose hash begins so.
 
-    Raises: NoSuchPath: there is none. UsageError: several, or they are no hex digits.
+    Raises: NoSuchPath: no intention begins so. UsageError: several do, or the digits are not hex.
     """
     try:
         # A prefix of an odd number of digits is a range of hashes: ask for its whole bytes.

@@ -158,7 +158,7 @@ class History:
         return list(dict.fromkeys(entry.root_hash for entry in self.entries()))
 
     def at(self, time_ms: int) -> Moment | None:
-        """Return the root at a time: the last entry that is not younger; None: there is none."""
+        """Return the last entry at or before a time, None before the first."""
         entries = self.entries()
         index = bisect_right(entries, time_ms, key=lambda entry: entry.time_ms)
         return entries[index - 1] if index else None

@@ -249,7 +249,7 @@ class LatticeConversation:
     def _greet(self, now_ms: int) -> None:
         """Ask for proof of a key that the transport did not prove; greet a peer that we dialled."""
         key, pinned = self.peer.public_key, self._pinned
-        # TLS has proved another key than the address names: somebody else answers there.
+        # TLS has proved another key than the address names: another node answers there.
         if pinned is not None and key not in (None, pinned):
             self._fault("untrusted", "the peer has another key than the wanted one", is_fatal=True)
             return

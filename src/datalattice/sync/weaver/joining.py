@@ -1,8 +1,8 @@
 """Joining: a node with an invite asks the node that made it to become a peer of a store.
 
 A node does not talk about a store with strangers, so they ask on a stream of its own kind, one for
-all stores of the node. Whoever asks in vain is told the same, in the same way, whether the store is
-unknown, the secret wrong or used, or the peer revoked.
+all stores of the node. Every refusal is the same message, whether the store is unknown, the secret
+wrong or used, or the peer revoked.
 
 Source: Weaver specification "Join and bootstrap".
 """
@@ -54,7 +54,7 @@ class Door(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Application:
-    """A request of ours to join a store: whom it is for, and who is told how it ended.
+    """A request of ours to join a store, and what is called when it has ended.
 
     on_end: gets the kind of the store, or why it was refused; called once, in the lane.
     """

@@ -13,13 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 from datalattice.crypto import Entropy
 from datalattice.errors import UnsupportedOperation
-from datalattice.sync.reconcile import (
-    first_cut,
-)
+from datalattice.sync.reconcile import first_cut
 from datalattice.sync.replica import (
     Absorbed,
     News,
@@ -36,11 +35,7 @@ from datalattice.sync.replica import (
 from datalattice.sync.weaver.comparisons import LogComparison, RangeComparison, ReplicatedStore
 from datalattice.sync.weaver.conversation import probe_key
 from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse
-from datalattice.weaver import (
-    IntentionRefused,
-    SignedIntention,
-    admit,
-)
+from datalattice.weaver import IntentionRefused, SignedIntention, admit
 
 
 class SendLimits(NamedTuple):
@@ -192,9 +187,7 @@ class WeaverReplica:
         if behind > len(self._arrivals):
             return None  # too far behind: a comparison is cheaper
         probe = self.probe
-        recent = [
-            self._arrivals[i] for i in range(len(self._arrivals) - behind, len(self._arrivals))
-        ]
+        recent = islice(self._arrivals, len(self._arrivals) - behind, None)
         parts = [one.part for one in recent if one.connection != peer.connection]
         if not parts:
             return None
