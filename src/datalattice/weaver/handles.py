@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
+from datalattice.cells import brief
 from datalattice.clock import Hlc
 from datalattice.cursors import Stream, Wake
 from datalattice.errors import NoSuchPath, TypeMismatch, UsageError
@@ -119,6 +120,25 @@ def time_of(stamp: Hlc) -> datetime:
         return datetime.fromtimestamp(stamp.wall / 1e3, UTC)
     except (OverflowError, ValueError, OSError):
         return datetime.max.replace(tzinfo=UTC)  # an author may sign any 64-bit number
+
+
+class Written(NamedTuple, Generic[T]):
+    """A value with the operation that wrote it: its author, stamp and hash."""
+
+    value: T
+    author: bytes
+    stamp: Hlc
+    hash: bytes
+
+    @property
+    def time(self) -> datetime:
+        """When its author wrote it, by the author's clock."""
+        return time_of(self.stamp)
+
+    def __repr__(self) -> str:
+        kind, author, hash = type(self).__name__, self.author.hex()[:8], self.hash.hex()[:12]
+        when = self.time.isoformat(" ", "milliseconds")
+        return f"<{kind} {brief(self.value)} by {author} at {when}, hash {hash}>"
 
 
 class StoreHandle:

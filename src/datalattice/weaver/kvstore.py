@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from datalattice.clock import Hlc
@@ -24,8 +23,8 @@ from datalattice.weaver.handles import (
     LogStream,
     StoreHandle,
     StoreSource,
+    Written,
     counted,
-    time_of,
 )
 from datalattice.weaver.heads import HeadReader
 from datalattice.weaver.kv import (
@@ -66,18 +65,10 @@ def key_text(key: bytes) -> str:
     return key.decode(errors="surrogateescape")
 
 
-class Version(NamedTuple, Generic[T]):
+class Version(Written[T | None]):
     """What one operation wrote to a key. value: None where it deleted the key."""
 
-    value: T | None
-    author: bytes
-    stamp: Hlc
-    hash: bytes
-
-    @property
-    def time(self) -> datetime:
-        """When its author wrote it, by the author's clock."""
-        return time_of(self.stamp)
+    __slots__ = ()
 
 
 class KeyUpdate(NamedTuple, Generic[T]):

@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from itertools import islice
-from typing import Any, Final, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
-from datalattice.clock import Hlc
 from datalattice.cursors import Stream
 from datalattice.errors import ConsumerBusy, StoreLocked, UsageError
 from datalattice.weaver.appendlog import AppendRequest, entries
@@ -28,8 +26,8 @@ from datalattice.weaver.handles import (
     LogStream,
     StoreHandle,
     StoreSource,
+    Written,
     counted,
-    time_of,
 )
 from datalattice.weaver.log import WitnessEntry
 from datalattice.weaver.store import StoreView, WeaverStore
@@ -41,18 +39,10 @@ COMMIT_EVERY_S: Final = 1.0
 """How often a consumer stores its position while it is busy."""
 
 
-class LogRecord(NamedTuple, Generic[T]):
-    """One entry of a log, with who wrote it and when."""
+class LogRecord(Written[T]):
+    """One entry of a log."""
 
-    value: T
-    author: bytes
-    stamp: Hlc
-    hash: bytes
-
-    @property
-    def time(self) -> datetime:
-        """When its author wrote it, by the author's clock."""
-        return time_of(self.stamp)
+    __slots__ = ()
 
 
 class LogStore(StoreHandle, Sequence[T]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -172,6 +173,11 @@ def test_history_is_every_write_of_a_key_the_newest_first(node: datalattice.Node
     assert {version.author for version in versions} == {notes.store.author}
     assert versions[0].time >= versions[-1].time
     assert notes.history("nothing") == []
+    assert re.fullmatch(
+        rf"<Version '\w+' by {versions[0].author.hex()[:8]} at [-0-9]+ [:.0-9]+\+00:00, "
+        rf"hash {versions[0].hash.hex()[:12]}>",
+        repr(versions[0]),
+    )
 
 
 def test_concurrent_writes_are_a_conflict_until_the_next_write(tmp_path: Path) -> None:
