@@ -48,6 +48,7 @@ from datalattice.weaver.rows import (
 )
 from datalattice.weaver.witness import witness_content
 
+# A node's own bound: a full frontier grows with the authors, a longer chain with every read.
 FRONTIER_DEPTH_MAX: Final = 63
 """Rows that a frontier may build on: reading one takes at most 64."""
 
@@ -55,6 +56,7 @@ FRONTIER_DEPTH_MAX: Final = 63
 class Appender:
     """The end of a log, with its authors' tips. `seq`, `content_hash`, `clock`: where it stands."""
 
+    # In the caller's transaction: rows, indexes and tips commit together or not at all
     def __init__(self, txn: WriteTxn, store_id: bytes, head: Head) -> None:
         self._txn = txn
         self._store_id = store_id
@@ -62,6 +64,7 @@ class Appender:
         self.authors = head.authors
         self.content_hash = head.content_hash
         self.clock = head.clock
+        # An int, since XOR of ints is one operation
         self._fingerprint = int.from_bytes(head.fingerprint, "big")
         self._tips: dict[bytes, Tip | None] = {}
         self._keys: dict[int, bytes] = {}  # authors by number, as far as they were needed
@@ -82,6 +85,7 @@ class Appender:
 
     def read_places(self, hashes: Iterable[bytes]) -> None:
         """Read where intentions are witnessed, all in one call."""
+        # In key order: neighbours share pages of the index
         wanted = sorted({hash for hash in hashes if hash not in self._places})
         found = self._txn.get_many(WITNESS_INDEX, wanted)
         for hash, value in zip(wanted, found, strict=True):
@@ -96,13 +100,14 @@ class Appender:
     def first_missing(self, deps: Sequence[bytes]) -> bytes | None:
         """Return the first dependency that is not witnessed, or None."""
         for dep in deps:
-            if dep != ZERO and self.place(dep) is None:
+            if dep != ZERO and self.place(dep) is None:  # "ZERO counts as witnessed"
                 return dep
         return None
 
     def read_tips(self, authors: Iterable[bytes]) -> None:
         """Read the tips of authors, all in one call."""
         wanted = sorted({author for author in authors if author not in self._tips})
+        # Decoded once a call, then moved in memory
         for author, value in zip(wanted, self._txn.get_many(AUTHOR_TIPS, wanted), strict=True):
             tip = self._tips[author] = None if value is None else decode_tip(value)
             if tip is not None:
@@ -117,20 +122,22 @@ class Appender:
     def tip_hash(self, author: bytes) -> bytes:
         """Return the hash of an author's tip; ZERO for an author without one."""
         tip = self.tip(author)
+        # "tip of an unknown author is ZERO", so that a first intention fits
         return ZERO if tip is None else tip.hash
 
     def successor(self, author: bytes, prev: bytes) -> SignedIntention | None:
-        """Return the author's witnessed intention after `prev`, None if the log has none."""
+        """Return the author's witnessed intention after `prev`, or None."""
         tip = self.tip(author)
         place = Place(0, 0) if prev == ZERO else self.place(prev)
         if tip is None or place is None or tip.hash == prev:
-            return None
+            return None  # `prev` is not witnessed, or is the tip itself
         height = 0
         if place.seq:
             # A predecessor of another author has no successor, and proves nothing about two.
             if place.number != tip.number:
                 return None
             height = self._row(place.seq).height
+        # By skip rows: a few hundred reads for a million heights
         row = self._row(seq_at(self._row, tip.seq, tip.height, height + 1))
         return row.signed(self._store_id, author)
 
@@ -141,6 +148,7 @@ class Appender:
         return found
 
     def _row(self, seq: int) -> WitnessRow:
+        # Rows of this call are not in the tables yet
         return self._rows.get(seq) or read_witness(self._txn, seq)
 
     # --- appending ----------------------------------------------------------------------------
@@ -152,6 +160,7 @@ class Appender:
 
         Raises: StoreFull: rows cannot point any further.
         """
+        # Refused before anything is changed: the caller may catch it and go on in this transaction.
         if self.seq >= SEQ_MAX:
             raise StoreFull(f"a store holds at most {SEQ_MAX} intentions")
         intention = signed.intention
@@ -159,7 +168,7 @@ class Appender:
         self._moved.add(intention.author)
         seq = self.seq = self.seq + 1
         height = tip.height + 1
-        # An ack, which has no payload, is no content: acks must not ask for acks.
+        # An ack has no payload and is not counted as content: acks must not ask for acks.
         contents = tip.contents + (1 if intention.payload else 0)
         # store_prev is the tip, by the rule of witnessing, so a chain has one intention a height.
         skip = seq_at(self._row, tip.seq, tip.height, height & (height - 1))
@@ -179,12 +188,15 @@ class Appender:
             signed.signature,
             body_of(signed, height),
         )
+        # Each record names the one before it, so the order of the log cannot be changed unseen.
         self.content_hash = blake3(
             witness_content(self._store_id, signed.hash, wall_ms, self.content_hash)
         )
+        # "fingerprint": the XOR of all witnessed hashes
         self._fingerprint ^= int.from_bytes(signed.hash, "big")
         # A stamp from the future is kept as signed, but moves the clock by one step only.
         stamp = clamp_future(intention.stamp, self.clock, wall_ms)
+        # "every witnessed foreign intention does update"; a local stamp came from this clock.
         self.clock = max(self.clock, stamp) if local else update(self.clock, stamp, wall_ms)
         self.appended.append(signed)
         self._places[signed.hash] = Place(seq, tip.number)
@@ -192,13 +204,14 @@ class Appender:
         tip.hash = signed.hash
         tip.height = height
         tip.contents = contents
-        tip.stamp = intention.stamp
+        tip.stamp = intention.stamp  # as signed: "stored stamps are never rewritten"
         tip.depth = depth
         if intention.payload:
-            tip.content_hash = signed.hash
+            tip.content_hash = signed.hash  # what an ack of others will name
 
     def _new_author(self, author: bytes) -> Tip:
         self.authors += 1
+        # Numbers keep the author's 32 bytes out of every row
         tip = self._tips[author] = Tip(self.authors)
         self._keys[tip.number] = self._new_authors[tip.number] = author
         return tip
@@ -210,6 +223,7 @@ class Appender:
                 author's own entry is in neither: it is the row's seq.
         """
         frontier = tip.frontier
+        # The difference to `store_prev` first: one author's rows follow one another
         base, depth = tip.seq, tip.depth
         found: Frontier = {}  # what `frontier` has beyond that of the base
         for dep in deps:
@@ -235,6 +249,7 @@ class Appender:
         tip.frontier = frontier
         found.pop(tip.number, None)
         # "store it as the difference": a full one takes some 100 bytes at 50 authors.
+        # At depth 63 a full one is stored: the next reader needs one row, not a longer chain.
         if base and depth < FRONTIER_DEPTH_MAX:
             return base, depth + 1, encode_frontier(found.items(), seq)
         others = [pair for pair in frontier.items() if pair[0] != tip.number]
@@ -247,6 +262,7 @@ class Appender:
         """
         while seq:
             row = self._row(seq)
+            # A row at or below a known seq adds nothing: its ancestors are in the frontier too.
             if frontier.get(row.number, 0) >= seq:
                 return
             for number, seen in (
@@ -263,6 +279,7 @@ class Appender:
         """Write what was appended since the last time: rows, index, authors and tips."""
         txn, places = self._txn, self._places
         txn.put_many(WITNESS, [(seq_key(seq), row.encode()) for seq, row in self._rows.items()])
+        # Ascending keys fill the pages of the index in order
         hashes = sorted(signed.hash for signed in self.appended)
         found = [(hash, places[hash]) for hash in hashes]
         txn.put_many(WITNESS_INDEX, [(hash, encode_place(*at)) for hash, at in found if at])
@@ -272,6 +289,7 @@ class Appender:
         txn.put_many(
             AUTHORS, [(number_key(number), key) for number, key in self._new_authors.items()]
         )
+        # One Appender serves a long rebuild in lots, so tips and sums stay and the rest is dropped.
         self._rows.clear()
         self.appended.clear()
         self._moved.clear()
@@ -281,6 +299,7 @@ class Appender:
     def _write_ranges(self, hashes: Sequence[bytes]) -> None:
         """Add new hashes to the sums that reconciliation asks for."""
         ranges = self._ranges
+        # One row a first byte: 256 sums, however many hashes
         touched = sorted({hash[0] for hash in hashes})
         unread = [first for first in touched if first not in ranges]
         rows = self._txn.get_many(LOG_META, [range_key(first) for first in unread])

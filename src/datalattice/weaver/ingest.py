@@ -45,12 +45,12 @@ from datalattice.weaver.rows import (
     waiting,
 )
 
-_LOAD_FACTOR: Final = 2
+_LOAD_FACTOR: Final = 2  # at two to one a scan reads fewer pages than three look-ups an intention
 """Waiting intentions for each new one up to which reading all of them is the cheaper way."""
 
 
 class FloatingFull(LimitExceeded):
-    """More intentions would wait than the store keeps; nothing of the call was."""
+    """More intentions would wait than the store keeps. The call stored nothing."""
 
     code = "floating-full"
 
@@ -70,6 +70,7 @@ class Fork(NamedTuple):
     def encode(self) -> bytes:
         """Return the evidence: protobuf, the envelopes of both as fields 1 and 2."""
         out = bytearray()
+        # Wire order of the two envelopes; the hashes are left to the reader to compute
         for tag, branch in ((b"\x0a", self.witnessed), (b"\x12", self.other)):
             envelope = branch.encode()
             out += tag + varint(len(envelope)) + envelope
@@ -88,23 +89,24 @@ class Fork(NamedTuple):
             SignedIntention.decode(part if isinstance(part, bytes) else b"") for part in envelopes
         ]
         one, other = first.intention, second.intention
+        # Same author, store and predecessor, different hash: nothing less proves a fork.
         if (one.author, one.store_id, one.store_prev) != (
             other.author,
             other.store_id,
             other.store_prev,
         ) or first.hash == second.hash:
             raise BadFormat("the intentions are not two branches of one author")
-        if not (first.verify() and second.verify()):
+        if not (first.verify() and second.verify()):  # strict: evidence must convince a third party
             raise BadFormat("the author did not sign both branches")
         return cls(one.author, one.store_prev, first, second)
 
 
 class MissingPrev(NamedTuple):
-    """A predecessor that is not here, and from where on its author's chain is wanted."""
+    """A predecessor to fetch, and the last intention of its author that is here."""
 
     prev: bytes
     since: bytes
-    author: bytes
+    author: bytes  # in this order: "sorted by (prev, since, author)"
 
 
 class Ingested(NamedTuple):
@@ -125,6 +127,7 @@ class Ingested(NamedTuple):
     @property
     def result(self) -> str:
         """Return "missing" when a predecessor has to be fetched, else "applied"."""
+        # A missing condition alone leaves the result at "applied": look at `missing_condition`.
         return "missing" if self.missing else "applied"
 
 
@@ -143,7 +146,7 @@ class Ingest:
         self._log = Appender(txn, store_id, self._head)
         self._arrival = self._head.arrival
         self._local = ZERO
-        # What waits: of this call, and of the tables as far as it was called.
+        # What waits: intentions of this call, and rows of the tables that were looked up.
         self._new: dict[bytes, FloatingRow] = {}
         self._woken: dict[bytes, FloatingRow] = {}
         self._by_prev: dict[bytes, dict[int, bytes]] = {}  # arrival to hash, for each key
@@ -163,19 +166,21 @@ class Ingest:
         queue = deque(fresh)
         while queue:
             row = self._candidate(queue.popleft())
-            if row is None:
+            if row is None:  # witnessed meanwhile, by an earlier candidate
                 continue
             if self._is_ready(row):
                 self._witness(row, local=row.signed.hash == self._local)
                 queue.extend(self._waiters(row.signed))
+        # Only this call's: an older one was reported by its own call
         floating = [hash for hash in fresh if hash in self._new]
         missing, missing_condition = self._missing(floating)
         forks = self._forks(floating)
+        # Counted before anything is written, so a call over the bound leaves nothing behind.
         count = self._head.floating_count + len(self._new) - len(self._gone)
         size = self._head.floating_bytes + sum(row.signed.size for row in self._new.values())
         size -= sum(row.signed.size for row in self._gone)
         if bounded:
-            self._check_bound(count, size)
+            self._check_bound(count, size)  # raises: the caller rolls the transaction back
         self._write(count, size, forks)
         return Ingested(
             tuple(range(self._head.seq + 1, self._log.seq + 1)),
@@ -195,6 +200,7 @@ class Ingest:
         """
         prev, last = self._chain_end(key.public_key)
         self._log.read_places(deps)
+        # "every local intention takes tick"
         stamp = tick(self._log.clock, self._now)
         # A write outranks what it replaces, and an author's stamps strictly increase, even when a
         # stamp from the future could not move the store's clock.
@@ -202,6 +208,7 @@ class Ingest:
             if seen >= stamp:
                 stamp = update(stamp, seen, self._now)
         author, store_id = key.public_key, self._store_id
+        # "Build with store_prev = own tip": of the chain that floats, too, or this would be a fork.
         signed = Intention(author, stamp, store_id, prev, tuple(deps), payload).sign(key)
         # "verify own signature": a fault in memory must not become a signed fork.
         if not signed.verify():
@@ -216,6 +223,7 @@ class Ingest:
         """Return hash and stamp of the author's last intention here, one that floats included."""
         tip = self._log.tip(author)
         end, stamp = (ZERO, HLC_ZERO) if tip is None else (tip.hash, tip.stamp)
+        # Empty unless own intentions float, so nearly always one look-up
         while following := self._stored(FLOATING_BY_PREV, line_key(end, author)):
             end = following[min(following)]  # the first to come, which the log would take
             stamp = max(stamp, self._stamp_of(end))
@@ -227,12 +235,14 @@ class Ingest:
         if place is not None:
             return read_witness(self._txn, place.seq).stamp
         floating = read_floating(self._txn, hash) if self._head.floating_count else None
+        # Unknown: there is no stamp to exceed
         return HLC_ZERO if floating is None else floating.signed.intention.stamp
 
     # --- taking in ----------------------------------------------------------------------------
 
     def _insert(self, signed: Iterable[SignedIntention]) -> dict[bytes, FloatingRow]:
-        """Return what is new, by hash in the order given; read ahead what it refers to."""
+        """Return what is new, by hash in the order given; load the rows that it names."""
+        # "Skip hashes already present": a repeat in the call too
         unique = {each.hash: each for each in signed}
         # Rows leave the store's id out, so one of another store would come back with another hash.
         if any(each.intention.store_id != self._store_id for each in unique.values()):
@@ -247,8 +257,9 @@ class Ingest:
             stored = self._txn.get_many(FLOATING, absent)
             absent = [hash for hash, row in zip(absent, stored, strict=True) if row is None]
         for hash in absent:
+            # Floating first; `_witness` takes it out again
             self._new[hash] = FloatingRow(self._arrival, self._now, unique[hash])
-            self._arrival += 1
+            self._arrival += 1  # "waiters … each in received order"
         # A losing branch waits for ever, so there is often something that waits.
         if 0 < self._head.floating_count <= _LOAD_FACTOR * len(absent):
             self._load_waiting()
@@ -269,6 +280,7 @@ class Ingest:
     def _is_ready(self, row: FloatingRow) -> bool:
         """Return whether an intention can be witnessed; note what it waits for otherwise."""
         intention = row.signed.intention
+        # Rules (a) and (b) of witnessing, "tested at the moment of witnessing and per author".
         missing = self._log.first_missing(intention.deps)
         # Never again true once the author's chain went on another way; `_forks` reports that.
         if missing is None and intention.store_prev == self._log.tip_hash(intention.author):
@@ -276,6 +288,7 @@ class Ingest:
         if missing is not None:
             self._by_dep.setdefault(missing, {})[row.arrival] = row.signed.hash
         if row.signed.hash in self._new:
+            # Rows below the predecessor stay until it is witnessed: they show a second branch.
             self._by_prev.setdefault(_line(row.signed), {})[row.arrival] = row.signed.hash
         return False
 
@@ -283,10 +296,12 @@ class Ingest:
         self._log.append(row.signed, self._now, local=local)
         if self._new.pop(row.signed.hash, None) is None:
             del self._woken[row.signed.hash]
+            # A row of the tables to delete; one of this call was never written
             self._gone.append(row)
 
     def _waiters(self, signed: SignedIntention) -> list[bytes]:
-        """Return what waits for an intention, and take it off the list of that dependency."""
+        """Return what waits for an intention; its list of waiting dependents ends here."""
+        # The usual case: nothing waits, so nothing is looked up
         if not (self._by_prev or self._by_dep or self._head.floating_count):
             return []
         by_prev = self._after(line_key(signed.hash, signed.intention.author))
@@ -295,6 +310,7 @@ class Ingest:
         if stored:
             self._come.append(signed.hash)
             by_dep |= stored
+        # "floating_by_prev[its hash], then floating_by_dep[its hash], each in received order"
         return [by_prev[arrival] for arrival in sorted(by_prev)] + [
             by_dep[arrival] for arrival in sorted(by_dep)
         ]
@@ -311,7 +327,7 @@ class Ingest:
         return dict(waiting(self._txn, table, prefix)) if loaded is None else loaded.get(prefix, {})
 
     def _load_waiting(self) -> None:
-        """Read what waits at once, instead of by three look-ups an intention of the call."""
+        """Read every waiting row at once: cheaper than three look-ups an intention."""
         for table in (FLOATING_BY_PREV, FLOATING_BY_DEP):
             loaded: dict[bytes, dict[int, bytes]] = {}
             for key, hash in self._txn.scan(table):
@@ -330,9 +346,11 @@ class Ingest:
             intention = self._new[hash].signed.intention
             # "Present means stored, floating included": what floats need not be fetched.
             if not self._is_present(intention.store_prev):
+                # Where the chain ends here: the sender walks back to it
                 since = self._log.tip_hash(intention.author)
                 prevs.add(MissingPrev(intention.store_prev, since, intention.author))
             conditions.update(dep for dep in intention.deps if not self._is_present(dep))
+        # Sorted, so that every node reports alike
         return tuple(sorted(prevs)), tuple(sorted(conditions))
 
     def _is_present(self, hash: bytes) -> bool:
@@ -348,6 +366,7 @@ class Ingest:
         an intention of this call, or with an older one.
         """
         suspects = dict.fromkeys(floating)
+        # A new witness may also show that an older, waiting intention is the second branch.
         if self._new or self._head.floating_count:
             for signed in self._log.appended:
                 suspects |= dict.fromkeys(self._after(_line(signed)).values())
@@ -378,6 +397,7 @@ class Ingest:
     def _write(self, floating_count: int, floating_bytes: int, forks: Sequence[Fork]) -> None:
         txn, log = self._txn, self._log
         log.write()
+        # "keep both signed branches as evidence", in the commit that found them.
         for fork in forks:
             txn.put(LOG_META, FORK_PREFIX + fork.other.hash, fork.witnessed.hash)
         # Those that still wait come back below their next missing dependency, with `_by_dep`.
@@ -409,6 +429,7 @@ class Ingest:
             signature,
         )
         if head != self._head:
+            # An unchanged head is not written: a call that brought nothing new costs no commit.
             txn.put(LOG_META, HEAD_KEY, head.encode())
 
 

@@ -62,12 +62,12 @@ from datalattice.weaver.rows import (
 )
 from datalattice.weaver.witness import WitnessRecord, witness_content
 
-LISTED_HASHES_MAX: Final = 2048
+LISTED_HASHES_MAX: Final = 2048  # a list of 64 KiB, far below a frame
 """Most hashes of a range that are listed: reconciliation splits larger ranges."""
 
 
 class NotInChain(UsageError):
-    """A walk along an author's chain that does not reach what it looks for."""
+    """A walk along an author's chain did not reach `since`."""
 
     code = "not-in-chain"
 
@@ -75,8 +75,8 @@ class NotInChain(UsageError):
 class Floating(NamedTuple):
     """An intention that waits, since when, and for what.
 
-    reason: "prev" its predecessor, "condition" a dependency, "fork" nothing: the author's chain
-    went on another way.
+    reason: "prev": its predecessor is missing; "condition": a dependency is missing; "fork": the
+    author's chain went on another way, so it waits for ever.
     """
 
     signed: SignedIntention
@@ -108,6 +108,7 @@ class WitnessEntry:
         self.seq = seq
         self.height = row.height
         self.wall_ms = row.wall
+        # The name is recomputed from the stored bytes, never stored beside them.
         try:
             self.signed = row.signed(log.store_id, author)
         except BadFormat as error:
@@ -119,6 +120,7 @@ class WitnessEntry:
     @property
     def record(self) -> WitnessRecord:
         """The record, signed by this node. Cost: a signature each time."""
+        # Deterministic Ed25519: the same bytes each time
         return WitnessRecord(self._content, self._log.signer.sign(self.content_hash))
 
 
@@ -160,6 +162,7 @@ class IntentionLog:
         """
         # The layout keeps equal hashes, but a repeat says nothing: own intentions have none.
         wanted = sorted(set(deps))
+        # "Check size and count limits", before anything is signed.
         if len(payload) > self.limits.own_payload_bytes:
             raise PayloadTooLarge(len(payload), self.limits.own_payload_bytes)
         if len(wanted) > self.limits.deps:
@@ -169,6 +172,7 @@ class IntentionLog:
         return self._call(txn).submit(author, payload, wanted)
 
     def _call(self, txn: WriteTxn) -> Ingest:
+        # Wall time is read once a call: its records carry one time
         return Ingest(txn, self.store_id, self.signer, self.limits, present_ms(self._clock))
 
     # --- one intention ------------------------------------------------------------------------
@@ -208,10 +212,10 @@ class IntentionLog:
 
     def by_prefix(self, txn: ReadTxn, prefix: bytes) -> list[SignedIntention]:
         """Return the intentions whose hash begins with 1 to 32 bytes; other lengths give none."""
-        if not 1 <= len(prefix) <= HASH_BYTES:
+        if not 1 <= len(prefix) <= HASH_BYTES:  # "empty or longer than 32 gives nothing"
             return []
         end = successor(prefix)
-        hashes = [
+        hashes = [  # a floating intention is found by its prefix, too
             hash for table in (WITNESS_INDEX, FLOATING) for hash, _ in txn.scan(table, prefix, end)
         ]
         return [found for hash in sorted(hashes) if (found := self.get(txn, hash)) is not None]
@@ -223,6 +227,7 @@ class IntentionLog:
 
         Raises: UsageError: the log does not reach there.
         """
+        # A seq of the caller, not of the tables: its error, not damage
         if not 1 <= seq <= read_head(txn).seq:
             raise UsageError(f"the log has no entry {seq}")
         return self._entry(txn, seq)
@@ -254,6 +259,7 @@ class IntentionLog:
         authors: dict[int, bytes] = {}
         entry: WitnessEntry | None = None
         # Records are signed when they are read: none before its successor, or the head, names it.
+        # One row more than asked: the one behind the last, which names it.
         for key, value in txn.scan(WITNESS, seq_key(first), seq_key(max(last + 2, first))):
             if key != seq_key(seq):
                 break
@@ -262,7 +268,7 @@ class IntentionLog:
                 if row.before != entry.content_hash:
                     raise Corruption(f"{WITNESS} {seq}: it does not name the record before it")
                 yield entry
-            if seq > last:
+            if seq > last:  # the row behind the last has confirmed it
                 return
             author = authors.get(row.number)
             if author is None:
@@ -273,6 +279,7 @@ class IntentionLog:
         if seq <= last:
             raise Corruption(f"{WITNESS} {seq}: the row is missing")
         if entry is not None:
+            # The log's end: the signed head confirms it
             if head.content_hash != entry.content_hash:
                 raise Corruption(f"{WITNESS} {seq - 1}: the head names another record")
             yield entry
@@ -302,7 +309,7 @@ class IntentionLog:
         found: list[SignedIntention] = []
         hash = target
         while hash != since:
-            if hash == ZERO:
+            if hash == ZERO:  # "reached ZERO first"
                 raise NotInChain(f"{since.hex()} is not below {target.hex()}")
             # "a limit of n must allow n items"
             if len(found) >= limit:
@@ -311,6 +318,7 @@ class IntentionLog:
             if signed is None:
                 raise NotInChain(f"intention {hash.hex()} is not here")
             found.append(signed)
+            # store_prev only: dependencies lead to other authors
             hash = signed.intention.store_prev
         return found
 
@@ -326,6 +334,7 @@ class IntentionLog:
 
     def floating(self, txn: ReadTxn) -> list[Floating]:
         """Return what waits, in order of arrival."""
+        # Marks of forks were written when the fork was found; nothing is searched here.
         forks = {key[len(FORK_PREFIX) :] for key, _ in txn.scan(LOG_META, FORK_PREFIX, FORK_END)}
         rows = [decode_floating(value) for _, value in txn.scan(FLOATING)]
         tips: dict[bytes, bytes] = {}
@@ -350,6 +359,7 @@ class IntentionLog:
         for key, witnessed in txn.scan(LOG_META, FORK_PREFIX, FORK_END):
             other, kept = self.get(txn, key[len(FORK_PREFIX) :]), self.get(txn, witnessed)
             if other is None or kept is None:
+                # Evidence is never deleted, so a missing branch is damage
                 raise Corruption(f"{LOG_META}: a fork names intentions that are not here")
             intention = other.intention
             found.append(Fork(intention.author, intention.store_prev, kept, other))
@@ -364,6 +374,7 @@ class IntentionLog:
         """
         # The first byte whose hashes are all inside, and the first behind it whose are not.
         low = (start[0] if start else 0) + bool(start[1:].strip(b"\0"))
+        # Inside one first byte no stored sum helps.
         high = end[0] if end else 0
         if low >= high:
             return self._scan_sum(txn, start, end)
@@ -399,6 +410,7 @@ class IntentionLog:
         """
         found: list[bytes] = []
         for hash, _ in txn.scan(WITNESS_INDEX, start, end):
+            # Refused while it is collected: the list never grows beyond
             if len(found) >= LISTED_HASHES_MAX:
                 raise LimitExceeded(f"a range lists at most {LISTED_HASHES_MAX} hashes")
             found.append(hash)
@@ -408,4 +420,5 @@ class IntentionLog:
         """Return those of `hashes` that are witnessed, dependencies first."""
         places = zip(txn.get_many(WITNESS_INDEX, hashes), hashes, strict=True)
         seqs = [(decode_place(value).seq, hash) for value, hash in places if value is not None]
+        # "The server sends in its own witness order, so that little floats at the receiver"
         return [hash for _, hash in sorted(seqs)]
