@@ -135,7 +135,7 @@ class WeaverHosts:
             on_copied=lambda: self._copied(store.id),
         )
         host = self._node.host(
-            PROTOCOL, store.id, replica, WeaverProtocol(store.id), framing=FRAMING
+            PROTOCOL, store.id, replica, WeaverProtocol(store.id, replica.gaps), framing=FRAMING
         )
         self._hosts[store.id] = host
         self._ends += [

@@ -223,6 +223,13 @@ class StoreView:
         """Return an intention, witnessed or floating, or None."""
         return self._log.get(self._txn, hash)
 
+    def chain(self, target: bytes, since: bytes, limit: int) -> list[SignedIntention]:
+        """Return an author's chain from `target` back to just after `since`, newest first.
+
+        Raises: NotInChain, LimitExceeded: as `IntentionLog.walk_back_until`.
+        """
+        return self._log.walk_back_until(self._txn, target, since, limit)
+
     def progress(self) -> StoreStatus:
         """Return how far the store is, without the reason of a stall."""
         head = self._log.head(self._txn)

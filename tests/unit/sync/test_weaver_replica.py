@@ -89,7 +89,9 @@ class Site:
 def make() -> KitReplica:
     store = Site()
     return KitReplica(
-        store.replica, WeaverProtocol(STORE), lambda number: store.submit(b"%d" % number)
+        store.replica,
+        WeaverProtocol(STORE, store.replica.gaps),
+        lambda number: store.submit(b"%d" % number),
     )
 
 
@@ -107,7 +109,9 @@ class Pair:
         def make() -> KitReplica:
             store = Site()
             self.stores.append(store)
-            return KitReplica(store.replica, WeaverProtocol(STORE), lambda number: number)
+            return KitReplica(
+                store.replica, WeaverProtocol(STORE, store.replica.gaps), lambda number: number
+            )
 
         self.link = ReplicaPair(make, Dice(1, "weaver"))
 

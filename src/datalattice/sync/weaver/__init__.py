@@ -9,6 +9,7 @@ from datalattice.sync.weaver.comparisons import (
     ReplicatedStore,
 )
 from datalattice.sync.weaver.conversation import (
+    CHAINS_OPEN,
     FETCH_HASHES_ACCEPTED,
     PROTOCOL,
     SESSIONS_MAX,
@@ -17,6 +18,7 @@ from datalattice.sync.weaver.conversation import (
     WeaverConversation,
     WeaverProtocol,
 )
+from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
 from datalattice.sync.weaver.joining import JOIN_PROTOCOL, Application, Door, JoinReplica
 from datalattice.sync.weaver.messages import (
     ALPN,
@@ -38,6 +40,8 @@ from datalattice.sync.weaver.replica import SEND_LIMITS, SendLimits, WeaverRepli
 
 __all__ = [
     "ALPN",
+    "CHAINS_OPEN",
+    "CHAIN_MAX",
     "FETCH_HASHES_ACCEPTED",
     "FRAMING",
     "JOIN_PROTOCOL",
@@ -48,6 +52,7 @@ __all__ = [
     "Application",
     "BootstrapRequest",
     "BootstrapResponse",
+    "ChainGaps",
     "Door",
     "FetchChain",
     "FetchIntentions",

@@ -47,6 +47,13 @@ class LogView(HashSet, Protocol):
         """Return an intention, witnessed or floating, or None."""
         ...
 
+    def chain(self, target: bytes, since: bytes, limit: int) -> list[SignedIntention]:
+        """Return an author's chain from `target` back to just after `since`, newest first.
+
+        Raises: NotInChain, LimitExceeded: it does not lie here, or is longer.
+        """
+        ...
+
     def in_log_order(self, hashes: Sequence[bytes]) -> list[bytes]:
         """Return those of `hashes` that are witnessed, dependencies first."""
         ...

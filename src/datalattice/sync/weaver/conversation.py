@@ -13,7 +13,7 @@ begins with the number of its exchange:
 | comparison of ranges | ReconcilePayload | ReconcilePayload in turn | SyncDone both ways |
 | comparison with the log | BootstrapRequest | BootstrapResponse, next request | one with `done` |
 | joining, a comparison, too | JoinRequest | JoinResponse | at once |
-| fetch | FetchIntentions | IntentionResponse | one with `done` |
+| fetch | FetchIntentions, FetchChain | IntentionResponse | one with `done` |
 
 A side says SyncDone once it needs nothing more, no range of its own waits for an answer, and at
 least one payload has come. The transport has proved the keys, so both sides have met at once.
@@ -33,9 +33,11 @@ from datalattice.protobuf import Field, Message, read_varint, varint
 from datalattice.sync.conduct import IGNORED, MALFORMED, UNASKED
 from datalattice.sync.reconcile import RangeMessage
 from datalattice.sync.replica import FETCHES, REPLICATES, Offer, Part, Peer, Probe, Reply, Want
+from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
 from datalattice.sync.weaver.messages import (
     BootstrapRequest,
     BootstrapResponse,
+    FetchChain,
     FetchIntentions,
     IntentionResponse,
     JoinRequest,
@@ -44,7 +46,7 @@ from datalattice.sync.weaver.messages import (
     ReconcilePayload,
     SyncDone,
 )
-from datalattice.weaver import SignedIntention
+from datalattice.weaver import ZERO, SignedIntention
 
 PROTOCOL: Final = "weaver/1"
 """Name of this protocol on a multiplexed connection."""
@@ -66,7 +68,10 @@ SESSIONS_MAX: Final = 2
 and perhaps one that it gave up."""
 
 _FETCHES_OPEN: Final = 4
-"""Fetches of ours that may be open."""
+"""Fetches of ours that may be open, apart from those of chains."""
+
+CHAINS_OPEN: Final = 16
+"""Chains of ours that may be asked for at once; further predecessors are fetched by their hash."""
 
 
 class NewsMessage(Message, name="datalattice.weaver.NewsMessage"):
@@ -103,10 +108,23 @@ class _Session:
 
 @dataclass(slots=True)
 class _Fetch:
-    """A request of ours for intentions: those that have not come."""
+    """A request of ours for intentions: those that have not come.
+
+    since: of a chain, the intention behind which it ends; None: it is no chain. A chain comes newest
+           first: `wanted` is the next one. left: how many more may come.
+    """
 
     wanted: dict[bytes, None]
     deadline_ms: int
+    since: bytes | None = None
+    left: int = CHAIN_MAX
+
+    def follow(self, part: Part) -> None:
+        """Expect the predecessor of an intention of the chain next."""
+        self.left -= 1
+        prev = SignedIntention.decode(part.data).intention.store_prev
+        if self.left and prev not in (self.since, ZERO):
+            self.wanted[prev] = None
 
 
 class WeaverConversation:
@@ -114,8 +132,9 @@ class WeaverConversation:
 
     batch_max = FETCH_HASHES_MAX
 
-    def __init__(self, peer: Peer, store_id: bytes | None) -> None:
-        """store_id: of all messages; None: of any, for joining."""
+    def __init__(self, peer: Peer, store_id: bytes | None, gaps: ChainGaps | None = None) -> None:
+        """store_id: of all messages; None: of any, for joining. gaps: those of the store."""
+        self._gaps = gaps or ChainGaps()
         self.peer = replace(peer, features=frozenset({FETCHES, REPLICATES}))
         self._store_id = store_id or b""
         self._is_any = store_id is None
@@ -129,7 +148,7 @@ class WeaverConversation:
     @property
     def room(self) -> int:
         """How many requests for parts may be sent now."""
-        return _FETCHES_OPEN - len(self._fetches)
+        return _FETCHES_OPEN - sum(one.since is None for one in self._fetches.values())
 
     @property
     def pending_count(self) -> int:
@@ -165,11 +184,7 @@ class WeaverConversation:
             case talk.Push(offer):
                 self._push(offer)
             case talk.Request(want):
-                exchange = self._next_exchange()
-                wanted = dict.fromkeys(want.hashes)
-                self._fetches[exchange] = _Fetch(wanted, now_ms + SILENCE_MS)
-                request = FetchIntentions(self._store_id, want.hashes)
-                self._write(exchange, PeerMessage(fetch_intentions=request))
+                self._request(want.hashes, now_ms)
             case talk.Answer(int(exchange), reply):
                 self._answer(exchange, reply)
             case talk.Compare(step):
@@ -185,6 +200,27 @@ class WeaverConversation:
             case talk.Deny(int(exchange)):
                 self._give_up(exchange, "refused here")
         return None
+
+    def _request(self, hashes: Sequence[bytes], now_ms: int) -> None:
+        """Ask for intentions by hash, and for chains where a hash is known to end one."""
+        deadline_ms = now_ms + SILENCE_MS
+        room = CHAINS_OPEN - sum(one.since is not None for one in self._fetches.values())
+        single = []
+        for hash in hashes:
+            since = self._gaps.since(hash) if room > 0 else None
+            if since is None:
+                single.append(hash)
+                continue
+            room -= 1
+            exchange = self._next_exchange()
+            self._fetches[exchange] = _Fetch({hash: None}, deadline_ms, since)
+            chain = FetchChain(self._store_id, hash, b"" if since == ZERO else since)
+            self._write(exchange, PeerMessage(fetch_chain=chain))
+        if single:
+            exchange = self._next_exchange()
+            self._fetches[exchange] = _Fetch(dict.fromkeys(single), deadline_ms)
+            request = FetchIntentions(self._store_id, tuple(single))
+            self._write(exchange, PeerMessage(fetch_intentions=request))
 
     def _next_exchange(self) -> int:
         # Numbers are never reused: a late message of another exchange would fit.
@@ -268,11 +304,26 @@ class WeaverConversation:
             if exchange == 0:
                 self._take_push(NewsMessage.decode(payload[at:]))
             elif at == len(payload):
-                self._over(exchange, "the peer refuses or has given up")
+                self._refused(exchange)
             else:
                 self._take(exchange, PeerMessage.decode(payload[at:]), now_ms)
         except BadFormat as error:
             self._events.append(talk.Fault(MALFORMED, str(error)))
+
+    def _refused(self, exchange: int) -> None:
+        """Note that the peer refuses an exchange, or has given it up."""
+        fetch = self._fetches.get(exchange)
+        if fetch is None or fetch.since is None:
+            self._over(exchange, "the peer refuses or has given up")
+            return
+        # A chain that the peer lacks is a proper answer; it is not silent.
+        del self._fetches[exchange]
+        self._delivered(Want(tuple(fetch.wanted)), ())
+        for target in fetch.wanted:
+            self._gaps.refused(target)
+
+    def _delivered(self, want: Want, parts: tuple[Part, ...]) -> None:
+        self._events += [talk.Answered(talk.Request(want)), talk.Delivered(want, parts)]
 
     def _take_push(self, push: NewsMessage) -> None:
         probe = Probe(probe_key(push.fingerprint, push.count)) if push.fingerprint else None
@@ -299,7 +350,7 @@ class WeaverConversation:
                     self._take_done(exchange, now_ms)
                 case FetchIntentions():
                     self._take_request(exchange, Want(body.hashes), len(body.hashes))
-                case BootstrapRequest():
+                case BootstrapRequest() | FetchChain():
                     self._take_request(exchange, body)
                 case JoinRequest():
                     self._take_request(exchange, body, is_open=True)
@@ -382,11 +433,14 @@ class WeaverConversation:
             return  # otherwise it is late
         if not (response.intentions or response.done):
             raise BadFormat("a response without intentions that is not the last one")
+        is_chain = fetch.since is not None
         parts = []
         for part in self._parts(response.intentions):
             # "Accept in a response only intentions that were asked for."
             if fetch.wanted.pop(part.hash, b"") is None:
                 parts.append(part)
+                if is_chain:
+                    fetch.follow(part)
             else:
                 self._events.append(talk.Fault(UNASKED, "an intention that was not asked for"))
         fetch.deadline_ms = now_ms + SILENCE_MS
@@ -394,10 +448,8 @@ class WeaverConversation:
         if response.done:
             del self._fetches[exchange]
             want += fetch.wanted  # the peer lacks these
-        self._events += [
-            talk.Answered(talk.Request(Want(tuple(want)))),
-            talk.Delivered(Want(tuple(want)), tuple(parts)),
-        ]
+        # A chain comes newest first, and is taken oldest first, so that little of it floats.
+        self._delivered(Want(tuple(want)), tuple(reversed(parts) if is_chain else parts))
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -423,12 +475,13 @@ class WeaverConversation:
 class WeaverProtocol:
     """Makes the conversations of one store; None: those in which nodes ask to join one."""
 
-    def __init__(self, store_id: bytes | None) -> None:
+    def __init__(self, store_id: bytes | None, gaps: ChainGaps | None = None) -> None:
         self._store_id = store_id
+        self._gaps = gaps
 
     def converse(self, peer: Peer, pinned: bytes | None) -> WeaverConversation:
         """Return a conversation with a peer; the transport has proved its key."""
-        return WeaverConversation(peer, self._store_id)
+        return WeaverConversation(peer, self._store_id, self._gaps)
 
 
 def _is_done(ranges: Sequence[RangeMessage]) -> bool:

@@ -2,7 +2,8 @@
 
 Its parts are signed intentions, its state is the set of witnessed ones: XOR and count of their
 hashes. News are pushed as they are accepted; what was missed is found by comparing ranges of
-hashes; predecessors and dependencies that an intention names are fetched by hash.
+hashes; dependencies that an intention names are fetched by hash, and missing predecessors as a
+chain.
 
 Source: Weaver specification "Gossip", "Reconciliation"; docs/design/conversation.md section 3.
 """
@@ -17,7 +18,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from datalattice.crypto import Entropy
-from datalattice.errors import UnsupportedOperation
+from datalattice.errors import LimitExceeded, UnsupportedOperation
 from datalattice.sync.reconcile import first_cut
 from datalattice.sync.replica import (
     Absorbed,
@@ -34,8 +35,9 @@ from datalattice.sync.replica import (
 )
 from datalattice.sync.weaver.comparisons import LogComparison, RangeComparison, ReplicatedStore
 from datalattice.sync.weaver.conversation import probe_key
-from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse
-from datalattice.weaver import IntentionRefused, SignedIntention, admit
+from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
+from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse, FetchChain
+from datalattice.weaver import ZERO, IntentionRefused, NotInChain, SignedIntention, admit
 
 
 class SendLimits(NamedTuple):
@@ -101,6 +103,8 @@ class WeaverReplica:
         self._copied: dict[str, int] = {}
         """Where news begin for a connection to which the log was streamed."""
         self._open: set[RangeComparison] = set()
+        self.gaps: Final = ChainGaps()
+        """Missing predecessors, for the conversations that ask for them."""
 
     # --- what a replicator needs --------------------------------------------------------------
 
@@ -135,6 +139,8 @@ class WeaverReplica:
         if fresh:
             ingested = self._store.take(fresh, bounded=not asked)
             self._brought.update((one.hash, peer.connection) for one in fresh)
+            self.gaps.filled([one.hash for one in fresh])
+            self.gaps.add(ingested.missing)
             for hash in ingested.floating:
                 # It is news once it is witnessed, to whoever brought it, too.
                 self._brought.pop(hash, None)
@@ -196,12 +202,27 @@ class WeaverReplica:
         return News((*offers, Offer(probe, batches[-1])))
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
-        """Answer a `Want`, or stream a part of the witness log for a `BootstrapRequest`."""
+        """Answer a `Want`, give a chain, or stream a part of the witness log."""
         if isinstance(request, BootstrapRequest):
             return self._serve_log(peer, request)
         if isinstance(request, Want):
             return self._serve_intentions(request.hashes)
+        if isinstance(request, FetchChain):
+            return self._serve_chain(request)
         return iter((Reply(None),))  # joining is not asked of a store
+
+    def _serve_chain(self, request: FetchChain) -> Iterator[Reply]:
+        # "Empty since means down to the author's first intention."
+        since = request.since_hash or ZERO
+        try:
+            with self._store.read() as log:
+                chain = log.chain(request.target_hash, since, CHAIN_MAX)
+        except (NotInChain, LimitExceeded):
+            yield Reply(None)  # "Errors (unknown, fork, too long) close the stream."
+            return
+        batches = list(self._batches([Part(one.hash, one.encode()) for one in chain])) or [()]
+        for number, batch in enumerate(batches, 1):
+            yield Reply(list(batch), last=number == len(batches))
 
     def _serve_intentions(self, hashes: Sequence[bytes]) -> Iterator[Reply]:
         # "In its own witness order, so that little floats at the receiver."

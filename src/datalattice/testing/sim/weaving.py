@@ -105,7 +105,8 @@ class WeaverHost(SimHost):
         )
         store = WeaverStore(GroupCommit(engine), 1, STORE_ID, KvMachine(), key, self.node.clock)
         store.open()
-        return SimWeaverReplica(self, store), WeaverProtocol(STORE_ID)
+        replica = SimWeaverReplica(self, store)
+        return replica, WeaverProtocol(STORE_ID, replica.gaps)
 
     def peers(self) -> set[bytes]:
         """Return the nodes that the operator admits, and every author."""

@@ -1,0 +1,53 @@
+"""Gaps: predecessors that a store lacks, so that an author's chain is fetched in one request.
+
+Source: Weaver specification "Gap repair".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from datalattice.weaver import MissingPrev
+
+CHAIN_MAX: Final = 32
+"""Most intentions of a chain that is fetched at once; a longer gap is left to a comparison."""
+
+GAPS_MAX: Final = 4_096
+"""Gaps that are remembered; a predecessor beyond them is fetched by its hash alone."""
+
+REFUSALS_MAX: Final = 2
+"""Peers that may refuse a chain before its last intention is asked for by its hash alone."""
+
+
+class ChainGaps:
+    """The missing predecessors of one store, and where what is here of each chain ends."""
+
+    def __init__(self) -> None:
+        self._since: dict[bytes, bytes] = {}
+        self._refusals: dict[bytes, int] = {}
+
+    def add(self, missing: Iterable[MissingPrev]) -> None:
+        """Note that these are missing."""
+        for one in missing:
+            self._since.pop(one.prev, None)
+            self._since[one.prev] = one.since
+        while len(self._since) > GAPS_MAX:
+            self.filled((next(iter(self._since)),))
+
+    def since(self, prev: bytes) -> bytes | None:
+        """Return the author's intention behind which the chain to `prev` begins, ZERO for the
+        first one; None: `prev` is not known as the end of a chain."""
+        return self._since.get(prev)
+
+    def refused(self, prev: bytes) -> None:
+        """Note that a peer does not have the chain, or that it is longer than `CHAIN_MAX`."""
+        self._refusals[prev] = self._refusals.get(prev, 0) + 1
+        if self._refusals[prev] >= REFUSALS_MAX:
+            self.filled((prev,))
+
+    def filled(self, hashes: Iterable[bytes]) -> None:
+        """Forget gaps whose predecessors are here."""
+        for hash in hashes:
+            self._since.pop(hash, None)
+            self._refusals.pop(hash, None)
