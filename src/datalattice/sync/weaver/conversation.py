@@ -110,8 +110,9 @@ class _Session:
 class _Fetch:
     """A request of ours for intentions: those that have not come.
 
-    since: of a chain, the intention behind which it ends; None: it is no chain. A chain comes newest
-           first: `wanted` is the next one. left: how many more may come.
+    since: of a chain, the intention behind which it ends; None: it is no chain. A chain comes the
+           newest first: `wanted` is the next one.
+    left:  how many more of a chain may come.
     """
 
     wanted: dict[bytes, None]

@@ -36,8 +36,10 @@ class ChainGaps:
             self.filled((next(iter(self._since)),))
 
     def since(self, prev: bytes) -> bytes | None:
-        """Return the author's intention behind which the chain to `prev` begins, ZERO for the
-        first one; None: `prev` is not known as the end of a chain."""
+        """Return behind which intention the chain to `prev` begins, ZERO for the author's first.
+
+        None: `prev` is not known as the end of a chain.
+        """
         return self._since.get(prev)
 
     def refused(self, prev: bytes) -> None:
