@@ -35,7 +35,7 @@ from datalattice.weaver.sexpr import SExpr, SymbolWord, printable
 SUMMARY_BYTES: Final = 50
 """Bytes of an entry that a summary shows."""
 
-_LENGTH_BYTES: Final = 8
+_LENGTH_BYTES: Final = 8  # fixed width, so a value's length is known without decoding it
 
 
 class AppendRequest(Message, name="lattice.log.AppendRequest"):
@@ -75,7 +75,7 @@ class LogMachine(Machine):
 
     def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
         """Store the entry; an empty payload stores nothing."""
-        if not op.payload:
+        if not op.payload:  # "Empty payload: accepted, nothing stored"
             return ()
         key = entry_key(op)
         if state.get(key) is not None:
@@ -87,6 +87,7 @@ class LogMachine(Machine):
     @command
     def append(self, request: AppendRequest, state: StateReader, dag: Dag) -> Proposal[Written]:
         """Append an entry."""
+        # Without dependencies: entries do not replace each other.
         return Proposal(request.content)
 
     @query
@@ -94,6 +95,7 @@ class LogMachine(Machine):
         """Read all entries or the last few, the oldest first."""
         if request.tail is None:
             return ReadResponse(tuple(content for _, content in entries(state)))
+        # From the end: the cost is that of the tail, not of the log.
         last = [content for _, content in islice(entries(state, reverse=True), request.tail)]
         return ReadResponse(tuple(reversed(last)))
 
@@ -109,6 +111,7 @@ class LogMachine(Machine):
 
 def entry_key(op: Op) -> bytes:
     """Return the key of an entry: 44 bytes that sort by time, then author."""
+    # The counter keeps the entries of one author and one millisecond apart.
     return op.stamp.wall.to_bytes(8, "big") + op.stamp.counter.to_bytes(4, "big") + op.author
 
 
@@ -117,4 +120,4 @@ def entries(
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield key and content of the entries with start <= key < end, oldest first or in reverse."""
     for key, value in state.scan(start, end, reverse=reverse):
-        yield key, value[_LENGTH_BYTES:]
+        yield key, value[_LENGTH_BYTES:]  # past the length in front

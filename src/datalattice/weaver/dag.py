@@ -18,6 +18,7 @@ from datalattice.clock import Hlc
 from datalattice.errors import LimitExceeded, UsageError
 from datalattice.weaver.intention import ZERO
 
+# "at most 100 000 nodes": a peer's history must not hold memory without end.
 PATH_NODES_MAX: Final = 100_000
 """Most operations that a path visits."""
 
@@ -65,7 +66,7 @@ def is_ancestor(look_up: LookUp, ancestor: bytes, descendant: bytes) -> bool:
 
     Raises: UsageError: one of them is unknown.
     """
-    if ancestor == ZERO:
+    if ancestor == ZERO:  # "ZERO is an ancestor of everything"
         return True
     target, first = known(look_up, ancestor), known(look_up, descendant)
     seen, stack = {first.hash}, [first]
@@ -90,9 +91,10 @@ def path(look_up: LookUp, start: bytes, to: bytes) -> list[bytes]:
 
     Raises: UsageError: one of them is unknown. LimitExceeded: over 100,000 operations to visit.
     """
-    if start == to:
+    if start == to:  # "equal ends or unreachable: empty"
         return []
     last = known(look_up, to)
+    # Nothing at or below the floor can descend from `start`.
     floor = 0 if start == ZERO else known(look_up, start).seq
     nodes, stack = {to: last}, [last]
     while stack:
@@ -101,7 +103,7 @@ def path(look_up: LookUp, start: bytes, to: bytes) -> list[bytes]:
                 continue
             below = known(look_up, dep)
             if below.seq > floor:
-                if len(nodes) >= PATH_NODES_MAX:
+                if len(nodes) >= PATH_NODES_MAX:  # counted before it is kept
                     raise LimitExceeded(f"a path visits at most {PATH_NODES_MAX} operations")
                 nodes[dep] = below
                 stack.append(below)
@@ -119,7 +121,7 @@ _FIRST: Final = 1
 _SECOND: Final = 2
 _COMMON: Final = _FIRST | _SECOND
 _BELOW: Final = 4
-"""Marks of a node: below the first, below the second, below a common ancestor found already."""
+"""Marks: below the first node, below the second, below a common ancestor that was found."""
 
 
 def find_lca(look_up: LookUp, first: bytes, second: bytes) -> bytes:
@@ -134,7 +136,7 @@ def find_lca(look_up: LookUp, first: bytes, second: bytes) -> bytes:
         return first
     marks = {first: _FIRST, second: _SECOND}
     nodes = {first: one, second: other}
-    heap = [(-one.seq, first), (-other.seq, second)]
+    heap = [(-one.seq, first), (-other.seq, second)]  # seqs negated: heapq pops the newest first
     heap.sort()
     open_count = 2  # entries of the heap that are not below a common ancestor
     lowest: list[DagNode] = []
@@ -147,7 +149,7 @@ def find_lca(look_up: LookUp, first: bytes, second: bytes) -> bytes:
             # "common ancestors with no common-ancestor descendant"
             if mark == _COMMON:
                 lowest.append(node)
-                mark |= _BELOW
+                mark |= _BELOW  # its ancestors are common too, and not lowest
         for dep in node.deps:
             if dep == ZERO:
                 continue
@@ -161,7 +163,7 @@ def find_lca(look_up: LookUp, first: bytes, second: bytes) -> bytes:
             else:
                 marks[dep] = before | mark
                 open_count -= bool(mark & _BELOW) and not before & _BELOW
-    if not lowest:
+    if not lowest:  # "error if none"
         raise NoCommonAncestor(f"{first.hex()} and {second.hex()} have no common ancestor")
     # Stamp and hash are the same everywhere, seqs are not.
     return max(lowest, key=lambda node: (node.stamp, node.hash)).hash
@@ -177,6 +179,6 @@ def branches(look_up: LookUp, heads: Sequence[bytes]) -> list[Branch]:
     if not heads:
         return []
     root = known(look_up, heads[0]).hash
-    for head in heads[1:]:
+    for head in heads[1:]:  # "fold find_lca over heads"
         root = find_lca(look_up, root, head)
     return [Branch(head, (root, *path(look_up, root, head))) for head in heads]

@@ -90,6 +90,7 @@ def frontier_at(txn: ReadTxn, seq: int) -> Frontier:
 def encode_frontier_message(found: Mapping[bytes, int]) -> bytes:
     """Return a complete frontier as protobuf."""
     return FrontierMessage(
+        # "sorted by author", so that equal frontiers are equal bytes.
         tuple(FrontierEntry(author, seq) for author, seq in sorted(found.items()))
     ).encode()
 
@@ -111,9 +112,9 @@ def _tips(txn: ReadTxn) -> dict[bytes, Tip]:
 
 def _contents_at(txn: ReadTxn, tip: Tip, seq: int) -> int:
     """Return the contents of an author up to one of its intentions, 0 for seq 0."""
-    if seq == tip.seq:
+    if seq == tip.seq:  # the tip's count is in memory: the usual case needs no row
         return tip.contents
-    return read_witness(txn, seq).contents if seq else 0
+    return read_witness(txn, seq).contents if seq else 0  # no row is at seq 0: nothing was seen
 
 
 def observations(txn: ReadTxn) -> list[Observation]:
@@ -137,7 +138,7 @@ def unacknowledged(txn: ReadTxn, author: bytes) -> list[Unacknowledged]:
     found = []
     for other, tip in _tips(txn).items():
         if other == author:
-            continue
+            continue  # an author has seen its own
         # Contents are compared, not seqs: an ack that is not seen needs no ack.
         count = _contents_at(txn, tip, seen.get(tip.number, 0))
         if count < tip.contents:
@@ -152,6 +153,7 @@ def is_ack_pending(txn: ReadTxn, author: bytes) -> bool:
     """
     own = read_tip(txn, author)
     seen: Frontier = {} if own is None else own.frontier
+    # Seqs, not contents: "pending" is about any intention, an ack included.
     return any(
         tip.seq > seen.get(tip.number, 0) for other, tip in _tips(txn).items() if other != author
     )

@@ -43,7 +43,7 @@ from datalattice.weaver.rows import (
 )
 from datalattice.weaver.witness import witness_content
 
-FSCK_LEVELS: Final = (1, 2, 3)
+FSCK_LEVELS: Final = (1, 2, 3)  # each level includes the ones below it
 
 INDEX_TABLES: Final = (
     AUTHOR_TIPS,
@@ -81,6 +81,7 @@ def fsck(txn: ReadTxn, store_id: bytes, node: bytes, level: int = 1) -> list[Log
     if level not in FSCK_LEVELS:
         raise UsageError(f"fsck has the levels 1, 2 and 3, got {level}")
     faults: list[LogFault] = []
+    # Links first: the other levels read rows that this one has found to be there.
     head = _check_links(txn, store_id, faults)
     # A log with a hole cannot be replayed; what follows from it is unknown.
     is_whole = not faults
@@ -100,20 +101,23 @@ def rebuild(txn: WriteTxn, store_id: bytes, signer: KeyPair) -> Head:
     """
     faults: list[LogFault] = []
     old = _check_links(txn, store_id, faults)
+    # A wrong head follows from the log and is made anew; only a damaged row cannot be.
     broken = [fault for fault in faults if fault.table == WITNESS]
     if broken:
         raise Corruption(f"{broken[0]}; the store must be filled again from its peers")
-    # All of them: an index that is only partly lost cannot be told from one that is whole.
+    # Every index: one that lost some of its rows looks like one that has all.
     for table in INDEX_TABLES:
         txn.delete_range(table)
     derived = _derive(txn, txn, store_id)
+    # "Stored stamps are never rewritten", so the new clock must not fall behind one already used.
     head = dataclasses.replace(
         derived,
         arrival=max(derived.arrival, old.arrival),
         clock=max(derived.clock, old.clock),
+        # The old signature covers the old end, if there was one.
         signature=signer.sign(derived.content_hash) if derived.seq else derived.signature,
     )
-    if head != Head():
+    if head != Head():  # an empty log has no head row
         txn.put(LOG_META, HEAD_KEY, head.encode())
     return head
 
@@ -127,11 +131,12 @@ def _read(txn: ReadTxn, store_id: bytes) -> Iterator[tuple[int, WitnessRow, Sign
     Raises: Corruption: one is missing or damaged.
     """
     authors: dict[int, bytes] = {}
+    # In key order with a running number: a gap and a duplicate both show.
     for expected, (key, value) in enumerate(txn.scan(WITNESS), 1):
         if key != seq_key(expected):
             raise Corruption(f"{WITNESS} {expected}: the row is missing")
         row = decode_witness(value, expected)
-        # The table of authors is an index, too: what it says is not relied on here.
+        # `authors` is an index and may be damaged: the keys come from the authors' first rows.
         author = row.new_author or authors.get(row.number)
         if author is None:
             raise Corruption(f"{WITNESS} {expected}: author {row.number} has no first row before")
@@ -156,7 +161,7 @@ def _check_links(txn: ReadTxn, store_id: bytes, faults: list[LogFault]) -> Head:
     except Corruption as error:
         faults.append(LogFault(1, WITNESS, seq_key(seq + 1), str(error)))
     found = txn.get(LOG_META, HEAD_KEY)
-    try:
+    try:  # no head: the log is still empty
         head = Head() if found is None else decode_head(found)
     except Corruption as error:
         faults.append(LogFault(1, LOG_META, HEAD_KEY, str(error)))
@@ -175,8 +180,10 @@ def _check_signatures(txn: ReadTxn, store_id: bytes, node: bytes, head: Head) ->
     except Corruption:
         return  # level 1 has reported it
     # The newest record names all before it, so one signature of the node covers the log.
+    # "ordinary verification is enough" for records: the signer is this node.
     if head.seq and not verify_lenient(node, head.signature, head.content_hash):
         yield LogFault(2, LOG_META, HEAD_KEY, "the node did not sign the newest record")
+    # Floating intentions are data, too: no index can bring them back.
     for hash, value in txn.scan(FLOATING):
         try:
             if not decode_floating(value).signed.verify():
@@ -196,7 +203,7 @@ def _derive(txn: ReadTxn, out: WriteTxn, store_id: bytes) -> Head:
     log = Appender(out, store_id, Head())
     for seq, row, signed in _read(txn, store_id):
         log.append(signed, row.wall, local=bool(row.flags & LOCAL))
-        if seq % _ROWS_AT_ONCE == 0:
+        if seq % _ROWS_AT_ONCE == 0:  # in lots, so memory stays bounded
             log.write()
     log.write()
     count = size = last = 0
@@ -208,6 +215,7 @@ def _derive(txn: ReadTxn, out: WriteTxn, store_id: bytes) -> Head:
         size += signed.size
         line = line_key(intention.store_prev, intention.author)
         out.put(FLOATING_BY_PREV, line + seq_key(last), signed.hash)
+        # As `Ingest` does: one row below the predecessor, one below the first missing dependency.
         missing = log.first_missing(intention.deps)
         if missing is not None:
             out.put(FLOATING_BY_DEP, missing + seq_key(last), signed.hash)
@@ -234,6 +242,7 @@ def _floating_rows(txn: ReadTxn) -> list[FloatingRow]:
     rows = []
     for hash, value in txn.scan(FLOATING):
         row = decode_floating(value)
+        # The key must be the hash, or look-ups would return another intention.
         if row.signed.hash != hash:
             raise Corruption(f"{FLOATING} {hash.hex()}: it holds {row.signed.hash.hex()}")
         rows.append(row)
@@ -253,6 +262,7 @@ class _Comparison:
         self.counts = dict.fromkeys((WITNESS, *INDEX_TABLES), 0)
         self._moving: dict[tuple[str, bytes], bytes] = {}
 
+    # These reads follow the pass, not the disk: it compares what the pass itself derives.
     def get(self, table: str, key: bytes) -> bytes | None:
         """Return the row, as the pass has it so far."""
         if _is_moving(table, key):
@@ -290,7 +300,7 @@ class _Comparison:
             self._compare(table, key, value)
         for table, count in self.counts.items():
             rows = sum(1 for _ in self._txn.scan(table))
-            # A row that is missing has been reported by its key.
+            # A missing row is reported by its key above; a surplus row has no key to look for.
             if rows > count:
                 text = f"{rows - count} rows more than follow from the log"
                 self.faults.append(LogFault(3, table, b"", text))
@@ -298,6 +308,7 @@ class _Comparison:
 
 
 def _is_moving(table: str, key: bytes) -> bool:
+    # Changed by many records: compared once, at the end.
     return table == AUTHOR_TIPS or (table == LOG_META and key.startswith(RANGE_PREFIX))
 
 
@@ -308,7 +319,7 @@ def _check_indexes(txn: ReadTxn, store_id: bytes, head: Head) -> list[LogFault]:
         derived = _derive(txn, cast("WriteTxn", comparison), store_id)
     except DataLatticeError as error:
         return [*comparison.faults, LogFault(3, WITNESS, b"", f"it cannot be replayed: {error}")]
-    # Stamps that were used up and numbers of intentions witnessed since leave no row behind.
+    # Used stamps and arrival numbers leave no row behind, so both may be ahead of the log.
     expected = dataclasses.replace(
         derived,
         arrival=max(derived.arrival, head.arrival),
@@ -325,9 +336,11 @@ def _check_order(txn: ReadTxn, store_id: bytes) -> Iterator[LogFault]:
     tips: dict[bytes, bytes] = {}
     for seq, _, signed in _read(txn, store_id):
         intention = signed.intention
+        # Rule (a): "tip(I.author) == I.store_prev"
         if intention.store_prev != tips.get(intention.author, ZERO):
             yield LogFault(3, WITNESS, seq_key(seq), "it does not follow its author's tip")
         tips[intention.author] = signed.hash
         places = txn.get_many(WITNESS_INDEX, [dep for dep in intention.deps if dep != ZERO])
+        # Rule (b): "every condition hash is witnessed"
         if any(place is None or place[:4] >= seq.to_bytes(4, "big") for place in places):
             yield LogFault(3, WITNESS, seq_key(seq), "a dependency is not before it")

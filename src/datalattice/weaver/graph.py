@@ -37,6 +37,7 @@ Rule: crossings are resolved a cell at a time: vertical and horizontal give a cr
 line give a tee.
 """
 
+# Bright ones after the plain ones; black and white are left out.
 COLOURS: Final = (31, 32, 33, 34, 35, 36, 91, 92, 93, 94, 95, 96)
 """Twelve terminal colours of authors."""
 
@@ -64,7 +65,7 @@ def draw_graph(
     width:  columns of the terminal; None: no label is too long.
     colour: mark each operation with the colour of its author.
     """
-    if not nodes:
+    if not nodes:  # a text, not an empty output
         yield EMPTY_TEXT
         return
     layout = _Layout(nodes)
@@ -76,6 +77,7 @@ def draw_graph(
             at = 2 * layout.columns[hash]
             text = f"{text[:at]}\x1b[{author_colour(node.author)}m{text[at]}\x1b[0m{text[at + 1 :]}"
         fits = width is None or margin + len(node.label) <= width or not node.detail
+        # The label's detail when the line would not fit.
         first, *others = [node.label] if fits else node.detail
         yield f"{text} {first}".rstrip()
         below = layout.continued(row)
@@ -85,7 +87,7 @@ def draw_graph(
 def author_colour(author: bytes) -> int:
     """Return the terminal colour of an author: XOR of its first four bytes, of twelve colours."""
     mixed = 0
-    for byte in author[:4]:
+    for byte in author[:4]:  # the same colour for an author in every drawing
         mixed ^= byte
     return COLOURS[mixed % len(COLOURS)]
 
@@ -114,6 +116,7 @@ def row_order(nodes: Mapping[bytes, GraphNode]) -> list[bytes]:
 
 
 def _parents(nodes: Mapping[bytes, GraphNode], node: GraphNode) -> list[bytes]:
+    # "those outside the drawing are not drawn"
     return [dep for dep in dict.fromkeys(node.deps) if dep in nodes]
 
 
@@ -162,7 +165,7 @@ class _Layout:
         if parents:
             # "one parent: the parent's column unless another line occupies it; merge: the smallest"
             column = min(reserved[parent, hash] for parent in parents)
-            lanes.busy_until[column] = last
+            lanes.busy_until[column] = last  # its own until its last child
         else:
             column = lanes.take(row, last)
         self.columns[hash] = column
@@ -192,7 +195,7 @@ class _Layout:
 
     def text(self, row: int) -> str:
         """Return the cells of a row, two characters a column."""
-        # "markers always win": a line never passes through one, since every lane is its own.
+        # "Markers always win": no line passes through one, since every lane has its own column.
         hash = self.order[row]
         own = self.columns[hash]
         marker = self._marker(hash)
@@ -201,6 +204,7 @@ class _Layout:
             lines = self._lines.get((row, column), 0)
             shown.append(marker if column == own else LINES[lines])
             shown.append("─" if lines & RIGHT else " ")
+        # A line reaches the merge from the right.
         if any(self._reserved[parent, hash] > own for parent in self._parents[hash]):
             shown[2 * own + 1] = ARROW
         return "".join(shown)
@@ -215,4 +219,5 @@ class _Layout:
     def _marker(self, hash: bytes) -> str:
         if not self._parents[hash]:
             return ROOT
+        # By what it depends on, drawn or not.
         return MERGE if len(set(self._nodes[hash].deps)) > 1 else NORMAL

@@ -34,7 +34,7 @@ from datalattice.weaver.system import StorePeer
 
 T = TypeVar("T")
 
-FETCH_MAX: Final = 1_000
+FETCH_MAX: Final = 1_000  # bounds the memory of a reader that is far behind
 """Entries that a stream reads at once."""
 
 SHOWN_ITEMS: Final = 3
@@ -87,6 +87,7 @@ class _Text:
 
     def encode(self, value: str) -> bytes:
         if type(value) is not str:
+            # Not converted: a number stored as text would come back as text.
             raise TypeMismatch(
                 f"the values of this store are text, got {type(value).__name__}; open it with "
                 "of=bytes for bytes, or of= another type"
@@ -104,7 +105,7 @@ class _Raw:
     def encode(self, value: bytes) -> bytes:
         if not isinstance(value, bytes | bytearray | memoryview):
             raise TypeMismatch(f"the values of this store are bytes, got {type(value).__name__}")
-        return bytes(value)
+        return bytes(value)  # a copy: the caller may change its buffer later
 
     def decode(self, data: bytes) -> bytes:
         return data
@@ -200,7 +201,7 @@ class StoreHandle:
 
 
 class LogStream(Stream[Any]):
-    """A stream that reads the witness log from a sequence number on."""
+    """A stream that reads the witness log from one sequence number on."""
 
     def __init__(
         self, source: StoreSource, start: str | bytes, *, wait: bool, timeout: float | None
@@ -215,18 +216,19 @@ class LogStream(Stream[Any]):
                 seq = view.seq_of(start)
             if seq is None:
                 raise NoSuchPath(f"no record here has the hash {start.hex()}")
-            self._next_seq = seq + 1
+            self._next_seq = seq + 1  # "those that arrived after it"
         elif start == "end":
-            # Before it subscribes: what is written in between is behind this number, so it is read.
+            # Taken before the subscription: a write in between has a greater number and is read.
             with source.store().read() as view:
                 self._next_seq = view.last_seq() + 1
         super().__init__(source, wait=wait, timeout=timeout)
 
     def _fetch(self) -> Iterable[Any]:
-        # By the numbers of the log and not by events: so writes of other processes are found, too.
+        # Read from the log, not from events, which only report commits of this process.
         store = self._source.store()
         found: list[Any] = []
         with store.read() as view:
+            # Until something is found: a lot may hold only acks and system operations.
             while not found:
                 batch = list(view.entries(self._next_seq, FETCH_MAX))
                 if not batch:
@@ -236,7 +238,7 @@ class LogStream(Stream[Any]):
         return found
 
     def _items(self, view: StoreView, batch: list[WitnessEntry]) -> Iterable[Any]:
-        raise AssertionError
+        raise AssertionError  # each kind of handle makes its own items
 
 
 # --- machines of one's own ------------------------------------------------------------------------
@@ -270,8 +272,10 @@ class MachineStore(StoreHandle):
         return self._source.writable().execute(method, request)
 
     def __getattr__(self, name: str) -> Any:
+        # Names with an underscore are Python's own questions (pickle, copy): no machine has them.
         if name.startswith("_"):
             raise AttributeError(name)
+        # Looked up on each access: a subclass may add methods.
         for method in self.machine.methods():
             if method.attribute == name:
                 return lambda **fields: self.call(method.name, method.request(**fields))

@@ -30,11 +30,12 @@ TOMBSTONE: Final = None
 _Rank: TypeAlias = tuple[int, int, bytes, int]
 
 _HASH_BYTES: Final = 32
+# Nearly every length and tag: no call for these.
 _SHORT: Final = [bytes([value]) for value in range(0x80)]  # varints of one byte
 _VALUE_TAG: Final = b"\x0a"  # field 1, bytes
 _TOMBSTONE_ROW: Final = b"\x10\x01"  # field 2, true
 _HEAD_TAG: Final = b"\x1a\x20"  # field 3, 32 bytes
-_HEAD_ROW_BYTES: Final = len(_HEAD_TAG) + _HASH_BYTES
+_HEAD_ROW_BYTES: Final = len(_HEAD_TAG) + _HASH_BYTES  # tag, length and hash
 
 
 class Winner:
@@ -189,28 +190,29 @@ class HeadTable(HeadReader):
         winners: dict[bytes, Winner] = {}
         promoted: dict[bytes, list[tuple[bytes, list[bytes]]]] = {}
         own = op.hash
-        # A set where a foreign author names hundreds of dependencies and heads.
+        # A set, because a foreign author may name hundreds of dependencies and meet as many heads.
         deps = op.deps if len(op.deps) <= 8 else frozenset(op.deps)
         for key, written in changes.items():
             row = self._rows.get(key)
             value, left = written, [own]
             if row is not None:
                 current, heads = decode_row(row)
-                if own in heads:
+                if own in heads:  # step 1: "op hash already in heads: nothing, no event"
                     continue
                 # An operation replaces what it names, whatever the stamps say.
                 left = [head for head in heads if head not in deps]
                 place = self._place(op, left) if left else 0
+                # Heads stay in descending rank, so that "the stored bytes are equal on all nodes"
                 left.insert(place, own)
-                # The winner is the maximum over all heads, not only of the new operation and the
-                # old winner: where that was replaced, the next one's value is read back.
+                # "maximum … over all heads", not only of the new operation and the old winner:
+                # when the winner is replaced, the next head's value is read back.
                 if place:
                     value = current
                     if left[0] != heads[0]:
                         promoted.setdefault(left[0], []).append((key, left))
             self._writer.put(key, encode_row(value, left))
             winners[key] = Winner(value, tuple(left))
-        # Each payload is read once, however many of its keys are promoted.
+        # One read of each payload, however many of its keys are promoted.
         for head, rows in promoted.items():
             values = self._values_of(self._look_up(head).payload)
             for key, left in rows:
@@ -221,7 +223,7 @@ class HeadTable(HeadReader):
     def _place(self, op: Op, heads: list[bytes]) -> int:
         """Return where an operation stands among heads of descending rank."""
         rank = _rank(op)
-        low, high = 0, len(heads)
+        low, high = 0, len(heads)  # binary: a hostile author may leave hundreds of heads on a key
         while low < high:
             middle = (low + high) // 2
             if self._rank_of(heads[middle]) > rank:
@@ -233,6 +235,7 @@ class HeadTable(HeadReader):
     def _rank_of(self, head: bytes) -> _Rank:
         found = self._ranks.get(head)
         if found is None:
+            # Ranks are kept for the operation's other keys.
             found = self._ranks[head] = _rank(self._look_up(head))
         return found
 

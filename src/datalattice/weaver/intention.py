@@ -21,7 +21,7 @@ from datalattice.crypto import SIGNATURE_BYTES, KeyPair, blake3, verify_strict
 from datalattice.errors import BadFormat, PeerError, UsageError
 from datalattice.protobuf import LENGTH, read_fields, read_varint, varint
 
-HASH_BYTES: Final = 32
+HASH_BYTES: Final = 32  # BLAKE3-256, and the length of an Ed25519 key
 STORE_ID_BYTES: Final = 16
 
 ZERO: Final = bytes(HASH_BYTES)
@@ -43,12 +43,13 @@ _ENVELOPE_SLACK: Final = 32
 class LogLimits(NamedTuple):
     """Bounds of one store's log."""
 
-    payload_bytes: int = 1 << 20
+    payload_bytes: int = 1 << 20  # "accept up to 1 MiB"
     """Longest payload that is accepted."""
-    deps: int = 1024
+    deps: int = 1024  # "condition hashes … 1024"
     """Most hashes in a condition."""
     own_payload_bytes: int = 1 << 20
     """Longest payload that is written here; may be lower than `payload_bytes`."""
+    # Waiting intentions of strangers are bounded twice: many small ones, and few large ones.
     floating_entries: int = 65_536
     """Most intentions that wait for something. A peer can send any number that never wake."""
     floating_bytes: int = 256 << 20
@@ -120,6 +121,7 @@ class Intention(NamedTuple):
         payload: bytes,
     ) -> Intention:
         """Return an intention with its dependencies in order; equal ones are kept."""
+        # "Hashes are sorted ascending … duplicates are kept"
         return cls(author, stamp, store_id, store_prev, tuple(sorted(deps)), payload)
 
     def encode(self) -> bytes:
@@ -129,8 +131,10 @@ class Intention(NamedTuple):
         """
         fixed = (self.author, self.store_prev, *self.deps)
         if len(self.store_id) != STORE_ID_BYTES or any(len(x) != HASH_BYTES for x in fixed):
+            # An author signs only what every reader can decode.
             raise UsageError("author, store_prev and dependencies have 32 bytes, a store id has 16")
         wall, counter = self.stamp
+        # Struct would raise an error without a name.
         if not (0 <= wall < 2**64 and 0 <= counter < 2**32):
             raise UsageError(f"the stamp {self.stamp} does not fit in 64 and 32 bits")
         deps = self.deps
@@ -150,6 +154,7 @@ class Intention(NamedTuple):
         if variant != 0:
             raise BadFormat(f"the condition has variant {variant}; known: 0")
         at = _HEAD.size + HASH_BYTES * count
+        # "lengths beyond the buffer" are refused before anything is sliced.
         if at + _LENGTH.size > len(data):
             raise BadFormat(f"{count} condition hashes are longer than the intention")
         (length,) = _LENGTH.unpack_from(data, at)
@@ -157,6 +162,7 @@ class Intention(NamedTuple):
         # Bytes behind the payload would give one intention any number of names.
         if at + length != len(data):
             raise BadFormat(f"a payload of {length} bytes, but {len(data) - at} bytes are left")
+        # A list comprehension: faster than a generator when compiled.
         deps = tuple([data[i : i + HASH_BYTES] for i in range(_HEAD.size, at - 4, HASH_BYTES)])
         return cls(author, Hlc(wall, counter), store_id, store_prev, deps, data[at:])
 
@@ -192,7 +198,7 @@ class SignedIntention(NamedTuple):
 
         Raises: BadFormat: they are not one intention, or the signature is not 64 bytes.
         """
-        if len(signature) != SIGNATURE_BYTES:
+        if len(signature) != SIGNATURE_BYTES:  # before the hash is computed
             raise BadFormat(f"a signature has {SIGNATURE_BYTES} bytes, got {len(signature)}")
         return cls(Intention.decode(borsh), borsh, signature, blake3(borsh))
 
@@ -210,6 +216,7 @@ class SignedIntention(NamedTuple):
                 return cls.of(envelope[at:end], envelope[end + 2 :])
         # By hand: mypyc takes no class with parameters, as messages are.
         parts = {_BORSH: b"", _SIGNATURE: b""}
+        # "the Borsh bytes travel unchanged": unknown fields are skipped, known ones kept as bytes.
         for number, wire, value in read_fields(envelope):
             if number in parts:
                 if wire != LENGTH or not isinstance(value, bytes):
@@ -247,6 +254,7 @@ def admit(
         + SIGNATURE_BYTES
         + _ENVELOPE_SLACK
     )
+    # "any failure refuses the whole call and inserts nothing"
     return [
         _admitted(index, envelope, store_id, limits, longest)
         for index, envelope in enumerate(envelopes)

@@ -22,6 +22,7 @@ TOKEN_CHARACTERS_MAX: Final = 4_096
 
 _VERSION: Final = 0x4C
 _CHECKSUM_BYTES: Final = 4
+# Without 0, O, I and l, which people confuse.
 _ALPHABET: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _DIGITS: Final = {character: digit for digit, character in enumerate(_ALPHABET)}
 
@@ -53,7 +54,7 @@ class InviteToken(Message, name="lattice.storage.InviteToken"):
                 f"an invite names a store by {STORE_ID_BYTES} bytes and the inviter by "
                 f"{PUBLIC_KEY_BYTES}, got {len(self.store_id)} and {len(self.inviter)}"
             )
-        body = bytes((_VERSION,)) + self.encode()
+        body = bytes((_VERSION,)) + self.encode()  # the version is under the checksum, too
         return _base58(body + _checksum(body))
 
     @classmethod
@@ -65,20 +66,22 @@ class InviteToken(Message, name="lattice.storage.InviteToken"):
         if len(text) > TOKEN_CHARACTERS_MAX:
             raise BadFormat(f"an invite token has at most {TOKEN_CHARACTERS_MAX} characters")
         data = _unbase58(text)
-        if len(data) <= _CHECKSUM_BYTES:
+        if len(data) <= _CHECKSUM_BYTES:  # "fewer than 5 bytes"
             raise BadFormat("the invite token is too short")
         body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
-        if checksum != _checksum(body):
+        if checksum != _checksum(body):  # before the version: a typing error must be named as one
             raise BadFormat("the checksum of the invite token is wrong: a character is mistyped")
         if body[0] != _VERSION:
             raise BadFormat(f"the invite token has version {body[0]}, not {_VERSION}")
         token = cls.decode(body[1:])
+        # Fields of other lengths name nothing.
         if len(token.store_id) != STORE_ID_BYTES or len(token.inviter) != PUBLIC_KEY_BYTES:
             raise BadFormat("the invite token names no store or no inviter")
         return token
 
 
 def _checksum(body: bytes) -> bytes:
+    # As in Bitcoin's Base58Check.
     return hashlib.sha256(hashlib.sha256(body).digest()).digest()[:_CHECKSUM_BYTES]
 
 
@@ -98,5 +101,5 @@ def _unbase58(text: str) -> bytes:
         if digit is None:
             raise BadFormat(f"{character!r} is not a character of an invite token (Base58)")
         number = number * len(_ALPHABET) + digit
-    zeros = len(text) - len(text.lstrip(_ALPHABET[0]))
+    zeros = len(text) - len(text.lstrip(_ALPHABET[0]))  # zero bytes have no digits of their own
     return bytes(zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")

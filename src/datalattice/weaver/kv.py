@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, ClassVar, Final
 
+from datalattice.engine import successor
 from datalattice.errors import UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.heads import TOMBSTONE, HeadReader, HeadTable
@@ -177,6 +178,7 @@ class KvMachine(Machine):
     @command
     def put(self, request: PutRequest, state: StateReader, dag: Dag) -> Proposal[Written]:
         """Set a key."""
+        # "Semantic validation belongs in the command handler before signing."
         _check_key(request.key)
         return _propose((Operation(put=PutOp(request.key, request.value)),), [request.key], state)
 
@@ -210,12 +212,12 @@ class KvMachine(Machine):
     @query
     def list(self, request: ListRequest, state: StateReader, dag: Dag) -> ListResponse:
         """List the live keys that begin with a prefix."""
-        rows = HeadReader(state).scan(request.prefix, prefix_end(request.prefix))
+        rows = HeadReader(state).scan(request.prefix, successor(request.prefix))
         return ListResponse(
             tuple(
                 KeyValuePair(key, value, conflicted)
                 for key, value, conflicted in rows
-                if value is not None
+                if value is not None  # "live keys only, key order"
             )
         )
 
@@ -270,15 +272,9 @@ def written_by(payload: bytes) -> dict[bytes, bytes | None]:
     return found
 
 
-def prefix_end(prefix: bytes) -> bytes | None:
-    """Return the first key after all that begin with `prefix`; None if every byte is ff."""
-    body = prefix.rstrip(b"\xff")
-    return body[:-1] + bytes([body[-1] + 1]) if body else None
-
-
 def _changes(payload: bytes) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield key and value of every operation; an operation without kind changes nothing."""
-    for operation in KvPayload.decode(payload).ops:
+    for operation in KvPayload.decode(payload).ops:  # "An undecodable payload fails (stall)"
         if operation.put is not None:
             yield operation.put.key, operation.put.value
         elif operation.delete is not None:
@@ -290,11 +286,13 @@ def _propose(
 ) -> Proposal[Written]:
     """Return a write of `ops` that replaces all heads of `keys`."""
     reader = HeadReader(state)
+    # "deps = union of the heads of all touched keys", so the write replaces what its author saw.
     deps = dict.fromkeys([head for key in keys for head in reader.heads(key)])
     return Proposal(KvPayload(ops).encode(), tuple(deps))
 
 
 def _check_key(key: bytes) -> None:
+    # "empty key refused" before signing; "an empty key replays"
     if not 1 <= len(key) <= KEY_BYTES_MAX:
         raise UsageError(f"a key has 1 to {KEY_BYTES_MAX} bytes, got {len(key)}")
 
@@ -306,7 +304,7 @@ def _compile(pattern: str) -> Callable[[bytes], Any]:
             package for regular expressions is missing.
     """
     data = pattern.encode()
-    if len(data) > PATTERN_BYTES_MAX:
+    if len(data) > PATTERN_BYTES_MAX:  # the length before the engine: compiling costs with it
         raise InvalidParams(f"a pattern has at most {PATTERN_BYTES_MAX} bytes, got {len(data)}")
     if re2 is None:
         raise UsageError(
@@ -315,7 +313,7 @@ def _compile(pattern: str) -> Callable[[bytes], Any]:
         )
     # RE2 searches in linear time: a subscriber's pattern must not be able to stop the node.
     options = re2.Options()
-    options.log_errors = False
+    options.log_errors = False  # the error is raised here instead
     try:
         search: Callable[[bytes], Any] = re2.compile(data, options).search
     except re2.error as error:

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from datalattice.clock import Hlc
 from datalattice.cursors import Stream
+from datalattice.engine import successor
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.weaver.handles import (
     TEXT,
@@ -37,7 +38,6 @@ from datalattice.weaver.kv import (
     PutRequest,
     WatchEvent,
     WatchParams,
-    prefix_end,
     written_by,
 )
 from datalattice.weaver.log import WitnessEntry
@@ -54,6 +54,7 @@ def key_bytes(key: object) -> bytes:
     Raises: TypeMismatch: it is neither text nor bytes.
     """
     if isinstance(key, str):
+        # Surrogates: any key that was read as text can be written back (PEP 383).
         return key.encode(errors="surrogateescape")
     if isinstance(key, bytes):
         return key
@@ -104,7 +105,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
 
     def _get(self, key: bytes) -> bytes | None:
         waiting = self._waiting()
-        if waiting is not None and key in waiting:
+        if waiting is not None and key in waiting:  # "Reads inside see them"
             return waiting[key]
         with self._source.store().read() as view:
             return HeadReader(view.data).get(key)
@@ -116,6 +117,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         self._write(key_bytes(key), self._codec.encode(value))
 
     def __delitem__(self, key: str) -> None:
+        # Like a dict: deleting a missing key is an error, though the machine would take it.
         if self._get(key_bytes(key)) is None:
             raise KeyError(key)
         self._write(key_bytes(key), None)
@@ -124,7 +126,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         store = self._source.writable()
         waiting = self._waiting()
         if waiting is not None:
-            if not key:
+            if not key:  # as the machine: refused where it is written, not when the batch ends
                 raise UsageError("a key is not empty")
             waiting[key] = value
         elif value is None:
@@ -137,13 +139,13 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         with self._source.store().read() as view:
             found = {
                 key: value
-                for key, value, _ in HeadReader(view.data).scan(prefix, prefix_end(prefix))
+                for key, value, _ in HeadReader(view.data).scan(prefix, successor(prefix))
                 if value is not None
             }
         waiting = self._waiting()
         if waiting:
             changed = {key: value for key, value in waiting.items() if key.startswith(prefix)}
-            found = {
+            found = {  # a batch may add keys, so the order is made anew
                 key: value
                 for key, value in sorted({**found, **changed}.items())
                 if value is not None
@@ -171,9 +173,9 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         Reads inside see them. Other nodes see all or none; an exception undoes all.
         """
         if self._waiting() is not None:
-            yield
+            yield  # an inner batch belongs to the outer one: "all or none"
             return
-        self._source.writable()
+        self._source.writable()  # refused now, not after the writes were gathered
         # Of this thread or task: others write on, and their writes are not part of the batch.
         waiting: dict[bytes, bytes | None] = {}
         token = _batches.set((*_batches.get(), (self._source, waiting)))
@@ -189,7 +191,7 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
 
     def _waiting(self) -> dict[bytes, bytes | None] | None:
         for source, waiting in _batches.get():
-            if source == self._source:
+            if source == self._source:  # one batch for each store, whatever handle writes
                 return waiting
         return None
 
@@ -212,17 +214,18 @@ class KVStore(StoreHandle, MutableMapping[str, T]):
         with self._source.store().read() as view:
             # "heads[0] is the winner", the others in descending rank.
             heads = HeadReader(view.data).heads(wanted)
-            if len(heads) < 2:
+            if len(heads) < 2:  # one head is no conflict
                 return []
             return [self._version(wanted, _app_op(view, head)) for head in heads]
 
     def conflicted(self) -> list[str]:
         """Return the keys with concurrent writes that nothing has resolved, deleted ones too."""
         with self._source.store().read() as view:
+            # A tombstone may be in conflict, too.
             return [key_text(key) for key, _, open in HeadReader(view.data).scan() if open]
 
     def _version(self, key: bytes, op: Op) -> Version[T]:
-        value = written_by(op.payload).get(key)
+        value = written_by(op.payload).get(key)  # the last operation of this payload on the key
         shown = None if value is None else self._codec.decode(value)
         return Version(shown, op.author, op.stamp, op.hash)
 
@@ -268,6 +271,7 @@ def _writes(view: StoreView, key: bytes) -> Iterator[Op]:
     seen = set(pending)
     while pending:
         op = _app_op(view, pending.pop())
+        # A dependency of another key of a batch, or of a system operation.
         if key not in written_by(op.payload):
             continue
         yield op
@@ -293,6 +297,7 @@ class _Watch(LogStream):
     ) -> None:
         self._codec = codec
         self._wanted = wanted
+        # From the end on: "from now on".
         super().__init__(source, "end", wait=wait, timeout=timeout)
 
     def _items(self, view: StoreView, batch: list[WitnessEntry]) -> Iterable[KeyUpdate[Any]]:
@@ -300,7 +305,7 @@ class _Watch(LogStream):
         written: dict[bytes, None] = {}
         for entry in batch:
             for key in written_by(app_payload(entry.signed.intention.payload)):
-                written.pop(key, None)
+                written.pop(key, None)  # moved behind: its newest write decides the place
                 written[key] = None
         table = HeadReader(view.data)
         for key in written:

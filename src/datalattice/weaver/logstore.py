@@ -35,7 +35,7 @@ from datalattice.weaver.system import app_payload
 
 T = TypeVar("T")
 
-COMMIT_EVERY_S: Final = 1.0
+COMMIT_EVERY_S: Final = 1.0  # at least once: at most a second of records comes again after a crash
 """How often a consumer stores its position while it is busy."""
 
 
@@ -69,8 +69,10 @@ class LogStore(StoreHandle, Sequence[T]):
         Raises: UsageError: one is empty.
         """
         requests = [AppendRequest(self._codec.encode(value)) for value in values]
+        # The machine would sign an empty payload and store nothing: a lost entry without an error.
         if not all(request.content for request in requests):
             raise UsageError("an entry of a log is not empty")
+        # One transaction, one sync.
         answers = self._source.writable().execute_all("Append", requests)
         return [answer.hash for answer in answers]  # type: ignore[attr-defined]
 
@@ -95,15 +97,17 @@ class LogStore(StoreHandle, Sequence[T]):
         return self._codec.decode(entry[1])
 
     def _slice(self, index: slice) -> list[T]:
+        # As sequences with positions that move: a step is nearly always a mistake.
         if index.step not in (None, 1):
             raise UsageError("a slice of a log has no step")
         with self._source.store().read() as view:
             start, stop = index.start or 0, index.stop
-            if start < 0 and stop is None:
+            if start < 0 and stop is None:  # the last entries alone are read, not the log
                 last = [content for _, content in islice(entries(view.data, reverse=True), -start)]
                 return [self._codec.decode(content) for content in reversed(last)]
             count = None
             if start < 0 or (stop is not None and stop < 0):
+                # Counted in the same view as it is sliced.
                 count = sum(1 for _ in entries(view.data))
                 start, stop, _ = index.indices(count)
             found = islice(entries(view.data), start, stop)
@@ -118,7 +122,7 @@ class LogStore(StoreHandle, Sequence[T]):
             if not lot:
                 return
             yield from (self._codec.decode(content) for _, content in lot)
-            start = lot[-1][0] + b"\0"
+            start = lot[-1][0] + b"\0"  # the next possible key
 
     def __reversed__(self) -> Iterator[T]:
         end: bytes | None = None
@@ -184,7 +188,7 @@ class _Follow(LogStream, Generic[T]):
         for entry in batch:
             intention = entry.signed.intention
             content = app_payload(intention.payload)
-            if content:
+            if content:  # acks and system operations are no entries
                 value = self._codec.decode(content)
                 yield LogRecord(value, intention.author, intention.stamp, entry.signed.hash)
 
@@ -206,6 +210,7 @@ class LogConsumer(_Follow[T], Generic[T]):
         store = source.writable()
         self._source, self._codec = source, codec
         try:
+            # One reader of a name on this machine: two would skip each other's records.
             self._release = source.hold(f"weaver/{store.id.hex()}/{name}")
         except StoreLocked as error:
             raise ConsumerBusy(f"consumer {name!r}: {error}") from error
@@ -214,7 +219,7 @@ class LogConsumer(_Follow[T], Generic[T]):
         self._committed: bytes | None = None
         try:
             self._begin(store, start, wait, timeout)
-        except BaseException:
+        except BaseException:  # any failure gives the lock back
             self._release()
             raise
 
@@ -235,7 +240,7 @@ class LogConsumer(_Follow[T], Generic[T]):
 
     def commit(self) -> None:
         """Say that all records so far are done, and store it now."""
-        self._done = self._delivered
+        self._done = self._delivered  # delivered records are done when the program says so
         self._flush()
 
     def __next__(self) -> LogRecord[T]:
@@ -244,7 +249,7 @@ class LogConsumer(_Follow[T], Generic[T]):
         return self._deliver(super().__next__())
 
     async def __anext__(self) -> LogRecord[T]:
-        self._done = self._delivered
+        self._done = self._delivered  # as `__next__`
         return self._deliver(await super().__anext__())
 
     def poll(self) -> list[LogRecord[T]]:
@@ -261,7 +266,7 @@ class LogConsumer(_Follow[T], Generic[T]):
 
     def _is_flush_due(self, *, idle: bool) -> bool:
         if self._done == self._committed:
-            return False
+            return False  # nothing new to store
         return idle or time.monotonic() - self._stored_s >= self._every_s
 
     def _flush(self) -> None:
@@ -276,6 +281,6 @@ class LogConsumer(_Follow[T], Generic[T]):
         if not self.closed:
             try:
                 self._flush()
-            finally:
+            finally:  # even when the position could not be stored
                 self._release()
         super().close()

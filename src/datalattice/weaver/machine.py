@@ -43,7 +43,7 @@ from datalattice.protobuf import Field, Message, descriptor_set
 from datalattice.weaver.op import Op
 from datalattice.weaver.sexpr import SExpr, message_to_sexpr
 
-_KIND: Final = re.compile(r"[a-z0-9_.-]+:[a-z0-9_.-]+")
+_KIND: Final = re.compile(r"[a-z0-9_.-]+:[a-z0-9_.-]+")  # as in the reference: `core:kvstore`
 
 
 class StateReader(Protocol):
@@ -235,13 +235,15 @@ class Machine:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._declared = None
+        cls._declared = None  # a subclass has an interface of its own
         kind = cls.__dict__.get("kind")
+        # A kind is part of signed data: one spelling for all nodes.
         if kind is not None and not _KIND.fullmatch(kind):
             raise UsageError(
                 f"{cls.__name__}.kind is written namespace:name in lower case, got {kind!r}"
             )
         for name, member in cls.__dict__.items():
+            # `apply` or `query` as a command would hide the machine's own.
             if hasattr(member, _MARK) and hasattr(Machine, name):
                 raise UsageError(
                     f"{cls.__name__}.{name}: every machine has `{name}`; take another name"
@@ -285,7 +287,7 @@ class Machine:
         if cls.service:
             return cls.service
         namespace, _, name = cls.kind.partition(":")
-        return f"{namespace.replace('-', '_')}.{_camel(name)}"
+        return f"{namespace.replace('-', '_')}.{_camel(name)}"  # protobuf names have no hyphens
 
     @classmethod
     def descriptor_set(cls) -> bytes:
@@ -339,6 +341,7 @@ class Machine:
         Raises: UnknownMethod, UsageError, and what the command raises.
         """
         method = self.find_method(name)
+        # A query has no writer, so nothing of it may be signed.
         if method.kind is not MethodKind.COMMAND:
             raise UnknownMethod(f"{self.kind}: {method.name} is a query, not a command")
         _check_request(method.name, method.request, request)
@@ -373,7 +376,7 @@ _D = TypeVar("_D", Method, StreamMethod)
 
 def _find(kind: str, what: str, name: str, known: Sequence[_D]) -> _D:
     for one in known:
-        if one.name == name:
+        if one.name == name:  # the exact name first: two methods may differ in case alone
             return one
     for one in known:
         if one.name.casefold() == name.casefold():
@@ -393,12 +396,14 @@ def _declaration(cls: type[Machine], attribute: str) -> Method | StreamMethod:
     mark = getattr(function, _MARK, None)
     where = f"{cls.__name__}.{attribute}"
     if mark is None:
+        # A silent override would drop the method from the interface.
         raise UsageError(f"{where} replaces a method without saying @command, @query or @stream")
     hints = typing.get_type_hints(function)
     result = hints.pop("return", None)
     request = next(iter(hints.values()), None)
     if not (isinstance(request, type) and issubclass(request, Message)):
         raise UsageError(f"{where}: annotate its first parameter with a message")
+    # The first line: shown in lists of methods.
     description = (function.__doc__ or "").strip().partition("\n")[0]
     answer = _answer_of(mark, result)
     if answer is None:
@@ -424,6 +429,7 @@ def _answer_of(mark: str, result: Any) -> type[Message] | None:
         if len(arguments) != 2:
             return None
         found = arguments[1]
+        # `Event | None`: one message type is left.
         if typing.get_origin(found) in {typing.Union, types.UnionType}:
             found, *more = [one for one in typing.get_args(found) if one is not type(None)]
             found = None if more else found
@@ -468,6 +474,7 @@ def _describe(cls: type[Machine]) -> bytes:
     messages = [message for _, request, answer, _ in calls for message in (request, answer)]
     messages += [] if cls.payload is None else [cls.payload]
     package, _, name = cls.service_name().rpartition(".")
+    # A leading dot: full names in descriptors do not depend on their package.
     methods = tuple(
         _MethodDescriptor(call, f".{request.full_name}", f".{answer.full_name}", streaming)
         for call, request, answer, streaming in calls

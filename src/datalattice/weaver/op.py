@@ -43,7 +43,7 @@ class Op:
         return Op(self.hash, payload, self.stamp, self.author, self.deps, self.prev, self.height)
 
     def __eq__(self, other: object) -> bool:
-        return (
+        return (  # a hash names the rest; payload and height differ in views of one operation
             isinstance(other, Op)
             and self.hash == other.hash
             and self.payload == other.payload

@@ -22,7 +22,7 @@ def app_data(payload: bytes) -> bytes | None:
 
     None: it holds something else, or has another encoding: read it as a message.
     """
-    if payload[:1] != _APP_DATA:
+    if payload[:1] != _APP_DATA:  # system, genesis or another order of fields
         return None
     at, end = _contents(payload, 1)
     return payload[at:] if end == len(payload) else None
@@ -43,13 +43,14 @@ def canonical_writes(payload: bytes) -> dict[bytes, bytes | None] | None:
         if payload[at] != _FIRST:
             return None
         at, end = _contents(payload, at + 1)
-        if at >= end or end > size:
+        if at >= end or end > size:  # a length beyond the end
             return None
         kind = payload[at]
         at, stop = _contents(payload, at + 1)
+        # An operation holds exactly one kind.
         if stop != end or (kind != _FIRST and kind != _SECOND):
             return None
-        key = value = b""
+        key = value = b""  # proto3 leaves an empty key or value out
         if at < end and payload[at] == _FIRST:
             at, stop = _contents(payload, at + 1)
             key, at = payload[at:stop], stop
@@ -59,7 +60,7 @@ def canonical_writes(payload: bytes) -> dict[bytes, bytes | None] | None:
         # Anything left over, or too short: not canonical.
         if at != end:
             return None
-        found.pop(key, None)
+        found.pop(key, None)  # moved behind: the last operation on a key counts
         # Passed over, not refused: a signed operation must always replay, on every node alike.
         if len(key) <= STATE_KEY_BYTES_MAX:
             found[key] = value if kind == _FIRST else None

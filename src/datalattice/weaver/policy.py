@@ -99,7 +99,7 @@ def admission(
 ) -> SystemBatch | None:
     """Return the operations by which a peer joins: the claim and its activation as one intention.
 
-    None: it is refused: the secret is unknown or used, and the peer is not active already.
+    None: the peer is refused, because the secret is unknown or used and the peer is not active.
     """
     # "write claim and activation in one batch": no crash uses an invite up for nothing.
     batch = claim(reader, secret, peer)
@@ -113,7 +113,7 @@ def activation(batch: SystemBatch, peer: bytes, *, by: bytes, now_ms: int) -> Sy
     """Add the operations that make a peer active."""
     return (
         batch.set_peer_status(peer, PeerStatus.ACTIVE)
-        .set_added_at(peer, now_ms)
+        .set_added_at(peer, now_ms)  # when and by whom: for the operator, never asked by the policy
         .set_added_by(peer, by)
     )
 
@@ -170,11 +170,12 @@ class PeerManager:
             return list(view.system.peers().values())
 
     def _holder(self, id: bytes) -> bytes:
-        """Return the store whose peers a store has: itself, or the nearest above that has own."""
+        """Return the store whose peers count here: the store itself or an ancestor."""
         with self._stores.open(id).read() as view:
             # A child that was declared and is not fetched yet says nothing: "strategy inherited".
             inherits = view.system.strategy().inherited or view.last_seq() == 0
         parent = self._stores.parent_of(id)
+        # Recursion is bounded by the depth limit of the tree.
         return self._holder(parent) if inherits and parent is not None else id
 
     def set_name(self, name: str) -> None:
@@ -191,7 +192,7 @@ class PeerManager:
         Raises: UsageError: the store has no peers of its own.
         """
         store = self._independent(id)
-        secret = self._entropy.bytes(SECRET_BYTES)
+        secret = self._entropy.bytes(SECRET_BYTES)  # "32 random bytes"
         store.write_system(invitation(secret, store.author))
         return InviteToken(id, secret, store.author, tuple(addresses))
 
@@ -211,7 +212,7 @@ class PeerManager:
         Raises: Unauthorized: neither holds. UsageError: the store has no peers of its own.
         """
         store = self._independent(id)
-        now_ms = self._clock.now_ms()
+        now_ms = self._clock.now_ms()  # read once, before the transaction
 
         def make(found: SystemReader) -> SystemBatch:
             batch = admission(found, secret, peer, by=store.author, now_ms=now_ms)
@@ -224,10 +225,11 @@ class PeerManager:
     def revoke(self, id: bytes, peer: bytes) -> None:
         """Refuse a peer from now on; what it wrote before stays and spreads."""
         store = self._independent(id)
+        # "history written before a revocation must still spread": nothing is deleted.
         store.write_system(SystemBatch().set_peer_status(peer, PeerStatus.REVOKED))
 
     def _not_independent(self, store: WeaverStore) -> str | None:
-        """Return why a store has no peers of its own, None if it has."""
+        """Return why a store has no peers of its own; None if it has some."""
         with store.read() as view:
             strategy = view.system.strategy()
         if strategy.inherited:

@@ -31,6 +31,7 @@ def read_operations(txn: ReadTxn, store_id: bytes, start_seq: int, limit: int) -
     """
     authors: dict[int, bytes] = {}
     seq = start_seq
+    # One scan: rows come in order, a page at a time.
     for key, row in txn.scan(WITNESS, seq_key(seq), seq_key(seq + limit)):
         if key != seq_key(seq):
             raise Corruption(f"{WITNESS} {seq}: the row is missing")
@@ -59,6 +60,7 @@ def _operation(
     number: int = fields[0]
     height: int = fields[1]
     frontier_bytes: int = fields[9]
+    # Frontier and signature are skipped: projection needs neither.
     body = WITNESS_ROW.size + frontier_bytes + SIGNATURE_BYTES
     at = body + _BODY.size
     if at + _LENGTH.size > size:
@@ -67,6 +69,7 @@ def _operation(
     link: bytes = head[2]
     count: int = head[4]
     end = at + HASH_BYTES * count
+    # The variant and the exact length: nothing is left over.
     if head[3] != 0 or end + _LENGTH.size + int.from_bytes(row[end : end + 4], "little") != size:
         raise Corruption(f"{WITNESS} {seq}: the row does not hold one intention")
     deps: tuple[bytes, ...] = ()
@@ -84,4 +87,5 @@ def _operation(
         author = known
     borsh = b"".join((author, row[body : body + 12], store_id, prev, row[body + 44 :]))
     stamp = Hlc(head[0], head[1])
+    # Recomputed: a damaged row gets another name and breaks the chain.
     return Op(blake3(borsh), row[end + 4 :], stamp, author, deps, prev, height)

@@ -54,7 +54,7 @@ LOG_TABLES: Final = (
 
 HEAD_KEY: Final = b"head"
 FORK_PREFIX: Final = b"fork/"
-FORK_END: Final = b"fork0"
+FORK_END: Final = b"fork0"  # "0" is the character after "/"
 RANGE_PREFIX: Final = b"range/"
 """Rows of `log_meta`: the head; for each floating branch of a fork, the witnessed one; for each
 first byte of a hash, how many witnessed ones begin with it and their XOR."""
@@ -71,7 +71,7 @@ Frontier = dict[int, int]
 
 def seq_key(seq: int) -> bytes:
     """Return the key of `witness`, and the last part of the keys of waiting intentions."""
-    return seq.to_bytes(8, "big")
+    return seq.to_bytes(8, "big")  # "seq u64 big-endian"
 
 
 def read_author(txn: ReadTxn, number: int) -> bytes:
@@ -111,7 +111,7 @@ def encode_place(seq: int, number: int) -> bytes:
 
 def decode_place(data: bytes) -> Place:
     """Return a value of `witness_index`."""
-    if len(data) != _PLACE.size:
+    if len(data) != _PLACE.size:  # fixed width: damage shows as a length
         raise Corruption(f"{WITNESS_INDEX}: a value of {len(data)} bytes")
     return Place(*_PLACE.unpack(data))
 
@@ -156,6 +156,7 @@ class WitnessRow(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the bytes of the row."""
+        # One join: a row is written for each intention.
         head = WITNESS_ROW.pack(*self[:9], len(self.frontier), self.before)
         return b"".join((head, self.frontier, self.signature, self.body))
 
@@ -168,6 +169,7 @@ class WitnessRow(NamedTuple):
     @property
     def new_author(self) -> bytes | None:
         """The author's key in its first row, None in others."""
+        # The height tells which of the two the field holds.
         return self.body[12:44] if self.height == 1 else None
 
     def signed(self, store_id: bytes, author: bytes) -> SignedIntention:
@@ -225,7 +227,7 @@ def seq_at(row_of: Callable[[int], WitnessRow], seq: int, height: int, wanted: i
         # Clearing the lowest bit gives steps of every power of two, as in a Fenwick tree.
         skipped = height & (height - 1)
         seq, height = (row.skip, skipped) if skipped >= wanted else (row.prev, height - 1)
-    return seq if wanted else 0
+    return seq if wanted else 0  # height 0 is before the first
 
 
 # --- frontiers --------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def encode_frontier(frontier: Iterable[tuple[int, int]], seq: int) -> bytes:
     """
     out = bytearray()
     last = 0
-    for number, seen in sorted(frontier):
+    for number, seen in sorted(frontier):  # sorted: gaps are never negative
         gap, back = number - last, seq - seen
         last = number
         if gap < 0x80 and back < 0x80:
@@ -406,6 +408,7 @@ def decode_head(data: bytes) -> Head:
 def read_head(txn: ReadTxn) -> Head:
     """Return the head; that of an empty log before the first write."""
     found = txn.get(LOG_META, HEAD_KEY)
+    # Nothing is written when a store is opened.
     return Head() if found is None else decode_head(found)
 
 
@@ -458,7 +461,7 @@ class FloatingRow(NamedTuple):
         """Return the value of `floating`."""
         return _FLOATING.pack(self.arrival, self.received_ms, self.signed.signature) + (
             self.signed.borsh
-        )
+        )  # the Borsh bytes as they came: their hash is the row's key
 
 
 def decode_floating(data: bytes) -> FloatingRow:
@@ -487,7 +490,7 @@ def line_key(store_prev: bytes, author: bytes) -> bytes:
 
     The author belongs to it: only its own intentions can follow, and ZERO precedes one of each.
     """
-    return store_prev + author
+    return store_prev + author  # 32 and 32 bytes, so no prefix is one of another
 
 
 def waiting(txn: ReadTxn, table: str, prefix: bytes) -> list[tuple[int, bytes]]:

@@ -21,10 +21,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 from datalattice.errors import UsageError
 from datalattice.protobuf import FieldInfo, Message
 
-RAW_BYTES_SHOWN: Final = 8
+RAW_BYTES_SHOWN: Final = 8  # enough to tell hashes apart by eye
 """Bytes of a raw value that the compact form shows."""
 
-DEPTH_MAX: Final = 100
+DEPTH_MAX: Final = 100  # far below Python's own limit, whatever the text
 """Deepest nesting of lists that is parsed."""
 
 STYLES: Final = {
@@ -49,7 +49,7 @@ class SymbolWord:
     name: str
 
     def __post_init__(self) -> None:
-        if not self.name or not _BREAKS.isdisjoint(self.name):
+        if not self.name or not _BREAKS.isdisjoint(self.name):  # rendered text must parse back
             raise UsageError(
                 f"a symbol has no blanks, quotes and parentheses and is not empty: {self.name!r}"
             )
@@ -76,7 +76,7 @@ def tokens(expr: SExpr, raw_bytes_max: int | None = None) -> Iterator[tuple[str,
         cut = raw_bytes_max is not None and len(expr) > raw_bytes_max
         yield "raw", expr[:raw_bytes_max].hex() + "…" if cut else expr.hex()
     elif isinstance(expr, int):
-        yield "number", str(int(expr))
+        yield "number", str(int(expr))  # `int`: an enum prints as its number
     else:
         yield "paren", "("
         for index, element in enumerate(expr):
@@ -101,7 +101,7 @@ def pretty(expr: SExpr, raw_bytes_max: int | None = None) -> str:
 
     The lines are indented by two spaces; deeper lists stay on one line.
     """
-    if not isinstance(expr, tuple) or len(expr) < 2:
+    if not isinstance(expr, tuple) or len(expr) < 2:  # one line is clearer for an atom
         return render(expr, raw_bytes_max)
     return "(" + "\n  ".join([render(element, raw_bytes_max) for element in expr]) + ")"
 
@@ -118,7 +118,7 @@ def table(exprs: Sequence[SExpr], raw_bytes_max: int | None = RAW_BYTES_SHOWN) -
     lines = [[name.upper() for name in names]]
     for row in rows:
         if row is None or row[0] != head or row[1] != names:
-            return None
+            return None  # one odd record: no table, rather than empty cells
         lines.append([render(value, raw_bytes_max) for value in row[2]])
     widths = [max(len(line[column]) for line in lines) for column in range(len(names))]
     return "\n".join(
@@ -188,6 +188,7 @@ def parse_many(text: str, *, numbers: bool = True) -> list[SExpr]:
             while end < len(text) and text[end] not in _BREAKS:
                 end += 1
             word = text[position:end]
+            # Only ASCII digits: other Unicode digits are words.
             digits = numbers and word.isascii() and word.isdigit()
             stack[-1].append(int(word) if digits else SymbolWord(word))
             position = end
@@ -206,6 +207,7 @@ def _quoted(text: str, start: int) -> tuple[str, int]:
             return "".join(characters), position + 1
         if char == "\\":
             position += 1
+            # Two escapes only: any other text needs none.
             if text[position : position + 1] not in {'"', "\\"}:
                 raise UsageError(f'after a backslash a string has " or \\, at character {position}')
             char = text[position]
@@ -247,7 +249,7 @@ def message_to_sexpr(message: Message) -> SExpr:
     if not fields:
         return OK
     values = [(field, getattr(message, field.name)) for field in fields]
-    if len(fields) == 1 and fields[0].repeated:
+    if len(fields) == 1 and fields[0].repeated:  # a wrapper adds nothing for the reader
         return tuple([_shown(item) for item in values[0][1]])
     present = [(field, value) for field, value in values if value is not None]
     if _is_oneof(fields) and len(present) == 1:
@@ -285,7 +287,7 @@ def printable(data: bytes) -> str | bytes:
         text = data.decode()
     except UnicodeDecodeError:
         return data
-    return text if text.isprintable() else data
+    return text if text.isprintable() else data  # control characters could rewrite a terminal
 
 
 _M = TypeVar("_M", bound=Message)
@@ -324,6 +326,7 @@ def _assigned(
     cls: type[Message], fields: dict[str, FieldInfo], arguments: Sequence[SExpr]
 ) -> Iterator[tuple[FieldInfo, SExpr]]:
     """Yield every argument with the field it is for."""
+    # Members of a oneof only by name: their order says nothing.
     positional = [field for field in fields.values() if not field.oneof]
     taken = 0
     rest = list(reversed(arguments))
@@ -362,7 +365,7 @@ def _member(cls: type[Message], field: FieldInfo, arguments: Sequence[SExpr]) ->
 
 def _value(cls: type[Message], field: FieldInfo, given: SExpr) -> Any:
     """Return an argument as the value of a field; None leaves it unset."""
-    if given == ():
+    if given == ():  # "()" leaves a field unset, which an empty string cannot say
         return None
     if not field.repeated:
         return _single(cls, field, given)
@@ -407,6 +410,7 @@ def _number(where: str, field: FieldInfo, text: str) -> int:
         if not _NUMBER.fullmatch(text):
             raise UsageError(f"{where} is one of {', '.join(members)}, got {text!r}")
     # Refused, where the reference takes 0.
+    # 20 digits: a longer one fits no 64-bit field.
     if not _NUMBER.fullmatch(text) or len(text) > 20:
         raise UsageError(f"{where} takes a decimal number of 64 bits, got {text!r}")
     return int(text)

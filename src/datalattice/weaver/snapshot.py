@@ -27,7 +27,7 @@ from datalattice.weaver.tables import (
 
 SNAPSHOT_VERSION: Final = 1
 
-SNAPSHOT_PART_BYTES: Final = 64 << 10
+SNAPSHOT_PART_BYTES: Final = 64 << 10  # few system calls, little memory
 """Least length of the parts of a snapshot, the last one apart."""
 
 RESTORE_ROWS: Final = 1_024
@@ -58,6 +58,7 @@ def write_snapshot(txn: ReadTxn, store_id: bytes) -> Iterator[bytes]:
     digest = Blake3()
     part = bytearray(_MAGIC + SNAPSHOT_VERSION.to_bytes(4, "little") + store_id)
     for number, table in _ROW_TYPES:
+        # "rows in ascending key order; so equal states give equal bytes"
         for key, value in txn.scan(table):
             part.append(number)
             part += len(key).to_bytes(8, "little") + key
@@ -76,7 +77,7 @@ def read_snapshot(txn: WriteTxn, parts: Iterable[bytes], store_id: bytes) -> int
 
     Raises: SnapshotRefused: roll the transaction back, which keeps the old state.
     """
-    for table in STATE_TABLES:
+    for table in STATE_TABLES:  # in the caller's transaction: "any error leaves the old state"
         txn.delete_range(table)
     rows = 0
     batch: list[tuple[bytes, bytes]] = []
@@ -115,9 +116,10 @@ class _Source:
         """Return the next `count` bytes."""
         while len(self._buffer) - self._at < count:
             part = next(self._parts, None)
+            # "input that ends anywhere before the last checksum byte is an I/O error"
             if part is None:
                 raise SnapshotRefused("io", "the snapshot is cut short")
-            del self._buffer[: self._at]
+            del self._buffer[: self._at]  # read bytes are dropped: a restore holds one part
             self._at = 0
             self._buffer += part
         start = self._at
@@ -142,6 +144,7 @@ def _snapshot_rows(parts: Iterable[bytes], store_id: bytes) -> Iterator[tuple[st
     if source.take(len(_MAGIC)) != _MAGIC:
         raise SnapshotRefused("invalid_magic", "not a snapshot: it does not begin with LATS")
     version = int.from_bytes(source.take(4), "little")
+    # Before the store id: "in the order in which the bytes show them"
     if version != SNAPSHOT_VERSION:
         raise SnapshotRefused(
             "unsupported_version", f"a snapshot of version {version}; known: {SNAPSHOT_VERSION}"
@@ -154,7 +157,7 @@ def _snapshot_rows(parts: Iterable[bytes], store_id: bytes) -> Iterator[tuple[st
     tables = dict(_ROW_TYPES)
     while (number := source.take(1)[0]) != _END:
         table = tables.get(number)
-        if table is None:
+        if table is None:  # its length is unknown, so nothing behind it can be read
             raise SnapshotRefused("unknown_record_type", f"a row of type {number}; known: 1, 2, 3")
         yield (
             table,

@@ -33,10 +33,10 @@ from datalattice.weaver.op import Op
 from datalattice.weaver.snapshot import read_snapshot, write_snapshot
 from datalattice.weaver.tables import DATA, META, STATE_TABLES, SYSTEM, Overlay, TableReader
 
-BATCH_RECORDS: Final = 256
+BATCH_RECORDS: Final = 256  # "read 256 records at a time"
 """Records that are applied between two writes to the tables."""
 
-BATCH_BYTES: Final = 16 << 20
+BATCH_BYTES: Final = 16 << 20  # large rows end a batch earlier
 """Bytes of changed rows that are held before they are written to the tables."""
 
 _STORE_ID: Final = b"store_id"
@@ -45,6 +45,7 @@ _SCHEMA: Final = b"schema_version"
 _APPLIED: Final = b"last_applied_witness"
 _APPLIED_SEQ: Final = b"last_applied_seq"
 _TIP: Final = b"tip/"
+# "0" follows "/"
 _TIPS_END: Final = b"tip0"  # the first key after all that begin with "tip/"
 
 
@@ -231,6 +232,7 @@ class State:
         Raises: StoreIdMismatch, StoreTypeMismatch. StoreVersion: the schema is newer.
         """
         found = txn.get(META, _STORE_ID)
+        # "Opening with another store id: StoreIdMismatch"
         if found is not None and found != self.store_id:
             raise StoreIdMismatch(
                 f"the state belongs to store {found.hex()}, not to {self.store_id.hex()}"
@@ -240,16 +242,16 @@ class State:
         schema = txn.get(META, _SCHEMA)
         if schema is not None:
             version = int.from_bytes(schema, "little")
-            if version > self._layer.schema:
+            if version > self._layer.schema:  # rows of a schema that this machine cannot read
                 raise StoreVersion(
                     f"the state has schema {version} of {self._layer.kind}; this machine knows "
                     f"schemas up to {self._layer.schema}"
                 )
             if version < self._layer.schema:
-                self._clear(txn)
+                self._clear(txn)  # other code made these rows: the log has all to make them anew
                 return
         if found is None or kind is None or schema is None:
-            self._write_guards(txn)
+            self._write_guards(txn)  # "a missing type is written"
 
     def project(
         self, txn: WriteTxn, limit: int | None = None, *, events: bool = True
@@ -262,8 +264,8 @@ class State:
         """
         position = self.position(txn)
         if not self._resolves(txn, position):
-            self._clear(txn)
-            position, events = START, False
+            self._clear(txn)  # "cursor not found: state must be rebuilt"
+            position, events = START, False  # subscribers saw these events when the records came
         run = _Run(txn, self._layer, LogDag(txn, self._log), events=events)
         last = self._log.head(txn).seq
         if limit is not None:
@@ -276,11 +278,13 @@ class State:
                 if not run.apply(op, seq + 1):
                     break
                 seq += 1
-                if run.size > BATCH_BYTES:
+                if run.size > BATCH_BYTES:  # bounds memory between two writes
                     break
             run.write()
             if seq == reached and not run.is_stalled:
+                # The loop would never end.
                 raise Corruption(f"the log has no record {seq + 1}, and its head says {last}")
+        # In the same transaction as the rows: no crash applies a record twice or leaves one out.
         if seq > start:
             txn.put(META, _APPLIED, self._log.content_hash(txn, seq) or ZERO)
             txn.put(META, _APPLIED_SEQ, seq.to_bytes(8, "big"))
@@ -296,7 +300,7 @@ class State:
 
     def rebuild(self, txn: WriteTxn) -> Projection:
         """Drop the state and fold the log again, up to the position, without events."""
-        until = self.position(txn).seq
+        until = self.position(txn).seq  # up to the same record: a stall stays where it was
         self._clear(txn)
         return self.project(txn, until, events=False)
 
@@ -331,6 +335,7 @@ class State:
                 state.
         """
         rows = read_snapshot(txn, parts, self.store_id)
+        # After the restore: the type is a row of the snapshot.
         self._check_kind(txn.get(META, _STORE_TYPE))
         fits = self._fits(txn)
         if not fits:
@@ -368,6 +373,7 @@ class State:
         if not self._resolves(txn, position):
             return False
         for key, tip in txn.scan(META, _TIP, _TIPS_END):
+            # "every tip must equal the log's author tip or be an ancestor of it"
             seq = self._log.seq_of(txn, tip)
             op = self._log.operation(txn, tip)
             if seq is None or seq > position.seq or op is None or op.author != key[len(_TIP) :]:
@@ -397,7 +403,7 @@ class _Run:
 
     @property
     def size(self) -> int:
-        """Return the bytes that `write` is going to write, or more."""
+        """Return an upper bound of the bytes that `write` is going to write."""
         return sum([below.size for _, below in self._batch])
 
     def apply(self, op: Op, seq: int) -> bool:
@@ -407,6 +413,7 @@ class _Run:
         except StoreError:
             raise  # the store failed, not the operation
         except Exception as error:  # noqa: BLE001 - a machine is foreign code: any failure stalls
+            # "Skipping is forbidden": the operation leaves no trace and is tried again.
             for overlay in self._own.values():
                 overlay.clear()
             self.stall = Stall(seq, op.hash, error)
@@ -424,11 +431,11 @@ class _Run:
         key = _TIP + op.author
         meta = self._tables.meta
         tip = meta.get(key)
-        if tip == op.hash:
+        if tip == op.hash:  # "op hash = T: duplicate: do nothing, succeed"
             return []
-        if tip is None and op.prev != ZERO:
+        if tip is None and op.prev != ZERO:  # "prev is not ZERO: error InvalidGenesis"
             raise InvalidGenesis(f"the author's first operation follows {op.prev.hex()}")
-        if tip is not None and tip != op.prev:
+        if tip is not None and tip != op.prev:  # "otherwise: error BrokenChain"
             raise BrokenChain(tip, op.prev)
         meta.put(key, op.hash)
         # An empty payload is an acknowledgement: only the tip moves.

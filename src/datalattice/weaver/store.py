@@ -50,13 +50,13 @@ from datalattice.weaver.systemops import UniversalOp
 
 T = TypeVar("T")
 
-EVENTS_MAX: Final = 1_024
+EVENTS_MAX: Final = 1_024  # "channel 1024"
 """Events that a subscription keeps for a reader that is behind; the oldest go."""
 
 CONSUMERS: Final = "consumers"
 """Table of the positions of consumers: a name to the hash of a record."""
 
-ACK_DELAY_MS: Final = 5_000
+ACK_DELAY_MS: Final = 5_000  # "resets a 5 s timer"
 """How long after the last foreign intention an acknowledgement is written."""
 
 
@@ -91,6 +91,7 @@ class Listeners(Generic[T]):
 
     def tell(self, what: T) -> None:
         """Call them all."""
+        # A copy: a listener may end itself or add others.
         for listener in list(self._held.values()):
             listener(what)
 
@@ -141,7 +142,7 @@ class Subscription(Stream[Message]):
         return self._mailbox.skipped
 
     def _fetch(self) -> Iterable[Message]:
-        items = self._mailbox.items
+        items = self._mailbox.items  # as many as there are now: others may come meanwhile
         return [items.popleft() for _ in range(len(items))]
 
 
@@ -346,6 +347,7 @@ class WeaverStore:
             answers = []
             for request in requests:
                 proposal = self.layer.execute(method, request, data, dag)
+                # One after the other: each sees the write before it.
                 answers.append(proposal.answer(self._write(txn, part, proposal)))
             return answers
 
@@ -380,7 +382,7 @@ class WeaverStore:
     ) -> bytes | None:
         """Write, in a transaction, the system operations that `make` finds right.
 
-        make: is given the system table as it is in the transaction; None writes nothing.
+        make: gets the system table as it is in the transaction; None writes nothing.
         """
         # Read and written in one transaction, so that what `make` found still holds.
         part = self._section(txn)
@@ -420,11 +422,12 @@ class WeaverStore:
 
         def work(txn: GroupTxn) -> bytes | None:
             part = self._section(txn)
+            # "cap foreign authors per ack at the condition limit"
             deps = ack_deps(part, self.author, self._limits.deps)
             # An intention without payload; without dependencies it would say nothing.
             return self._write(txn, part, Proposal(b"", deps)) if deps else None
 
-        self._ack_due_ms = None
+        self._ack_due_ms = None  # before the write: an intention that comes meanwhile arms it anew
         return self._run(work)
 
     def tick(self) -> bytes | None:
@@ -468,7 +471,7 @@ class WeaverStore:
         """Do what `open` does, in a transaction."""
         part = self._section(txn)
         self._state.open(part)
-        self._project(txn, part, None, own=None)
+        self._project(txn, part, None, own=None)  # "witnessed but not projected" is repaired here
         # "At open the timer is armed if an ack is pending."
         if ack_deps(part, self.author, self._limits.deps):
             self._ack_due_ms = self._clock.now_ms() + ACK_DELAY_MS
@@ -486,6 +489,7 @@ class WeaverStore:
         # stall rolls nothing back: the log goes on.
         projection = self._state.project(part)
         seq = self._log.head(part).seq
+        # Own writes need no ack.
         is_foreign = own is None and ingested is not None and bool(ingested.witnessed)
         txn.after_commit(lambda: self._deliver(projection, own, seq, is_foreign=is_foreign))
         return projection
@@ -541,6 +545,7 @@ class WeaverStore:
         """Return what the store is and how far it is."""
         with self.read() as view:
             found = view.progress()
+        # A stall of before may be over: only a state that is behind has one.
         behind, stall = found.applied < found.intentions, self._stall
         return replace(found, stall=str(stall.error) if behind and stall is not None else None)
 
@@ -570,13 +575,13 @@ class WeaverStore:
 
     def look(self) -> bool:
         """Look whether another process has written; tell those who wait for changes."""
-        if not self._changes or self.is_closed:
+        if not self._changes or self.is_closed:  # no one listens: no snapshot is opened
             return False
         try:
             with self.read() as view:
                 seq = view.last_seq()
         except DataLatticeError:
-            # Whoever is woken reads, and meets the error itself.
+            # The readers that this wakes read the store themselves and get the error.
             self._changes.tell(self._seen_seq)
             return True
         if seq <= self._seen_seq:
@@ -589,4 +594,4 @@ class WeaverStore:
         """End it; what waits for its events wakes and finds it closed. Twice is fine."""
         if not self.is_closed:
             self.is_closed = True
-            self._changes.tell(self._seen_seq)
+            self._changes.tell(self._seen_seq)  # readers that wait find it closed

@@ -38,6 +38,7 @@ def parse_store_id(text: str) -> bytes:
     Raises: UsageError: the text is not 32 hex digits in groups of 8, 4, 4, 4 and 12.
     """
     digits = text.replace("-", "").lower()
+    # All five groups: other texts without hyphens are names, not ids.
     is_uuid = tuple(map(len, text.split("-"))) == _GROUPS and set(digits) <= _HEX_DIGITS
     if not is_uuid:
         raise UsageError(f"a store id is a UUID such as {store_id_text(bytes(16))}, got {text!r}")

@@ -65,7 +65,7 @@ INVENTORY: Final = "stores"
 STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, CONSUMERS, INVENTORY)
 """The tables of the engine of a node."""
 
-DEPTH_MAX: Final = 32
+DEPTH_MAX: Final = 32  # a declaration is a peer's: without a bound a tree could grow without end
 """Most stores from a root down to a child, both counted."""
 
 PREFIX_DIGITS_MIN: Final = 4
@@ -168,12 +168,14 @@ class Stores:
         Raises: UsageError: another machine has the kind or an alias of it.
         """
         self._add_machine(machine)
+        # Taken out first: what still fails puts itself back.
         waiting, self._unknown_kinds = self._unknown_kinds, set()
         for id in waiting:
             self._reconcile_quietly(id)
 
     def _add_machine(self, machine: type[Machine]) -> None:
         for name in (machine.kind, *machine.aliases):
+            # Two machines under one name would fold one log differently.
             known = self._machines.get(self._aliases.get(name, name))
             if known is not None and known is not machine:
                 raise UsageError(f"there is a machine of kind {name!r} already: {known.__name__}")
@@ -224,6 +226,7 @@ class Stores:
             raise UsageError(f"stores are nested at most {DEPTH_MAX} deep")
         id = new_store_id(self._entropy)
         now_ms = self._clock.now_ms()
+        # Opened before the transaction: opening writes, too.
         parent_store = None if parent is None else self.open(parent)
         source = None if peers_of is None else self.open(peers_of)
         nonce = int.from_bytes(self._entropy.bytes(4), "big")
@@ -244,7 +247,7 @@ class Stores:
                 batch.set_strategy(PeerStrategy(inherited=True))
             else:
                 self._begin_peers(batch, peer_name, now_ms)
-            store.write_system_in(txn, lambda _: batch)
+            store.write_system_in(txn, lambda _: batch)  # name, peers and strategy in one intention
             if parent_store is not None:
                 declared = SystemBatch().add_child(id, name or "", machine.kind)
                 declared.set_child_status(id, ChildStatus.ACTIVE)
@@ -273,7 +276,7 @@ class Stores:
         machine = self.machine(kind)
 
         def work(txn: GroupTxn) -> None:
-            if txn.get(INVENTORY, id) is None:
+            if txn.get(INVENTORY, id) is None:  # joining twice is allowed: the first record stays
                 # No genesis: only the creator writes one.
                 now_ms = self._clock.now_ms()
                 made = self._add_record(txn, id, machine.kind, parent, now_ms, created_here=False)
@@ -281,7 +284,7 @@ class Stores:
                     made = replace(made, inviter=invite.inviter, addresses=invite.addresses)
                     txn.put(INVENTORY, id, made.encode())
 
-        self._commits.run(work)
+        self._commits.run(work)  # durable before it is opened and served
         return self.open(id)
 
     def joined(self) -> dict[bytes, StoreOrigin]:
@@ -291,7 +294,7 @@ class Stores:
         return {
             id: StoreOrigin(record.inviter, record.addresses, record.is_copied)
             for id, record in records.items()
-            if record.inviter
+            if record.inviter  # roots made here and children have no inviter
         }
 
     def copied(self, id: bytes) -> None:
@@ -315,6 +318,7 @@ class Stores:
             return found
         record = self._record(id)
         store = self._store(id, record)
+        # A reader takes the state as it is, and writes nothing.
         if not self._commits.engine.read_only:
             store.open()
             if record.created_here:
@@ -334,7 +338,7 @@ class Stores:
         """Add the genesis to a store that was made before there was one."""
         with store.read() as view:
             is_old = view.last_seq() > 0 and view.genesis() is None
-        if is_old:
+        if is_old:  # an empty store has still to be filled: its genesis comes from the creator
             store.ingest([synthetic_genesis(store.id, store.kind).encode()])
 
     def open_all(self) -> list[WeaverStore]:
@@ -347,7 +351,7 @@ class Stores:
         return list(self._open.values())
 
     def look(self) -> bool:
-        """Tell those who wait for changes of open stores what any process has committed.
+        """Wake those who wait for changes of open stores if any process has committed.
 
         Returns: whether anything was committed since the last look.
         Cost:    one number of the engine if not, however many stores are open.
@@ -393,6 +397,7 @@ class Stores:
 
     def close(self, id: bytes) -> None:
         """Close a store and all below it; its data stays."""
+        # Children first: a child without its parent has no policy.
         for child in self._children_open(id):
             self.close(child)
         store = self._open.pop(id, None)
@@ -427,6 +432,7 @@ class Stores:
     def _set_child_status(self, parent: bytes, child: bytes, status: ChildStatus) -> None:
         store = self.open(parent)
         with store.read() as view:
+            # A status without a declaration would make a child of nothing.
             if child not in view.system.children():
                 raise NoSuchPath(
                     f"store {store_id_text(parent)} has no child {store_id_text(child)}"
@@ -469,6 +475,7 @@ class Stores:
                 self._open_child(id, child)
 
     def _open_child(self, parent: bytes, child: Child) -> None:
+        # A reader cannot add it to the inventory.
         if self._commits.engine.read_only and not self.has(child.store_id):
             return
         try:
@@ -477,6 +484,7 @@ class Stores:
             else:
                 self.adopt(child.store_id, child.kind, parent)
         except DataLatticeError as error:
+            # By what is registered, not by the error: its text is for people.
             if self._aliases.get(child.kind, child.kind) not in self._machines:
                 self._unknown_kinds.add(parent)  # tried again when a machine is registered
             text = store_id_text(child.store_id)
@@ -496,7 +504,7 @@ class Stores:
 
     def _ancestors(self, id: bytes) -> Iterator[bytes]:
         """Yield the stores above one, the nearest first."""
-        for _ in range(DEPTH_MAX):
+        for _ in range(DEPTH_MAX):  # a loop in damaged records ends here
             parent = self.parent_of(id)
             if parent is None:
                 return
@@ -541,6 +549,7 @@ class Stores:
         Raises: UsageError: several have it; the text lists their ids.
         """
         there = self.list(parent)
+        # Names first: a name that looks like an id is what its owner called the store.
         found: Sequence[StoreInfo] = [info for info in there if info.name == name]
         if not found:
             found = self._with_id(name)
@@ -552,7 +561,7 @@ class Stores:
             digits = name.replace("-", "").lower()
             if len(digits) >= PREFIX_DIGITS_MIN:
                 found = [info for info in there if info.id.hex().startswith(digits)]
-        if len(found) > 1:
+        if len(found) > 1:  # "use the id": a guess would open the wrong store
             ids = ", ".join(store_id_text(info.id) for info in found)
             raise UsageError(f"{len(found)} stores are called {name!r}; use the id: {ids}")
         return found[0] if found else None

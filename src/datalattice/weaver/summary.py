@@ -25,7 +25,7 @@ from datalattice.weaver.systemops import (
     UniversalOp,
 )
 
-KEY_BYTES_SHOWN: Final = 8
+KEY_BYTES_SHOWN: Final = 8  # as the reference shows them
 """Bytes of a key or hash that an expression shows."""
 
 
@@ -59,7 +59,7 @@ def _expression(payload: bytes, hash: bytes, machine: Machine | None) -> SExpr:
                 return SymbolWord("data"), envelope.app_data
             return SymbolWord("data"), *machine.summarize(envelope.app_data)
     except BadFormat:
-        return hash[:4]
+        return hash[:4]  # history with a foreign machine must still be drawn
     return ()  # "empty payload ()": an acknowledgement
 
 

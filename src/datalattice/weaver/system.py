@@ -103,6 +103,7 @@ def event_of(key: bytes, value: bytes | None) -> SystemEvent | None:
     kind = _EVENT_KINDS.get((section, name))
     if section == "child" and value is None:
         # Removal writes three tombstones and is one event.
+        # "remove_child writes tombstones to name, status, type (ChildLinkRemoved)"
         kind = SystemEventKind.CHILD_LINK_REMOVED if name == "name" else None
     return None if kind is None else SystemEvent(kind, bytes.fromhex(subject.replace("-", "")))
 
@@ -155,6 +156,7 @@ class SystemReader:
     def strategy(self) -> PeerStrategy:
         """Return the strategy; independent where none was written."""
         found = self.table.get(b"strategy")
+        # "Missing strategy: treated as none (independent)"
         return PeerStrategy(independent=True) if found is None else PeerStrategy.decode(found)
 
     def peers(self) -> dict[bytes, StorePeer]:
@@ -205,6 +207,7 @@ class SystemReader:
         """Yield each peer, child or invite of the table with its live values by name."""
         current: bytes | None = None
         values: dict[str, bytes] = {}
+        # "0" follows "/": every key of the section.
         for key, value, _ in self.table.scan(section, section[:-1] + b"0"):
             subject, _, name = key[len(section) :].decode().partition("/")
             id = bytes.fromhex(subject.replace("-", ""))
@@ -212,7 +215,7 @@ class SystemReader:
                 if current is not None and values:
                     yield current, values
                 current, values = id, {}
-            if value is not None:
+            if value is not None:  # a tombstone leaves the name out
                 values[name] = value
         if current is not None and values:
             yield current, values
@@ -224,7 +227,7 @@ def _child_status(value: bytes | None) -> ChildStatus:
     try:
         return ChildStatus(int.from_bytes(value, "little", signed=True))
     except ValueError:
-        return ChildStatus.UNKNOWN
+        return ChildStatus.UNKNOWN  # a status of a later version
 
 
 def _invite(token_hash: bytes, found: dict[str, bytes]) -> Invite:
@@ -314,7 +317,7 @@ class SystemBatch:
     def proposal(self, reader: SystemReader) -> Proposal[Written] | None:
         """Return the intention's payload and dependencies; None if there is no operation."""
         if not self._ops:
-            return None
+            return None  # "empty commit does nothing"
         # "one op is sent bare, several as SystemBatch"
         op = self._ops[0]
         if len(self._ops) > 1:
@@ -340,7 +343,7 @@ class SystemLayer:
 
         Raises: BadFormat: the payload is no envelope, or no payload of the machine.
         """
-        found = app_data(op.payload)
+        found = app_data(op.payload)  # the fast path: nearly every payload is the machine's
         if found is not None:
             return self._apply_app(op, found, tables, dag)
         # "none set / empty payload: only the chain tip moves"
@@ -350,6 +353,7 @@ class SystemLayer:
         if envelope.system is not None:
             return tuple(_apply_system(op, envelope.system, tables.system, dag))
         if envelope.genesis is not None:
+            # "store the intention's hash under meta genesis_hash"
             _keep_genesis(op, tables.meta, dag)
         return ()
 
@@ -367,6 +371,7 @@ class SystemLayer:
         Raises: as `Machine.execute`.
         """
         proposal = self.machine.execute(name, request, data, ScopedDag(dag, app_payload))
+        # "a writer that wraps each payload as app_data"
         return replace(proposal, payload=UniversalOp(app_data=proposal.payload).encode())
 
     def query(self, name: str, request: Message, data: StateReader, dag: Dag) -> Message:
@@ -395,6 +400,7 @@ class ScopedDag:
     def intention(self, hash: bytes) -> Op:
         """Return an operation; one of another kind has an empty payload."""
         found = self._dag.intention(hash)
+        # "A look-up of an intention of the other kind yields an empty payload"
         return found.with_payload(self._unwrap(found.payload))
 
     def is_ancestor(self, ancestor: bytes, descendant: bytes) -> bool:

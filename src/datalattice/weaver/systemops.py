@@ -227,7 +227,7 @@ def changes(op: SystemOp) -> Iterator[Change]:
     elif op.invite is not None:
         yield from _invite_changes(op.invite)
     elif op.batch is not None:
-        for inner in op.batch.ops:
+        for inner in op.batch.ops:  # "applied in order as one op"
             yield from changes(inner)
 
 
@@ -239,6 +239,7 @@ def _hierarchy_changes(op: HierarchyOp) -> Iterator[Change]:
         yield Change(target + b"type", op.add_child.store_type.encode())
     elif op.remove_child is not None:
         target = child_key(op.remove_child.target_id)
+        # All three, so that the child is gone whichever key is read.
         for name in (b"name", b"status", b"type"):
             yield Change(target + name, None)
     elif op.set_status is not None:
@@ -271,6 +272,7 @@ def _invite_changes(op: InviteOp) -> Iterator[Change]:
 
 def final_changes(op: SystemOp) -> dict[bytes, bytes | None]:
     """Return what an operation leaves in each key: the last of its changes."""
+    # Of one operation the last value counts, as of one author.
     return {change.key: change.value for change in changes(op)}
 
 

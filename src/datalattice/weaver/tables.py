@@ -24,7 +24,7 @@ STATE_TABLES: Final = (DATA, META, SYSTEM)
 STATE_KEY_BYTES_MAX: Final = 32_768
 """Longest key of a state: an engine takes twice as much, with the store's prefix in front."""
 
-STATE_VALUE_BYTES_MAX: Final = 64 << 20
+STATE_VALUE_BYTES_MAX: Final = 64 << 20  # "refuse a record whose declared length exceeds … 64 MiB"
 """Longest value of a state, as in a snapshot."""
 
 
@@ -63,7 +63,7 @@ class Overlay:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of `key`, or None."""
-        if key in self.changes:
+        if key in self.changes:  # a removed key is in `changes` as None, and hides the row below
             return self.changes[key]
         return None if self._base is None else self._base.get(key)
 
@@ -86,14 +86,14 @@ class Overlay:
     def delete(self, key: bytes) -> None:
         """Remove `key`, if it is there."""
         self.changes[key] = None
-        self.size += len(key)
+        self.size += len(key)  # counted, too: a removal is held until it is written
 
     def scan(
         self, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield `(key, value)` for start <= key < end in key order, or in reverse.
 
-        Changes made while it runs are not seen.
+        Changes made while the scan runs are not seen.
         """
         changed = sorted(
             [
@@ -107,6 +107,7 @@ class Overlay:
         if self._base is None:
             return ((key, value) for key, value in changed if value is not None)
         below = self._base.scan(start, end, reverse=reverse)
+        # Without changes the table's own scan, which is faster.
         return _merged(changed, below, reverse) if changed else below
 
     def absorb(self, other: Overlay) -> None:
@@ -128,7 +129,7 @@ class Overlay:
                 txn.delete(table, key)
             else:
                 put.append((key, value))
-        txn.put_many(table, put)
+        txn.put_many(table, put)  # in key order: one pass over the pages
         self.clear()
 
 

@@ -44,7 +44,7 @@ class ChainEnd(NamedTuple):
     content_hash: bytes
 
 
-CHAIN_START = ChainEnd(0, ZERO)
+CHAIN_START = ChainEnd(0, ZERO)  # an empty log: "32 zero bytes for seq 1"
 
 
 class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
@@ -59,6 +59,7 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
     ) -> WitnessRecord:
         """Return the signed record that follows the one with content hash `prev_hash`."""
         content = witness_content(store_id, intention_hash, wall_ms, prev_hash)
+        # "signed as the 32-byte BLAKE3 hash of the bytes, never the bytes themselves"
         return cls(content, key.sign(blake3(content)))
 
     @property
@@ -126,6 +127,7 @@ def check_chain(
             content = record.read()
         except BadFormat as error:
             raise ChainBroken(seq, str(error)) from error
+        # A record of another store of the same node is signed by it, too.
         if content.store_id != store_id:
             raise ChainBroken(seq, f"it is of store {content.store_id.hex()}")
         # "seq is not part of the content": only this link fixes the order.
