@@ -39,9 +39,9 @@ def open_engine(
     Raises: UsageError: a bad table name, a folder without tables (read_only), or another scheme.
             Corruption, StoreVersion: the folder holds something else.
     """
-    text = os.fspath(where)
+    text = os.fspath(where)  # a Path and its text are the same engine
     if text == MEMORY_URL:
-        if read_only:
+        if read_only:  # it would never show anything
             raise UsageError("an engine in memory starts empty and cannot be opened with read_only")
         return MemoryEngine(tables)
     # Any other scheme is a mistake, not the name of a folder.

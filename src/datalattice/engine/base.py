@@ -142,6 +142,7 @@ def check_tables(tables: Iterable[str]) -> tuple[str, ...]:
     if not 1 <= len(names) <= TABLES_MAX:
         raise UsageError(f"an engine has 1 to {TABLES_MAX} tables, got {len(names)}")
     for name in names:
+        # Names become LMDB databases and file names of exports: plain ASCII is safe in both.
         plain = name.replace("-", "").replace("_", "")
         if not (plain.isascii() and plain.isalnum() and len(name) <= TABLE_NAME_BYTES_MAX):
             raise UsageError(
@@ -158,7 +159,7 @@ def check_key(key: bytes) -> bytes:
     """
     if not isinstance(key, bytes):
         raise UsageError(f"a key is not bytes: {type(key).__name__}")
-    if len(key) > KEY_BYTES_MAX:
+    if len(key) > KEY_BYTES_MAX:  # refused here, alike by all engines
         raise UsageError(f"a key has at most {KEY_BYTES_MAX} bytes, got {len(key)}")
     return key
 
@@ -170,7 +171,7 @@ def check_value(value: bytes) -> bytes:
     """
     if not isinstance(value, bytes):
         raise UsageError(f"a value is not bytes: {type(value).__name__}")
-    if len(value) > VALUE_BYTES_MAX:
+    if len(value) > VALUE_BYTES_MAX:  # refused before it is copied
         raise UsageError(f"a value has at most {VALUE_BYTES_MAX} bytes, got {len(value)}")
     return value
 
@@ -178,6 +179,7 @@ def check_value(value: bytes) -> bytes:
 def successor(prefix: bytes) -> bytes | None:
     """Return the least key above every key that begins with `prefix`; None if every byte is ff."""
     kept = prefix.rstrip(b"\xff")
+    # A byte ff has no successor: the next greater key ends one byte earlier.
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 
 

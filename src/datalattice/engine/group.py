@@ -64,6 +64,7 @@ class GroupTxn:
     def put(self, table: str, key: bytes, value: bytes) -> None:
         """Set the value of `key`."""
         raw = self._live()
+        # The old value first: a piece that fails is rolled back alone.
         if self._undo is not None:
             self._remember(raw, table, [key])
         raw.put(table, key, value)
@@ -72,7 +73,7 @@ class GroupTxn:
         """Set many values; a later pair wins over an earlier one. Fastest when sorted by key."""
         raw = self._live()
         if self._undo is not None:
-            items = list(items)
+            items = list(items)  # read twice: an iterator would be empty the second time
             self._remember(raw, table, [key for key, _ in items])
         raw.put_many(table, items)
 
@@ -87,18 +88,20 @@ class GroupTxn:
         """Remove every key with start <= key < end; return how many there were."""
         raw = self._live()
         if self._undo is not None:
+            # Every key that is going to vanish.
             self._remember(raw, table, [key for key, _ in raw.scan(table, start, end)])
         return raw.delete_range(table, start, end)
 
     def _live(self) -> WriteTxn:
         raw = self._raw
-        if raw is None:
+        if raw is None:  # a piece may not write after its part of the transaction
             raise UsageError("the transaction is over")
         return raw
 
     def _remember(self, raw: WriteTxn, table: str, keys: list[bytes]) -> None:
         undo = self._undo
         assert undo is not None
+        # The first value counts, whatever the piece writes later.
         new = [key for key in keys if (table, key) not in undo]
         for key, value in zip(new, raw.get_many(table, new), strict=True):
             undo[table, key] = value
@@ -112,6 +115,7 @@ class GroupTxn:
         """End the piece of work and give every key the value that it had before."""
         raw = self._live()
         self._raw = None
+        # Any order: each key has one old value.
         for (table, key), value in (self._undo or {}).items():
             if value is None:
                 raw.delete(table, key)
@@ -135,9 +139,9 @@ class _Piece:
 
     def fail(self, error: BaseException) -> None:
         """Note that the commit failed; an exception of its own stays."""
-        if self.error is None:
+        if self.error is None:  # the piece's own error says more than the commit's
             self.error = error
-        self.callbacks = []
+        self.callbacks = []  # nothing was committed, so nothing may be announced
 
     def result(self) -> Any:
         error = self.error
@@ -180,13 +184,14 @@ class GroupCommit:
             # A piece that waited for the commit it is part of would wait for ever.
             if self._in_work:
                 raise UsageError("run was called within a piece of work; use its transaction")
+            # A callback writes: its thread leads already, so it commits at once.
             self._commit([piece])
             self._collect(piece, self._owner or piece)  # behind those of earlier commits
             return piece.result()  # type: ignore[no-any-return]
         try:
             with self._lock:
                 self._queue.append(piece)
-                piece.leads = not self._busy
+                piece.leads = not self._busy  # the first thread there leads, the others wait
                 self._busy = True
             if not piece.leads:
                 piece.wake.acquire()
@@ -211,15 +216,16 @@ class GroupCommit:
 
     def _lead(self) -> None:
         """Commit what is in the queue, wake its threads and hand over to the next leader."""
-        self._leader = threading.get_ident()
+        self._leader = threading.get_ident()  # callbacks may call `run` in this thread
         pieces: list[_Piece] = []
         try:
             self._commit(pieces)
+            # After the commit, before any thread wakes: `run` returns once callbacks have run.
             for piece in pieces:
                 self._collect(piece, piece)
             self._call_back()
         finally:
-            self._leader = None
+            self._leader = None  # before waking: a woken thread may lead at once
             for piece in pieces:
                 piece.leads = False
                 piece.wake.release()
@@ -234,10 +240,10 @@ class GroupCommit:
     def _hand_over(self) -> None:
         with self._lock:
             if self._queue:
-                self._queue[0].leads = True
+                self._queue[0].leads = True  # the first in the queue: no thread waits for ever
                 self._queue[0].wake.release()
             else:
-                self._busy = False
+                self._busy = False  # the next thread leads by itself
 
     def _commit(self, pieces: list[_Piece]) -> None:
         """Run the pieces in one transaction; a failed commit is the error of all that it held.
@@ -251,7 +257,7 @@ class GroupCommit:
                 with self.engine.write() as raw:
                     self._run_all(raw, pieces, first, takes_queue=takes_queue)
             except _Abandoned:
-                first += 1
+                first += 1  # the failed piece was first: the rest is tried without it
                 if first < len(pieces):
                     continue
             except BaseException as error:  # noqa: BLE001 - raised in the threads of the pieces
@@ -278,7 +284,7 @@ class GroupCommit:
         try:
             piece.value = piece.work(txn)
         except BaseException as error:  # noqa: BLE001 - raised in the thread of the piece
-            piece.error = error
+            piece.error = error  # other pieces go on; this one's thread gets it
             if is_first:
                 txn.finish()
                 raise _Abandoned from None
@@ -302,6 +308,6 @@ class GroupCommit:
             try:
                 callback()
             except BaseException as error:  # noqa: BLE001 - raised in the thread of its piece
-                if self._owner.error is None:
+                if self._owner.error is None:  # the first exception counts; the commit stays
                     self._owner.error = error
         self._owner = None

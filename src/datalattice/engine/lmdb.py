@@ -64,7 +64,7 @@ LOCK_FILE: Final = "lock.mdb"
 
 Entry = tuple[bytes, bytes]
 
-_FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_CODES: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no space, no quota, file too large
 
 _FULL_BYTES: Final = 1 << 20
 """With less free space than this, EIO means a full disk: LMDB writes at most 256 KiB at once."""
@@ -99,7 +99,7 @@ def _is_full(error: lmdb.Error, where: str) -> bool:
     try:
         status = os.statvfs(where)
     except OSError:
-        return False
+        return False  # the disk itself fails: not a full one
     return status.f_bavail * status.f_frsize < _FULL_BYTES
 
 
@@ -123,11 +123,13 @@ class _Environment:
                 readonly=not writable,
                 create=create,
                 mode=0o600,
+                # Durable: data and the page that names them are both synced before a commit
+                # returns.
                 sync=durable,
                 metasync=durable,
                 max_readers=READERS_MAX,
                 max_dbs=TABLES_MAX + 1,  # LONG_TABLE
-                readahead=False,
+                readahead=False,  # access is random: read-ahead would read pages that nothing uses
                 meminit=False,
             )
         except lmdb.Error as error:
@@ -151,11 +153,11 @@ _shared_lock = threading.RLock()
 
 def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
     """Return this process's environment for the folder; open it if needed."""
-    if not create and not (path / DATA_FILE).exists():
+    if not create and not (path / DATA_FILE).exists():  # a reader creates nothing
         raise UsageError(f"{path}: this folder has no tables; open it for writing to create them")
     if create:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    name = os.path.realpath(path)
+    name = os.path.realpath(path)  # two paths may lead to one folder
     with _shared_lock:
         # Nothing that could run a finalizer stands between the look and the count of users.
         file, pid = _file_of(path), os.getpid()
@@ -175,8 +177,10 @@ def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
 
 def _release(shared: _Environment) -> None:
     with _shared_lock:
-        shared.users -= 1
+        shared.users -= 1  # counted under the lock: an engine may open it meanwhile
+        # A forked child must not close what its parent uses.
         if shared.users == 0 and shared.pid == os.getpid():
+            # A replaced folder has an environment of its own there.
             if _shared.get(shared.name) is shared:
                 del _shared[shared.name]
             shared.env.close()
@@ -206,6 +210,7 @@ class LmdbEngine:
 
     def _create_tables(self, shared: _Environment) -> None:
         try:
+            # In a transaction of its own, so a half-created set of tables is never seen.
             with self._exclusive(shared), shared.env.begin(write=True) as txn:
                 for name in (*self._names, LONG_TABLE):
                     self._handles[name] = shared.env.open_db(name.encode(), txn=txn)
@@ -219,6 +224,7 @@ class LmdbEngine:
         env = self._environment().env
         try:
             for name in {*self._names, LONG_TABLE} - self._handles.keys():
+                # A writer has not created it yet: it reads as empty.
                 with contextlib.suppress(lmdb.NotFoundError):
                     self._handles[name] = env.open_db(name.encode(), create=False)
         except lmdb.Error as error:
@@ -242,7 +248,7 @@ class LmdbEngine:
     @property
     def last_commit(self) -> int:
         """A number that grows with every commit that changed something, by any process."""
-        number: int = self._environment().env.info()["last_txnid"]
+        number: int = self._environment().env.info()["last_txnid"]  # no snapshot is opened for this
         return number
 
     def failure(self, error: lmdb.Error) -> StoreError:
@@ -251,7 +257,7 @@ class LmdbEngine:
         if not isinstance(found, Corruption):
             return found
         self._is_damaged = True
-        if self._shared is None or self._shared.durable:
+        if self._shared is None or self._shared.durable:  # these tables are the only copy
             return found
         return Corruption(f"{found}; `lattice disk heal` rebuilds these tables")
 
@@ -270,6 +276,7 @@ class LmdbEngine:
         if self._read_only:
             raise ReadOnly(read_only_error(str(self.path)))
         shared = self._environment()
+        # In the thread first: LMDB would wait in its own lock, without an error.
         with self._exclusive(shared):
             raw = self._begin(shared)
             txn = LmdbWriteTxn(self, raw)
@@ -277,13 +284,13 @@ class LmdbEngine:
                 yield txn
                 self._end(raw)
             finally:
-                txn.over = True
+                txn.over = True  # later use raises instead of touching freed pages
                 raw.abort()  # a no-op after a commit
 
     @contextmanager
     def _exclusive(self, shared: _Environment) -> Iterator[None]:
         me = threading.get_ident()
-        if shared.writer_thread == me:
+        if shared.writer_thread == me:  # two nested writers of one thread would wait for each other
             raise UsageError("this thread is already in a write transaction of this engine")
         with shared.write_lock:
             shared.writer_thread = me
@@ -313,7 +320,7 @@ class LmdbEngine:
 
     def close(self) -> None:
         """Release the folder. Snapshots of this engine must not be used afterwards."""
-        shared, self._shared = self._shared, None
+        shared, self._shared = self._shared, None  # taken first: closing twice releases once
         if shared is not None:
             _release(shared)
 
@@ -348,7 +355,7 @@ class _Transaction:
     def _live(self) -> Any:
         if self._raw is None:
             raise UsageError("the transaction is over")
-        self._engine._environment()
+        self._engine._environment()  # raises if the engine was closed
         return self._raw
 
     def get(self, table: str, key: bytes) -> bytes | None:
@@ -356,7 +363,7 @@ class _Transaction:
         raw = self._live()
         handle = self._engine.handle(table)
         is_long = not is_short(key)
-        if handle is None:
+        if handle is None:  # the table does not exist yet: no key
             return None
         try:
             if is_long:
@@ -379,7 +386,7 @@ class _Transaction:
         if handle is None:
             return [None] * len(wanted)
         if not are_short:
-            return [self.get(table, key) for key in wanted]
+            return [self.get(table, key) for key in wanted]  # the slow way only if a key needs it
         try:
             get = raw.get
             return [get(key, None, handle) for key in wanted]
@@ -396,7 +403,7 @@ class _Transaction:
             entries: int = raw.stat(handle)["entries"]
             long = self._engine.long_keys(raw, table)
             if long is not None:
-                entries += long.surplus()
+                entries += long.surplus()  # keys of a group are not entries of this table
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
         return entries
@@ -436,6 +443,7 @@ class LmdbSnapshot(_Transaction):
     def _steps(
         self, cursor: Any, long: LongKeys | None, start: bytes, end: bytes | None, reverse: bool
     ) -> Iterator[Entry]:
+        # The empty key sorts first; LMDB cannot hold it, so it stands beside.
         empty = None if long is None or start or end == b"" else long.get(b"")
         if reverse:
             found = seek_before(cursor, end)
@@ -447,6 +455,7 @@ class LmdbSnapshot(_Transaction):
             step = cursor.next
         while found:
             key, value = cursor.item()
+            # An entry of a group: its keys are walked one by one.
             if len(key) > SHORT_KEY_BYTES and long is not None:
                 yield from self._group(long, key[:SHORT_KEY_BYTES], start, end, reverse)
             elif key < start if reverse else end is not None and key >= end:
@@ -463,6 +472,7 @@ class LmdbSnapshot(_Transaction):
     ) -> Iterator[Entry]:
         """Yield the keys from `start` to before `end` that are longer than `group` and begin so."""
         above = successor(group)
+        # Within one group; a reverse walk begins at the bound or at the group's end.
         bound: bytes | None = max(start, group + b"\0")
         if reverse:
             bound = end if end is not None and (above is None or end < above) else above
@@ -481,7 +491,7 @@ class LmdbSnapshot(_Transaction):
         """Return a fast `get` that skips key checks; valid until renew or close."""
         raw = self._live()
         handle = self._engine.handle(table)
-        if handle is None:
+        if handle is None:  # a table without a file has no keys
             return _nothing
         long = self._engine.long_keys(raw, table)
         raw_get = raw.get
@@ -501,7 +511,7 @@ class LmdbSnapshot(_Transaction):
         """Move the view to the newest committed state."""
         self.close()
         shared = self._engine._environment()
-        self._engine.find_tables()
+        self._engine.find_tables()  # before `begin`: handles opened inside it would end with it
         try:
             self._raw = shared.env.begin()
         except lmdb.ReadersFullError as error:
@@ -513,7 +523,7 @@ class LmdbSnapshot(_Transaction):
 
     def close(self) -> None:
         """Release the view."""
-        raw, self._raw = self._raw, None
+        raw, self._raw = self._raw, None  # closing twice is allowed
         if raw is not None:
             raw.abort()
 
@@ -553,6 +563,7 @@ class LmdbWriteTxn(_Transaction):
         cursor, writes = None, -1
         while True:
             found: Entry | None = None
+            # The cursor is valid as long as nothing was written since it moved.
             if cursor is not None and writes == self._writes:
                 found = self._step(cursor, reverse)
             if found is None:
@@ -575,7 +586,7 @@ class LmdbWriteTxn(_Transaction):
             entry: Entry = cursor.item()
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
-        return entry if len(entry[0]) <= SHORT_KEY_BYTES else None
+        return entry if len(entry[0]) <= SHORT_KEY_BYTES else None  # a group is walked by seeking
 
     def _seek(self, table: str, bound: bytes | None, reverse: bool) -> tuple[Any, Entry | None]:
         """Return the first entry at or after `bound`, or with `reverse` the last before it.
@@ -612,7 +623,7 @@ class LmdbWriteTxn(_Transaction):
         check_value(value)
         short = is_short(key)
         handle = self._engine.handle(table)
-        self._writes += 1
+        self._writes += 1  # an open scan must seek anew
         try:
             if short:
                 raw.put(key, value, db=handle)
@@ -626,10 +637,11 @@ class LmdbWriteTxn(_Transaction):
         raw = self._live()
         long: list[Entry] = []
         try:
+            # One call for all: most of the time of a batch is LMDB's.
             raw.cursor(self._engine.handle(table)).putmulti(self._checked(items, long))
         except lmdb.Error as error:
             raise self._engine.failure(error) from error
-        for key, value in long:
+        for key, value in long:  # behind the short ones: the order of distinct keys does not matter
             self.put(table, key, value)
 
     def _checked(self, items: Iterable[Entry], long: list[Entry]) -> Iterator[Entry]:

@@ -54,6 +54,7 @@ class LongKeys:
         table, number, at = self._table, b"", 0
         while len(number) + len(key) - at > SHORT_KEY_BYTES:
             end = at + SHORT_KEY_BYTES - len(number)
+            # A group's entry, one byte longer than a short key.
             number = self._raw.get(number + key[at:end] + b"\0", b"", table)
             if not number:
                 return None
@@ -82,9 +83,11 @@ class LongKeys:
                     new = new + 1 if new else self._unused_number()
                     number = new.to_bytes(_NUMBER_BYTES, "big")
                     raw.put(stored, number, db=table)
+                    # The group's entry counts as one key; its members count beyond that.
                     surplus -= at == 0
                 table, at = self._rests, end
             stored = number + key[at:]
+        # Looked up before the write: a new value of an old key changes no count.
         is_new = not raw.cursor(table).set_key(stored)
         raw.put(stored, value, db=table)
         if is_new:
@@ -108,11 +111,12 @@ class LongKeys:
             stored = number + key[at:]
         if not raw.delete(stored, db=table):
             return False
+        # From the innermost group: an empty one would be found by scans.
         while groups:
             table, stored, number = groups.pop()
             cursor = raw.cursor(self._rests)
             if cursor.set_range(number) and cursor.key().startswith(number):
-                break
+                break  # others use it
             raw.delete(stored, db=table)
             surplus += not groups
         self._count(surplus)
@@ -132,7 +136,7 @@ class LongKeys:
             return None
         found = self._last(self._table, b"", bound)
         if found is None:
-            empty = self.get(b"")
+            empty = self.get(b"")  # the empty key is the least of all
             return None if empty is None else (b"", empty)
         return found
 
@@ -148,11 +152,12 @@ class LongKeys:
             if len(stored) <= SHORT_KEY_BYTES:
                 return stored[len(number) :], value
             group = stored[:SHORT_KEY_BYTES]
+            # Only the group of the bound itself begins inside.
             rest = low[SHORT_KEY_BYTES:] if low.startswith(group) else b""
             inner = self._first(self._rests, value, rest)
             if inner is not None:
                 return group[len(number) :] + inner[0], inner[1]
-            found = cursor.next()
+            found = cursor.next()  # every key of that group is below the bound
         return None
 
     def _last(self, table: Any, number: bytes, bound: bytes | None) -> Entry | None:
@@ -177,6 +182,7 @@ class LongKeys:
 
     def _unused_number(self) -> int:
         cursor = self._raw.cursor(self._rests)
+        # The greatest number in use, plus one: numbers of deleted groups may come again.
         return int.from_bytes(cursor.key()[:_NUMBER_BYTES], "big") + 1 if cursor.last() else 1
 
     def _count(self, change: int) -> None:

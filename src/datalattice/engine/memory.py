@@ -141,7 +141,7 @@ class MemoryEngine:
         with self._swap_lock:
             for table in self._tables.values():
                 table.pins += 1
-            return dict(self._tables)
+            return dict(self._tables)  # the dictionary too: a commit swaps its entries
 
     def unpin(self, tables: dict[str, _Table]) -> None:
         """Release the tables of one `pin`."""
@@ -161,7 +161,7 @@ class _Overlay:
 
     def set(self, key: bytes, value: bytes | None) -> None:
         if key not in self.values:
-            insort(self.keys, key)
+            insort(self.keys, key)  # sorted at once: scans see writes ahead of them
         self.values[key] = value
 
 
@@ -265,6 +265,7 @@ class MemoryWriteTxn:
         """Return the value of `key`, or None."""
         base = self._table(table)
         overlay = self.changes.get(table)
+        # A key in the overlay counts as written, also where it was deleted.
         if overlay is not None and check_key(key) in overlay.values:
             return overlay.values[key]
         return base.data.get(check_key(key))
@@ -349,6 +350,7 @@ class MemoryWriteTxn:
 
     def delete_range(self, table: str, start: bytes = b"", end: bytes | None = None) -> int:
         """Remove every key with start <= key < end; return how many there were."""
+        # The list first: the scan sees its own deletions.
         keys = [key for key, _ in self.scan(table, start, end)]
         for key in keys:
             self._overlay(table).set(key, None)

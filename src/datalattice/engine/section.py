@@ -52,7 +52,7 @@ class _ReadSection:
         self, table: str, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
-        last = self._end if end is None else self._prefix + end
+        last = self._end if end is None else self._prefix + end  # never into the next store's keys
         entries = self._reader.scan(table, self._prefix + start, last, reverse=reverse)
         return _shortened(entries, len(self._prefix))
 

@@ -17,7 +17,7 @@ from datalattice.errors import BadFormat, StoreVersion, UsageError
 
 MAGIC: Final = b"DLTS"
 VERSION: Final = 2
-RESTORE_BATCH: Final = 10_000
+RESTORE_BATCH: Final = 10_000  # bounds memory, and is large enough that calls do not count
 _ENTRY: Final = struct.Struct(">II")
 _ENTRY_1: Final = struct.Struct(">HI")
 _DIGEST_BYTES: Final = 32
@@ -55,7 +55,7 @@ def restore_tables(engine: Engine, read: Callable[[int], bytes]) -> int:
     """
     entries = 0
     with engine.write() as txn:
-        for table in engine.tables:
+        for table in engine.tables:  # tables that the stream leaves out are empty afterwards
             txn.delete_range(table)
         batch: list[tuple[bytes, bytes]] = []
         current = ""
@@ -79,7 +79,7 @@ class _Source:
         self.digest = hashlib.sha3_256()
 
     def take(self, count: int, *, counted: bool = True) -> bytes:
-        parts = []
+        parts = []  # a stream may give fewer bytes than asked
         left = count
         while left:
             part = self._read(left)
@@ -100,7 +100,7 @@ def _entries(
     head = source.take(len(MAGIC) + 1)
     if not head.startswith(MAGIC):
         raise BadFormat("not a table stream: it does not start with DLTS")
-    if head[-1] > VERSION:
+    if head[-1] > VERSION:  # before anything else is read: a newer layout may differ from here on
         raise StoreVersion(
             f"a table stream of version {head[-1]}; this package reads up to {VERSION}"
         )
@@ -110,7 +110,7 @@ def _entries(
         if mark == b"T":
             name = source.take(int.from_bytes(source.take(2), "big"))
             table = name.decode("ascii", "replace")
-            if table not in tables:
+            if table not in tables:  # refused, not skipped: its data would be lost in silence
                 raise UsageError(
                     f"the stream has a table {table!r}; this engine has {', '.join(tables)}"
                 )

@@ -156,7 +156,6 @@ class WitnessRow(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the bytes of the row."""
-        # One join: a row is written for each intention.
         head = WITNESS_ROW.pack(*self[:9], len(self.frontier), self.before)
         return b"".join((head, self.frontier, self.signature, self.body))
 

@@ -34,7 +34,7 @@ HASH_END: Final = b"\xff" * HASH_BYTES
 
 _HALF_BITS: Final = 128
 _HALF_MASK: Final = 2**_HALF_BITS - 1
-_FIRST_CUT_BYTES: Final = 8
+_FIRST_CUT_BYTES: Final = 8  # "8 random bytes followed by 24 bytes ff"
 
 _RANGE_BYTES: Final = 2 * (HASH_BYTES + 2) + 16
 """Bound of the encoded bytes of a range: its bounds, and tags, lengths and count around them."""
@@ -96,6 +96,7 @@ class SortedHashes:
     def __init__(self, hashes: Iterable[bytes]) -> None:
         self._hashes = sorted(set(hashes))
         numbers = (int.from_bytes(each, "big") for each in self._hashes)
+        # Running XORs: the fingerprint of any range is that of two prefixes.
         self._xors = list(accumulate(numbers, xor, initial=0))
 
     def _slice(self, start: bytes, end: bytes) -> tuple[int, int]:
@@ -120,15 +121,15 @@ class SortedHashes:
 class RangeLimits(NamedTuple):
     """Bounds of one session."""
 
-    items: int = 32
+    items: int = 32  # "own + peer count <= 32"
     """Hashes of both sides in a range up to which lists are sent in the place of fingerprints."""
-    first_ranges: int = 16
+    first_ranges: int = 16  # "The first payload may hold 1 to 16 ranges"
     """Most ranges in the payload that opens a session."""
-    payloads: int = 260
+    payloads: int = 260  # "260 payloads end any legal session"
     """Most payloads of the peer: a range can be halved 256 times."""
-    answer_bytes: int = 4 * 1024 * 1024
+    answer_bytes: int = 4 * 1024 * 1024  # "stay within 4 MiB": half of a frame
     """Bytes of one payload after which ranges are answered `done`, for a later session."""
-    session_bytes: int = 16 * 1024 * 1024
+    session_bytes: int = 16 * 1024 * 1024  # "At most 16 MiB + 40 bytes per own hash"
     """Bytes sent in a session, plus `session_hash_bytes` per own hash, after which they are."""
     session_hash_bytes: int = 40
 
@@ -139,7 +140,7 @@ RANGE_LIMITS: Final = RangeLimits()
 def middle(start: bytes, end: bytes) -> bytes:
     """Return floor((start + end) / 2)."""
     total = int.from_bytes(start, "big") + int.from_bytes(end, "big")
-    return (total // 2).to_bytes(HASH_BYTES, "big")
+    return (total // 2).to_bytes(HASH_BYTES, "big")  # integers: no carry is lost
 
 
 def reference_middle(start: bytes, end: bytes) -> bytes:
@@ -195,6 +196,7 @@ class _Left:
     def _add(self, span: Span, count: int) -> None:
         start, end = span
         self._counts[span] = count
+        # "Accept a half cut at either mid."
         for cut in {middle(start, end), reference_middle(start, end)}:
             self._halves[start, cut] = span, "low"
             self._halves[cut, end] = span, "high"
@@ -206,6 +208,7 @@ class _Left:
         """
         span = _span_of(message)
         if message.items_reply is not None:
+            # "an items_reply names a range we requested", once.
             if span not in self._requested:
                 raise ProtocolViolation(f"reconciliation: no list was requested of {_text(span)}")
             self._requested.remove(span)
@@ -214,6 +217,8 @@ class _Left:
             if span not in self._counts:
                 raise ProtocolViolation(f"reconciliation: no fingerprint was sent of {_text(span)}")
             self._strike(span, "whole")
+            # "no longer than 32 minus our count there": what the peer may list is bounded by what
+            # we said.
             room = items_max - self._counts[span]
             if len(message.items_request.hashes) > room and not _is_narrow(span):
                 raise ProtocolViolation(
@@ -222,12 +227,14 @@ class _Left:
                 )
             return
         parent, half = self._halves.get(span, (None, ""))
+        # "covers exactly one half of a range whose fingerprint we sent in our last payload"
         if parent is None:
             raise ProtocolViolation(f"reconciliation: {_text(span)} is no half of a range sent")
         self._strike(parent, half)
 
     def _strike(self, span: Span, part: str) -> None:
         answered = self._answered.setdefault(span, set())
+        # A fingerprint has one list or two halves for an answer.
         if part in answered or "whole" in answered or (part == "whole" and answered):
             raise ProtocolViolation(f"reconciliation: {_text(span)} is answered twice")
         answered.add(part)
@@ -263,11 +270,12 @@ class RangeReconciliation:
         Raises: ProtocolViolation: it opens a session wrongly, or is no answer to our last payload.
         """
         self._payloads += 1
-        if self._payloads > self._limits.payloads:
+        if self._payloads > self._limits.payloads:  # a peer may not keep a session open for ever
             raise ProtocolViolation(f"reconciliation: more than {self._limits.payloads} payloads")
         asked = [message for message in payload if message.done is None]
         for message in asked:
             _check_span(message)
+        # Every message is checked before the first is answered.
         if self._left is None:
             self._check_opening(asked)
         else:
@@ -289,11 +297,12 @@ class RangeReconciliation:
             room -= size
             self._bytes_left -= size
             answer += made
-        self._left = _Left(answer)
+        self._left = _Left(answer)  # only what this payload says may be answered next
         return RangeStep(tuple(answer), tuple(sorted(needs)))
 
     def _check_opening(self, asked: Sequence[RangeMessage]) -> None:
         most = self._limits.first_ranges
+        # "The first payload may hold 1 to 16 ranges, ascending and disjoint."
         if not 1 <= len(asked) <= most or any(message.fingerprint is None for message in asked):
             raise ProtocolViolation(
                 f"reconciliation: a session opens with 1 to {most} fingerprints"
@@ -306,6 +315,7 @@ class RangeReconciliation:
         theirs = message.items_request or message.items_reply
         if theirs is None:
             return []
+        # One look-up of the range, not one a hash.
         held = set(self._own.hashes(theirs.start, theirs.end))
         return [each for each in theirs.hashes if each not in held]
 
@@ -317,10 +327,11 @@ class RangeReconciliation:
         if theirs is None:
             return [RangeMessage(items_reply=self._items(start, end))]
         count = self._own.count(start, end)
-        # The count is compared, too: it costs a peer more to make both equal.
+        # "equal fingerprint and count": XOR alone can be made equal by a peer.
         if theirs.count == count and theirs.fingerprint == self._own.fingerprint(start, end):
             return [_DONE]
         cut = middle(start, end)
+        # "Guard: mid equal to start or end: list items."
         if count + theirs.count <= self._limits.items or cut in {start, end}:
             return [RangeMessage(items_request=self._items(start, end))]
         return [self._fingerprint(start, cut), self._fingerprint(cut, end)]
@@ -354,6 +365,7 @@ def _check_span(message: RangeMessage) -> None:
     assert items is not None
     last = b""
     for each in items.hashes:
+        # "Lists ascend, without repeats, inside the range"
         if len(each) != HASH_BYTES or not start <= each < end or each <= last:
             raise ProtocolViolation(
                 f"reconciliation: the list of {_text((start, end))} does not ascend within it"
@@ -364,7 +376,7 @@ def _check_span(message: RangeMessage) -> None:
 def _is_narrow(span: Span) -> bool:
     """Return whether the range cannot be halved, so that it is listed whatever its counts."""
     start, end = span
-    return middle(start, end) in span
+    return middle(start, end) in span  # "not checked for a range of width 1"
 
 
 def _size(message: RangeMessage) -> int:
@@ -372,6 +384,7 @@ def _size(message: RangeMessage) -> int:
     if message.fingerprint is not None:
         return _RANGE_BYTES + _HASH_BYTES
     items = message.items_request or message.items_reply
+    # `done` costs nothing, so it always fits.
     return 0 if items is None else _RANGE_BYTES + _HASH_BYTES * len(items.hashes)
 
 

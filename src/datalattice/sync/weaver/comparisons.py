@@ -114,15 +114,19 @@ class LogComparison:
         Raises: ChainBroken, ProtocolViolation: the peer did not sign a record, or it names an
                 intention that was not sent.
         """
+        # The conversation gives this comparison no other answer.
         assert isinstance(message, BootstrapResponse)
         parts = {part.hash: part for part in map(_part_of, message.intentions)}
         try:
             records = [WitnessRecord.decode(record) for record in message.records]
         except BadFormat as error:
             raise ProtocolViolation(f"witness log: {error}") from error
+        # "Verify every witness signature with the server's key", and the chain across batches.
         self._chain = check_chain(records, self._store_id, self._node, self._chain)
         named = [record.read().intention_hash for record in records]
         lacking = [hash for hash in named if hash not in parts]
+        # "every record must name an intention of the batch": an answer of nothing would go on for
+        # ever.
         if lacking or not (records or message.done):
             raise ProtocolViolation("witness log: a record without its intention, or none at all")
         # "Intentions without a record are ignored"; the others are in witness order.
@@ -133,10 +137,11 @@ class LogComparison:
             return Step(offers=offers, is_done=True)
         if self._chain.seq < self._asked_to:
             return Step(offers=offers)  # more of this answer follows
-        return replace(self._ask(), offers=offers)
+        return replace(self._ask(), offers=offers)  # "Joiner continues from last_seq + 1"
 
     def ended(self) -> Probe | None:
         """Return the copied state; None if the log did not come to its end."""
+        # Not copied to the end: the next meeting begins anew.
         return self._on_copied() if self._is_copied else None
 
 
@@ -164,6 +169,7 @@ class RangeComparison:
         self._arrived = arrived
         self._cut = cut
         self._on_end = on_end
+        # "A side answers a whole session from the witnessed set as it was when the session began."
         self._view = store.read()
         self._held = self._view.__enter__()
         self._ranges = RangeReconciliation(self._held)
@@ -182,7 +188,7 @@ class RangeComparison:
         assert isinstance(message, tuple)
         ranges: tuple[RangeMessage, ...] = message
         step = self._ranges.receive(ranges)
-        self._needs.update(step.needs)
+        self._needs.update(step.needs)  # what the union will hold, if all of it comes
         # "A hash that is stored, floating or as the loser of a fork, is not fetched again."
         need = tuple([one for one in step.needs if self._held.get(one) is None])
         is_done = all(one.done is not None for one in step.answer)
@@ -190,15 +196,17 @@ class RangeComparison:
 
     def ended(self) -> Probe | None:
         """Return what both sides have: the union; None when some range was left out."""
-        if not self._is_open:
+        if not self._is_open:  # a second call: the view is closed already
             return None
         self._is_open = False
         self._on_end(self)
         try:
+            # Some range was answered `done` without a look: the union is unknown.
             if self._ranges.partial:
                 return None
             return self._union()
         finally:
+            # The engine cannot reuse pages that an open view shows.
             self._view.__exit__(None, None, None)
 
     def _union(self) -> Probe | None:
@@ -208,6 +216,7 @@ class RangeComparison:
             if len(now.in_log_order(list(self._needs))) < len(self._needs):
                 return None  # some of it floats, or is the other branch of a fork
         for each in self._needs:
+            # XOR: adding a hash is the same operation as taking it out.
             fingerprint ^= int.from_bytes(each, "big")
         key = probe_key(fingerprint.to_bytes(len(HASH_START), "big"), count)
         return Probe(key, self._arrived)

@@ -51,16 +51,16 @@ from datalattice.weaver import ZERO, SignedIntention
 PROTOCOL: Final = "weaver/1"
 """Name of this protocol on a multiplexed connection."""
 
-SILENCE_MS: Final = 15_000
+SILENCE_MS: Final = 15_000  # "Receive timeout 15 s"
 """How long an exchange may take without a message of the peer."""
 
 FETCH_HASHES_MAX: Final = 1_000
 """Hashes of one FetchIntentions that this node sends."""
 
-FETCH_HASHES_ACCEPTED: Final = 100_000
+FETCH_HASHES_ACCEPTED: Final = 100_000  # "At most 100 000 hashes in a FetchIntentions"
 """Most hashes of a FetchIntentions that is answered."""
 
-SERVED_MAX: Final = 64
+SERVED_MAX: Final = 64  # each holds a reader of the store until its last reply is sent
 """Requests of the peer that may be open."""
 
 SESSIONS_MAX: Final = 2
@@ -181,6 +181,7 @@ class WeaverConversation:
         """Send something; return the exchange of a comparison that awaits answers."""
         match saying:
             case talk.Greet():
+                # The transport has proved both keys: no greeting is sent.
                 self._events += [talk.Joined(), talk.Met(self.peer.dialled)]
             case talk.Push(offer):
                 self._push(offer)
@@ -229,6 +230,7 @@ class WeaverConversation:
         return self._last_exchange
 
     def _write(self, exchange: int, message: Message | None) -> None:
+        # Zigzag keeps small numbers of both signs in one byte.
         zigzag = exchange << 1 if exchange >= 0 else (-exchange << 1) - 1
         self._frames.append(varint(zigzag) + (b"" if message is None else message.encode()))
 
@@ -240,7 +242,7 @@ class WeaverConversation:
         self._write(0, push)
 
     def _answer(self, exchange: int, reply: Reply) -> None:
-        if reply.last:
+        if reply.last:  # the peer may open another request
             self._served.discard(exchange)
         match reply.body:
             case JoinResponse() as body:
@@ -248,6 +250,7 @@ class WeaverConversation:
             case BootstrapResponse() as body:
                 self._write(exchange, PeerMessage(bootstrap_response=body))
             case list() as parts:
+                # "unknown hashes are left out"
                 found = tuple([part.data for part in parts if part is not None])
                 answer = IntentionResponse(self._store_id, reply.last, found)
                 self._write(exchange, PeerMessage(intention_response=answer))
@@ -267,6 +270,7 @@ class WeaverConversation:
                 ranges = tuple([one for one in said if isinstance(one, RangeMessage)])
                 payload = ReconcilePayload(self._store_id, ranges)
                 self._write(exchange, PeerMessage(reconcile_payload=payload))
+                # "pending_ranges +1 when a payload with any non-done message is sent"
                 session.is_awaited = session.is_awaited or not _is_done(ranges)
 
     def _settle(self, exchange: int) -> None:
@@ -290,6 +294,7 @@ class WeaverConversation:
         self._served.discard(exchange)
         fetch = self._fetches.pop(exchange, None)
         if fetch is not None and fetch.wanted:
+            # The hashes may be fetched from another peer.
             self._events.append(talk.Failed(Want(tuple(fetch.wanted))))
         if self._sessions.pop(exchange, None) is not None:
             self._events.append(talk.Ended(exchange, reason))
@@ -342,6 +347,7 @@ class WeaverConversation:
 
     def _take(self, exchange: int, message: PeerMessage, now_ms: int) -> None:
         for body in vars(message).values():
+            # As proto3 has it: one kind is set, the others are None.
             if body is None or not self._is_ours(body.store_id):
                 continue
             match body:
@@ -365,7 +371,7 @@ class WeaverConversation:
 
     def _take_done(self, exchange: int, now_ms: int) -> None:
         session = self._sessions.get(exchange)
-        if session is not None and session.of_ranges:
+        if session is not None and session.of_ranges:  # SyncDone in any other exchange says nothing
             session.heard_done = True
             session.deadline_ms = now_ms + SILENCE_MS
             self._settle(exchange)
@@ -376,7 +382,7 @@ class WeaverConversation:
         """Take in a response in a comparison of ours that is not of ranges."""
         session = self._sessions.get(exchange)
         if session is None or session.of_ranges:
-            if not 0 < exchange <= self._last_exchange:
+            if not 0 < exchange <= self._last_exchange:  # late: the exchange was given up here
                 self._events.append(talk.Fault(UNASKED, "an answer to nothing that was asked"))
             return
         session.deadline_ms = now_ms + SILENCE_MS
@@ -397,7 +403,7 @@ class WeaverConversation:
             if exchange > 0:
                 return  # given up here, and the peer does not know yet
             if sum(one < 0 for one in self._sessions) >= SESSIONS_MAX:
-                self._write(exchange, None)
+                self._write(exchange, None)  # "refused": the peer may begin again later
                 return
             session = self._sessions[exchange] = _Session(0)
         if not session.of_ranges:
@@ -411,16 +417,17 @@ class WeaverConversation:
             return
         session.deadline_ms = now_ms + SILENCE_MS
         session.has_payload = True
-        session.is_awaited = False
+        session.is_awaited = False  # "-1 when a payload arrives"
         self._events.append(talk.Round(exchange, ranges))
 
     def _take_request(
         self, exchange: int, request: object, hashes: int = 0, *, is_open: bool = False
     ) -> None:
-        if exchange > 0 or exchange in self._served:
+        if exchange > 0 or exchange in self._served:  # a request inside an exchange of ours
             self._events.append(talk.Fault(IGNORED, "a request in another exchange"))
             return
         if hashes > FETCH_HASHES_ACCEPTED or len(self._served) >= SERVED_MAX:
+            # Too many hashes or requests: refused, not queued without bound.
             self._write(exchange, None)
             return
         self._served.add(exchange)
@@ -432,6 +439,7 @@ class WeaverConversation:
             if not 0 < exchange <= self._last_exchange:
                 self._events.append(talk.Fault(UNASKED, "an answer to nothing that was asked"))
             return  # otherwise it is late
+        # It would keep the exchange open for nothing.
         if not (response.intentions or response.done):
             raise BadFormat("a response without intentions that is not the last one")
         is_chain = fetch.since is not None
@@ -464,11 +472,12 @@ class WeaverConversation:
     def excuse(self, busy_ms: int) -> None:
         """Extend all deadlines: this node read nothing for so long."""
         for one in self._open().values():
+            # Time in which this node did not read is not the peer's silence.
             one.deadline_ms += busy_ms
 
     def close(self) -> None:
         """End it: comparisons are over, and requests have failed."""
-        self._fetches.clear()
+        self._fetches.clear()  # whoever asked learns of it by `close`
         for exchange in list(self._sessions):
             self._over(exchange, talk.CLOSED)
 

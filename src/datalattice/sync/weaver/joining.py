@@ -31,6 +31,7 @@ from datalattice.sync.weaver.messages import JoinRequest, JoinResponse
 JOIN_PROTOCOL: Final = "weaver-join/1"
 """Name of the protocol on a multiplexed connection; its store id is empty."""
 
+# One text for every refusal: a stranger learns nothing about the store.
 REFUSED_TEXT: Final = "the node that made the invite refuses it"
 
 _NOTHING: Final = Probe(b"")
@@ -80,8 +81,9 @@ class JoinReplica:
 
     def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> _Joining | None:
         """Ask, if there is something to ask of this peer; it compares nothing with this node."""
-        if why is Why.ASKED:
+        if why is Why.ASKED:  # strangers ask; they are asked nothing
             return None
+        # Asked once: the secret may be used up by the attempt.
         application = self._applications.pop(peer.public_key or b"", None)
         return None if application is None else _Joining(self._door.node, application)
 
@@ -94,10 +96,11 @@ class JoinReplica:
             if kind is not None:
                 yield Reply(JoinResponse(self._door.node, request.store_id, kind))
                 return
-        yield Reply(None)
+        yield Reply(None)  # the same refusal, whatever is wrong
 
     def regard(self, peer: Peer) -> Regard:
         """Talk to every peer whose key is proved."""
+        # A stranger may ask to join: `admit` decides.
         return Regard.REFUSED if peer.public_key is None else Regard.STRANGER
 
     @property
@@ -156,6 +159,7 @@ class _Joining:
         """
         wanted = self._application
         assert isinstance(message, JoinResponse)
+        # The transport has proved the peer's key, and the answer must name it.
         if (message.store_id, message.inviter_pubkey) != (wanted.store_id, wanted.inviter):
             raise ProtocolViolation("an answer to another request to join")
         self._end(message.store_type, None)
@@ -163,7 +167,7 @@ class _Joining:
 
     def ended(self) -> Probe | None:
         """Note that no answer comes any more."""
-        if not self._is_over:
+        if not self._is_over:  # the stream ended without an answer
             self._end(None, REFUSED_TEXT)
         return None
 

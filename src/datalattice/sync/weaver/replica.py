@@ -43,17 +43,17 @@ from datalattice.weaver import ZERO, IntentionRefused, NotInChain, SignedIntenti
 class SendLimits(NamedTuple):
     """Bounds of what one store sends."""
 
-    arrivals: int = 4_096
+    arrivals: int = 4_096  # bounds memory for peers that read slowly
     """Newest intentions that are kept to be pushed; a peer further behind is compared."""
-    batch: int = 50
+    batch: int = 50  # "batches of at most 50 intentions"
     """Most intentions in one reply or push."""
-    batch_bytes: int = 4 * 1024 * 1024
+    batch_bytes: int = 4 * 1024 * 1024  # "and at most 4 MiB"
     """Most bytes of them, one large intention apart: a frame has at most 8 MiB."""
-    log_request: int = 1_000
+    log_request: int = 1_000  # "limit 0: 1000"
     """Records of the witness log that one request asks for, and that one without a limit gets."""
-    log_request_max: int = 10_000
+    log_request_max: int = 10_000  # "at most 10 000 per request"
     """Most records that a request gets."""
-    log_batch: int = 100
+    log_batch: int = 100  # "in batches of 100"
     """Most records of one reply."""
 
 
@@ -137,6 +137,7 @@ class WeaverReplica:
         absorbed = Absorbed()
         fresh = self._admitted(offer, absorbed, asked=asked)
         if fresh:
+            # What was asked for may wait beyond the bound.
             ingested = self._store.take(fresh, bounded=not asked)
             self._brought.update((one.hash, peer.connection) for one in fresh)
             self.gaps.filled([one.hash for one in fresh])
@@ -147,9 +148,10 @@ class WeaverReplica:
             before = self._arrived
             self._read_log()
             absorbed.changed = self._arrived > before
+            # "For each missing dependency run gap repair with the sender."
             absorbed.missing += [one.prev for one in ingested.missing]
             absorbed.missing += ingested.missing_condition
-            for fork in ingested.forks:
+            for fork in ingested.forks:  # reported once, and never retried
                 text = f"author {fork.author.hex()} wrote two intentions after one"
                 absorbed.reports.append(Remark("author-forked", text))
             for hash in ingested.futures:
@@ -158,7 +160,7 @@ class WeaverReplica:
         if offer.probe is not None:
             absorbed.finished.append(offer.probe.key)
             own = self.probe
-            if own.key == offer.probe.key:
+            if own.key == offer.probe.key:  # both sides are equal: news begin here
                 absorbed.holds.append((peer.connection, own))
         return absorbed
 
@@ -186,14 +188,15 @@ class WeaverReplica:
         """Return what arrived since the peer was last equal or pushed to, from others than it."""
         places = [probe.data for probe in known if isinstance(probe.data, int)]
         if peer.connection in self._copied:
-            places.append(self._copied[peer.connection])
+            places.append(self._copied[peer.connection])  # the log was streamed to it up to here
         if not places:
             return None  # it has not been compared yet
-        behind = self._arrived - max(places)
+        behind = self._arrived - max(places)  # from the newest state that both had
         if behind > len(self._arrivals):
             return None  # too far behind: a comparison is cheaper
         probe = self.probe
         recent = islice(self._arrivals, len(self._arrivals) - behind, None)
+        # Never back to the connection that brought it.
         parts = [one.part for one in recent if one.connection != peer.connection]
         if not parts:
             return None
@@ -229,9 +232,10 @@ class WeaverReplica:
         with self._store.read() as log:
             ordered = log.in_log_order(hashes)
         most = self.limits.batch
+        # An empty request, too, "is answered with an empty done"
         for start in range(0, max(1, len(ordered)), most):
             chunk = ordered[start : start + most]
-            with self._store.read() as log:  # one read transaction a reply
+            with self._store.read() as log:  # a short view a reply: a slow peer holds no pages
                 found = [log.get(hash) for hash in chunk]
             parts = [Part(one.hash, one.encode()) for one in found if one is not None]
             batches = list(self._batches(parts)) or [()]
@@ -241,7 +245,7 @@ class WeaverReplica:
             yield Reply(list(batches[-1]), last=is_end)
 
     def _serve_log(self, peer: Peer, request: BootstrapRequest) -> Iterator[Reply]:
-        seq = max(1, request.start_seq)
+        seq = max(1, request.start_seq)  # "start_seq (0 = 1)"
         limits = self.limits
         left = min(request.limit or limits.log_request, limits.log_request_max)
         while True:
@@ -251,6 +255,7 @@ class WeaverReplica:
             with self._store.read() as log:
                 for entry in log.entries(seq, min(left, limits.log_batch)):
                     envelope = entry.signed.encode()
+                    # "split by size as well as by count"; the first one goes whatever its size.
                     if intentions and size + len(envelope) > limits.batch_bytes:
                         break
                     records.append(entry.record.encode())
@@ -259,7 +264,7 @@ class WeaverReplica:
                     seq += 1
                 is_end = seq > log.head().seq
             if is_end:
-                self._copied[peer.connection] = self._arrived
+                self._copied[peer.connection] = self._arrived  # what arrived since is pushed
             left -= len(records)
             is_last = is_end or left == 0
             yield Reply(
@@ -290,13 +295,17 @@ class WeaverReplica:
         self, peer: Peer, why: Why, path: Sequence[object] = ()
     ) -> RangeComparison | LogComparison | None:
         """Begin to compare: the side that dialled does, when they meet and from time to time."""
+        # One side only: both would compare the same sets twice.
         begins = why is Why.PULL or (peer.dialled and why in (Why.MEETING, Why.DUE))
         if begins and peer.public_key is not None and peer.public_key == self.source:
             copied = partial(self._copied_from, self._arrived)
             limit = self.limits.log_request
+            # Once: the log of the inviter is verified record by record, which a comparison cannot
+            # do.
             return LogComparison(self._store.id, peer.public_key, limit, copied)
         if not (begins or why is Why.ASKED):
             return None
+        # "cut at 8 random bytes": only where this side opens.
         cut = first_cut(self._entropy) if begins else None
         comparison = RangeComparison(self._store, self._arrived, cut, self._open.discard)
         self._open.add(comparison)
@@ -321,14 +330,14 @@ class WeaverReplica:
 
     def _copied_from(self, arrived: int) -> Probe:
         """Note that the log of the source is here; return the state that it has, too."""
-        self.source = None
+        self.source = None  # from now on this peer is compared like any other
         if self._on_copied is not None:
             self._on_copied()
         return replace(self.probe, data=arrived)
 
     def peers_changed(self) -> None:
         """Ask again who the peers are: they are those of another store, which has changed."""
-        self._allowed = None
+        self._allowed = None  # read again when it is needed
 
     def hear(self, peer: Peer) -> None:
         """Count nothing."""
