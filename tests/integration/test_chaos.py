@@ -1,4 +1,4 @@
-"""A short piece of chaos; `tests/scripts/chaos.py --seconds 600` is the long form."""
+"""Short pieces of chaos; `tests/scripts/chaos.py --seconds 600` is the long form, of stores too."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "chaos.py"
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
 
 @pytest.mark.once
 @pytest.mark.processes
-def test_five_processes_in_trouble_come_to_one_root_and_lose_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, SCRIPT, "--seconds", "6", "--topology", "ring", "--folder", tmp_path]
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("script", ["chaos.py", "weaver_chaos.py"])
+def test_five_processes_in_trouble_become_equal_and_lose_nothing(
+    script: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, SCRIPTS / script]
+    command += ["--seconds", "6", "--topology", "ring", "--folder", tmp_path]
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=False
     )

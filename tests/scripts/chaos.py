@@ -164,6 +164,11 @@ class ChaosNode:
         """Its identity, the same in each run."""
         return KeyPair(bytes([self.number + 1]) * 32)
 
+    @property
+    def acknowledged_count(self) -> int:
+        """How many writes its node said were durable."""
+        return sum(one.count for one in self.acknowledged)
+
     async def start(self) -> None:
         """Start the process, and lead its inbound links to its new port."""
         self.folder.mkdir(exist_ok=True)
@@ -292,6 +297,7 @@ class Chaos:
         sampler = asyncio.ensure_future(self._sample())
         try:
             await asyncio.gather(*(node.start() for node in self._nodes))
+            await self._share()
             for writer in writers:
                 writer.start()
             await self._misbehave()
@@ -312,6 +318,12 @@ class Chaos:
         root_hash, records = await asyncio.to_thread(self._check_stores)
         return self._summary(took_s, root_hash, records)
 
+    async def _share(self) -> None:
+        """Prepare what the nodes write to, once all run."""
+
+    def _node(self, *parts: Any) -> ChaosNode:
+        return ChaosNode(*parts)
+
     async def _build(self) -> None:
         pairs = LINKS[self._topology]
         self._links = [await FaultyProxy.start() for _ in pairs]
@@ -321,7 +333,7 @@ class Chaos:
             inbound = [link for (_, dialled), link in mine if dialled == number]
             peers = [f"{self._chosen_scheme()}://127.0.0.1:{link.port}" for link in outbound]
             folder = self._folder / f"node{number}"
-            self._nodes.append(ChaosNode(number, folder, peers, inbound, outbound + inbound))
+            self._nodes.append(self._node(number, folder, peers, inbound, outbound + inbound))
 
     def _chosen_scheme(self) -> str:
         return self._chance.choice(SCHEMES) if self._scheme == MIXED else self._scheme
@@ -353,7 +365,7 @@ class Chaos:
         self._running.add(asyncio.ensure_future(fault))
 
     def _progress(self) -> None:
-        records = sum(one.count for node in self._nodes for one in node.acknowledged)
+        records = sum(node.acknowledged_count for node in self._nodes)
         memory = "/".join(
             f"{node.samples[-1].memory_mb:.0f}" for node in self._nodes if node.samples
         )
@@ -524,7 +536,7 @@ class Chaos:
             "scheme": self._scheme,
             "seconds": round(self._seconds),
             "faults": dict(sorted(self._done.items())),
-            "acknowledged": sum(one.count for node in self._nodes for one in node.acknowledged),
+            "acknowledged": sum(node.acknowledged_count for node in self._nodes),
             "records": records,
             "lost": 0,
             "failed_writes": sum(node.failed_writes for node in self._nodes),
@@ -596,17 +608,17 @@ def machine() -> str:
     return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, {mode}"
 
 
-def main() -> int:
-    """Read the command line and run."""
+def main(kind: type[Chaos] = Chaos, scheme: str = MIXED) -> int:
+    """Read the command line and run. scheme: of links, unless the command line says otherwise."""
     if len(sys.argv) > 1 and sys.argv[1] == "node":
         serve(*sys.argv[2:])
         return 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--topology", choices=[*LINKS, "all"], default="all")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--scheme", choices=[*SCHEMES, MIXED], default=MIXED)
+    parser.add_argument("--scheme", choices=[*SCHEMES, MIXED], default=scheme)
     parser.add_argument("--folder", type=Path, help="kept; a temporary one when not given")
     options = parser.parse_args()
     wanted = list(LINKS) if options.topology == "all" else [options.topology]
@@ -616,7 +628,7 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             try:
-                chaos = Chaos(folder, topology, options.seconds, options.seed, options.scheme)
+                chaos = kind(folder, topology, options.seconds, options.seed, options.scheme)
                 summary = asyncio.run(chaos.run())
             except (ChaosFailure, DataLatticeError, TimeoutError) as error:
                 say(json.dumps({"topology": topology, "error": f"{type(error).__name__}: {error}"}))
