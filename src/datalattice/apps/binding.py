@@ -57,6 +57,7 @@ class Owner:
         return f"<Owner {self}>"
 
     def __eq__(self, other: object) -> bool:
+        # By key alone: a name is this folder's own.
         return isinstance(other, Owner) and self.key == other.key
 
     def __hash__(self) -> int:
@@ -144,6 +145,7 @@ def handle_text(
 ) -> str:
     """Return the `repr` of a handle: `<Database 'shop' of north (read only): 2 keys>`.
 
+    # The reason comes last: what fails is always `state` or a name.
     It never raises: what `state` raises stands in its place.
     """
     try:
@@ -164,7 +166,7 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 def _owner_text(owner: Value, binding: Binding | None) -> str:
     if owner is None:
         return ""
-    if binding is None:
+    if binding is None:  # outside a folder there are no names
         return f" of {Owner(owner)}"
     try:
         is_own = owner == binding.own

@@ -27,7 +27,7 @@ _ABSENT: Final = frozenset({"NAType", "NaTType"})  # pandas' values for "no valu
 
 def type_name(of: Any) -> str:
     """Return the bounded name of a type, for errors."""
-    return (getattr(of, "__name__", None) or str(of))[:100]
+    return (getattr(of, "__name__", None) or str(of))[:100]  # bounded: a type may have any name
 
 
 def misfit(value: object, of: Any) -> TypeMismatch:
@@ -41,10 +41,12 @@ def misfit(value: object, of: Any) -> TypeMismatch:
 def unreadable(cell: Value, of: Any, why: object = "") -> TypeMismatch:
     """Return the error for a stored value that does not read as a type."""
     reason = f"; {why}" if str(why) else ""
+    # Bounded: a stored value may be of any size.
     return TypeMismatch(f"{render(cell)[:80]} does not read as {type_name(of)}{reason}", ())
 
 
 def is_none(value: object) -> bool:
+    # By name: pandas is not imported here.
     """Return whether a value is None, or pandas' NA or NaT."""
     return value is None or type(value).__name__ in _ABSENT
 
@@ -95,6 +97,7 @@ def _scalar(
     """
 
     def encode(value: object) -> Value:
+        # None may be stored as None, and as nothing else.
         if not accepts(value) or (of is not None and type(value).__name__ in _ABSENT):
             raise misfit(value, of)
         return store(value)
@@ -117,6 +120,7 @@ def numpy_pair(of: Any) -> Pair:
     """Return the pair of a numpy scalar type; a stored value must read back exactly."""
 
     def encode(value: object) -> Value:
+        # Numpy's own rules would widen: an int8 column given an int64.
         if not isinstance(value, of):
             raise misfit(value, of)
         return to_cell(value)
@@ -199,14 +203,14 @@ def _store_datetime(value: datetime) -> Value:
 
 def _read_datetime(text: str) -> datetime:
     found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
+    if found.tzinfo is None:  # every stored time names a moment, whoever reads it
         raise ValueError("it has no time zone")
     return found
 
 
 def _store_timedelta(value: timedelta) -> Value:
     _refuse_nanoseconds(getattr(value, "nanoseconds", 0))
-    return value // _MICROSECOND
+    return value // _MICROSECOND  # an integer: exact, and the same for every reader
 
 
 def _refuse_nanoseconds(count: int) -> None:

@@ -131,7 +131,7 @@ def _each(values: Iterable[Any], convert: Callable[[Any], Any]) -> list[Any]:
         for value in values:
             made.append(convert(value))
     except TypeMismatch as error:
-        raise error.below(len(made)) from None
+        raise error.below(len(made)) from None  # the position leads to the value at fault
     return made
 
 
@@ -144,7 +144,7 @@ class _Compiler:
     def pair(self, of: Any) -> Pair:
         """Return the pair of functions of a type."""
         of = _plain_form(of)
-        if of is Any or of is object:
+        if of is Any or of is object:  # no type: as without `of=`
             return to_cell, _itself
         origin, given = typing.get_origin(of) or of, typing.get_args(of)
         if origin in {typing.Union, types.UnionType}:
@@ -170,7 +170,7 @@ class _Compiler:
             return SCALARS[of]
         if issubclass(of, Enum):
             return enum_pair(of)
-        # Never imported here: who names a numpy type has imported it.
+        # Not imported here: a caller who names a numpy type has imported it.
         numpy = sys.modules.get("numpy")
         if numpy is not None and issubclass(of, numpy.generic):
             return numpy_pair(of)
@@ -202,6 +202,7 @@ class _Compiler:
             if is_optional and is_none(value):
                 return None
             cell = to_cell(value)
+            # The kind as it reads back: what is written must be read as the same type.
             if type(plain_python(cell)) not in others:
                 raise misfit(value, of)
             return cell
@@ -217,10 +218,12 @@ class _Compiler:
     def _tuple(self, of: Any, given: tuple[Any, ...]) -> Pair:
         if not given or given[1:] == (Ellipsis,):
             return self._items(of, tuple, Vector, (Vector, List), given[:1])
+        # `tuple[()]` has one argument, the empty tuple.
         pairs = [self.pair(one) for one in given if one != ()]
         count = len(pairs)
 
         def encode(value: object) -> Value:
+            # Lists, too: JSON knows no tuples.
             if not isinstance(value, (tuple, list)) or len(value) != count:
                 raise misfit(value, of)
             return Vector.of(_each(zip(pairs, value, strict=True), lambda one: one[0][0](one[1])))
@@ -318,6 +321,7 @@ def _record_pair(
 
     def encode(value: object) -> Value:
         if not isinstance(value, Mapping if is_mapping else of):
+            # A dataclass of another class with the same fields is another type.
             raise misfit(value, of)
         made: list[tuple[str, Value]] = []
         for name, (to_value, _) in pairs.items():
@@ -351,7 +355,7 @@ def _record_pair(
             elif not is_mapping:
                 found[name] = defaults[name]()
         try:
-            return of(**found)
+            return of(**found)  # its own checks run when a stored value is read, too
         except (TypeError, ValueError) as error:  # from `__post_init__`
             raise unreadable(cell, of, error) from error
 
@@ -372,6 +376,7 @@ def _fields(of: Any, hints: Mapping[str, Any]) -> tuple[list[str], dict[str, Cal
     if _is_named_tuple(of):
         return list(of._fields), {name: _always(one) for name, one in of._field_defaults.items()}
     defaults: dict[str, Callable[[], Any]] = {}
+    # Fields that the constructor does not take are computed.
     stored = [one for one in fields(of) if one.init]
     for one in stored:
         if one.default_factory is not MISSING:

@@ -81,6 +81,7 @@ class Drive(DriveReader):
         self._binding: Final = binding
         self._clock: Final = clock or SystemClock()
         self._stage: Final = stage
+        # Of this object: two drives on one cursor are ordered by the stamps in the tree.
         self._last_ms = 0
 
     @classmethod
@@ -115,6 +116,7 @@ class Drive(DriveReader):
         now_ms = self._now_ms()
         if self._cursor.get() is None:
             empty = make_directory(EMPTY_INDEX, now_ms)
+            # Looked at again inside the update: another writer may have made it.
             self._cursor.update(lambda held: empty if held is None or held is ZERO_NODE else held)
 
     # --- directories ---
@@ -140,7 +142,7 @@ class Drive(DriveReader):
         def change(root: Value, now_ms: int) -> Value:
             made = root
             for length in range(1, len(names)):
-                part = names[:length]
+                part = names[:length]  # the parents and the directory in one update
                 if not tree.is_live(made, part):
                     made = tree.edit(made, part, now_ms, tree.new_directory(part))
             if names:
@@ -148,7 +150,7 @@ class Drive(DriveReader):
                 made = tree.edit(made, names, now_ms, last)
             return made
 
-        if not names and not exist_ok:
+        if not names and not exist_ok:  # the root always exists
             raise _exists(())
         self._update(change)
 
@@ -188,9 +190,9 @@ class Drive(DriveReader):
     ) -> None:
         def change(root: Value, now_ms: int) -> Value:
             value = tree.find(root, source)
-            if source == target:
+            if source == target:  # moving onto itself changes nothing, but the source must exist
                 return root
-            if target[: len(source)] == source:
+            if target[: len(source)] == source:  # "inside": it would contain itself
                 raise UsageError(f"{join_path(target)} is inside {join_path(source)}")
             # The tombstone of a moved tree has to be later than the tree.
             stamp = max(now_ms, time_of(value) + 1) if move else now_ms
@@ -224,9 +226,10 @@ class Drive(DriveReader):
         Raises: NoSuchPath: the parent directory is missing. IsADirectory: `path` is a directory.
         """
         names = split_path(path)
+        # Refused before the content is read, which may be long.
         tree.check_file(self._cursor.get(), names)
         if isinstance(data, Blob):
-            content: Value = data
+            content: Value = data  # shared, not copied: its chunks are in the store already
         else:
             content = blob_from([data] if isinstance(data, bytes) else data, self._stage)
         self._edit(names, tree.new_content(names, lambda _: content, exclusive=False))
@@ -253,7 +256,7 @@ class Drive(DriveReader):
         Raises: NoSuchPath: nothing is at `path`. IsADirectory: `path` is a directory. UsageError:
                 `size` is negative.
         """
-        self.content(path)
+        self.content(path)  # the error for a missing file, before the update
         self._change_content(path, lambda held: blob_truncate(held, size), must_exist=True)
 
     def resize(self, path: PathLike, size: int) -> None:
@@ -266,6 +269,7 @@ class Drive(DriveReader):
             if size <= len(held):
                 return blob_truncate(held, size)
             builder = BlobBuilder(held, self._stage)
+            # "a gap is filled with zero bytes": shared subtrees, whatever the length.
             builder.write_zeros(size - len(held))
             return builder.finish()
 
@@ -350,6 +354,7 @@ class Drive(DriveReader):
     def clone(self) -> Drive:
         """Return an independent drive with the current content of this one."""
         held = self._cursor.get()
+        # Detached: its writes reach nobody else.
         root = RootLattice(DLFSLattice(), ZERO_NODE if held is None else held)
         return Drive(root, self._clock, stage=self._stage)
 
@@ -357,6 +362,7 @@ class Drive(DriveReader):
 
     def _now_ms(self) -> int:
         """Return the time of a write, from the context or the clock; it never decreases."""
+        # "Write time = context timestamp of the drive's cursor if set"
         given = self._cursor.context.timestamp
         if given is not None:
             return given
@@ -381,6 +387,7 @@ class Drive(DriveReader):
         def change(held: DriveNode | None) -> Value:
             if held is None and must_exist:
                 raise NoSuchPath(f"there is nothing at {join_path(names)}")
+            # A missing file is written from nothing.
             return content(b"" if held is None or held.data is None else held.data)
 
         self._edit(names, tree.new_content(names, change, exclusive=False))
@@ -424,6 +431,7 @@ def drive_names(root: LatticeCursor, owner: object) -> list[str]:
         [
             name
             for name, value in held.entries()
+            # A foreign value that is no directory cannot be opened.
             if isinstance(name, str) and is_name(name) and tree.is_root(value)
         ]
     )

@@ -19,7 +19,7 @@ from datalattice.errors import UsageError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-FILE_BUFFER_BYTES: Final = 1 << 20
+FILE_BUFFER_BYTES: Final = 1 << 20  # each write is a signed update: few large ones
 """Bytes that a file object buffers; each write of a buffer is one update of the drive."""
 
 BinaryMode = Literal["rb", "wb", "ab", "xb", "r+b", "w+b", "a+b", "x+b", "rb+", "wb+", "ab+", "xb+"]
@@ -77,7 +77,7 @@ class RawFile(io.RawIOBase):
         self._held: Content | None = None
         content = drive.content(path)
         if not writes:
-            self._held = content
+            self._held = content  # a reader's view does not change under it
         self._position = len(content) if appends else 0
 
     @property
@@ -104,7 +104,7 @@ class RawFile(io.RawIOBase):
         data = self._content()
         start = self._position
         stop = min(start + len(view), len(data))
-        if start >= stop:
+        if start >= stop:  # "at or past end: end-of-file"
             return 0
         part = data.read(start, stop) if isinstance(data, Blob) else data[start:stop]
         view[: len(part)] = part
@@ -117,6 +117,7 @@ class RawFile(io.RawIOBase):
         part = bytes(data)
         if self._appends:
             self._drive.append(self._path, part)
+            # The end may have moved: another writer appends, too.
             self._position = len(self._content())
         else:
             self._drive.write_at(self._path, self._position, part)
@@ -134,7 +135,7 @@ class RawFile(io.RawIOBase):
         if whence not in origins:
             raise UsageError(f"`whence` is not 0, 1 or 2: {whence!r}")
         position = origins[whence]() + offset
-        if position < 0:
+        if position < 0:  # a seek beyond the end is allowed, before the start not
             raise UsageError(f"the position is negative: {position}")
         self._position = position
         return position
@@ -179,10 +180,11 @@ def open_file(
 ) -> IO[Any]:
     """Return a file object on the file at `path`; `buffering` 0 gives an unbuffered binary one."""
     is_text = "b" not in mode
-    spelled = sorted(mode.replace("t", "", 1) if is_text else mode)
+    spelled = sorted(mode.replace("t", "", 1) if is_text else mode)  # "rb+" and "r+b" are one mode
     known = {tuple(sorted(one)): one for one in MODES}.get(tuple(spelled))
     if known is None:
         raise UsageError(f"`mode` is not one of {', '.join(MODES)}: {mode!r}")
+    # 1 is line buffering, which only text streams have.
     if buffering < -1 or buffering == 1 or (is_text and buffering == 0):
         raise UsageError(
             f"`buffering` is not 0 (binary files), -1 or a size of 2 or more: {buffering}"
@@ -204,7 +206,7 @@ def _open_binary(
         drive.create_file(path)
     elif kind == "w":
         drive.write(path, b"")
-    elif kind == "a":
+    elif kind == "a":  # "TRUNCATE_EXISTING cuts to 0", at the opening, not at the first write
         drive.append(path, b"")
     raw = RawFile(
         drive,

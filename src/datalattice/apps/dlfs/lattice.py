@@ -65,6 +65,7 @@ class DLFSLattice(Lattice):
 
     def resolve_key(self, key: Value) -> Value:
         """Return `key` if it is an Integer, or the Integer in a String; otherwise None."""
+        # "Strings that parse as an integer"; other digits of Unicode are names.
         if isinstance(key, str) and key.removeprefix("-").isdecimal() and key.isascii():
             number = int(key) if len(key) < _LONG_DIGITS else None
             return number if number is not None and is_long(number) else None
@@ -81,17 +82,17 @@ class DLFSLattice(Lattice):
         if other is None or own is other:
             return own
         if not self.accepts(other, context):
-            return ZERO_NODE if own is None else own
+            return ZERO_NODE if own is None else own  # "fail closed": own stays as it is
         merging = Merging(context)
         if own is None:
             return merging.clean(other, context.path, 0)
         return merging.join(own, other, context.path, 0)
 
 
-_LONG_DIGITS: Final = 21
+_LONG_DIGITS: Final = 21  # a 64-bit number has at most 20 characters
 
 FS_SECTION: Final = Keyword("fs")
-DRIVES: Final = MapLattice(DLFSLattice())
+DRIVES: Final = MapLattice(DLFSLattice())  # "the drive's root node"
 """The lattice of one owner's drives by name."""
 
 register_section(FS_SECTION, OwnerLattice(DRIVES))

@@ -60,7 +60,7 @@ def time_of(value: Value) -> int:
     Cost:   walks each distinct directory once.
     """
     node = read_node(value)
-    if node is None:
+    if node is None:  # of a directory its entries may be later than it
         return NO_TIME
     return directory_time(value, node) if node.is_directory else node.utime
 
@@ -95,6 +95,7 @@ class _Memo:
     def get(self, key: Key, depth: int) -> tuple[Value, int] | None:
         """Return (result, levels read) of a cached result that is valid at this depth."""
         found = self._done.get(key)
+        # Valid wherever the levels that it read still fit.
         if found is not None and depth + found[1] <= DEPTH_MAX:
             return found
         return self._cut_short.get((key, depth))
@@ -104,6 +105,7 @@ class _Memo:
         if depth + levels <= DEPTH_MAX:
             self._done[key] = (result, levels)
         else:
+            # A result that met the depth limit is valid at its own depth alone.
             self._cut_short[key, depth] = (result, levels)
 
 
@@ -142,6 +144,7 @@ class Merging:
     def __init__(
         self, context: MergeContext | None, memos: _Memos | None = None, work: Work | None = None
     ) -> None:
+        # Nobody listens: paths need not be built.
         silent = context is None or context.report is discard
         if context is not None:
             work = context.work
@@ -169,8 +172,9 @@ class Merging:
         """Return the result of `do` for a directory at a depth, from the cache if possible."""
         found = memo.get(key, depth)
         if found is None:
-            if self.work is not None:
+            if self.work is not None:  # a cached result costs nothing
                 self.work.spend(directory_ticks(node))
+            # The depth that this directory alone reaches.
             before, self._deepest = self._deepest, depth
             found = do(), self._deepest - depth
             self._deepest = before
@@ -193,7 +197,7 @@ class Merging:
         """
         node = read_node(value)
         if node is None or node.entries is None:
-            return value
+            return value  # files and tombstones have nothing inside
         return self._once(
             self._memos.cleaned,
             (value_hash(value), b""),
@@ -216,7 +220,7 @@ class Merging:
                 continue
             if self._is_sound(cleaned):
                 entries = entries.put(name, cleaned)
-            else:  # all nodes newer than its base were too deep
+            else:  # every node that was newer than its base was too deep
                 entries = entries.remove(name)
         if entries is node.entries:
             return value
@@ -227,6 +231,7 @@ class Merging:
         self._deepest = max(self._deepest, depth)
         # "With a bad name or deeper than 100 names" an entry is dropped (docs/dlfs.md "What
         # foreigners may send").
+        # All three: name, depth, and newer than its base.
         return is_name(name) and depth <= DEPTH_MAX and self._is_sound(value)
 
     def _is_sound(self, value: Value) -> bool:
@@ -240,7 +245,7 @@ class Merging:
             return own
         a, b = read_node(own), read_node(other)
         assert b is not None
-        if a is None or is_zero(own):
+        if a is None or is_zero(own):  # the zero node is what a new drive is
             return self.clean(other, path, depth)
         # The zero, an empty directory of time 0, is what a drive is before its first write.
         if is_zero(other):
@@ -249,7 +254,7 @@ class Merging:
             return self._once(
                 self._memos.joins,
                 (value_hash(own), value_hash(other)),
-                a if a.entries else b,
+                a if a.entries else b,  # of an empty pair the other one's entries are read
                 depth,
                 lambda: self._directories(own, a, other, b, path, depth),
             )
@@ -268,6 +273,7 @@ class Merging:
         winner = greater(own, other) if a.utime == b.utime else later
         loser, lost = (b, OTHER) if winner is own else (a, OWN)
         kept = a if winner is own else b
+        # A deletion that loses is no loss for readers.
         if loser.is_file and self._tell and not same(loser.data, kept.data):
             self._report(WriteSuperseded(path, lost))
         return winner
@@ -286,11 +292,11 @@ class Merging:
         # "Where a directory meets a file or a tombstone, time decides, and the directory keeps only
         # what is newer" (docs/dlfs.md "Merge").
         if not self._is_newer(directory, node, register.utime):
-            self._report(WriteSuperseded(path, side))
+            self._report(WriteSuperseded(path, side))  # the directory loses whole
             return register_value
         if register.is_file:
             self._report(WriteSuperseded(path, OTHER if side == OWN else OWN))
-        if node.base >= register.utime:
+        if node.base >= register.utime:  # it has cleared that time already
             return directory
         left = self._cut(directory, register.utime, side, path, depth)
         if left is ABSENT:
@@ -308,13 +314,13 @@ class Merging:
     def _directories(
         self, own: Value, a: DriveNode, other: Value, b: DriveNode, path: Path, depth: int
     ) -> Value:
-        base = max(a.base, b.base)
+        base = max(a.base, b.base)  # both sides forget what either has cleared
         left, right = own, other
         if b.base < base:
             right = self._cut(self.clean(other, path, depth), base, OTHER, path, depth)
         if a.base < base:
             left = self._cut(own, base, OWN, path, depth)
-        if right is ABSENT:
+        if right is ABSENT:  # nothing of other is left after the cut
             return own
         if left is ABSENT:
             return self.clean(other, path, depth)
@@ -340,6 +346,7 @@ class Merging:
         entries = node.entries
         assert entries is not None
         for name, deleted in deletions_of(node):
+            # A bad deletion alone is dropped, the directory stays.
             if not (is_name(name) and isinstance(deleted, int) and is_time(deleted)):
                 if path:
                     self._report(EntryDropped((*path, name)))
@@ -366,6 +373,7 @@ class Merging:
         """
         self._deepest = max(self._deepest, depth)
         node = read_node(value)
+        # Own's side may hold what its signer wrote.
         if node is None or depth > DEPTH_MAX or not self._is_sound(value):
             return ABSENT
         if node.entries is None:
@@ -388,9 +396,8 @@ class Merging:
         if not self._is_newer(value, node, at):
             self._report(WriteSuperseded(path, side))
             return ABSENT
-        entries = full = self.folded(
-            node, (), depth
-        )  # so that the encoding is equal in any order of merges
+        # Folded first, so that the encoding is the same in any order of merges.
+        entries = full = self.folded(node, (), depth)
         for name, child in full.entries(self.work):
             kept = self._cut(child, at, side, (*path, ENTRIES, name), depth + 1)
             if kept is ABSENT:
@@ -399,7 +406,8 @@ class Merging:
                 entries = entries.put(name, kept)
         stays = node.utime > at
         if not stays and not entries:
-            return ABSENT  # all newer nodes are too deep
+            return ABSENT  # every newer node is too deep
+        # A base at or below the cut says nothing more.
         base = node.base if node.base > at else NO_TIME
         is_folded = next(deletions_of(node), None) is None
         if is_folded and entries is full and stays and base == node.base:
@@ -411,9 +419,8 @@ class Merging:
             metadata=node.metadata if stays else None,
             further=node.further if stays else (),
         )
-        return (
-            left if self._is_sound(left) else ABSENT
-        )  # all nodes newer than its base are too deep
+        # A node whose newer parts were all too deep is no longer newer than its base.
+        return left if self._is_sound(left) else ABSENT
 
 
 class _Names:
@@ -433,7 +440,7 @@ class _Names:
 
     def _rival(self, held: Value, own: Value, key: Value, other: Value) -> tuple[Value, object]:
         """Return the entry that stays, of two whose keys share their first 32 bytes."""
-        if not is_name(key):
+        if not is_name(key):  # of two keys with equal first bytes one may be no name
             self._lost(key, False)
             return held, own
         if is_name(held):
@@ -453,6 +460,7 @@ class _Names:
         path = (*self._path, key)
         if not merging._is_entry(key, other, self._depth):
             merging._report(EntryDropped(path))
+            # "With a bad name or deeper than 100 names": own stays.
             return own if own_present else ABSENT
         if not own_present:
             return merging.clean(other, path, self._depth)

@@ -32,7 +32,7 @@ NODE_FIELDS_MAX: Final = 256
 DEPTH_MAX: Final = 100
 """Most names in a path; deeper nodes are neither written nor accepted from others."""
 
-BASE_KEY: Final = ""
+BASE_KEY: Final = ""  # no file can have the empty name
 NO_TIME: Final = -1
 """Less than every time; the base of a directory without one."""
 
@@ -85,7 +85,7 @@ def is_name(value: Value) -> bool:
 
     A name has at least one character and no `/`.
     """
-    name = name_of(value) if isinstance(value, (str, Text)) else None
+    name = name_of(value) if isinstance(value, (str, Text)) else None  # Text is a long String
     # "A name is a String of at least one character without `/`" (docs/dlfs.md "Names and paths").
     return name is not None and name != "" and "/" not in name
 
@@ -95,11 +95,12 @@ def read_node(value: Value) -> DriveNode | None:
 
     Cost:   reads only the top of the value.
     """
+    # A foreign value may be any cell.
     if not isinstance(value, Vector) or not NODE_FIELDS <= len(value) <= NODE_FIELDS_MAX:
         return None
     entries, data, metadata, utime, *rest = value
     deletions = rest[0] if rest else None
-    if not (isinstance(utime, int) and is_time(utime)):
+    if not (isinstance(utime, int) and is_time(utime)):  # "utime Long"
         return None
     # "Entries nil or an Index, data nil or a Blob, not both" (docs/dlfs.md "What foreigners may
     # send").
@@ -135,10 +136,11 @@ def make_directory(
     further: tuple[Value, ...] = (),
 ) -> Vector:
     """Return a directory: four elements, five with a base, more with further fields."""
+    # Four fields unless there is more: equal nodes are equal bytes.
     fields: list[Value] = [entries, None, metadata, utime]
     if base > NO_TIME:
         fields.append(Index.of([(BASE_KEY, base)]))
-    elif further:
+    elif further:  # nil before further fields keeps their positions
         fields.append(None)
     fields.extend(further)
     return Vector.of(fields)
@@ -190,6 +192,7 @@ def normal_path(path: PathLike) -> str:
     text = _text(path)
     names = _names(text)
     if text.startswith(SEPARATOR):
+        # "absolute: .. at root is dropped"
         return SEPARATOR + SEPARATOR.join(name for name in names if name != ABOVE)
     return SEPARATOR.join(names) or HERE
 
@@ -216,7 +219,7 @@ def _text(path: PathLike) -> str:
     text = os.fspath(path)
     if not isinstance(text, str):
         raise UsageError(f"the path is not a str: {type(text).__name__}")
-    if not text:
+    if not text:  # "an empty path is an error"
         raise UsageError("the path is empty; the root is /")
     return text
 
@@ -226,9 +229,9 @@ def _names(text: str) -> list[str]:
     inner = text.strip(SEPARATOR)
     found: list[str] = []
     for name in inner.split(SEPARATOR) if inner else []:
-        if not name:
+        if not name:  # "empty component in the middle: error"
             raise UsageError(f"a name in the middle of {text!r} is empty")
-        if name == ABOVE and found and found[-1] != ABOVE:
+        if name == ABOVE and found and found[-1] != ABOVE:  # "relative: leading .. kept"
             found.pop()
         elif name == ABOVE and text.startswith(SEPARATOR):
             continue

@@ -27,7 +27,7 @@ from datalattice.limits import WORK_LIMITS
 _DIRECTORY: Final = b"\x01"
 _BASE: Final = b"\x02"
 _REGISTER: Final = b"\x09"
-_PLAIN: Final = b"\x00"
+_PLAIN: Final = b"\x00"  # a directory with neither metadata nor unknown fields
 _DESCRIBED: Final = b"\x01"
 
 
@@ -87,6 +87,7 @@ def _compare(
 
 
 def _read(value: Value, named: bool, depth: int, walk: Walk) -> DriveNode | None:
+    # Malformed there, as in a merge.
     if not named or depth > DEPTH_MAX or not is_well_formed(value, work=walk.work):
         return None
     return read_node(value)
@@ -100,7 +101,7 @@ def _elements(value: Value, node: DriveNode | None, present: bool) -> list[Eleme
     if not present:
         return []
     if node is None:
-        return [malformed(value)]
+        return [malformed(value)]  # malformed values rank by hash, below everything that has a time
     if not node.is_directory:
         return [element(node.utime, _REGISTER + value_hash(value))]
     plain = node.metadata is None and not node.further

@@ -23,7 +23,7 @@ from datalattice.cells import Value, blob_length, same, value_hash
 from datalattice.cursors import LatticeCursor, Stream
 from datalattice.errors import IsADirectory, NoSuchPath, NotADirectory, UsageError
 
-READ_BYTES_MAX: Final = 1 << 32
+READ_BYTES_MAX: Final = 1 << 32  # 4 GiB, as one read of most file systems
 """Most bytes that one read returns. A few cells can encode a file of any size."""
 
 
@@ -83,12 +83,13 @@ def _usage(value: Value, depth: int, known: dict[tuple[bytes, int], DriveUsage])
     found = known.get(key)
     if found is None:
         total, files, directories = 0, 0, 1
-        if depth < DEPTH_MAX:
+        if depth < DEPTH_MAX:  # deeper entries have no path
             for _, child, _ in live_entries(value):
                 below = _usage(child, depth + 1, known)
                 total += below.bytes
                 files += below.files
                 directories += below.directories
+        # Shared subtrees are counted at each place, and read once.
         found = known[key] = DriveUsage(total, files, directories)
     return found
 
@@ -97,7 +98,7 @@ def walked(names: Names, value: Value) -> Iterator[tuple[str, list[str], list[st
     """Yield (path, directories, files) of the directory `value` at `names` and of all below it."""
     waiting = [(names, value)]
     while waiting:
-        place, directory = waiting.pop()
+        place, directory = waiting.pop()  # a stack of its own: depth is not Python's
         found = listed(directory)
         below = [(name, child) for name, child, node in found if node.is_directory]
         yield (
@@ -105,6 +106,7 @@ def walked(names: Names, value: Value) -> Iterator[tuple[str, list[str], list[st
             [name for name, _ in below],
             [name for name, _, node in found if node.is_file],
         )
+        # Reversed: the stack gives them in order.
         waiting.extend(((*place, name), child) for name, child in reversed(below))
 
 
@@ -133,7 +135,7 @@ class DriveWatch(Stream[FileChange]):
 
 def _differing(names: Names, before: Value, after: Value) -> Iterator[FileChange]:
     """Yield what differs in two directories, or None, and in all directories below them."""
-    if same(before, after) or len(names) > DEPTH_MAX:
+    if same(before, after) or len(names) > DEPTH_MAX:  # equal subtrees are skipped by their hash
         return
     old, new = ({name: child for name, child, _ in listed(one)} for one in (before, after))
     for name in sorted({*old, *new}):
@@ -270,7 +272,7 @@ class DriveReader:
         try:
             return tree.find(self._cursor.get(), split_path(path))
         except NoSuchPath:
-            return None
+            return None  # a file in the way, too
 
     def _directory(self, path: PathLike) -> Value:
         names = split_path(path)

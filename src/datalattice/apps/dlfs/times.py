@@ -15,7 +15,7 @@ from datalattice.apps.dlfs.node import DriveNode, deletions_of, is_name, is_time
 from datalattice.cells import Value, Work, value_hash
 from datalattice.limits import WORK_LIMITS
 
-REMEMBERED_MAX: Final = 65_536
+REMEMBERED_MAX: Final = 65_536  # some megabytes, and most directories of a large drive
 """Most directories whose times are cached beyond a merge."""
 
 Times = dict[bytes, int]
@@ -24,6 +24,7 @@ Times = dict[bytes, int]
 
 def directory_ticks(node: DriveNode) -> int:
     """Return the work of reading a directory; an empty one costs less."""
+    # Reading entries loads a cell.
     return WORK_LIMITS.directory if node.entries else WORK_LIMITS.joined
 
 
@@ -48,6 +49,7 @@ class _Remembered:
         young = self._young
         young[hash] = time
         if len(young) >= self._half:
+            # The older half is dropped at once: no order of use is kept.
             self._old, self._young = young, {}
 
 
@@ -100,12 +102,13 @@ class _Walked:
 
     def __init__(self, hash: bytes, node: DriveNode, work: Work | None) -> None:
         if work is not None:
-            work.spend(directory_ticks(node))
+            work.spend(directory_ticks(node))  # charged to the message that brought it
         self.hash: Final = hash
         self.base: Final = node.base
         self.time = node.utime
         self.waiting: Final[list[tuple[Value, DriveNode]]] = []
         for name, deleted in deletions_of(node):
+            # A malformed deletion has no time.
             if is_name(name) and isinstance(deleted, int) and is_time(deleted):
                 self.time = max(self.time, deleted)
         assert node.entries is not None

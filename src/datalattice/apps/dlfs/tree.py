@@ -51,15 +51,16 @@ from datalattice.lattice import NAME_BYTES_MAX, ExactKeys, name_of, named
 Names = tuple[str, ...]
 Stamp = Callable[[], int]
 Change = Callable[[Value, Stamp], Value]
-"""Given what stands under a name (nil for nothing) and the stamp of the write, returns what is to
-stand there; the very value it was given leaves everything as it is. The stamp is a call, because
-over a directory it takes a walk."""
+"""Maps what stands under a name (nil for nothing) and the stamp of the write to what replaces it.
+Returning the value itself changes nothing. The stamp is a call, because computing it may walk a
+directory."""
 
 HIDDEN: Final = (HERE, ABOVE)
 """Names that another implementation may store and no path can reach."""
 
 
 def _later(own: Value, other: Value) -> Value:
+    # Of two deletion times the later one.
     is_own = isinstance(own, int) and (not isinstance(other, int) or own >= other)
     return own if is_own else other
 
@@ -94,10 +95,11 @@ def find(root: Value, names: Names) -> Value:
 
     Raises: NoSuchPath: nothing is there.
     """
+    # A drive that was never written reads as empty.
     value: Value = ZERO_NODE if root is None else root
     node = root_of(value)
     for position, name in enumerate(names):
-        if node.entries is None:
+        if node.entries is None:  # "a missing step, file or tombstone in the way: not found"
             raise NotADirectory(f"{join_path(names[:position])} is a file")
         value = stored(node, name)
         found = read_node(value)
@@ -121,7 +123,7 @@ def stored(node: DriveNode, name: str) -> Value:
     assert node.entries is not None
     value = NAMES.get(node.entries, name)
     if value is not None and not is_well_formed(value):
-        value = None
+        value = None  # a malformed entry reads as absent, and a write replaces it
     if node.deletions is not None:
         deleted = DELETIONS.get(node.deletions, name)
         if isinstance(deleted, int) and is_time(deleted):
@@ -148,6 +150,7 @@ def live_entries(value: Value, of: Index | None = None) -> Iterator[tuple[str, V
             continue
         name, child = shown
         found = read_node(child)
+        # "live entry": tombstones are no entries for readers.
         if found is None or not found.is_live or not is_well_formed(child):
             continue
         # A path resolves `.` and `..`, so it cannot name these entries.
@@ -176,6 +179,7 @@ def unreachable(value: Value) -> list[str]:
 
 def listed(value: Value) -> list[tuple[str, Value, DriveNode]]:
     """Return what `live_entries` yields, in the order of the names' bytes."""
+    # "in Index (UTF-8 byte) order", also for names beyond the compared bytes.
     return sorted(live_entries(value), key=_name_bytes)
 
 
@@ -196,10 +200,10 @@ def edit(root: Value, names: Names, now_ms: int, change: Change) -> Value:
     chain = _directories(root, names[:-1])
     name = names[-1]
     node = chain[-1]
-    _need_name(name)
+    _need_name(name)  # too long a name would be refused by every reader
     present = stored(node, name)
 
-    @functools.cache
+    @functools.cache  # once a write: computing it may walk a directory
     def stamp() -> int:
         # "Later than what it replaces (a tombstone too) and than the base of every directory above
         # it" (docs/dlfs.md "Writes").
@@ -294,6 +298,7 @@ def new_content(
         if held is not None and held.is_directory:
             raise IsADirectory(f"{join_path(names)} is a directory")
         data = content(held)
+        # The same bytes: "an unchanged result writes nothing"
         if held is not None and same(data, held.data):
             return present
         return make_file(data, stamp(), None if held is None else held.metadata)  # type: ignore[arg-type]
@@ -308,6 +313,7 @@ def deletion(names: Names, *, tree: bool) -> Change:
         node = read_node(present)
         if node is None or not node.is_live:
             raise NoSuchPath(f"there is nothing at {join_path(names)}")
+        # Tombstones do not count: "only when it has no live entries"
         if not tree and next(live_entries(present), None) is not None:
             raise DirectoryNotEmpty(f"the directory {join_path(names)} is not empty")
         return make_tombstone(stamp())
@@ -333,7 +339,7 @@ def placement(names: Names, source: Value, *, overwrite: bool) -> Change:
             if node.is_directory or not overwrite:
                 raise AlreadyExists(f"{join_path(names)} exists already")
         elif held is not None:
-            base = held.utime
+            base = held.utime  # a copied directory over a tombstone must not show what was deleted
         return _placed(source, stamp(), base, len(names), {})
 
     return change
@@ -349,7 +355,7 @@ def _placed(source: Value, stamp: int, base: int, depth: int, done: dict[bytes, 
     if depth > DEPTH_MAX:
         raise UsageError(f"the tree would be deeper than {DEPTH_MAX} names there")
     key = value_hash(source)
-    found = done.get(key)
+    found = done.get(key)  # a tree may contain one directory many times
     if found is None:
         children = [
             (name, _placed(child, stamp, NO_TIME, depth + 1, done))

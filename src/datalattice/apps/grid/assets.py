@@ -15,7 +15,7 @@ from typing import Final
 from datalattice.cells import Blob, Map, Text, Value, Work, from_json, make_text
 from datalattice.errors import BadFormat, UsageError
 
-SHA256_BYTES: Final = 32
+SHA256_BYTES: Final = 32  # "SHA-256 over the UTF-8 bytes of the exact metadata text"
 METADATA: Final = "metadata"
 CONTENT: Final = "content"
 SHA256: Final = "sha256"
@@ -44,10 +44,12 @@ def content_hash(value: Value, work: Work | None = None) -> bytes | None:
     """
     if work is not None:
         size = len(value) if isinstance(value, (bytes, str)) else 0
+        # Charged before it is hashed: a peer chose the size.
         work.spend(work.limits.hashed + size // work.limits.hashed_bytes)
     if isinstance(value, bytes):
         return sha256(value)
     if isinstance(value, str):
+        # A text from JSON may hold surrogates.
         return sha256(value.encode("utf-8", "surrogateescape"))
     if not isinstance(value, (Blob, Text)) or value.byte_length() > CONTENT_BYTES_MAX:
         return None
@@ -69,13 +71,13 @@ def read_metadata(text: str | bytes) -> Map:
     given: object = text
     if not isinstance(given, (str, bytes)):
         raise UsageError(f"metadata is JSON text, got {type(given).__name__}")
-    if len(given) > CONTENT_BYTES_MAX:
+    if len(given) > CONTENT_BYTES_MAX:  # refused by its length, before it is parsed
         raise UsageError(f"metadata has at most {CONTENT_BYTES_MAX} bytes, got {len(given)}")
     try:
         value = from_json(given)
     except BadFormat as error:
         raise UsageError(f"metadata is one JSON object: {error}") from None
-    if not isinstance(value, Map):
+    if not isinstance(value, Map):  # "Metadata must parse as one JSON object"
         raise UsageError(f"metadata is one JSON object, got {type(value).__name__}")
     return value
 
@@ -87,7 +89,7 @@ def metadata_bytes(text: str | bytes) -> bytes:
     """
     read_metadata(text)
     raw = text if isinstance(text, bytes) else text.encode()
-    if len(raw) > CONTENT_BYTES_MAX:
+    if len(raw) > CONTENT_BYTES_MAX:  # in UTF-8 it may be longer than in characters
         raise UsageError(f"metadata has at most {CONTENT_BYTES_MAX} bytes, got {len(raw)}")
     return raw
 
@@ -118,6 +120,7 @@ def record_text(record: Value) -> str | None:
 
 def parse_hash(text: str) -> bytes | None:
     """Return the 32 bytes of a hash in hex, with or without 0x; None if it is invalid."""
+    # "Readers accept an optional 0x or 0X and either case, and nothing else"
     digits = text[2:] if text[:2] in {"0x", "0X"} else text
     if len(digits) != 2 * SHA256_BYTES or not all(c in "0123456789abcdefABCDEF" for c in digits):
         return None
@@ -136,6 +139,7 @@ def parse_asset_id(given: object) -> bytes:
         is_path = before.removeprefix("/") == "a" or (
             before.startswith("did:") and before.endswith("/a")
         )
+        # "everything after the last / is the id"
         found = parse_hash(last) if is_path or not slash else None
         if found is not None:
             return found
@@ -166,6 +170,6 @@ def check_content(metadata: Map, data: bytes) -> bytes:
     Raises: UsageError: the hash differs from the declared one.
     """
     wanted, found = declared_hash(metadata), sha256(data)
-    if wanted != found:
+    if wanted != found:  # the declared hash names the content, so another one is another content
         raise UsageError(f"the content is not what was declared: {found.hex()}, not {wanted.hex()}")
     return found

@@ -19,13 +19,13 @@ from datalattice.clock import Clock, SystemClock
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import DIDVerifier
 
-KEEP_MS: Final = 5 * 60_000
+KEEP_MS: Final = 5 * 60_000  # the longest that a removed key is still believed
 """How long resolved keys are used."""
 
 DIDS_MAX: Final = 10_000
 """Most DIDs with known keys; the one resolved longest ago is dropped first."""
 
-PREPARED_MAX: Final = 100
+PREPARED_MAX: Final = 100  # a lookup is a request over the network
 """Most DIDs resolved for one merge, since a foreign grid may name millions."""
 
 
@@ -83,7 +83,7 @@ class KnownKeys:
             return False
         known = self._known.get(owner)
         # "What was found is believed for five minutes" (docs/grid.md "Who may write").
-        if known is None or self._is_old(known[0]):
+        if known is None or self._is_old(known[0]):  # not resolved here: "A merge uses no network"
             if did_method(owner) == "web" and len(self._wanted) < PREPARED_MAX:
                 self._wanted[owner] = None
             return False
@@ -99,9 +99,10 @@ class KnownKeys:
         asked = 0
         for did in dids:
             known = self._known.get(did)
+            # A did:key carries its key.
             if (known is not None and not self._is_old(known[0])) or did_method(did) != "web":
                 continue
-            if asked == PREPARED_MAX:
+            if asked == PREPARED_MAX:  # the rest is wanted again by the merge
                 return
             asked += 1
             self.learn(did, self.find(did))
@@ -115,7 +116,7 @@ class KnownKeys:
 
     def refresh(self) -> bool:
         """Resolve the wanted DIDs; return whether keys were found for any."""
-        wanted = self.take_wanted()
+        wanted = self.take_wanted()  # taken first: DIDs wanted meanwhile stay for the next time
         self.prepare(wanted)
         return any(self._known.get(did, (0, frozenset()))[1] for did in wanted)
 
@@ -127,11 +128,11 @@ class KnownKeys:
         try:
             return assertion_keys(did, self._resolver.resolve(did))
         except DataLatticeError as error:
-            return str(error)
+            return str(error)  # an error of one DID must not stop the others
 
     def learn(self, did: str, found: frozenset[bytes] | str) -> None:
         """Store a result of `find`."""
-        self._known.pop(did, None)
+        self._known.pop(did, None)  # moved to the end: the oldest goes first
         if isinstance(found, str):
             self.failures[did] = found
             if len(self.failures) > DIDS_MAX:
@@ -140,12 +141,12 @@ class KnownKeys:
         self.failures.pop(did, None)
         self._wanted.pop(did, None)
         self._known[did] = (self._clock.now_ms(), found)
-        while len(self._known) > DIDS_MAX:
+        while len(self._known) > DIDS_MAX:  # bounded: a peer names the DIDs
             del self._known[next(iter(self._known))]
 
     def _is_old(self, since_ms: int) -> bool:
         age_ms = self._clock.now_ms() - since_ms
-        return age_ms >= self._keep_ms or age_ms < 0
+        return age_ms >= self._keep_ms or age_ms < 0  # a clock set back makes it old, too
 
 
 def dids_to_resolve(own: Value, other: Value) -> list[str]:
@@ -157,6 +158,7 @@ def dids_to_resolve(own: Value, other: Value) -> list[str]:
     found: list[str] = []
 
     def note(key: Value, own: Value, other: Value, _present: bool, other_present: bool) -> Value:
+        # A did:key needs no document.
         if isinstance(key, str) and isinstance(other, Signed) and did_method(key) == "web":
             found.append(key)
         return other if other_present else own

@@ -27,10 +27,11 @@ KEY_PREFIX: Final = "did:key:"
 WEB_PREFIX: Final = "did:web:"
 DOCUMENT: Final = "did.json"
 
+# Letters, digits, dots and hyphens: what a URL host may be.
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _SEGMENT: Final = re.compile(r"([A-Za-z0-9._-]|%[0-9A-Fa-f]{2})+")
 _PORT_MAX: Final = 65_535
-_METHODS_LISTED_MAX: Final = 100
+_METHODS_LISTED_MAX: Final = 100  # a document is fetched from a stranger
 """Most keys of one document that are read."""
 
 
@@ -52,7 +53,7 @@ def split_did_url(text: str) -> DIDUrl:
     rest, mark, fragment = text.partition("#")
     rest, asked, query = rest.partition("?")
     did, slash, path = rest.partition("/")
-    if not is_bare_did(did):
+    if not is_bare_did(did):  # "only its canonical one appears": no path, query or fragment
         raise UsageError(f"a DID URL does not begin with did:<method>:<name>: {text[:80]!r}")
     return DIDUrl(
         did,
@@ -68,6 +69,7 @@ def did_method(did: Value) -> str | None:
         return None
     assert isinstance(did, str)
     method = did.split(":", 2)[1]
+    # A did:key without a valid key can never sign.
     return None if method == "key" and public_key_of(did) is None else method
 
 
@@ -97,12 +99,14 @@ def document_url(did: str, *, allow_http: bool = False) -> str:
     if not is_bare_did(did) or not did.startswith(WEB_PREFIX):
         raise UsageError(f"not a did:web: {did!r}")
     authority, *segments = did.removeprefix(WEB_PREFIX).split(":")
+    # The colon of a port is written %3A.
     host, mark, port = authority.replace("%3a", "%3A").partition("%3A")
-    if not _HOST.fullmatch(host) or ".." in host:
+    if not _HOST.fullmatch(host) or ".." in host:  # the host goes into a URL: nothing else may
         raise UsageError(f"not the name of a host: {host!r} in {did!r}")
     if mark and not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= _PORT_MAX):
         raise UsageError(f"not a port from 1 to {_PORT_MAX}: {port!r} in {did!r}")
     for segment in segments:
+        # A segment must not lead out of the path.
         if not _SEGMENT.fullmatch(segment) or segment in {".", ".."} or "%2f" in segment.lower():
             raise UsageError(f"not a segment of a did:web path: {segment!r} in {did!r}")
     # "`allow_http=True` ... lets it use HTTP to loopback hosts" (docs/grid.md "Who may write").
@@ -116,7 +120,7 @@ def is_loopback(host: str) -> bool:
     """Return whether a host name or address is a loopback one; resolves nothing."""
     if host.lower() == "localhost":
         return True
-    try:
+    try:  # an address, if it is not the name
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
@@ -176,17 +180,18 @@ def may_write(did: Value, signer: bytes, document: object = None) -> bool:
     if method is None or not isinstance(did, str):
         return False
     if method == "key":
-        return public_key_of(did) == signer
+        return public_key_of(did) == signer  # the key is in the DID itself
     return method == "web" and signer in assertion_keys(did, document)
 
 
 def _listed(document: Mapping[str, Any], member: str) -> Iterator[Any]:
     entries = document.get(member)
     if isinstance(entries, list):
-        yield from entries[:_METHODS_LISTED_MAX]
+        yield from entries[:_METHODS_LISTED_MAX]  # bounded: the document is a stranger's
 
 
 def _absolute(did: str, name: str) -> str:
+    # A reference may leave the DID out.
     return did + name if name.startswith("#") else name
 
 
@@ -194,4 +199,5 @@ def _method_key(method: object) -> bytes | None:
     if not isinstance(method, Mapping):
         return None
     multikey = method.get("publicKeyMultibase")
+    # Other methods and key types give no key.
     return public_key_of(KEY_PREFIX + multikey) if isinstance(multikey, str) else None

@@ -44,9 +44,9 @@ class FileBackend:
         except OSError as error:
             reason = error.strerror or str(error)
             raise UsageError(f"{self.folder}: not a folder for content ({reason})") from None
-        for name in names:
+        for name in names:  # what the machine was writing when it stopped
             if name.endswith(UNFINISHED):
-                with suppress(OSError):
+                with suppress(OSError):  # a file that cannot be removed harms nothing
                     self._disk.remove(self._path(name))
 
     def close(self) -> None:
@@ -58,12 +58,14 @@ class FileBackend:
         Raises: StoreFull, StoreFailed: it could not be written.
         """
         target = self._path(digest.hex())
+        # A name of its own: two writers of one content do not share a file.
         part = self._path(f"{digest.hex()}.{self._entropy.bytes(4).hex()}{UNFINISHED}")
         try:
+            # Filled and synced before it gets the name that readers look for.
             self._fill(part, pieces)
             with _written(target):
                 self._disk.replace(part, target)
-                self._disk.sync_folder(self.folder)
+                self._disk.sync_folder(self.folder)  # the name, too, must survive a power failure
         except BaseException:
             with suppress(OSError):  # the next `open` removes it
                 self._disk.remove(part)
@@ -76,7 +78,7 @@ class FileBackend:
             return None
         try:
             file = self._disk.open(path)
-        except FileNotFoundError:
+        except FileNotFoundError:  # removed since the look
             return None
         except OSError as error:
             raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from error
@@ -109,13 +111,14 @@ class FileBackend:
             self._disk.remove(self._path(digest.hex()))
         except FileNotFoundError:
             return False
-        self._disk.sync_folder(self.folder)
+        self._disk.sync_folder(self.folder)  # durable: it must not come back with a power failure
         return True
 
     def digests(self) -> Iterator[bytes]:
         """Yield the names of all contents, in order."""
         for name in self._disk.names(self.folder):
             digest = parse_hash(name)
+            # One spelling: a file named otherwise is not ours.
             if digest is not None and digest.hex() == name:
                 yield digest
 

@@ -40,7 +40,7 @@ from datalattice.lattice import (
 
 HIDDEN_KEY: Final = Keyword("grid-hidden")
 ENTRIES: Final = Keyword("entries")
-ENTRY_FIELDS: Final = 3
+ENTRY_FIELDS: Final = 3  # DID, part, key
 
 
 class HiddenEntries:
@@ -48,7 +48,7 @@ class HiddenEntries:
 
     def __init__(self, root: LatticeCursor, key_pair: KeyPair | None, clock: Clock) -> None:
         self._clock = clock
-        self._cursor: LatticeCursor | None = None
+        self._cursor: LatticeCursor | None = None  # None: reading needs no key
         if key_pair is not None:
             # "The list of such entries is kept in `:local`, so it stays on this node" (docs/grid.md
             # "Hiding"): the node's identity signs it, which need not be the venue's key.
@@ -82,11 +82,12 @@ class HiddenEntries:
 
     def show(self, did: str, part: Keyword, key: bytes) -> None:
         """Show an entry again; an entry that is not hidden stays as it is."""
-        if self.is_hidden(did, part, key):
+        if self.is_hidden(did, part, key):  # no write, so no signature
             self._change(lambda entries: entries.remove(Vector.of([did, part, key])))
 
     def _entries(self) -> Set:
         held = None if self._cursor is None else self._cursor.get()
+        # A register of another shape reads as empty.
         entries = held.get(ENTRIES) if isinstance(held, Map) else None
         return entries if isinstance(entries, Set) else EMPTY_SET
 
@@ -99,6 +100,7 @@ class HiddenEntries:
             register = held if isinstance(held, Map) else EMPTY_MAP
             entries = register.get(ENTRIES)
             after = change(entries if isinstance(entries, Set) else EMPTY_SET)
+            # Later than the last version: a register keeps the newest.
             stamp = next_stamp(present_ms(self._clock), map_timestamp(register))
             return register.put(ENTRIES, after).put(TIMESTAMP, stamp)
 
@@ -149,10 +151,12 @@ def hidden_entries(root: Value) -> list[Set]:
     slots = root.get(LOCAL_KEY) if isinstance(root, Index) else None
     found: list[Set] = []
     for owner, slot in slots.entries() if isinstance(slots, Map) else ():
+        # Anyone's node may be in the slot; its own key must have signed it.
         if not isinstance(slot, Signed) or slot.public_key != owner:
             continue
         register = slot.value.get(HIDDEN_KEY) if isinstance(slot.value, Map) else None
         entries = register.get(ENTRIES) if isinstance(register, Map) else None
+        # The signature last: it costs the most.
         if isinstance(entries, Set) and len(entries) and slot.verify():
             found.append(entries)
     return found

@@ -43,7 +43,7 @@ INTERACTIVE: Final = frozenset({"PAUSED", "INPUT_REQUIRED", "AUTH_REQUIRED"})
 TERMINAL: Final = frozenset({"COMPLETE", "FAILED", "CANCELLED", "REJECTED", "TIMEOUT"})
 STATUSES: Final = ACTIVE | INTERACTIVE | TERMINAL
 
-JOB_ID_BYTES: Final = 16
+JOB_ID_BYTES: Final = 16  # "Blob of 16 bytes"
 _TIME_BYTES: Final = 6
 JOB_TIME_MAX: Final = (1 << 8 * _TIME_BYTES) - 1
 _COUNT_BYTES: Final = 2
@@ -58,6 +58,7 @@ def job_time(record: Value) -> int | None:
     None, which counts as older than every time, unless the time is an Integer of 64 bits.
     """
     stamp = record.get(UPDATED) if isinstance(record, Map) else None
+    # Booleans are excluded: "isinstance(True, int) is true"
     return as_integer(stamp) if is_long(stamp) else None
 
 
@@ -79,11 +80,12 @@ def job_status(record: Value) -> str | None:
 
 def is_job_entry(key: Value, record: Value, _work: Work | None = None) -> bool:
     """Return whether an entry of `:jobs` is valid: its key, its status, and the id in it."""
+    # Foreign ids may have another length, but an Index compares 32 bytes.
     if not isinstance(key, bytes) or not 0 < len(key) <= INDEX_KEY_BYTES:
         return False
     if not isinstance(record, Map) or not isinstance(record.get(STATUS), (str, Text)):
         return False
-    if ID not in record:
+    if ID not in record:  # the id in a record may be missing
         return True
     named = record.get(ID)
     return named == key if isinstance(named, bytes) else _hex(named) == key
@@ -109,12 +111,13 @@ def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
     count = 0
     if last is not None and len(last) == JOB_ID_BYTES:
         before_ms = int.from_bytes(last[:_TIME_BYTES], "big")
-        if before_ms >= now_ms:
+        if before_ms >= now_ms:  # the clock stands or went back: count on from the last id
             now_ms = before_ms
             count = 1 + int.from_bytes(last[_TIME_BYTES : _TIME_BYTES + _COUNT_BYTES], "big")
             if count > COUNT_MAX:  # the id takes the next millisecond
                 now_ms, count = now_ms + 1, 0
     if now_ms > JOB_TIME_MAX:
+        # The time is 6 bytes.
         raise UsageError(f"a job id has times up to {JOB_TIME_MAX} ms, the clock shows {now_ms} ms")
     return (
         now_ms.to_bytes(_TIME_BYTES, "big")
@@ -133,10 +136,11 @@ def job_members(members: Mapping[str, Any]) -> Map:
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise UsageError("`members` is not a mapping of names to values")
     for name in (ID, CREATED, UPDATED):
+        # "every write of a job sets updated to max(now, previous + 1)": callers cannot.
         if name in members:
             raise UsageError(f"the member {name!r} of a job record is written by the venue alone")
     status = members.get(STATUS, PENDING)
-    if status not in STATUSES:
+    if status not in STATUSES:  # a status that nobody knows would never end
         raise UsageError(f"`status` is not one of {', '.join(sorted(STATUSES))}: {status!r}")
     record = to_cell(dict(members))
     assert isinstance(record, Map)

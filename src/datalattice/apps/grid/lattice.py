@@ -96,10 +96,11 @@ class _Judged(Lattice):
         theirs = as_index(other)
         if theirs is None:
             context.report(EntryDropped(context.path, self.kind))
-            return own
+            return own  # own stays: the part from outside is left out whole
         judge = self.judge(context)
         if isinstance(own, Index):
             return merge_judged(own, theirs, judge, context.work)
+        # Other itself where all of it is sound: its hash is known.
         return as_operand(merge_judged(EMPTY_INDEX, theirs, judge, context.work), theirs, theirs)
 
     def zero(self) -> Value:
@@ -128,13 +129,14 @@ class _EntryJudge(Judge):
 
     def join(self, key: Value, own: Value, other: Value) -> Value:
         if own is None:
-            return other
+            return other  # nothing to join: it was admitted
         record = self._collection.child(key)
         if record is not None:
             return record.merge(own, other, self._context.child(key))
         # "Of two sound asset records under one id ... the greater value hash stays" (docs/grid.md
         # "Merge").
         sound = self._collection.check(key, own, self._context.work)
+        # "if own fails and other passes, other is taken"
         return greater(own, other) if sound else other
 
 
@@ -180,6 +182,7 @@ class Collection(_Judged):
 
 
 def _merged_part(lattice: Lattice, own: Value, other: Value, context: MergeContext) -> Value:
+    # An error in one part must not lose the others.
     return isolated(context, own, other, lambda: lattice.merge(own, other, context))
 
 
@@ -220,13 +223,14 @@ class Parts(KeyedLattice):
         if theirs is None:
             context.report(EntryDropped(context.path))
             return own
-        if own is not None and same(own, other):
+        if own is not None and same(own, other):  # "Equal inputs return own itself"
             return own
         result = own if isinstance(own, Index) else EMPTY_INDEX
         # "Other lattices leave such parts out" (docs/grid.md "Layout"): unknown parts of a peer are
         # dropped.
         for key, lattice in self.children().items():
             before = result.get(key)
+            # A malformed part of own is replaced by its zero.
             mine = before if lattice.check_foreign(before) else None
             merged = _merged_part(lattice, mine, theirs.get(key), context.child(key))
             if key in self._parts:
@@ -298,6 +302,7 @@ class PlainVenues(_Judged):
 
 def as_index(value: Value) -> Index | None:
     """Return a value as an Index: an empty Map as an empty Index, another value as None."""
+    # "an empty Map found in a foreign value counts as an empty Index"
     if isinstance(value, Map) and not len(value):
         return EMPTY_INDEX
     return value if isinstance(value, Index) else None
@@ -319,6 +324,7 @@ def is_content_entry(key: Value, content: Value, work: Work | None = None) -> bo
 
 
 def _is_hash_of(key: Value, value: Value, work: Work | None) -> bool:
+    # "a Blob of 32 bytes"; a Hash comes back as a Blob.
     if not isinstance(key, bytes) or len(key) != SHA256_BYTES:
         return False
     return content_hash(value, work) == key
@@ -381,6 +387,7 @@ def sanitise(
     noting = MergeContext(
         context.timestamp, verifier=context.verifier, path=context.path, report=note
     )
+    # Into the zero: every entry is foreign and judged.
     return lattice.merge(lattice.zero(), value, noting), rejected
 
 
@@ -408,4 +415,4 @@ def view(grid: Value) -> dict[str, Index]:
     return found
 
 
-register_section(GRID_SECTION, GRID)
+register_section(GRID_SECTION, GRID)  # at import: a root merges every section it knows

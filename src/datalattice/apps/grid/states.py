@@ -41,7 +41,7 @@ def whole(state: Index | None, lattice: Lattice) -> Index:
     if state is None:
         return zero
     for key, part in zero.entries():
-        if as_index(state.get(key)) is None:
+        if as_index(state.get(key)) is None:  # "absent becomes empty": a state in normal form
             state = state.put(key, part)
     return state
 
@@ -57,7 +57,7 @@ def part_key(part: str) -> Keyword:
     Raises: UsageError: a venue has no such part.
     """
     keys = {key.name: key for key in (ASSETS_KEY, JOBS_KEY, STORAGE_KEY)}
-    if part not in keys:
+    if part not in keys:  # the error names what there is
         raise UsageError(f"`part` is not one of {', '.join(keys)}: {part!r}")
     return keys[part]
 
@@ -73,5 +73,6 @@ def changes_of(before: Value, after: Value) -> dict[str, tuple[bytes, ...]]:
         if isinstance(did, str):
             jobs = part_of(venue_state(mine), JOBS_KEY)
             differing = jobs.differences(part_of(venue_state(theirs), JOBS_KEY))
+            # Foreign keys may be any cell.
             found[did] = tuple(key for key, *_ in differing if isinstance(key, bytes))
     return found

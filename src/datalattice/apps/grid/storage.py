@@ -85,7 +85,7 @@ class Storage:
 
         Raises: UsageError: the backend cannot be used.
         """
-        if not self._is_open:
+        if not self._is_open:  # repeating it changes nothing
             self.backend.open()
             self._is_open = True
 
@@ -113,6 +113,7 @@ class Storage:
         if not _is_content(content):
             raise UsageError(f"content is bytes or pieces of bytes, got {type(content).__name__}")
         pieces = self._checked(name, _pieces_of(content))
+        # Damaged content is replaced by sound content of that name.
         if self.backend.size(name) is None or self._damage(name) is not None:
             self.backend.write(name, pieces)
         else:
@@ -147,13 +148,14 @@ class Storage:
         name = checked_digest(digest)
         if self.backend.size(name) is None:
             return None
-        reason = self._damage(name)
+        reason = self._damage(name)  # all of it is hashed before the first piece goes out
         if reason is not None:
             raise Corruption(f"the content {name.hex()} is damaged: {reason}")
         return self.backend.read(name)
 
     def exists(self, digest: bytes | None) -> bool:
         """Return whether content is present; False for None and while the storage is closed."""
+        # While it is closed nothing is served.
         if not self._is_open or not isinstance(digest, bytes) or len(digest) != SHA256_BYTES:
             return False
         return self.backend.size(digest) is not None
@@ -177,6 +179,7 @@ class Storage:
     def verify(self) -> list[BadContent]:
         """Return the damaged contents; reads everything."""
         self._ready()
+        # A list: checking may take long, and contents may come meanwhile.
         damages = ((digest, self._damage(digest)) for digest in list(self.backend.digests()))
         return [BadContent(digest, reason) for digest, reason in damages if reason is not None]
 
@@ -203,13 +206,13 @@ class Storage:
             if not isinstance(piece, bytes):
                 raise UsageError(f"a piece of content is bytes, got {type(piece).__name__}")
             size += len(piece)
-            if size > self.content_bytes_max:
+            if size > self.content_bytes_max:  # counted while it is read: a stream has no length
                 raise LimitExceeded(
                     f"the content {name.hex()} has more than {self.content_bytes_max} bytes"
                 )
             digest.update(piece)
             yield piece
-        if digest.digest() != name:
+        if digest.digest() != name:  # at the end: the backend drops what it wrote when this raises
             raise UsageError(
                 f"the content is not {name.hex()}: its SHA-256 is {digest.hexdigest()}"
             )
@@ -287,7 +290,7 @@ class LatticeBackend:
 
     def write(self, digest: bytes, pieces: Iterator[bytes]) -> None:
         """Store the content in the pieces."""
-        blob = make_blob(b"".join(pieces))
+        blob = make_blob(b"".join(pieces))  # in memory first: a cell needs all of its bytes
         self._cursor.update(lambda held: (as_index(held) or EMPTY_INDEX).put(digest, blob))
 
     def size(self, digest: bytes) -> int | None:
@@ -314,6 +317,7 @@ class LatticeBackend:
             nonlocal gone
             contents = as_index(held) or EMPTY_INDEX
             gone = digest in contents
+            # Nothing removed: the value stays the same.
             return contents.remove(digest) if gone else held
 
         self._cursor.update(removed)
@@ -336,6 +340,7 @@ def checked_digest(digest: object) -> bytes:
 
 def _is_content(content: object) -> bool:
     return isinstance(content, bytes) or (
+        # A str or a buffer would yield ints or characters.
         isinstance(content, Iterable) and not isinstance(content, (str, bytearray, memoryview))
     )
 

@@ -107,6 +107,7 @@ class Venue:
         self._binding: Final = binding
         self.did: Final = checked_did(did)
         named = public_key_of(did)
+        # A key that cannot sign for the DID would write what nobody accepts.
         if key_pair is not None and named is not None and named != key_pair.public_key:
             raise NoSigningKey(f"the key 0x{key_pair.public_key.hex()} is not that of {did}")
         self._root: Final = root
@@ -121,7 +122,7 @@ class Venue:
         self._hidden: Final = HiddenEntries(root, key_pair, self._clock)
         if storage is None:
             storage = Storage(VenueBackend(self._own.path(STORAGE_KEY), self._hidden, did))
-            storage.initialise()
+            storage.initialise()  # the caller's own storage is opened by the caller
         self.storage: Final = storage
 
     @classmethod
@@ -148,7 +149,7 @@ class Venue:
         did = checked_did(did_of(given) if isinstance(given, bytes) else given)
         named = public_key_of(did)
         if key_pair is None and named is not None:
-            key_pair = root.context.signer(named)
+            key_pair = root.context.signer(named)  # the node's key, if it is this owner's
         return cls(root, key_pair, did, binding=binding, **parts)
 
     @classmethod
@@ -177,6 +178,7 @@ class Venue:
 
         Content is part of the copy only if its storage is the lattice.
         """
+        # A folder of files has no fork.
         in_lattice = isinstance(self.storage.backend, LatticeBackend)
         return Venue(
             self._root.fork(),
@@ -212,7 +214,7 @@ class Venue:
             return grid, state
 
         self._write(added)
-        self._hidden.show(self.did, ASSETS_KEY, found)
+        self._hidden.show(self.did, ASSETS_KEY, found)  # registering brings a hidden asset back
         return found
 
     def asset(self, asset_id: object) -> str | None:
@@ -224,6 +226,7 @@ class Venue:
         record = part_of(self._state(), ASSETS_KEY).get(wanted)
         text = record_text(record)
         if text is None:
+            # "`:meta`": the text of any venue's asset.
             text = record_text(Map.of({"metadata": part_of(self.grid, META_KEY).get(wanted)}))
         # `asset` "gives the text of any venue's asset and hashes it again" (docs/grid.md "Assets").
         if text is not None and asset_record(text)[0] != wanted:
@@ -272,12 +275,12 @@ class Venue:
         try:
             digest = declared_hash(self.metadata(asset_id))
         except UsageError:
-            return None
+            return None  # no declared content: there is nothing to have
         return self._storage_of(digest) is not None
 
     def _storage_of(self, digest: bytes) -> Storage | None:
         """Return the storage that has the content: this venue's, else another's in the lattice."""
-        if self._hidden.is_hidden(self.did, STORAGE_KEY, digest):
+        if self._hidden.is_hidden(self.did, STORAGE_KEY, digest):  # "It is no longer served here"
             return None
         if self.storage.exists(digest):
             return self.storage
@@ -285,6 +288,7 @@ class Venue:
             held = part_of(state, STORAGE_KEY)
             if digest in held:
                 one = Index.of({digest: held.get(digest)})
+                # A storage around one entry: it hashes what it serves.
                 found = Storage(LatticeBackend(RootLattice(None, one)))
                 found.initialise()
                 return found
@@ -311,14 +315,14 @@ class Venue:
         def added(grid: Index, state: Index) -> tuple[Index, Index]:
             nonlocal made
             jobs = part_of(state, JOBS_KEY)
-            now_ms = present_ms(self._clock)
+            now_ms = present_ms(self._clock)  # inside the update: a lost race takes a new id
             made = make_job_id(now_ms, self._last_job, self._entropy)
             fresh = EMPTY_MAP.put(STATUS, PENDING).put_many(record.items())
             fresh = fresh.put(ID, made.hex()).put(CREATED, now_ms).put(UPDATED, now_ms)
             return grid, state.put(JOBS_KEY, jobs.put(made, fresh))
 
         self._write(added)
-        self._last_job = made
+        self._last_job = made  # after the commit, so ids of failed writes are used again
         return made
 
     def update_job(self, job_id: object, members: Mapping[str, Any]) -> Map:
@@ -373,6 +377,7 @@ class Venue:
             time_ms = job_time(record)
             if status is not None and job_status(record) != status:
                 continue
+            # A record without a time has no place in "since"
             if since_ms is None or (time_ms is not None and time_ms >= since_ms):
                 found.append(job_id)
         return found
@@ -397,6 +402,7 @@ class Venue:
         The keys of its DIDs are looked up first. Invalid entries are skipped.
         """
         other = to_cell(foreign)
+        # A root was given, not a grid.
         if isinstance(other, Index) and GRID_SECTION in other and VENUES_KEY not in other:
             other = other.get(GRID_SECTION)
         if self._keys is not None:
@@ -409,7 +415,7 @@ class Venue:
 
         def joined(grid: Value) -> Value:
             nonlocal before
-            reports.clear()
+            reports.clear()  # the update may run again: only the last run counts
             before = grid
             return GRID.merge(grid, other, context)
 
@@ -426,7 +432,7 @@ class Venue:
         grid = self._grid.get()
         if self._keys is not None:
             self._keys.prepare(dids_to_resolve(None, grid))
-        context = MergeContext(verifier=self._verifier())
+        context = MergeContext(verifier=self._verifier())  # reading only: no key to sign with
         return sanitise(grid, GRID, context)[1], self.storage.verify()
 
     # --- inside -------------------------------------------------------------------------------
@@ -472,7 +478,7 @@ class Venue:
                 raise BadSignature(f"the state of {self.did} is not what its key signed")
             before = whole(venue_state(cell), VENUE)
             changed, state = change(grid, before)
-            if state is before and changed is grid:
+            if state is before and changed is grid:  # nothing changed: nothing is signed
                 return value
             if state is not before:
                 signed = Signed.sign(key_pair, state)

@@ -84,6 +84,7 @@ class Batch(TypedOperations[T]):
     def _apply(self, step: TableEdit[R]) -> R:
         if self._done:
             raise UsageError("the batch is over: begin another one")
+        # Checked now, as if it were committed: an error reaches the caller at once.
         self._staged, result = step(self._staged)
         self._steps.append(step)
         return result
@@ -103,6 +104,7 @@ class Batch(TypedOperations[T]):
             self._database._apply(self._settle)
 
     def _settle(self, store: Index) -> tuple[Index, None]:
+        # Unchanged since: the snapshot's version is the result.
         if store is self._base or same(store, self._base):
             return self._staged, None
         # "The operations run again on what is there" (docs/kv.md "Batches").
@@ -114,7 +116,7 @@ class Batch(TypedOperations[T]):
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and not self._done:
+        if kind is None and not self._done:  # an error discards the batch
             self.commit()
         self._done = True
 
@@ -242,9 +244,9 @@ class Database(TypedOperations[T]):
             # A step that changes nothing leaves the very value, so that nothing is signed or sent.
             return value if made is store else made
 
-        with collector_paused:
+        with collector_paused:  # many short-lived cells: the collector would find nothing
             self._cursor.update(update)
-        return results[-1]
+        return results[-1]  # the last run counts: earlier ones lost a race
 
     # --- batches and watching ---
 
@@ -279,7 +281,7 @@ class Database(TypedOperations[T]):
             self._replica,
             name=self._name,
             owner=self._owner,
-            of=self._type.of,
+            of=self._type.of,  # without the binding: its writes stay in the fork until `sync`
         )
 
     def sync(self) -> None:
@@ -348,6 +350,7 @@ class Database(TypedOperations[T]):
         assert isinstance(sound, Map)
         stores: list[Index] = []
         for owner, cell in sound.entries():
+            # "except this database's owner key"
             if owner == self._owner or (accept is not None and not accept(owner)):
                 continue
             store = self._named_store(owner, cell, context)
@@ -355,6 +358,7 @@ class Database(TypedOperations[T]):
                 stores.append(store)
         if stores:
             with collector_paused:
+                # One update, one signature.
                 self._cursor.update(lambda value: joined(value, stores, context))
         return len(stores)
 
@@ -363,7 +367,7 @@ class Database(TypedOperations[T]):
         assert isinstance(cell, Signed)
         databases = cell.value
         store = databases.get(self._name) if isinstance(databases, Map) else None
-        if store is None or isinstance(store, Index):
+        if store is None or isinstance(store, Index):  # "absent: skip"
             return store
         context.report(EntryDropped((*context.path, owner, Keyword("value"), self._name)))
         return None
@@ -446,6 +450,7 @@ def checked_replica(replica: object, context: MergeContext) -> str:
         return replica_name(context)
     text = checked_text(replica, "the replica")
     is_key = context.key_pair is not None and text == replica_name(context)
+    # The identity in hex may be longer than an Index key.
     if not text or (len(text.encode()) > INDEX_KEY_BYTES and not is_key):
         raise UsageError(
             f"`replica` is not 1 to {INDEX_KEY_BYTES} bytes of UTF-8 nor this node's identity: "

@@ -30,7 +30,7 @@ BASE: Final = 4
 ENTRY_COUNT: Final = 4
 ENTRY_COUNT_MAX: Final = 5
 
-REGISTER_RANK: Final = 9
+REGISTER_RANK: Final = 9  # a register wins over a structure of the same time
 """Rank of registers. If two entries have equal times, the greater rank wins."""
 
 NO_TIME: Final = -1
@@ -104,7 +104,7 @@ class Entry:
             if work is not None:
                 work.spend(kind.ticks)
             if kind.holds(key, member) and kind.shows(member):
-                return True
+                return True  # one live member shows the structure
         return False
 
     def time(self, work: Work | None = None) -> int:
@@ -126,6 +126,7 @@ def read_entry(cell: Value) -> Entry | None:
         return None
     given = parts[TAG]
     number = as_integer(given)
+    # -2: of no known kind, and no tombstone.
     tag = (NO_TIME if given is None else -2) if number is None or number < 0 else number
     expire = _long(parts[EXPIRE])
     kind = KINDS.get(tag)
@@ -135,6 +136,7 @@ def read_entry(cell: Value) -> Entry | None:
     value = parts[VALUE]
     if value is None:
         value = EMPTY_INDEX
+    # A structure's expiry counts in a merge, so it must be a number.
     if not isinstance(value, Index) or (expire is None and parts[EXPIRE] is not None):
         return None
     base = NO_TIME
@@ -188,7 +190,7 @@ def structure(
     Units:  utime, expire, base: Unix milliseconds.
     """
     stamp = checked_stamp(utime)
-    if base < 0:
+    if base < 0:  # "usually absent": equal values must be equal bytes
         return Vector.of((index, kind.tag, stamp, expire))
     return Vector.of((index, kind.tag, stamp, expire, base))
 

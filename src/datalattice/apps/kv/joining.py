@@ -47,8 +47,9 @@ def merge_entries(own: Value, other: Value, context: MergeContext) -> Value:
         return own
     theirs = read_entry(other)
     if theirs is None:
-        return ZERO_ENTRY if own is None else own
+        return ZERO_ENTRY if own is None else own  # "own nil: other if valid, else zero"
     mine = read_entry(own)
+    # The zero entry loses to everything: nothing of it is joined.
     if mine is None or mine.is_zero():
         return _sound(theirs, context)
     if theirs.is_zero():
@@ -68,7 +69,7 @@ def _sound(entry: Entry, context: MergeContext) -> Value:
     if kind is None:
         return entry.cell
     index = _sound_index(kind, entry.members, context)
-    if index is entry.members:
+    if index is entry.members:  # its own cell: nothing is signed anew
         return entry.cell
     return structure(kind, index, entry.utime, entry.expire, entry.base)
 
@@ -96,7 +97,7 @@ def cut_index(
     # its columns have no times.
     if kind.untimed:
         return EMPTY_INDEX if at > own_base else index
-    if kind.span(index, work).first > at:
+    if kind.span(index, work).first > at:  # every write is later: nothing to cut
         return index
     made = index
     for key, member in index.entries(work):
@@ -104,7 +105,7 @@ def cut_index(
             work.spend(kind.ticks)
         left = kind.cut(member, at) if kind.holds(key, member) else None
         if left is None:
-            made = made.remove(key)
+            made = made.remove(key)  # a malformed member goes, too
         elif left is not member:
             made = made.put(key, left)
     return made
@@ -147,7 +148,7 @@ class _Members:
                 self._tell(key, other, None, OTHER)
             return kept
         self.first = min(self.first, kind.first(fresh))
-        if not own_present or not kind.holds(key, own):
+        if not own_present or not kind.holds(key, own):  # a malformed member of own loses
             return fresh
         if same(own, fresh):
             return own
@@ -171,6 +172,7 @@ def _join(kind: StructureKind, a: Entry, b: Entry, context: MergeContext) -> Val
     mine = cut_index(kind, a.members, a.base, base, work)
     if mine is not a.members:
         _tell_cut(kind, a.members, mine, OWN, context)
+    # A counter's columns have no times: the greater base decides for all of them.
     members = _Members(kind, base, kind.untimed and base > b.base, context)
     # Members named by their hash have one valid key; a rival with the same key bytes is malformed.
     rival = exact_merge(members.join, context).rival if kind is HASH else None
@@ -235,6 +237,7 @@ def _win(a: Entry, b: Entry, context: MergeContext) -> Value:
 
 def _tell_whole(winner: Entry, loser: Entry, side: str, context: MergeContext) -> None:
     """Report a losing entry, unless the winner has the same type and value."""
+    # A tombstone that loses is no loss.
     if context.report is discard or not loser.shows(context.work):
         return
     # "Tombstones, and values that are equal on both sides, are not worth a report" (docs/kv.md

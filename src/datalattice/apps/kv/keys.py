@@ -57,5 +57,5 @@ def checked_values(
         try:
             made[name] = convert(value)
         except TypeMismatch as error:
-            raise error.below(key) from None
+            raise error.below(key) from None  # the path of the error begins at the key
     return made

@@ -124,7 +124,7 @@ class StructureKind:
         """Cache the times of a structure."""
         if len(index) > SPAN_WALK_MAX:
             if len(_spans) >= SPAN_CACHE_MAX:
-                _spans.clear()
+                _spans.clear()  # all at once: a cache of times needs no order of use
             _spans[self.tag, value_hash(index)] = span
 
     def _walk(self, index: Index, work: Work | None) -> Span:
@@ -159,7 +159,7 @@ class HashKind(StructureKind):
 
     def cut(self, member: Value, at: int) -> Value:
         """Return the field, None if it is not later than `at`."""
-        return None if _slot(member, 1) <= at else member
+        return None if _slot(member, 1) <= at else member  # "nothing inside is that old"
 
     def join(self, own: Value, other: Value) -> Value:
         """Return the later field; for equal times, the one with the greater hash."""
@@ -259,6 +259,7 @@ class ZSetKind(StructureKind):
         return (
             isinstance(member, Vector)
             and len(member) == 4
+            # Scores are Doubles: an integer would compare equal and hash differently.
             and type(member[1]) is float
             and _is_time(member[2])
             and _is_time(member[3])
@@ -287,7 +288,7 @@ class ZSetKind(StructureKind):
             return None
         if add > at:
             return Vector.of((member[0], member[1], add, 0)) if remove else member
-        return Vector.of((member[0], 0.0, 0, remove))
+        return Vector.of((member[0], 0.0, 0, remove))  # the score belongs to the add that was cut
 
     def join(self, own: Value, other: Value) -> Value:
         """Return the member with the later of each time, and the score of the later add."""
@@ -296,6 +297,7 @@ class ZSetKind(StructureKind):
         mine, theirs = _slot(own, 2), _slot(other, 2)
         # "The score goes with the later add" (docs/kv.md "Merge").
         scored = own if mine > theirs else other
+        # "tie greater value hash of [member score]"
         if mine == theirs and _score_hash(own) > _score_hash(other):
             scored = own
         remove = max(_slot(own, 3), _slot(other, 3))
@@ -373,7 +375,7 @@ COUNTER: Final = CounterKind()
 def _either(own: Value, other: Value) -> Value:
     """Return the merge of two fields of one name; a malformed field loses."""
     if not HASH.holds("", own):
-        return other
+        return other  # "malformed inner values … dropped one by one"
     return HASH.join(own, other) if HASH.holds("", other) else own
 
 

@@ -69,6 +69,7 @@ class KVEntryLattice(Lattice):
             return ZERO_ENTRY if own is None else own
         work = context.work
         if work is not None:
+            # A hostile store of many small entries costs its sender's allowance.
             work.spend(work.limits.entry)
         return merge_entries(own, other, context)
 

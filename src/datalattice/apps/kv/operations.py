@@ -49,7 +49,7 @@ Write = Callable[[Value, int], tuple[Value, R]]
 NOTHING: Final = object()
 GONE: Final = object()
 
-GC_AGE: Final = timedelta(days=1)
+GC_AGE: Final = timedelta(days=1)  # "gc(min_age_ms), default one day"
 """Default age from which a clean-up removes tombstones and expired entries."""
 
 Duration = float | timedelta
@@ -99,6 +99,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
     def _write(self, key: str, write: Write[R]) -> R:
         """Replace one entry by the result of `write`, in one update of the store."""
         name = checked_key(key, "a key")
+        # "now is taken per call", before the update that may run again.
         now_ms = self._clock.now_ms()
 
         def step(store: Index) -> tuple[Index, R]:
@@ -245,6 +246,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
             slot = read_slot(stored, now_ms)
             if slot.entry is None or not slot.live:
                 return stored, default
+            # The value as it was when it was removed.
             return delete(stored, now_ms)[0], self._value(slot.entry)
 
         found = self._write(key, write)
@@ -349,6 +351,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
             swept = store
             for key, stored in store.entries():
                 name = ENTRIES.name(key)
+                # Short names have a place of their own in the Index.
                 if name is None or is_short(name):
                     if is_garbage(stored, min_age_ms, now_ms):
                         swept = swept.remove(key)

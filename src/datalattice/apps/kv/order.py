@@ -66,10 +66,10 @@ class _MemberOrder(EntryOrder):
             # "Nothing in it is as old as its base": a foreign structure may violate this rule.
             member = kind.cut(member, self._base)
             if not isinstance(member, Vector):
-                return []
+                return []  # all of it was cleared
         parts = member.to_list()
         if kind.tag == COUNTER_TAG:
-            return [
+            return [  # untimed: columns only grow, so the greater is the newer
                 element(UNTIMED, _ADDED + number_tail(_number(parts[0]))),
                 element(UNTIMED, _REMOVED + number_tail(_number(parts[1]))),
             ]
@@ -98,6 +98,7 @@ def latest_of_entries(own: Value, other: Value, walk: Walk) -> Latest:
     if a is None or b is None or found[0] is not None or found[1] is not None:
         return found
     kind = a.kind
+    # Different kinds: the entries' own elements have decided.
     if kind is None or b.kind is not kind:
         return NOTHING
     order = _MEMBERS[kind.tag] if a.base < 0 else _MemberOrder(kind, a.base)
@@ -109,7 +110,7 @@ def _element(cell: Value, entry: Entry | None, work: Work | None) -> Element | N
         return None
     if entry is None:
         return malformed(cell)
-    if entry.is_zero():
+    if entry.is_zero():  # the least of all, and still more than an absent entry
         return element(UNTIMED)
     rank = bytes([entry.rank])
     if entry.kind is None:

@@ -111,6 +111,7 @@ def _fields(value: Value) -> Index | Map:
     if not isinstance(value, (Index, Map)):
         raise TypeMismatch(f"a hash is not an Index or Map of fields: {type(value).__name__}")
     given = {checked_key(field, "a field"): held for field, held in value.entries()}
+    # None deletes the field.
     return fielded([(field, held) for field, held in given.items() if held is not None])
 
 
@@ -143,7 +144,7 @@ def put_shown(
         stored = delete(stored, now_ms)[0]
     made = _structured(stored, kind, value, replica, now_ms)
     entry = live_entry(made, now_ms)
-    if entry is None or entry.expire == expire:
+    if entry is None or entry.expire == expire:  # nothing to expire, or no change of the expiry
         return made
     return expire_at(made, expire, now_ms)[0]
 
@@ -171,6 +172,7 @@ def _structured(
     gone = [one[0] for _name, one in shown(ZSET, members) if one[0] not in kept]
     stored = remove_members(stored, ZSET, "SHOW", gone, now_ms)[0]
     scores = Map.of([(one[0], one[1]) for _name, one in shown(ZSET, members)])
+    # An equal score is no write: its time stays.
     fresh = [one for one in wanted if not same(scores.get(one[0]), one[1])]
     return add_scored(stored, fresh, now_ms)[0]
 

@@ -48,7 +48,7 @@ class TypedOperations(Operations[T]):
 
     def lpush(self, key: str, *values: object) -> int:
         """Prepend the values one by one, so the last comes first; return the new length."""
-        cells = to_cells(values)[::-1]
+        cells = to_cells(values)[::-1]  # "lpush a b gives b a ..."
         return self._push(key, "LPUSH", cells, [])
 
     def rpush(self, key: str, *values: object) -> int:
@@ -72,6 +72,7 @@ class TypedOperations(Operations[T]):
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:
             held = read_list(stored, "LPOP", now_ms)
+            # An empty list is not written again.
             return (put_list(stored, held.drop(1), now_ms), held[0]) if held else (stored, None)
 
         return self._write(key, write)
@@ -92,6 +93,7 @@ class TypedOperations(Operations[T]):
         stored, now_ms = self._stored(key)
         held = read_list(stored, "LRANGE", now_ms)
         first, end = positions(start, stop, len(held))
+        # The whole list is the stored Vector itself.
         return held if (first, end) == (0, len(held)) else Vector.of(held.to_list(first, end))
 
     def llen(self, key: str) -> int:
@@ -104,8 +106,7 @@ class TypedOperations(Operations[T]):
     def incr(self, key: str, amount: int = 1) -> int:
         """Add `amount`, which may be negative; return the total of all replicas.
 
-        Raises: UsageError: `amount` is not an integer of 64
-                bits, or the count would exceed them.
+        Raises: UsageError: `amount` is not an integer of 64 bits, or the count would exceed them.
         """
         if not is_long(to_cell(amount)):
             raise UsageError(f"`amount` is not an integer of at most 64 bits: {amount!r}")
@@ -145,6 +146,7 @@ class TypedOperations(Operations[T]):
 
         Raises: as `hset`.
         """
+        # Converted before the update: one bad value writes none of them.
         cells = list(checked_values(fields, "a field", to_cell).items())
         if not cells:
             return 0
@@ -191,7 +193,7 @@ class TypedOperations(Operations[T]):
         """Return whether a set has a member."""
         name = value_hash(to_cell(member))
         held = self._members(key, SET, "SISMEMBER").get(name)
-        return SET.holds(name, held) and SET.shows(held)
+        return SET.holds(name, held) and SET.shows(held)  # malformed members read as absent
 
     def smembers(self, key: str) -> Set:
         """Return the members of a set."""
@@ -253,7 +255,7 @@ class TypedOperations(Operations[T]):
         """Return the members with scores from low to high, both included, by score.
 
         Raises: TypeMismatch, UsageError: as `zadd`.
-        """
+        """  # only a well-formed field is shown
         least, most = checked_score(low), checked_score(high)
         ranked = by_score(self._members(key, ZSET, "ZRANGEBYSCORE"))
         return Vector.of([member for member, score in ranked if least <= score <= most])
@@ -298,9 +300,9 @@ def by_score(index: Index) -> list[tuple[Value, float]]:
     for position, (_name, member) in enumerate(shown(ZSET, index)):
         score = member[1]
         assert isinstance(score, float)
-        unordered = math.isnan(score)
+        unordered = math.isnan(score)  # NaN has no order, so it would upset the sort
         ranked.append((unordered, 0.0 if unordered else score, position, member[0], score))
-    ranked.sort(key=lambda row: row[:3])
+    ranked.sort(key=lambda row: row[:3])  # "equal scores: member-hash order"
     return [(member, score) for _nan, _rank, _position, member, score in ranked]
 
 

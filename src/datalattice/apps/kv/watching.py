@@ -58,11 +58,12 @@ class Watch(Stream[KeyChange[T]]):
         self._prefix: Final = prefix
         self._clock: Final = clock
         self._kind: Final = kind
-        self._seen = _store(cursor.get())
+        self._seen = _store(cursor.get())  # from now on: what is there is not a change
 
     def _fetch(self) -> Iterable[KeyChange[T]]:
         before, after = self._seen, _store(self._cursor.get())
         self._seen = after
+        # The same store: no walk.
         return () if after is before or same(before, after) else self._changes(before, after)
 
     def _changes(self, before: Index, after: Index) -> Iterator[KeyChange[T]]:
@@ -97,6 +98,7 @@ class Watch(Stream[KeyChange[T]]):
     def _value(self, entry: Entry) -> T:
         """Return a plain value as its type; the members of a structure are a cell."""
         held = entry.cell[VALUE]
+        # Members of structures have no type of the handle.
         return self._kind.from_cell(held) if entry.tag == VALUE_TAG else held  # type: ignore[return-value]
 
 

@@ -55,6 +55,7 @@ def read_slot(stored: Value, now_ms: int) -> KeyState:
         return KeyState(None, False, False)
     expired = entry.expire is not None and now_ms >= entry.expire
     # "A structure without any member reads as absent" (docs/kv.md "Structures").
+    # Of an emptied structure the times count on.
     there = not entry.is_tombstone() if entry.kind is None else len(entry.members) > 0
     return KeyState(entry, expired, there and not expired)
 
@@ -116,7 +117,7 @@ def expire_at(stored: Value, expire: int | None, now_ms: int) -> tuple[Value, bo
     """
     slot = read_slot(stored, now_ms)
     entry = slot.entry
-    if entry is None or not slot.live:
+    if entry is None or not slot.live:  # an expired key is not brought back by a new expiry
         return stored, False
     stamp = after(slot, now_ms)
     if entry.kind is not None:
@@ -169,6 +170,7 @@ def read_structure(stored: Value, kind: StructureKind, operation: str, now_ms: i
 class StructureWrite:
     """A structure during one write call."""
 
+    # Read once, so that one call has one stamp.
     def __init__(self, stored: Value, kind: StructureKind, operation: str, now_ms: int) -> None:
         slot = read_slot(stored, now_ms)
         entry = slot.entry
@@ -192,7 +194,7 @@ class StructureWrite:
                 if slot.expired and entry.expire is not None:
                     base = max(base, entry.expire)
         self._base: Final = base
-        self.stamp: Final = max(now_ms, base + 1)
+        self.stamp: Final = max(now_ms, base + 1)  # later than everything that the base clears
 
     def member(self, key: Value) -> Vector | None:
         """Return a well-formed member, None if absent or malformed."""
@@ -220,7 +222,7 @@ class StructureWrite:
     def entry(self) -> Value:
         """Return the entry to store; the stored one if nothing was written."""
         if not self._changed:
-            return self._stored
+            return self._stored  # "no write when nothing changed"
         return structure(self._kind, self.index, self._utime, self._expire, self._base)
 
 
@@ -239,6 +241,7 @@ def put_fields(
     for field, value in fields:
         old = draft.field(field)
         stamp = draft.stamp if old is None else max(draft.stamp, _number(old, 1) + 1)
+        # None removes a field, and is no new one.
         fresh += (old is None or old[0] is None) and value is not None
         draft.put_field(field, Vector.of((value, stamp)), stamp)
     return draft.entry(), fresh
@@ -246,6 +249,7 @@ def put_fields(
 
 def delete_fields(stored: Value, fields: Iterable[str], now_ms: int) -> tuple[Value, int]:
     """Return the entry of a hash without these fields, and how many were present."""
+    # Absent: no structure is made by a removal.
     if not read_structure(stored, HASH, "HDEL", now_ms):
         return stored, 0
     draft = StructureWrite(stored, HASH, "HDEL", now_ms)
@@ -276,7 +280,7 @@ def add_members(stored: Value, members: Iterable[Value], now_ms: int) -> tuple[V
         # "Adding a member again makes it outlive an earlier removal elsewhere" (docs/kv.md "Sets").
         stamp = max(draft.stamp, add, remove + 1)
         fresh += add <= remove
-        if stamp != add:
+        if stamp != add:  # the same stamp already: nothing to write
             draft.put(key, Vector.of((old[0], stamp, remove)), stamp)
     return draft.entry(), fresh
 
@@ -292,11 +296,12 @@ def remove_members(
     for member in members:
         key = value_hash(member)
         old = draft.member(key)
-        if old is None or not kind.shows(old):
+        if old is None or not kind.shows(old):  # "each known member"
             continue
         parts = old.to_list()
         add = parts[-2]
         assert type(add) is int
+        # Not later than the add: "add and remove in the same ms = absent"
         stamp = max(draft.stamp, add)
         draft.put(key, Vector.of((*parts[:-1], stamp)), stamp)
         gone += 1
@@ -337,12 +342,13 @@ def count_up(stored: Value, replica: str, amount: int, now_ms: int) -> tuple[Val
     positive, negative = (0, 0) if old is None else (_number(old, 0), _number(old, 1))
     if amount >= 0:
         positive += amount
-    else:
+    else:  # a column only grows: a decrease counts in its own number
         negative -= amount
     if max(positive, negative) > LONG_MAX:
         raise UsageError(
             f"{operation} by {amount}: the count of replica {replica!r} would exceed 64 bits"
         )
+    # 0 is written, too: the reference makes the entry.
     draft.put(replica, Vector.of((positive, negative)), draft.stamp)
     total = total_of(draft.index)
     # Counts of separate replicas may sum beyond 64 bits; changes towards the range are allowed.

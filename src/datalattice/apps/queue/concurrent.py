@@ -21,16 +21,16 @@ from datalattice.apps.queue.topic import Topic, checked_count, partition_of
 from datalattice.cells import Value, to_cell
 from datalattice.errors import DataLatticeError, Timeout, UsageError
 
-INBOX_CAPACITY: Final = 4_096
+INBOX_CAPACITY: Final = 4_096  # "inbox capacity = 4096"
 """Records in the inbox of one worker; producers wait while it is full."""
 
-BATCH_MAX: Final = 1_000
+BATCH_MAX: Final = 1_000  # "batch size = 1000"
 """Most records in one commit."""
 
-POLL_S: Final = 0.1
+POLL_S: Final = 0.1  # "poll 100 ms"
 """How long a worker waits for a record before it checks whether to stop."""
 
-JOIN_S: Final = 5.0
+JOIN_S: Final = 5.0  # "stop, join (5 s each)"
 """How long `close` waits for each worker."""
 
 
@@ -60,6 +60,7 @@ class _Worker:
         self._batch_max = batch_max
         self._stop = threading.Event()
         name = f"queue-partition-{partition}"
+        # Daemon: a program that forgets `close` still ends.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -67,7 +68,7 @@ class _Worker:
 
     def stop(self) -> None:
         self._stop.set()
-        if self._thread.ident is not None:
+        if self._thread.ident is not None:  # a worker that was never started cannot be joined
             self._thread.join(JOIN_S)
 
     def alive(self) -> bool:
@@ -90,7 +91,7 @@ class _Worker:
             batch.append(self.inbox.get(timeout=wait_s) if wait_s else self.inbox.get_nowait())
             while len(batch) < self._batch_max:
                 batch.append(self.inbox.get_nowait())
-        except queue.Empty:
+        except queue.Empty:  # as many as there were; the batch is not waited for
             return batch
         return batch
 
@@ -102,6 +103,7 @@ class _Worker:
                 items.append(item)
                 continue
             self._append(items)
+            # Before the marker is set: "returns after everything offered before it is visible".
             items = []
             item.done.set()
         self._append(items)
@@ -109,6 +111,7 @@ class _Worker:
     def _append(self, items: list[_Item]) -> None:
         if not items or self.failure is not None:
             return
+        # "its own fork of the whole topic", made by the thread that writes it.
         if self._fork is None:
             self._fork = self._topic.fork()
         try:
@@ -117,7 +120,7 @@ class _Worker:
                 keys=[item.key for item in items],
                 headers=[item.headers for item in items],
             )
-            self._fork.sync()
+            self._fork.sync()  # "one fork.sync per batch"
         except DataLatticeError as error:
             # Producers get this error from `offer` and `flush`. The worker stops here, because
             # appending later records could lose or reorder records.
@@ -141,6 +144,7 @@ class ConcurrentTopic:
             if type(bound) is not int or bound < 1:
                 raise UsageError(f"`{name}` is not a positive integer: {bound!r}")
         checked_count(partitions)
+        # Set before any worker runs: routing depends on it.
         if topic.num_partitions != partitions:
             topic.set_num_partitions(partitions)
         self._topic = topic
@@ -161,7 +165,7 @@ class ConcurrentTopic:
         Raises: UsageError: the topic is closed.
         """
         self._check_open()
-        if not self._started:
+        if not self._started:  # "start() (idempotent)"
             self._started = True
             for worker in self._workers:
                 worker.start()
@@ -190,6 +194,7 @@ class ConcurrentTopic:
         self._put(partition, cell, value, headers)
 
     def _put(self, partition: int, key: Value, value: object, headers: object) -> None:
+        # Converted here: a bad value is the producer's error, not the worker's.
         item = _Item(key, to_cell(value), checked_headers(headers))
         worker = self._workers[partition]
         while True:
@@ -217,7 +222,7 @@ class ConcurrentTopic:
             self._hand_over(worker, marker)
         for worker, marker in markers:
             while not marker.done.wait(POLL_S):
-                if not worker.alive():
+                if not worker.alive():  # a dead worker sets no marker
                     break
             self._check(worker)
 
@@ -228,7 +233,7 @@ class ConcurrentTopic:
             except queue.Full:
                 if worker.alive():
                     continue
-                marker.done.set()
+                marker.done.set()  # nothing is left that would set it
             return
 
     def close(self) -> None:
@@ -238,7 +243,7 @@ class ConcurrentTopic:
         """
         if self._closed:
             return
-        self._closed = True
+        self._closed = True  # first: producers that wait see it and stop
         if self._started:
             deadline = time.monotonic() + JOIN_S * len(self._workers)
             for worker in self._workers:
@@ -248,9 +253,10 @@ class ConcurrentTopic:
         stuck = [worker for worker in self._workers if worker.alive()]
         if stuck:
             raise Timeout(f"{len(stuck)} queue workers did not stop within {JOIN_S:.0f} s each")
+        # "drain leftovers": records offered before `close` are committed.
         for worker in self._workers:
             worker.drain()
-        for worker in self._workers:
+        for worker in self._workers:  # after all were drained: one failure costs no other partition
             self._check(worker)
 
     def __enter__(self) -> Self:

@@ -90,7 +90,7 @@ class Consumer(Stream[QueueEntry[T]]):
         commit_every: float,
     ) -> None:
         self._binding: Final = bound(binding, "a consumer")
-        if self._binding.is_read_only:
+        if self._binding.is_read_only:  # `follow` needs no position
             raise ReadOnly("a consumer stores its position, and this node is read only; use follow")
         self.name: Final = checked_key(name, "a consumer's name")
         if commit_every < 0:
@@ -108,18 +108,20 @@ class Consumer(Stream[QueueEntry[T]]):
         self._notes_start = False
         self._committed_s = time.monotonic()
         try:
+            # One reader of a name: two would commit over each other.
             release = self._binding.hold(f"consumer {self.name} of {self._binding.own.hex()}")
         except StoreLocked as error:
             raise ConsumerBusy(
                 f"the consumer {self.name!r} is in use by a program on this machine; close it "
                 "there, or read with another name"
             ) from error
+        # Given back when the object is collected, too.
         self._release = weakref.finalize(self, release)
         super().__init__(partitions.root, wait=wait, timeout=timeout)
         try:
             self._begin(start)
         except BaseException:
-            super().close()
+            super().close()  # the stream's subscription was made already
             self._release()
             raise
 
@@ -132,7 +134,7 @@ class Consumer(Stream[QueueEntry[T]]):
         return self
 
     def __aiter__(self) -> Self:
-        self.rewind()
+        self.rewind()  # as `__iter__`
         return self
 
     def __next__(self) -> QueueEntry[T]:
@@ -161,14 +163,16 @@ class Consumer(Stream[QueueEntry[T]]):
         if count < 1:
             raise UsageError(f"`count` is not 1 or more: {count!r}")
         self._request()
+        # Monotonic: a clock set back must not prolong the wait.
         ends_s = time.monotonic() + timeout
         while True:
-            self._bell.flag.clear()
+            self._bell.flag.clear()  # cleared before looking: news in between rings it again
             if self._is_flush_due(idle=False):
                 self._flush()
             entries = self._take_ready(count)
             if entries or self.closed or time.monotonic() >= ends_s:
                 break
+            # "before waiting": what is done becomes durable while there is time.
             if self._is_flush_due(idle=True):
                 self._flush()
             self._bell.flag.wait(max(ends_s - time.monotonic(), 0.0))
@@ -196,6 +200,7 @@ class Consumer(Stream[QueueEntry[T]]):
         with self._flush_lock:
             last = {entry.id: entry for entry in self._delivered}
             for id, entry in last.items():
+                # The hash of the record: shows a fork of the log later.
                 self._done[id] = Bookmark(entry.offset + 1, value_hash(entry.cell))
             self._is_dirty = self._is_dirty or bool(last)
             self._delivered.clear()
@@ -233,7 +238,7 @@ class Consumer(Stream[QueueEntry[T]]):
         with self._flush_lock:
             self._done |= marks
             self._move(self._marks())
-            self._flush()
+            self._flush()  # at once: a seek that a crash undoes would surprise
 
     def close(self) -> None:
         """Commit what is done, and give the name back. Closing twice is allowed."""
@@ -246,7 +251,7 @@ class Consumer(Stream[QueueEntry[T]]):
             if self._is_dirty:
                 self._flush()
         finally:
-            self._delivered.clear()
+            self._delivered.clear()  # delivered and not done: they come again
             super().close()
             self._release()
 
@@ -276,12 +281,14 @@ class Consumer(Stream[QueueEntry[T]]):
         marks, count = self._marks(), 0
         for id, reader in self._partitions.readers.items():
             state = reader.state()
+            # Truncated records can no longer be done.
             count += max(state.end - max(marks[id].next, state.start), 0)
         return count
 
     def _marks(self) -> dict[PartitionId, Bookmark]:
         """Return the position of the first entry that is not done of each partition."""
         self._partitions.refresh()
+        # What is done is ahead of where a partition was begun.
         return {**self._begins, **self._done}
 
     def _move(self, marks: dict[PartitionId, Bookmark]) -> None:
@@ -300,7 +307,7 @@ class Consumer(Stream[QueueEntry[T]]):
         self._binding.on_undo(self._undo)
         if self._is_stale:
             self._is_stale = False
-            begun = self._load()
+            begun = self._load()  # what the failed batch had stored is gone
             self._done = {id: self._first_of(id, mark) for id, mark in self._begins.items()}
             self._is_dirty = self._notes_start and not begun
             self._move(self._marks())
@@ -320,7 +327,7 @@ class Consumer(Stream[QueueEntry[T]]):
             self._partitions.move(self._done)
             # Stored at once: "end" and times mean the moment at which the consumer was first made,
             # so entries that are appended before a restart are not passed over.
-            self._flush()
+            self._flush()  # before the first entry is delivered
 
     def _first(self, id: PartitionId, state: QueueState) -> Bookmark:
         """Return where a partition is begun that was found just now."""
@@ -354,6 +361,8 @@ class Consumer(Stream[QueueEntry[T]]):
                 raise UsageError(f"the consumer {self.name!r} is closed")
             changed = {field_of(id): mark for id, mark in self._done.items()}
             if self._notes_start:
+                # A field for the start itself: a partition found later must not be read from "end"
+                # again.
                 changed.setdefault(field_of(self._reach), Bookmark(0))
             # Only what moved is written: an idle consumer makes no roots.
             changed = {at: mark for at, mark in changed.items() if self._stored.get(at) != mark}
@@ -366,7 +375,7 @@ class Consumer(Stream[QueueEntry[T]]):
             if values:
                 self._binding.edit(store)
             self._stored |= changed
-            self._is_dirty = False
+            self._is_dirty = False  # only after the edit: an error leaves it to the next call
             self._committed_s = time.monotonic()
 
     def __repr__(self) -> str:
@@ -469,6 +478,7 @@ def _printed(value: Value) -> str:
 
 
 def _escaped(text: str) -> str:
+    # "%" first, or the slash's escape would be escaped.
     return text.replace("%", "%25").replace("/", "%2F")
 
 
@@ -476,5 +486,7 @@ def is_within(field: str, reach: Reach) -> bool:
     """Return whether a field is that of a partition that a consumer with this reach reads."""
     parts, wanted = field.split("/"), field_of(reach).split("/")
     return len(parts) == len(wanted) and all(
-        want in ("", part) for part, want in zip(parts, wanted, strict=True)
+        # "" in the reach means all.
+        want in ("", part)
+        for part, want in zip(parts, wanted, strict=True)
     )

@@ -19,7 +19,7 @@ STAMP: Final = 2
 HEADERS: Final = 3
 ENTRY_COUNT: Final = 4
 
-PACKED_MIN: Final = 32
+PACKED_MIN: Final = 32  # below this, one object for each record is cheaper
 """Fewest records for which a batch is encoded without one object per record."""
 
 _ENTRY_HEAD: Final = b"\x80\x04"  # a Vector of four
@@ -57,6 +57,7 @@ class NewRecords:
         key_row = row_of("keys", keys, len(row))
         header_row = row_of("headers", headers, len(row))
         rows: list[bytes] | None = None
+        # Headers are maps: these are packed one by one.
         if len(row) >= PACKED_MIN and header_row is None:
             rows = _packed(row, stamp_ms, key_row)
         self.rows: Final = rows

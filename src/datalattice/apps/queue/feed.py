@@ -59,6 +59,7 @@ class Feed(Followable[T]):
         # "A feed reads all owners' copies of one topic that are kept here, or those of some owners"
         # (docs/queue.md "Feeds").
         wanted = [key for key in changed_keys(None, section) if self._is_wanted(key)]
+        # An owner without this topic is left out.
         return [self._named(key) for key in wanted if self[key].partitions()]
 
     def _is_wanted(self, owner: Value) -> bool:
@@ -78,6 +79,7 @@ class Feed(Followable[T]):
     def _named(self, key: Value) -> Owner:
         return Owner(key) if self._binding is None else self._binding.owner(key)
 
+    # Only owners whose part of the section changed are looked at.
     def _changed(self, before: Value, now: Value) -> Found:
         for owner in changed_keys(before, now):
             if self._is_wanted(owner):

@@ -158,6 +158,7 @@ def start_offset(state: QueueState, start: object, now_ms: int) -> int:
     if isinstance(start, int) and not isinstance(start, bool):
         checked_offset("start", start)
         # An offset below the start stays as it is: what was truncated is a loss, never a jump.
+        # Counted from the end, it never leads below the start.
         return start if start >= 0 else max(state.end + start, state.start)
     raise UsageError(
         f'a start is "start", "end", an offset, a datetime or a timedelta, got {start!r}'
@@ -171,7 +172,7 @@ def time_ms(time: datetime | timedelta, now_ms: int) -> int:
     """
     if isinstance(time, timedelta):
         return now_ms - time // timedelta(milliseconds=1)
-    if time.tzinfo is None:
+    if time.tzinfo is None:  # without a zone the reader's machine would decide which moment it is
         raise UsageError(f"`start` has no time zone: {time!r}; use datetime.now(UTC) or similar")
     return (time - _EPOCH) // timedelta(milliseconds=1)
 
@@ -209,12 +210,13 @@ class PartitionReader(Generic[T]):
 
     def move(self, mark: Bookmark) -> None:
         """Go on at a position."""
-        self.ahead.clear()
+        self.ahead.clear()  # read ahead from the old position
         self.mark, self.has_more = mark, True
 
     def has_forked(self, state: QueueState) -> bool:
         """Return whether the log has another entry before the position than was read."""
         here = bookmark_at(state, self.mark.next).before
+        # Both sides must know the record: truncation is no fork.
         return self.mark.before is not None and here is not None and here != self.mark.before
 
     def read(self, state: QueueState) -> None:
@@ -225,7 +227,7 @@ class PartitionReader(Generic[T]):
             id, type = self.id, self._type
             self.ahead.extend([QueueEntry(id, at, c, type) for at, c in enumerate(cells, begin)])
             self.mark = bookmark_at(state, stop)
-        self.has_more = stop < state.end
+        self.has_more = stop < state.end  # nothing more until the root changes
 
 
 Found = Iterable[tuple[PartitionId, LatticeCursor]]
@@ -237,6 +239,7 @@ def changed_keys(before: Value, now: Value) -> list[Value]:
     """Return the keys of the Map `now` that are new, or have another value than in `before`."""
     own = now if isinstance(now, Map) else EMPTY_MAP
     other = before if isinstance(before, Map) else EMPTY_MAP
+    # A key that was removed has nothing to read.
     return [key for key, is_here, *_ in own.differences(other) if is_here]
 
 
@@ -279,7 +282,7 @@ class PartitionSet(Generic[T]):
             if reader is None:
                 reader = self.readers[id] = PartitionReader(id, cursor, self._type)
                 reader.move(self.first(id, reader.state()))
-            reader.has_more = True
+            reader.has_more = True  # its value differs, so there may be more
 
     def starts(self, start: Start, now_ms: int) -> dict[PartitionId, Bookmark]:
         """Return the position that `start` means in each partition that is there now.
@@ -310,6 +313,7 @@ class PartitionSet(Generic[T]):
         value = self.root.get()
         if value is not self._seen:
             self._take_up(self._seen, value)
+        # Only where a reader has nothing left: a lot is used up before the next is read.
         states = {r.id: r.state() for r in self.readers.values() if r.has_more and not r.ahead}
         # A loss is found again by the next call, which compares with the same former value.
         self._check(states)
@@ -328,7 +332,7 @@ class PartitionSet(Generic[T]):
             filled[0].ahead.clear()
             return
         heads = [(reader.ahead[0].time_ms, at, reader) for at, reader in enumerate(filled)]
-        heapq.heapify(heads)
+        heapq.heapify(heads)  # the index decides between equal times: readers are not compared
         while heads:
             _, order, reader = heads[0]
             yield reader.ahead.popleft()
@@ -356,6 +360,7 @@ class PartitionSet(Generic[T]):
         for id in [*lost, *forked]:
             reader = self.readers[id]
             skipped = lost.get(id, range(reader.mark.next, reader.mark.next))
+            # Behind the loss, or at the same place on the new branch.
             reader.move(Bookmark(skipped.stop))
             context = reader.cursor.context
             report = context.report if self._binding is None else self._binding.report

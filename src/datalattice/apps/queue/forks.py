@@ -23,7 +23,7 @@ from datalattice.apps.queue.state import QueueState, read_state, write_state
 from datalattice.cells import EMPTY_MAP, Keyword, Map, Value, Vector, same, value_hash
 from datalattice.lattice import as_integer
 
-FORK: Final = Keyword("fork")
+FORK: Final = Keyword("fork")  # "the metadata key [:fork F H]"
 FORKED: Final = Keyword("forked")
 HEADERS: Final = Keyword("headers")
 
@@ -52,6 +52,7 @@ class LogBranch(NamedTuple):
     def mark(self, at: int = 0) -> Vector:
         """Return the key of the mark that says where the tail from `at` on was appended."""
         offset = self.begin + at
+        # The hash names the branch: another branch from the same offset has another mark.
         return Vector.of((FORK, offset, value_hash(self.state.entries[offset - self.state.start])))
 
 
@@ -66,7 +67,7 @@ def append_branch(value: Value, branch: LogBranch, now_ms: int) -> tuple[Value, 
     state = read_state(value)
     tail = branch.tail()
     done = _appended_count(state, branch, tail)
-    if done == len(tail):
+    if done == len(tail):  # no write, so nothing is signed
         return value, range(0)
     start = state.end
     records = [
@@ -81,7 +82,10 @@ def append_branch(value: Value, branch: LogBranch, now_ms: int) -> tuple[Value, 
     location = Vector.of((start, len(records)))
     meta = put_metadata(state.meta, branch.mark(done), location, now_ms)
     made = state._replace(
-        entries=state.entries.extend(records), meta=meta, stamp_ms=max(now_ms, state.stamp_ms)
+        # "timestamp := max(now, timestamp)"
+        entries=state.entries.extend(records),
+        meta=meta,
+        stamp_ms=max(now_ms, state.stamp_ms),
     )
     return write_state(made), range(start, start + len(records))
 
@@ -90,7 +94,7 @@ def _headers(record: Value, offset: int, cell_hash: bytes) -> Map:
     """Return the record's headers and origin; headers other than a Map go below `:headers`."""
     given = record[3] if isinstance(record, Vector) and is_entry(record) else record
     headers = entry_headers(record)
-    if given is not None and not isinstance(given, Map):
+    if given is not None and not isinstance(given, Map):  # they would be lost otherwise
         headers = EMPTY_MAP.put(HEADERS, given)
     time = record[2] if isinstance(record, Vector) and is_entry(record) else None
     return headers.put(FORKED, Vector.of((offset, time, cell_hash)))
@@ -118,12 +122,13 @@ def _appended_count(log: QueueState, branch: LogBranch, records: list[Value]) ->
 
 def _found_count(log: QueueState, noted: Value, records: list[Value], first: int) -> int:
     """Return how many records from `first` on a log has, or had, at the offsets of a mark."""
+    # A foreign value under the mark's key counts as no mark.
     if not isinstance(noted, Vector) or len(noted) != 2:
         return 0
     start, count = as_integer(noted[0]), as_integer(noted[1])
     if start is None or count is None:
         return 0
-    stop = min(max(count, 0), len(records) - first)
+    stop = min(max(count, 0), len(records) - first)  # a mark may claim any count
     for at in range(stop):
         record, offset = records[first + at], start + at
         if offset < log.start:
@@ -131,6 +136,7 @@ def _found_count(log: QueueState, noted: Value, records: list[Value], first: int
         if offset >= log.end:
             return at
         kept = log.entries[offset - log.start]
+        # Key and value alone: time and headers were replaced when it was appended again.
         is_same = same(entry_key(kept), entry_key(record))
         if not is_same or not same(entry_value(kept), entry_value(record)):
             return at

@@ -143,13 +143,14 @@ class QueueLattice(Lattice):
         if other is None or own is other:
             return own
         if not self.accepts(other, context):
-            return ZERO_STATE if own is None else own
+            return ZERO_STATE if own is None else own  # "own nil: other if valid, else zero"
         if own is None:
             return other
-        if same(own, other):
+        if same(own, other):  # "Equal: own"
             return own
         a, b = read_state(own), read_state(other)
         merged = _join(a, b, context)
+        # A small delta from a peer must not make this node rewrite a log of any size.
         if merged is None:
             context.report(EntryDropped(context.path))
             return own
@@ -163,14 +164,16 @@ class QueueLattice(Lattice):
 
 def _join(a: QueueState, b: QueueState, context: MergeContext) -> QueueState | None:
     """Return the join of two states; None if it would rewrite too many records."""
-    start = max(a.start, b.start)
+    start = max(a.start, b.start)  # step 1: "start = max(own.start, other.start)"
     winner = _longer(a, b, start, context)
     entries = winner.entries
     if winner.start < start:
         if winner.end - start > MERGE_RECORDS_MAX:
             return None
+        # Step 4: "drop start - its own start leading entries"
         entries = entries.drop(min(start - winner.start, len(entries)), context.work)
     meta = _join_metadata(a.meta, b.meta, context)
+    # Step 2: the greater time; own's further elements stay uninterpreted.
     return QueueState(entries, meta, max(a.stamp_ms, b.stamp_ms), start, a.extra)
 
 
@@ -190,9 +193,11 @@ def _longer(a: QueueState, b: QueueState, start: int, context: MergeContext) -> 
     first, last = found
     if own_end == other_end:
         mine, theirs = a.entries[last - a.start], b.entries[last - b.start]
+        # "the greater value hash": own-wins would depend on the order of merges.
         winner = a if value_hash(mine) > value_hash(theirs) else b
     lost = OTHER if winner is a else OWN
     lost_end = b.end if winner is a else a.end
+    # The lost branch is kept as evidence by the listener.
     context.report(QueueForked(context.path, first, lost, lost_end))
     return winner
 
@@ -212,7 +217,7 @@ def _differences(
         last = vector_last_difference(a.entries, b.entries, work)
         assert last is not None
         return start + first, start + last
-    aligned = (a.start - b.start) % FAN_OUT == 0
+    aligned = (a.start - b.start) % FAN_OUT == 0  # the trees share leaves only at multiples of 16
     compared = min(count, COMPARED_ALIGNED_MAX if aligned else COMPARED_MAX)
     start += count - compared
     skips = start - a.start, start - b.start
@@ -356,6 +361,7 @@ class TopicLattice(Lattice):
             return base
         theirs = other.get(PARTITIONS)
         inner = context.child(PARTITIONS)
+        # "fail closed": the partitions alone are dropped, not the topic.
         if not isinstance(theirs, Map):
             context.report(EntryDropped(inner.path))
             return base
@@ -382,6 +388,7 @@ def _merge_meta(merged: Index, own: Index, other: Index, context: MergeContext) 
     if META not in other:
         return merged
     theirs = other.get(META)
+    # "stamps inside it that are no Map of Integers, drop the metadata of other"
     if not is_metadata(theirs):
         context.report(EntryDropped(context.child(META).path))
         return merged
@@ -408,4 +415,4 @@ def queue_section() -> Lattice:
     return OwnerLattice(topic_map_lattice())
 
 
-register_section(QUEUE_SECTION, queue_section())
+register_section(QUEUE_SECTION, queue_section())  # at import: a root merges every section it knows

@@ -138,11 +138,11 @@ def merge_metadata(
         mine, theirs = _rank(own, key), _rank(other, key)
         if (
             unstamped is not None
-            and mine[:2] == theirs[:2] == (2, 0)
+            and mine[:2] == theirs[:2] == (2, 0)  # both have a value, and neither was ever replaced
             and not (mine[3] or theirs[3])
         ):
             unstamped.append(key)
-        elif theirs > mine:
+        elif theirs > mine:  # value and stamp together: "the greater stamp is kept"
             values = _copy_entry(values, other.values, key)
             stamps = _copy_entry(stamps, other.stamps, key)
     return Metadata(

@@ -128,6 +128,7 @@ class Queue(Followable[T]):
         Raises: TypeMismatch: `headers` is not a mapping. NoSigningKey: the queue belongs to an
                 owner and no key is at hand.
         """
+        # `to_cell` happens in the batch.
         cell = value if self._type is UNTYPED else self._type.to_cell(value)
         return self._append([cell], [key], None if headers is None else [headers]).start
 
@@ -174,7 +175,7 @@ class Queue(Followable[T]):
 
         Raises: UsageError: `entries` is shorter than the log of the snapshot.
         """
-        if len(entries) < len(before.entries):
+        if len(entries) < len(before.entries):  # a shorter log would truncate in silence
             raise UsageError(
                 f"`entries` has {len(entries)} records, the log it extends {len(before.entries)}"
             )
@@ -184,7 +185,7 @@ class Queue(Followable[T]):
         def step(value: Value) -> Value:
             nonlocal done
             made = states.advance(value, before, entries, now_ms)
-            done = made is not None
+            done = made is not None  # set again each time: the update may run twice
             return made if done else value
 
         self._cursor.update(step)
@@ -199,7 +200,7 @@ class Queue(Followable[T]):
     def peek_entry(self, offset: int) -> Value:
         """Return the record at `offset`, None if it is truncated or not yet appended."""
         checked_offset("offset", offset)
-        state = self.state()
+        state = self.state()  # "nil when offset < start or >= end"
         if not state.start <= offset < state.end:
             return None
         return state.entries[offset - state.start]
@@ -228,7 +229,7 @@ class Queue(Followable[T]):
         They are cells, also if the handle has a type.
         """
         state = self.state()
-        low = max(checked_offset("first", first), state.start)
+        low = max(checked_offset("first", first), state.start)  # "clamped to [start, end-1]"
         # "Values as a Vector, both ends included": the seed's meaning of a range.
         end = min(checked_offset("last", last) + 1, state.end)
         values = entry_values(state.entries, low - state.start, max(low, end) - state.start)
@@ -306,7 +307,7 @@ class Queue(Followable[T]):
         return True
 
     def __iter__(self) -> Iterator[T]:
-        entries = self.state().entries
+        entries = self.state().entries  # a snapshot: records appended meanwhile are not yielded
         for at in range(0, len(entries), CHUNK):
             yield from self._values(entries, at, at + CHUNK)
 
@@ -341,7 +342,7 @@ class Queue(Followable[T]):
 
         Raises: UsageError: `key` is the reserved `:meta-stamps`.
         """
-        now_ms = present_ms(self._clock)
+        now_ms = present_ms(self._clock)  # "the clock value is taken once before the atomic update"
         key_cell, value_cell = checked_meta_key(to_cell(key)), to_cell(value)
         self._cursor.update(lambda state: states.set_meta(state, key_cell, value_cell, now_ms))
 
@@ -355,7 +356,7 @@ class Queue(Followable[T]):
         """
         checked_offset("start", start)
         now_ms = present_ms(self._clock)
-        before = read_state(
+        before = read_state(  # the state before tells how many were removed
             self._cursor.get_and_update(lambda state: states.truncate(state, start, now_ms))
         )
         return min(max(start - before.start, 0), len(before.entries))
@@ -398,6 +399,7 @@ class Queue(Followable[T]):
         path = (VALUE, topic, PARTITIONS, partition)
         return [
             str(self._binding.owner(key))
+            # Bounded: a root may have thousands of owners.
             for key in islice(owners, SHOWN_OWNERS_MAX)
             if key != own and read_state(root.path(QUEUE_SECTION, key, *path).get()).end
         ]
@@ -424,7 +426,7 @@ def _held(state: QueueState, start: object, stop: object) -> range:
         default if given is None else checked_offset("offset", given)
         for given, default in ((start, state.start), (stop, state.end))
     ]
-    low, high = (
+    low, high = (  # clamped on both sides, like a slice
         min(max(at if at >= 0 else state.end + at, state.start), state.end) for at in bounds
     )
     return offsets[low - state.start : max(low, high) - state.start]
@@ -435,6 +437,6 @@ def checked_topic(name: object) -> Value:
 
     Raises: UsageError: it is None or empty.
     """
-    if name is None or name == "":
+    if name is None or name == "":  # an empty name would be a topic that no command can name
         raise UsageError("the topic's name is empty; give a string or another cell")
     return to_cell(name)

@@ -73,7 +73,7 @@ def is_foreign_state(value: Value) -> bool:
 
 
 def _is_offset(value: Value) -> bool:
-    return type(value) is int and 0 <= value <= OFFSET_MAX
+    return type(value) is int and 0 <= value <= OFFSET_MAX  # booleans are no integers here
 
 
 def read_state(value: Value) -> QueueState:
@@ -90,7 +90,7 @@ def read_state(value: Value) -> QueueState:
         read_metadata(meta),
         stamp_ms if isinstance(stamp_ms, int) else 0,
         start if isinstance(start, int) else 0,
-        tuple(extra),
+        tuple(extra),  # "kept from own and not interpreted"
     )
 
 
@@ -135,6 +135,7 @@ def advance(value: Value, before: QueueState, entries: Vector, now_ms: int) -> V
     state = read_state(value)
     # "It returns False, and writes nothing, if records were appended or truncated meanwhile"
     # (docs/queue.md "Appending").
+    # The same records, not the same cell: metadata may have been written meanwhile.
     if state.start != before.start or not same(state.entries, before.entries):
         return None
     return write_state(state._replace(entries=entries, stamp_ms=max(now_ms, state.stamp_ms)))
@@ -161,6 +162,7 @@ def truncate(value: Value, start: int, now_ms: int) -> Value:
     # "Offsets are never used twice" (docs/queue.md "Truncation"): a start never goes back.
     if start <= state.start:
         return value
+    # `start` "may lie beyond the end, also on an empty queue"
     removed = min(start - state.start, len(state.entries))
     return write_state(
         state._replace(

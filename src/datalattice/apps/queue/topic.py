@@ -63,7 +63,7 @@ DEVICE_ID_MIN: Final = 2**32
 DEVICE_ID_MAX: Final = 2**48
 """Range of the ids of device partitions; DEVICE_ID_MAX is excluded."""
 
-_ROUTE_BYTES: Final = 8
+_ROUTE_BYTES: Final = 8  # "the last 8 bytes of the key cell's 32-byte value hash"
 
 
 def partition_of(key: object, count: int) -> int:
@@ -81,7 +81,7 @@ def partition_of(key: object, count: int) -> int:
     # "h is the last 8 bytes of the key's value hash as a signed big-endian number, and the
     # remainder is never negative" (docs/queue.md "Choice of partition").
     tail = value_hash(to_cell(key))[-_ROUTE_BYTES:]
-    return int.from_bytes(tail, "big", signed=True) % count
+    return int.from_bytes(tail, "big", signed=True) % count  # Python's `%` is floorMod
 
 
 def device_partition(identity: bytes) -> int:
@@ -94,6 +94,7 @@ def device_partition(identity: bytes) -> int:
     if not is_public_key(identity):
         raise UsageError(f"`identity` is not a public key of 32 bytes: {brief(identity)}")
     # "Each device appends to a partition of its own" (docs/queue.md "Several devices").
+    # Hashed: the id says nothing about the key, and devices spread evenly.
     digest = sha3_256(b"partition of the device " + identity)
     return DEVICE_ID_MIN + int.from_bytes(digest[:6], "big") % (DEVICE_ID_MAX - DEVICE_ID_MIN)
 
@@ -117,7 +118,7 @@ def _partitions_of(topic: Value) -> Map:
 
 def _count_of(topic: Value) -> int:
     count = read_topic_meta(topic).values.get(NUM_PARTITIONS)
-    return count if type(count) is int else 0
+    return count if type(count) is int else 0  # "Integer in meta, 0 when unset or not an integer"
 
 
 def _routed(key: object, count: int) -> int:
@@ -174,6 +175,7 @@ class Topic(Followable[T]):
         self._binding = binding
         self._count = None if partitions is None else checked_count(partitions)
         if partitions is not None:
+            # Refused when the handle is made, not at the first offer.
             self._wanted_count(self.num_partitions)
 
     @classmethod
@@ -296,7 +298,7 @@ class Topic(Followable[T]):
             key = None if key_row is None else key_row[at]
             id = to_cell(partition) if partition is not None else _routed(key, count)
             by_partition.setdefault(id, []).append(at)
-        now_ms = present_ms(self._clock)
+        now_ms = present_ms(self._clock)  # one reading: all records get the same time
         batches = {
             id: NewRecords(
                 [rows[at] for at in places],
