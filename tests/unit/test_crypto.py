@@ -73,3 +73,18 @@ def test_an_r_of_small_order_is_refused_though_the_equation_holds() -> None:
     signature = identity + s.to_bytes(32, "little")
     assert verify_lenient(KEY.public_key, signature, b"message")
     assert not verify_strict(KEY.public_key, signature, b"message")
+
+
+def test_a_seal_is_that_of_one_pair_and_message() -> None:
+    pair = KeyPair(b"\x01" * 32)
+    seal = pair.seal(b"message")
+    assert (len(seal), seal) == (32, KeyPair(pair.seed).seal(b"message"))
+    assert seal not in {pair.seal(b"massage"), KeyPair(b"\x02" * 32).seal(b"message")}
+    assert seal != blake3(b"message")
+
+
+def test_a_pair_whose_halves_do_not_fit_is_not_sound() -> None:
+    pair, other = KeyPair(b"\x01" * 32), KeyPair(b"\x02" * 32)
+    assert pair.is_sound
+    other.public_key = pair.public_key
+    assert not other.is_sound

@@ -134,7 +134,7 @@ class LogFixture:
     def fsck(self, level: int = 3) -> list[LogFault]:
         """Return what is wrong."""
         with self.engine.read() as txn:
-            return fsck(section(txn, self.prefix), self.store_id, NODE.public_key, level)
+            return fsck(section(txn, self.prefix), self.store_id, NODE, level)
 
     def rebuild(self) -> Head:
         """Make the indexes anew."""

@@ -1,7 +1,7 @@
 """Fsck: checks the tables of one store's log, and makes its indexes anew.
 
     level 1     every row of the log is there, decodes, and names the record before it
-    level 2     also: every author signed, and so did the node
+    level 2     also: every author signed, and the node sealed the log
     level 3     also: chains, heights, counts and frontiers in the rows; every row of every index
 
 `witness` and `floating` hold the data. All else follows from them: both functions append the log to
@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, cast
 
-from datalattice.crypto import KeyPair, blake3, verify_lenient
+from datalattice.crypto import KeyPair, blake3
 from datalattice.engine import ReadTxn, WriteTxn
 from datalattice.errors import Corruption, DataLatticeError, UsageError
 from datalattice.weaver.append import Appender
@@ -71,8 +71,8 @@ class LogFault(NamedTuple):
         return f"{self.table} {self.key.hex()}: {self.text}"
 
 
-def fsck(txn: ReadTxn, store_id: bytes, node: bytes, level: int = 1) -> list[LogFault]:
-    """Return what is wrong with a log; nothing is changed. `node` is the key that signs records.
+def fsck(txn: ReadTxn, store_id: bytes, signer: KeyPair, level: int = 1) -> list[LogFault]:
+    """Return what is wrong with a log; nothing is changed. `signer` is the key of the node.
 
     Cost: a pass over the log; from level 2 on a signature a row.
 
@@ -86,7 +86,7 @@ def fsck(txn: ReadTxn, store_id: bytes, node: bytes, level: int = 1) -> list[Log
     # A log with a hole cannot be replayed; what follows from it is unknown.
     is_whole = not faults
     if level >= 2:
-        faults += _check_signatures(txn, store_id, node, head)
+        faults += _check_signatures(txn, store_id, signer, head)
     if level >= 3 and is_whole:
         faults += _check_indexes(txn, store_id, head)
     return faults
@@ -114,8 +114,8 @@ def rebuild(txn: WriteTxn, store_id: bytes, signer: KeyPair) -> Head:
         derived,
         arrival=max(derived.arrival, old.arrival),
         clock=max(derived.clock, old.clock),
-        # The old signature covers the old end, if there was one.
-        signature=signer.sign(derived.content_hash) if derived.seq else derived.signature,
+        # The old seal covers the old end, if there was one.
+        seal=signer.seal(derived.content_hash) if derived.seq else derived.seal,
     )
     if head != Head():  # an empty log has no head row
         txn.put(LOG_META, HEAD_KEY, head.encode())
@@ -172,17 +172,18 @@ def _check_links(txn: ReadTxn, store_id: bytes, faults: list[LogFault]) -> Head:
     return head
 
 
-def _check_signatures(txn: ReadTxn, store_id: bytes, node: bytes, head: Head) -> Iterator[LogFault]:
+def _check_signatures(
+    txn: ReadTxn, store_id: bytes, signer: KeyPair, head: Head
+) -> Iterator[LogFault]:
     try:
         for seq, _, signed in _read(txn, store_id):
             if not signed.verify():
                 yield LogFault(2, WITNESS, seq_key(seq), "its author did not sign it")
     except Corruption:
         return  # level 1 has reported it
-    # The newest record names all before it, so one signature of the node covers the log.
-    # "ordinary verification is enough" for records: the signer is this node.
-    if head.seq and not verify_lenient(node, head.signature, head.content_hash):
-        yield LogFault(2, LOG_META, HEAD_KEY, "the node did not sign the newest record")
+    # The newest record names all before it, so one seal covers the log.
+    if head.seq and head.seal != signer.seal(head.content_hash):
+        yield LogFault(2, LOG_META, HEAD_KEY, "the node did not seal the newest record")
     # Floating intentions are data, too: no index can bring them back.
     for hash, value in txn.scan(FLOATING):
         try:
@@ -198,7 +199,7 @@ def _check_signatures(txn: ReadTxn, store_id: bytes, node: bytes, head: Head) ->
 def _derive(txn: ReadTxn, out: WriteTxn, store_id: bytes) -> Head:
     """Write to `out` all that follows from `witness` and `floating` in `txn`, but for the head.
 
-    Return the head, its clock and arrival counter the least possible ones, without a signature.
+    Return the head, its clock and arrival counter the least possible ones, without a seal.
     """
     log = Appender(out, store_id, Head())
     for seq, row, signed in _read(txn, store_id):
@@ -324,7 +325,7 @@ def _check_indexes(txn: ReadTxn, store_id: bytes, head: Head) -> list[LogFault]:
         derived,
         arrival=max(derived.arrival, head.arrival),
         clock=max(derived.clock, head.clock),
-        signature=head.signature,
+        seal=head.seal,
     )
     if expected != Head():
         comparison.put(LOG_META, HEAD_KEY, expected.encode())

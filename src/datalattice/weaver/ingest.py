@@ -210,8 +210,8 @@ class Ingest:
         author, store_id = key.public_key, self._store_id
         # "Build with store_prev = own tip": of the chain that floats, too, or this would be a fork.
         signed = Intention(author, stamp, store_id, prev, tuple(deps), payload).sign(key)
-        # "verify own signature": a fault in memory must not become a signed fork.
-        if not signed.verify():
+        # "verify own signature", once a key pair: each time would be a quarter of a submit.
+        if not key.is_sound:
             raise UsageError("the signing key is damaged: its own signature does not verify")
         self._local = signed.hash
         # It may float: its stamp is used up all the same.
@@ -412,11 +412,11 @@ class Ingest:
         for dep, waiters in self._by_dep.items():
             for arrival, hash in waiters.items():
                 txn.put(FLOATING_BY_DEP, dep + seq_key(arrival), hash)
-        signature = self._head.signature
+        seal = self._head.seal
         if log.seq != self._head.seq:
-            # One signature a call: the newest record names all before it. The others are signed
-            # again when they are read; Ed25519 gives the same bytes each time.
-            signature = self._signer.sign(log.content_hash)
+            # The newest record names all before it, so its seal covers the log. Records are signed
+            # when they are read: Ed25519 gives the same bytes each time.
+            seal = self._signer.seal(log.content_hash)
         head = Head(
             log.seq,
             log.authors,
@@ -426,7 +426,7 @@ class Ingest:
             log.clock,
             log.content_hash,
             log.fingerprint,
-            signature,
+            seal,
         )
         if head != self._head:
             # An unchanged head is not written: a call that brought nothing new costs no commit.

@@ -25,7 +25,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from datalattice.clock import HLC_ZERO, Hlc
-from datalattice.crypto import SIGNATURE_BYTES
+from datalattice.crypto import SEAL_BYTES, SIGNATURE_BYTES
 from datalattice.engine import ReadTxn, successor
 from datalattice.errors import Corruption, DataLatticeError
 from datalattice.protobuf import read_varint, varint
@@ -345,8 +345,8 @@ def read_tip(txn: ReadTxn, author: bytes) -> Tip | None:
     return None if found is None else decode_tip(found)
 
 
-_HEAD: Final = Struct("<IIIQQQI32s32s64s")
-_NO_SIGNATURE: Final = bytes(SIGNATURE_BYTES)
+_HEAD: Final = Struct("<IIIQQQI32s32s32s")
+_NO_SEAL: Final = bytes(SEAL_BYTES)
 
 
 @dataclass(slots=True)
@@ -354,8 +354,8 @@ class Head:
     """Where the log stands, kept with every change so that opening reads one row.
 
     seq: of the newest record, which is also the number of witnessed intentions. fingerprint: XOR of
-    their hashes. signature: of the newest record. arrival: number of the next waiting intention.
-    clock: the store's hybrid clock.
+    their hashes. seal: the node's, of the newest record. arrival: number of the next waiting
+    intention. clock: the store's hybrid clock.
     """
 
     seq: int = 0
@@ -366,7 +366,7 @@ class Head:
     clock: Hlc = HLC_ZERO
     content_hash: bytes = ZERO
     fingerprint: bytes = ZERO
-    signature: bytes = _NO_SIGNATURE
+    seal: bytes = _NO_SEAL
 
     @property
     def count(self) -> int:
@@ -385,7 +385,7 @@ class Head:
             self.clock.counter,
             self.content_hash,
             self.fingerprint,
-            self.signature,
+            self.seal,
         )
 
 
@@ -396,12 +396,10 @@ def decode_head(data: bytes) -> Head:
     """
     if len(data) != _HEAD.size:
         raise Corruption(f"{LOG_META}: a head of {len(data)} bytes")
-    seq, authors, count, size, arrival, wall, counter, content, fingerprint, signature = (
-        _HEAD.unpack(data)
+    seq, authors, count, size, arrival, wall, counter, content, fingerprint, seal = _HEAD.unpack(
+        data
     )
-    return Head(
-        seq, authors, count, size, arrival, Hlc(wall, counter), content, fingerprint, signature
-    )
+    return Head(seq, authors, count, size, arrival, Hlc(wall, counter), content, fingerprint, seal)
 
 
 def read_head(txn: ReadTxn) -> Head:

@@ -271,7 +271,7 @@ class StoreView:
 
     def fsck(self, level: int) -> list[LogFault]:
         """Return what is wrong with the log: 1 links, 2 signatures too, 3 indexes too."""
-        return fsck(self._txn, self._log.store_id, self._log.signer.public_key, level)
+        return fsck(self._txn, self._log.store_id, self._log.signer, level)
 
     def forks(self) -> list[Fork]:
         """Return the pairs of intentions in which an author contradicts itself."""

@@ -148,7 +148,7 @@ def test_a_damaged_head(store: LogFixture, damage: str) -> None:
 def test_a_log_of_another_store(store: LogFixture) -> None:
     with store.engine.read() as txn:
         view = section(txn, store.prefix)
-        assert fsck(view, bytes(16), store.log.signer.public_key, 1)
+        assert fsck(view, bytes(16), store.log.signer, 1)
 
 
 # --- level 2 ------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ def test_an_author_that_did_not_sign(store: LogFixture) -> None:
     assert (fault.level, fault.key, fault.text) == (2, seq_key(3), "its author did not sign it")
 
 
-def test_a_node_that_did_not_sign(store: LogFixture) -> None:
-    edit(store, LOG_META, b"head", lambda row: row[:-64] + bytes(64))
+def test_a_node_that_did_not_seal(store: LogFixture) -> None:
+    edit(store, LOG_META, b"head", lambda row: row[:-32] + bytes(32))
     (fault,) = found(store, 2)
     assert (fault.table, fault.key) == (LOG_META, b"head")
 
@@ -279,8 +279,8 @@ def test_an_intention_before_what_it_depends_on() -> None:
             log.append(signed, 5)
         log.write()
         content = log.content_hash
-        signature = store.log.signer.sign(content)
-        head = Head(3, 2, 0, 0, 1, log.clock, content, log.fingerprint, signature)
+        seal = store.log.signer.seal(content)
+        head = Head(3, 2, 0, 0, 1, log.clock, content, log.fingerprint, seal)
         txn.put(LOG_META, b"head", head.encode())
     assert any("dependency is not before" in fault.text for fault in found(store, 3))
 

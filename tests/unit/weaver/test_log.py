@@ -495,6 +495,14 @@ def test_submit_refuses_what_is_too_large() -> None:
     assert store.head().seq == 1
 
 
+def test_a_damaged_key_signs_nothing(store: LogFixture) -> None:
+    key = author(1)
+    key.public_key = author(2).public_key
+    with pytest.raises(UsageError, match="damaged"):
+        store.submit(key)
+    assert store.head().count == 0
+
+
 def test_submit_with_an_unknown_dependency_floats_and_the_chain_goes_on() -> None:
     """A second write beside the waiting one would be a fork of one's own."""
     store, other = LogFixture(), Author(2)
