@@ -130,6 +130,13 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Doubted:
+    """Something between the two may have been lost, so they are to be compared."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TwinMet:
     """The peer is connected to another node with our identity, which signed this start."""
 
@@ -165,6 +172,7 @@ Event = (
     | Ended
     | Delivered
     | Failed
+    | Doubted
     | TwinMet
     | Fault
     | Left

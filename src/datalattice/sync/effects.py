@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from datalattice.sync.replica import Probe
 from datalattice.sync.wants import ROUNDS_MAX
 
 BROADCAST_DELAY_MS: Final = 50
@@ -53,6 +54,10 @@ class Standing:
     equal:         the peer last stated our state, or the part of it that is replicated with it.
     pending_count: requests that it has not answered.
     public_key:    the key that it has proved to hold.
+    is_dirty:      something may have been lost since the last complete comparison.
+    compared_ms:   when that comparison ended, by the steady clock.
+    agreed_ms:     when it last had our state, as far as known; of a peer that is equal, since when.
+    stated:        the last state that it stated, if all of that is here.
     """
 
     id: str
@@ -60,6 +65,10 @@ class Standing:
     equal: bool
     pending_count: int
     public_key: bytes | None = None
+    is_dirty: bool = True
+    compared_ms: int | None = None
+    agreed_ms: int | None = None
+    stated: Probe | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,9 @@ PUSHED_MAX: Final = 64
 REPUSH_MS: Final = 1_000
 """Least time between two repeats, to a stranger, of a state that it could not read."""
 
+AGAIN_MS: Final = 1_000
+"""Rest before a dirty peer is compared again; doubled each time, up to the interval."""
+
 COMPLETE_BYTES_PER_S: Final = 10_000_000
 """Pace of complete values: the next push waits by the bytes of the last one."""
 
@@ -88,12 +91,16 @@ class OpenComparison:
     needs:        parts that it needs and that are not here.
     is_done:      it asks nothing more.
     has_finished: `Finish` was sent.
+    has_needed:   it needed something.
+    is_partial:   it leaves something out, by itself or since parts were given up meanwhile.
     """
 
     comparison: Comparison
     needs: set[bytes] = field(default_factory=set)
     is_done: bool = False
     has_finished: bool = False
+    has_needed: bool = False
+    is_partial: bool = False
 
 
 @dataclass(slots=True)
@@ -129,6 +136,11 @@ class Partner:
     paced_ms:       when pushes at the pace would have used up those that were made.
     may_push_early: the next push need not wait for the window to end, since few were made lately.
     window_ms:      when the window of the last push ends.
+    is_dirty:       something between the two may have been lost; a complete comparison clears it.
+    again_ms:       when it is compared again because of that; None: with the next one that is due.
+    rest_ms:        how long the next such rest is.
+    compared_ms:    when a comparison was last complete.
+    agreed_ms:      when it was last known to have our state, or since when, while `is_agreed`.
     comparisons:    the open ones, by exchange.
     answers:        the unfinished ones, in turn.
     start:          its start, signed with its proved key.
@@ -158,6 +170,12 @@ class Partner:
     window_ms: int = 0
     push_after_ms: int = 0
     compare_after_ms: int = 0
+    is_dirty: bool = True
+    again_ms: int | None = None
+    rest_ms: int = AGAIN_MS
+    compared_ms: int | None = None
+    agreed_ms: int | None = None
+    is_agreed: bool = False
     unsent_count: int = 0
     conduct: Conduct = field(default_factory=Conduct)
     closing: bool = False
@@ -199,6 +217,13 @@ class Partner:
         # Complete values may be long, so a plain peer gets them one at a time.
         return not (self.unsent_count and self.is_plain)
 
+    @property
+    def next_compare_ms(self) -> int:
+        """When the next comparison with it is due."""
+        if self.again_ms is None:
+            return self.compare_after_ms
+        return min(self.compare_after_ms, self.again_ms)
+
     def twins(self, partners: Iterable[Partner]) -> list[Partner]:
         """Return the live ones with the same identity and another start."""
         if self.start is None:
@@ -219,8 +244,8 @@ class Partner:
         due_ms = self.conversation.deadline_ms
         if not self.joined or self.closing or self.is_full:
             return due_ms
-        if due_ms is None or self.compare_after_ms < due_ms:
-            due_ms = self.compare_after_ms
+        if due_ms is None or self.next_compare_ms < due_ms:
+            due_ms = self.next_compare_ms
         # News for a refused peer set no alarm: it would ring again and again.
         is_news = self.has_news and not self.is_refused
         if is_news and self.push_after_ms < due_ms and self.may_push:
@@ -269,6 +294,7 @@ class Partner:
         crowded: strangers changed it and more of them wait, so it may wait `CROWDED_MS`.
         """
         had_news, self.has_news = self.has_news, True
+        self.agrees(now_ms, is_equal=False)
         if self.is_plain:
             return
         # "What strangers changed is told half a second later while more of them wait, or with what
@@ -280,6 +306,27 @@ class Partner:
             self.push_after_ms = min(self.window_ms, now_ms + QUIET_MS)
         else:
             self.push_after_ms = min(self.push_after_ms, self.window_ms)
+
+    def doubt(self, now_ms: int, pace: Pace, *, at_once: bool = False) -> None:
+        """Note that something may have been lost; plan to compare again, after a rest."""
+        self.is_dirty = True
+        for running in self.comparisons.values():
+            running.is_partial = True  # it may have begun before the loss
+        if at_once:
+            self.again_ms = now_ms
+        elif self.again_ms is None:
+            self.again_ms = now_ms + self.rest_ms
+            self.rest_ms = min(2 * self.rest_ms, pace.root_sync_interval_ms)
+
+    def compared(self, now_ms: int) -> None:
+        """Note that a comparison was complete: whatever was lost before is here now."""
+        self.is_dirty, self.again_ms, self.rest_ms = False, None, AGAIN_MS
+        self.compared_ms = now_ms
+
+    def agrees(self, now_ms: int, *, is_equal: bool) -> None:
+        """Note that it has our state, or that our state has changed."""
+        if self.is_agreed != is_equal:
+            self.is_agreed, self.agreed_ms = is_equal, now_ms
 
     def has_stated(self, key: bytes) -> None:
         """Note that this peer stated a state, which is not yet compared with ours."""

@@ -152,11 +152,13 @@ class News:
 
     more:    there is more, to be asked for once these have left.
     reports: what cannot be sent.
+    is_behind: the peer lacks more than news can say, so it is to be compared.
     """
 
     offers: tuple[Offer, ...] = ()
     more: bool = False
     reports: tuple[Remark, ...] = ()
+    is_behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ class Why(Enum):
     MEETING:  the peer answered our greeting.
     WELCOMED: the peer greeted us.
     DUE:      the interval is over.
+    DIRTY:    something between the two may have been lost, or the last comparison left some out.
     DOUBT:    the peer assumes that we hold a state which is not here.
     PULL:     a caller waits until the peer's state is here.
     ASKED:    the peer has begun a comparison; its first message comes next.
@@ -201,6 +204,7 @@ class Why(Enum):
     MEETING = "meeting"
     WELCOMED = "welcomed"
     DUE = "due"
+    DIRTY = "dirty"
     DOUBT = "doubt"
     PULL = "pull"
     ASKED = "asked"
@@ -212,6 +216,7 @@ class Step:
 
     is_done: this side asks nothing more; the comparison ends here once `need` has come.
     error:   why the peer's message is of no use, for whoever waits for the comparison.
+    is_partial: some of the difference was left out, for another comparison.
     """
 
     say: tuple[object, ...] = ()
@@ -219,6 +224,7 @@ class Step:
     need: tuple[bytes, ...] = ()
     is_done: bool = False
     error: str | None = None
+    is_partial: bool = False
 
 
 class Comparison(Protocol):

@@ -13,6 +13,8 @@ What keeps replicas equal, from fast to sure:
 * Parts that an offer needs are fetched before it is merged: first from the peer that made it, then
   from the others.
 * Every 30 s each joined partner is compared again, so a peer that missed anything finds out.
+* A partner is dirty until a comparison with it was complete, and again whenever something between
+  the two may have been lost. A dirty one is compared sooner.
 
 Length: one state machine; its records of each partner and of wanted parts are other modules.
 """
@@ -154,6 +156,7 @@ class Replicator:
                 if holder in self._partners:
                     self._partners[holder].heard(probe, absorbed.finished, part=part)
                     self._touched.add(holder)
+                    self._note_agreement(self._partners[holder], now_ms)
         ended = dict(absorbed.ended)
         if absorbed.refused:
             ended.setdefault(source, False)  # it may have been refused before a merge
@@ -235,10 +238,11 @@ class Replicator:
                 conversation.expire(now_ms)
                 self._hear(partner, now_ms)
             # "Every 30 s" (docs/node.md, What is sent when); a slow reader is compared later.
-            if partner.joined and now_ms >= partner.compare_after_ms and not partner.is_full:
+            if partner.joined and now_ms >= partner.next_compare_ms and not partner.is_full:
                 partner.compare_after_ms = now_ms + self._pace.root_sync_interval_ms
+                partner.again_ms = None
                 if partner.met:
-                    self._compare(partner, Why.DUE, now_ms)
+                    self._compare(partner, Why.DIRTY if partner.is_dirty else Why.DUE, now_ms)
             self._flush(partner, now_ms)
         self._wants.wake(now_ms)
         self._drop_lost(Peer(""), now_ms)
@@ -278,8 +282,17 @@ class Replicator:
         # What was sent says nothing about what arrived: only the peer's own statement counts.
         stated = partner.received if partner.is_settled else None
         equal = self._replica.equals(partner.peer, stated)
-        pending = partner.conversation.pending_count
-        return Standing(partner.id, partner.joined, equal, pending, partner.peer.public_key)
+        return Standing(
+            partner.id,
+            partner.joined,
+            equal,
+            partner.conversation.pending_count,
+            partner.peer.public_key,
+            partner.is_dirty,
+            partner.compared_ms,
+            partner.agreed_ms,
+            stated,
+        )
 
     @property
     def missing_count(self) -> int:
@@ -336,6 +349,9 @@ class Replicator:
                 self._recognise(now_ms)
             case talk.Bare(offer, reason):
                 self._absorb_bare(partner, offer, reason, now_ms)
+            case talk.Doubted(reason):
+                self._effects.note("doubted", partner.id, reason)
+                partner.doubt(now_ms, self._pace)
             case talk.TwinMet(start):
                 self._effects.twins.append(start)
             case talk.Fault(kind, text, is_fatal):
@@ -542,6 +558,8 @@ class Replicator:
         news = self._replica.news(partner.peer, partner.known)
         if news is None:
             return
+        if news.is_behind and not partner.comparisons:
+            partner.doubt(now_ms, self._pace)
         for remark in news.reports:
             self._effects.note(remark.kind, partner.id, remark.text, remark.count)
         size = 0
@@ -611,6 +629,8 @@ class Replicator:
         if step.say:
             self._say(partner, talk.Continue(exchange, step), now_ms)
         running.needs.update(step.need)
+        running.has_needed = running.has_needed or bool(step.need)
+        running.is_partial = running.is_partial or step.is_partial
         running.is_done = running.is_done or step.is_done
         self._wants.add(step.need, partner.id)
         for offer in step.offers:
@@ -641,14 +661,27 @@ class Replicator:
             if partner.id in self._partners:
                 self._effects.note("comparison-failed", partner.id, error)
         self._pulls.ended((partner.id, exchange), self._effects)
+        if error is None and not running.is_partial:
+            partner.compared(now_ms)
+        elif not partner.is_plain:
+            # "After a partial session that brought an intention, reconcile again at once."
+            at_once = error is None and running.has_needed
+            partner.doubt(now_ms, self._pace, at_once=at_once)
         both = running.comparison.ended()
         # A complete comparison ends with a state that both sides have.
         if both is not None and error is None:
             partner.sent, partner.sent_last = both, True
             partner.received, partner.stated, partner.is_settled = both, both.key, True
+            self._note_agreement(partner, now_ms)
         if partner.id in self._partners and (both is not None or partner.is_plain):
             partner.has_news = True  # our state may have changed meanwhile
             self._flush(partner, now_ms)
+
+    def _note_agreement(self, partner: Partner, now_ms: int) -> None:
+        """Note whether a peer has our state, after it stated one."""
+        stated = partner.received if partner.is_settled else None
+        if self._replica.equals(partner.peer, stated):
+            partner.agrees(now_ms, is_equal=True)
 
     # --- parts --------------------------------------------------------------------------------
 
@@ -710,6 +743,10 @@ class Replicator:
         if lost:
             self._effects.unhealed += (hash for hash in lost if hash in self._repairs)
             self._repairs.difference_update(lost)
+            for partner in self._comparing.values():
+                for running in partner.comparisons.values():
+                    # What was given up is still missing here.
+                    running.is_partial = running.is_partial or not running.needs.isdisjoint(lost)
             absorbed = self._replica.absorb(Offer(None, (), lost), peer)
             self.settle(absorbed, peer.connection, now_ms)
 

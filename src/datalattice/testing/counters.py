@@ -204,7 +204,7 @@ class Counters:
             yield Reply([self.parts.get(hash) for hash in chunk], last=is_last)
 
     def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> Ranges | None:
-        begins = why is Why.PULL or (peer.dialled and why in (Why.MEETING, Why.DUE))
+        begins = why in (Why.PULL, Why.DIRTY) or (peer.dialled and why in (Why.MEETING, Why.DUE))
         return Ranges(self) if begins or why is Why.ASKED else None
 
     def equals(self, peer: Peer, stated: Probe | None) -> bool:

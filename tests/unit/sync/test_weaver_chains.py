@@ -166,8 +166,9 @@ def test_a_chain_that_two_peers_refuse_is_fetched_by_its_last_hash() -> None:
     for exchange in (1, 2):
         (message,) = asking.ask(prev)
         assert message.fetch_chain is not None
-        _, delivered = asking.hear(-exchange, b"")
+        _, delivered, doubted = asking.hear(-exchange, b"")
         assert delivered == talk.Delivered(Want((prev,)), ())
+        assert isinstance(doubted, talk.Doubted)  # so the two are compared
     (message,) = asking.ask(prev)
     assert message.fetch_intentions is not None
 

@@ -29,6 +29,8 @@ from datalattice.sync.lattice.incoming import PATCHES, Content, Question, Stated
 from datalattice.sync.lattice.latticestate import LatticeState
 from datalattice.sync.replica import Peer, Probe, Step, Why
 
+_PERIODIC: Final = (Why.MEETING, Why.WELCOMED, Why.DUE, Why.DIRTY)
+
 FIRST_BYTES_MAX: Final = 32_000_000
 """Bytes of cells that a node without any data asks for at once."""
 
@@ -118,11 +120,11 @@ class LatticeComparison:
         if why is Why.PULL or why is Why.MEETING or self._plain is not None:
             self._ask_state(tuple(path), frame_max)
         # A plain peer fetches nothing, so a root alone would be useless to it.
-        tells = self._plain is None and why in (Why.MEETING, Why.DUE, Why.DOUBT)
+        tells = self._plain is None and why in (Why.MEETING, Why.DUE, Why.DIRTY, Why.DOUBT)
         self._top = state.views.top(peer.connection) if tells else None
         # "A node that holds keys asks each peer of our kind, when the two have greeted and at each
         # root sync interval" (docs/design/forks.md, Hand-over).
-        if PATCHES in peer.features and why in (Why.MEETING, Why.WELCOMED, Why.DUE):
+        if PATCHES in peer.features and why in _PERIODIC:
             queries = fork_queries(state.owners, meeting.turn)
             self._questions += [Question(one, HANDED_BYTES, is_optional=True) for one in queries]
             meeting.turn += 1

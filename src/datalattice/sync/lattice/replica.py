@@ -219,7 +219,7 @@ class LatticeReplica:
             meeting.plain = PlainPeer()
         if why is Why.ASKED:
             return None  # a comparison of this protocol is one question, which `serve` answers
-        if meeting.plain is not None and meeting.plain.open and why is Why.DUE:
+        if meeting.plain is not None and meeting.plain.open and why in (Why.DUE, Why.DIRTY):
             return None  # the round before has no answer yet
         made = LatticeComparison(self.state, peer, meeting, why, path, self._frame_max)
         return None if made.is_empty else made

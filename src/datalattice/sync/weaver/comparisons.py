@@ -192,7 +192,8 @@ class RangeComparison:
         # "A hash that is stored, floating or as the loser of a fork, is not fetched again."
         need = tuple([one for one in step.needs if self._held.get(one) is None])
         is_done = all(one.done is not None for one in step.answer)
-        return Step(step.answer, need=need, is_done=is_done)
+        partial = self._ranges.partial
+        return Step(step.answer, need=need, is_done=is_done, is_partial=partial)
 
     def ended(self) -> Probe | None:
         """Return what both sides have: the union; None when some range was left out."""

@@ -18,6 +18,8 @@ begins with the number of its exchange:
 A side says SyncDone once it needs nothing more, no range of its own waits for an answer, and at
 least one payload has come. The transport has proved the keys, so both sides have met at once.
 
+Length: one state machine: every exchange of a stream begins and ends here.
+
 Source: Weaver specification "Session", "PeerMessage"; docs/design/conversation.md.
 """
 
@@ -327,6 +329,8 @@ class WeaverConversation:
         self._delivered(Want(tuple(fetch.wanted)), ())
         for target in fetch.wanted:
             self._gaps.refused(target)
+        # "On failure: full reconciliation with the sender."
+        self._events.append(talk.Doubted("a peer lacks a chain that it built on"))
 
     def _delivered(self, want: Want, parts: tuple[Part, ...]) -> None:
         self._events += [talk.Answered(talk.Request(want)), talk.Delivered(want, parts)]

@@ -193,7 +193,8 @@ class WeaverReplica:
             return None  # it has not been compared yet
         behind = self._arrived - max(places)  # from the newest state that both had
         if behind > len(self._arrivals):
-            return None  # too far behind: a comparison is cheaper
+            # "A neighbour that overflows is marked dirty and reconciled."
+            return News(is_behind=True)
         probe = self.probe
         recent = islice(self._arrivals, len(self._arrivals) - behind, None)
         # Never back to the connection that brought it.
@@ -295,8 +296,8 @@ class WeaverReplica:
         self, peer: Peer, why: Why, path: Sequence[object] = ()
     ) -> RangeComparison | LogComparison | None:
         """Begin to compare: the side that dialled does, when they meet and from time to time."""
-        # One side only: both would compare the same sets twice.
-        begins = why is Why.PULL or (peer.dialled and why in (Why.MEETING, Why.DUE))
+        # One side only: both would compare the same sets twice. A loss is known to one side alone.
+        begins = why in (Why.PULL, Why.DIRTY) or (peer.dialled and why in (Why.MEETING, Why.DUE))
         if begins and peer.public_key is not None and peer.public_key == self.source:
             copied = partial(self._copied_from, self._arrived)
             limit = self.limits.log_request
