@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING
 
 import datalattice.pipeline.spark.workers as _workers
 from datalattice.pipeline.formats import register
-from datalattice.pipeline.reading import read_cells, read_files, read_grid, read_kv, read_queue
+from datalattice.pipeline.reading import (
+    read_cells,
+    read_files,
+    read_grid,
+    read_kv,
+    read_queue,
+    read_weaver,
+)
 from datalattice.pipeline.spark.failures import clear_errors
 from datalattice.pipeline.spark.java import Java, find_java
 from datalattice.pipeline.spark.session import end_session, spark_session
@@ -41,6 +48,7 @@ __all__ = [
     "read_grid",
     "read_kv",
     "read_queue",
+    "read_weaver",
     "register",
     "spark_session",
 ]

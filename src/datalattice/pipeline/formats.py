@@ -16,8 +16,9 @@ def sources() -> tuple[type[DataSource], ...]:
     from datalattice.pipeline.grid.source import GridSource
     from datalattice.pipeline.kv.source import KVSource
     from datalattice.pipeline.queue.source import QueueSource
+    from datalattice.pipeline.weaver.source import WeaverSource
 
-    return QueueSource, KVSource, GridSource, FilesSource, CellsSource
+    return QueueSource, KVSource, GridSource, FilesSource, CellsSource, WeaverSource
 
 
 def register(spark: SparkSession) -> None:

@@ -42,13 +42,8 @@ NamedPart = tuple[str, Any]
 """What one task reads, after its name in error texts."""
 
 
-class ReadOptions(Protocol):
-    """The options of any format that reads one root."""
-
-    @property
-    def target(self) -> ReadTarget:
-        """Where to read."""
-        ...
+class ColumnOptions(Protocol):
+    """The options of any format that reads."""
 
     @property
     def types(self) -> dict[str, str]:
@@ -56,16 +51,26 @@ class ReadOptions(Protocol):
         ...
 
 
+class ReadOptions(ColumnOptions, Protocol):
+    """The options of any format that reads one root."""
+
+    @property
+    def target(self) -> ReadTarget:
+        """Where to read."""
+        ...
+
+
+ColumnOptionsT = TypeVar("ColumnOptionsT", bound=ColumnOptions)
 OptionsT = TypeVar("OptionsT", bound=ReadOptions)
 
 
-class Format(DataSource, Generic[OptionsT]):
-    """Base of the formats that read a root: the name, and the options of reading."""
+class Format(DataSource, Generic[ColumnOptionsT]):
+    """Base of the formats that read: the name, and the options of reading."""
 
     format: ClassVar[str]
 
     @staticmethod
-    def parse(_given: Mapping[str, str], /) -> OptionsT:
+    def parse(_given: Mapping[str, str], /) -> ColumnOptionsT:
         """Parse the options. Raises: UsageError: one is not accepted or missing."""
         raise TypeError("a format implements parse()")
 
@@ -75,7 +80,7 @@ class Format(DataSource, Generic[OptionsT]):
         return cls.format
 
     @cached_property
-    def parsed(self) -> OptionsT:
+    def parsed(self) -> ColumnOptionsT:
         """The options of reading; a sink has others, so they are parsed when something is read."""
         return self.parse(dict(self.options))
 

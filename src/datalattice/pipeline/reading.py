@@ -36,6 +36,8 @@ ValueFormatName = Literal["cell", "bytes", "string", "json", "variant"]
 RecordFormatName = Literal["cell", "string", "json", "variant"]
 PartitionFormatName = Literal["long", "string"]
 TableName = Literal["assets", "jobs", "meta", "storage"]
+WeaverTableName = Literal["intentions", "state", "conflicts"]
+KeyFormatName = Literal["string", "bytes"]
 
 _registered: Final[WeakSet[SparkSession]] = WeakSet()
 """Sessions in which the formats are registered."""
@@ -114,6 +116,22 @@ class CellsArguments(TypedDict, total=False):
     columns: Names
     verify: bool
     min_partitions: int
+
+
+class WeaverArguments(TypedDict, total=False):
+    """The options of `lattice.weaver`, described by `WeaverOptions`."""
+
+    name: Required[str]
+    table: WeaverTableName
+    columns: Names
+    key_format: KeyFormatName
+    value_format: ValueFormatName
+    starting_offsets: int | str
+    ending_offsets: int | str
+    max_offsets_per_trigger: int
+    min_partitions: int
+    fail_on_data_loss: bool
+    verify: bool
 
 
 def read_queue(
@@ -214,6 +232,23 @@ def read_cells(spark: SparkSession, store: Where, **options: Unpack[CellsArgumen
     Raises: UsageError: an option is malformed.
     """
     return _frame(spark, "lattice.cells", False, store, options)
+
+
+def read_weaver(
+    spark: SparkSession, store: Where, *, stream: bool = False, **options: Unpack[WeaverArguments]
+) -> DataFrame:
+    """Return a table of a weaver store: intentions, state or conflicts.
+
+        notes = read_weaver(spark, "data/node", name="notes", table="state")
+        written = read_weaver(spark, "data/node", name="notes", stream=True)
+
+    store is the folder of a node, name the weaver store. A stream of the state returns the keys
+    written since the previous batch. Keyword arguments are the options of `lattice.weaver` in
+    Python's spelling.
+
+    Raises: UsageError: an option is missing or malformed, or there is no such store.
+    """
+    return _frame(spark, "lattice.weaver", stream, store, options)
 
 
 def _frame(

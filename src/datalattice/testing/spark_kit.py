@@ -22,6 +22,7 @@ _TYPES: dict[str, t.DataType] = {
     "BINARY": t.BinaryType(),
     "TIMESTAMP": t.TimestampType(),
     "VARIANT": t.VariantType(),
+    "ARRAY<STRING>": t.ArrayType(t.StringType()),
     "ARRAY<BINARY>": t.ArrayType(t.BinaryType()),
 }
 

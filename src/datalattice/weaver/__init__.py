@@ -84,6 +84,7 @@ from datalattice.weaver.kvstore import (
     KeyUpdate,
     KVStore,
     Version,
+    heads_at,
 )
 from datalattice.weaver.log import (
     Floating,
@@ -122,8 +123,10 @@ from datalattice.weaver.snapshot import (
     SnapshotRefused,
 )
 from datalattice.weaver.state import (
+    START,
     Event,
     PlainLayer,
+    Position,
     Projection,
     Stall,
     State,
@@ -182,6 +185,7 @@ __all__ = [
     "LOG_LIMITS",
     "LOG_TABLES",
     "RAW",
+    "START",
     "STATE_TABLES",
     "STORE_ID_BYTES",
     "STORE_TABLES",
@@ -238,6 +242,7 @@ __all__ = [
     "PeerStatus",
     "PeerStrategy",
     "PlainLayer",
+    "Position",
     "Projection",
     "Proposal",
     "PutOp",
@@ -288,6 +293,7 @@ __all__ = [
     "find_lca",
     "frontier",
     "fsck",
+    "heads_at",
     "is_ack_pending",
     "is_ancestor",
     "new_store_id",

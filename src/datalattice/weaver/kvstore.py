@@ -281,6 +281,54 @@ def _writes(view: StoreView, key: bytes) -> Iterator[Op]:
                 pending.append(dep)
 
 
+def heads_at(view: StoreView, key: bytes, seq: int) -> list[Op]:
+    """Return the heads of a key as they were after the record `seq`, the winner first.
+
+    seq: a record that the state has; later ones may have been applied since.
+    Cost: the writes to the key since then, each once.
+    """
+    # Every write is a head or named by a later write, so the later ones lead from the present heads
+    # to those of then.
+    found, later = _writes_back_to(view, key, HeadReader(view.data).heads(key), seq)
+    if len(found) > 1 and later:
+        # They may lead to older writes too: to those that the others lead back to.
+        oldest = min(place for place, _ in found.values())
+        for _, op in list(found.values()):
+            until, between = _writes_back_to(view, key, op.deps, oldest)
+            for hash in (*until, *between):
+                found.pop(hash, None)
+    return sorted((op for _, op in found.values()), key=_rank, reverse=True)
+
+
+def _writes_back_to(
+    view: StoreView, key: bytes, hashes: Iterable[bytes], seq: int
+) -> tuple[dict[bytes, tuple[int, Op]], set[bytes]]:
+    """Return what `hashes` lead to: the first writes to a key up to record `seq`, and later ones.
+
+    The first are by hash, each with the number of its record.
+    """
+    found: dict[bytes, tuple[int, Op]] = {}
+    later: set[bytes] = set()
+    pending = list(hashes)
+    seen = set(pending)
+    while pending:
+        hash = pending.pop()
+        place = view.seq_of(hash)
+        # A foreign author may name ZERO, which no record has.
+        op = None if place is None else _app_op(view, hash)
+        # A dependency that did not write to this key is one of another key of a batch.
+        if place is None or op is None or key not in written_by(op.payload):
+            continue
+        if place <= seq:
+            found[hash] = place, op
+            continue
+        later.add(hash)
+        new = [dep for dep in op.deps if dep not in seen]
+        seen.update(new)
+        pending += new
+    return found, later
+
+
 def _rank(op: Op) -> tuple[Hlc, bytes, int]:
     return op.stamp, op.author, op.height
 

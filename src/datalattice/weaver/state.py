@@ -109,14 +109,18 @@ class WitnessReader(Protocol):
 
 
 class Position(NamedTuple):
-    """The last record that was applied: its number, and the hash of its content."""
+    """How far a log was read: the number of the last record, and the hash of its content.
+
+    The hash names that record and all before it, so it shows whether a log is the one that was
+    read: a copy of it that another node makes has the numbers and other hashes.
+    """
 
     seq: int
     content_hash: bytes
 
 
 START: Final = Position(0, ZERO)
-"""The position of an empty state."""
+"""The position before the first record."""
 
 
 class Event:

@@ -38,7 +38,7 @@ from datalattice.weaver.intention import LOG_LIMITS, LogLimits, SignedIntention,
 from datalattice.weaver.log import IntentionLog, WitnessEntry
 from datalattice.weaver.machine import EventFilter, Machine, Proposal, StateReader
 from datalattice.weaver.rows import Head
-from datalattice.weaver.state import LogDag, Projection, Stall, State
+from datalattice.weaver.state import START, LogDag, Position, Projection, Stall, State
 from datalattice.weaver.system import (
     GENESIS_KEY,
     SystemBatch,
@@ -197,6 +197,15 @@ class StoreView:
         """Return the sequence number of the newest intention, 0 for an empty log."""
         return self._log.head(self._txn).seq
 
+    def position(self, seq: int) -> Position | None:
+        """Return a record of the log as a position, `START` for 0, None where there is none."""
+        found = self._log.content_hash(self._txn, seq)
+        return START if seq == 0 else None if found is None else Position(seq, found)
+
+    def applied(self) -> Position:
+        """Return the last record that the state has, behind `last_seq` after a stall."""
+        return self._state.position(self._txn)
+
     def head(self) -> Head:
         """Return where the log stands: number, fingerprint and chain."""
         return self._log.head(self._txn)
@@ -239,7 +248,7 @@ class StoreView:
             name=self.system.name(),
             authors=len(self._log.tips(self._txn)),
             intentions=head.seq,
-            applied=self._state.position(self._txn).seq,
+            applied=self.applied().seq,
             floating=head.floating_count,
             forks=len(self._log.forks(self._txn)),
             head=head.content_hash,

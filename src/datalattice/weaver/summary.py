@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from datalattice.errors import BadFormat
 from datalattice.weaver.machine import Machine
@@ -29,12 +29,28 @@ KEY_BYTES_SHOWN: Final = 8  # as the reference shows them
 """Bytes of a key or hash that an expression shows."""
 
 
-class Summary(NamedTuple):
-    """What an operation does. text: in full; short: long bytes cut; lines: over several lines."""
+class Summary:
+    """What an operation does, rendered where it is asked for."""
 
-    text: str
-    short: str
-    lines: list[str]
+    __slots__ = ("_expression",)
+
+    def __init__(self, expression: SExpr) -> None:
+        self._expression = expression
+
+    @property
+    def text(self) -> str:
+        """All of it, on one line."""
+        return render(self._expression)
+
+    @property
+    def short(self) -> str:
+        """One line in which long bytes are cut."""
+        return compact(self._expression)
+
+    @property
+    def lines(self) -> list[str]:
+        """All of it, over several lines."""
+        return pretty(self._expression).split("\n")
 
 
 def summarize(payload: bytes, hash: bytes, machine: Machine | None) -> Summary:
@@ -43,8 +59,7 @@ def summarize(payload: bytes, hash: bytes, machine: Machine | None) -> Summary:
     machine: shows the data; None shows its bytes. An undecodable payload is shown as the first
     bytes of the operation's hash.
     """
-    found = _expression(payload, hash, machine)
-    return Summary(render(found), compact(found), pretty(found).split("\n"))
+    return Summary(_expression(payload, hash, machine))
 
 
 def _expression(payload: bytes, hash: bytes, machine: Machine | None) -> SExpr:

@@ -31,6 +31,7 @@ from datalattice.pipeline.queue.options import QueueOptions
 from datalattice.pipeline.queue.options import parse_options as queue_options
 from datalattice.pipeline.queue.sink import QueueSinkOptions
 from datalattice.pipeline.read_targets import ReadTarget
+from datalattice.pipeline.weaver.options import WeaverOptions
 from datalattice.store import CellStore
 
 
@@ -86,6 +87,7 @@ TABLES: list[tuple[str, tuple[type, ...]]] = [
     ("spark-formats.md", (FilesOptions,)),
     ("spark-formats.md", (CellReadOptions,)),
     ("spark-formats.md", (WriteOptions,)),
+    ("spark-weaver.md", (WeaverOptions,)),
 ]
 
 
@@ -108,6 +110,7 @@ def test_the_docstring_of_a_format_has_its_options() -> None:
         "lattice.grid": (ReadTarget, GridOptions),
         "lattice.files": (ReadTarget, FilesOptions),
         "lattice.cells": (CellReadOptions,),
+        "lattice.weaver": (WeaverOptions,),
     }
     for source in sources():
         words = source.__doc__ or ""

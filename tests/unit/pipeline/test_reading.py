@@ -25,8 +25,10 @@ from datalattice.pipeline.reading import (
     read_grid,
     read_kv,
     read_queue,
+    read_weaver,
     text_of,
 )
+from datalattice.pipeline.weaver.options import WeaverOptions
 
 pytest.importorskip("pyspark")
 
@@ -79,6 +81,7 @@ SPARK: Any = Session()
         (read_grid, reading.GridArguments, (ReadTarget, grid.GridOptions)),
         (read_files, reading.FilesArguments, (ReadTarget, files.FilesOptions)),
         (read_cells, reading.CellsArguments, (CellReadOptions,)),
+        (read_weaver, reading.WeaverArguments, (WeaverOptions,)),
     ],
 )
 def test_every_option_of_a_format_is_an_argument(
@@ -96,6 +99,7 @@ def test_streams() -> None:
         (read_queue, {}),
         (read_kv, {}),
         (read_grid, {"table": "jobs"}),
+        (read_weaver, {"name": "notes"}),
     ]
     for helper, options in helpers:
         assert helper(SPARK, "s", stream=True, **options)["kind"] == "stream"

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datalattice.clock import Hlc
 from datalattice.crypto import KeyPair
@@ -15,6 +17,7 @@ from datalattice.protobuf import Field, Message
 from datalattice.testing.stores_kit import WeaverNode, envelopes_of, exchange, state_of
 from datalattice.weaver import (
     Dag,
+    HeadReader,
     Intention,
     IntentionRefused,
     Machine,
@@ -29,13 +32,17 @@ from datalattice.weaver import (
     WeaverStore,
     Written,
     command,
+    heads_at,
     query,
 )
 from datalattice.weaver.appendlog import AppendRequest, FollowParams, LogEvent
 from datalattice.weaver.intention import ZERO
 from datalattice.weaver.kv import (
+    BatchRequest,
     GetRequest,
     GetResponse,
+    Operation,
+    PutOp,
     PutRequest,
     WatchEvent,
     WatchParams,
@@ -443,3 +450,36 @@ def test_threads_that_write_at_once_lose_nothing() -> None:
     assert status.intentions == before + 200
     assert status.applied == status.intentions
     assert status.forks == 0
+
+
+# --- the past -----------------------------------------------------------------------------------
+
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.integers(0, 2), st.sets(st.sampled_from(b"ab"), min_size=1)),
+        st.tuples(st.just("send"), st.integers(0, 2), st.integers(0, 2)),
+    ),
+    max_size=14,
+)
+
+
+@given(_STEPS)
+def test_the_heads_of_a_key_at_a_record_are_found_after_later_ones(steps: list[Any]) -> None:
+    nodes = [WeaverNode(number) for number in (1, 2, 3)]
+    first = nodes[0].stores.create("kv")
+    replicas = [first, *[node.join(first) for node in nodes[1:]]]
+    watcher = WeaverNode(4).join(first)
+    heads: dict[tuple[bytes, int], list[bytes]] = {}
+    for kind, who, what in steps:
+        if kind == "send":
+            replicas[what].ingest(envelopes_of(replicas[who]))
+            continue
+        ops = tuple(Operation(put=PutOp(bytes([key]), b"v")) for key in sorted(what))
+        replicas[who].execute("Batch", BatchRequest(ops))
+        watcher.ingest(envelopes_of(replicas[who]))
+        with watcher.read() as view:
+            for key in (b"a", b"b"):
+                heads[key, view.last_seq()] = HeadReader(view.data).heads(key)
+    with watcher.read() as view:
+        for (key, seq), expected in heads.items():
+            assert [op.hash for op in heads_at(view, key, seq)] == expected

@@ -1,0 +1,23 @@
+"""The weaver stores of a folder, opened for one plan or task, beside the processes that write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from datalattice.client import Folder, WeaverFolder
+from datalattice.weaver import Stores
+
+
+@contextmanager
+def open_stores(folder: str) -> Iterator[Stores]:
+    """Give the weaver stores of a node's folder, to read.
+
+    Raises: NoSuchPath: there are none.
+    """
+    held = WeaverFolder.at(Folder(Path(folder).expanduser()), None, read_only=True)
+    try:
+        yield held.stores()
+    finally:
+        held.close()

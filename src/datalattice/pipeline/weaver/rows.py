@@ -1,0 +1,299 @@
+"""Which records of a witness log a task reads, and the rows made of them. No Spark.
+
+Every table is cut by the numbers of records, since an entry of the state stands at one record: a
+key at that of the last write to it, whichever write counts. So tasks need not know of each other,
+and a row is the same whenever it is read: the state of then is found from that of now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from datalattice.cells import decode_message
+from datalattice.clock import Hlc
+from datalattice.errors import BadFormat, BadSignature, DataLoss
+from datalattice.pipeline.arrow_batches import BATCH_BYTES_MAX, Row, micros
+from datalattice.pipeline.options import bad_option
+from datalattice.pipeline.values import ValueFormat, render
+from datalattice.pipeline.weaver.opening import open_stores
+from datalattice.pipeline.weaver.options import KeyFormat, WeaverOptions, WeaverTable
+from datalattice.weaver import (
+    CORE_MACHINES,
+    ZERO,
+    KvMachine,
+    Machine,
+    Position,
+    SignedIntention,
+    StoreView,
+    UniversalOp,
+    WitnessEntry,
+    app_payload,
+    heads_at,
+    summarize,
+    written_by,
+)
+
+RECORDS_PER_TASK_MAX: Final = 32_768
+"""A log with more records becomes several tasks, so that it uses all cores."""
+
+RECORDS_AT_ONCE: Final = 1_024
+"""Most records read of one snapshot: the engine keeps old pages for as long as it is open."""
+
+KEYS_KEPT_MAX: Final = 65_536
+"""Most keys of which a task keeps where they were written last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsTask:
+    """The records behind `start` up to `end`, of a read that ends at record `last`."""
+
+    start: Position
+    end: Position
+    last: int
+
+    def __str__(self) -> str:
+        return f"records {self.start.seq + 1} to {self.end.seq}"
+
+
+def reach(view: StoreView, options: WeaverOptions) -> Position:
+    """Return how far a table can be read: to the end of the log, or of what the state has."""
+    if options.table is not WeaverTable.INTENTIONS:
+        return view.applied()
+    found = view.position(view.last_seq())
+    assert found is not None, "the last record is there"
+    return found
+
+
+def plan(view: StoreView, start: Position, end: Position, min_tasks: int = 1) -> list[RecordsTask]:
+    """Return the tasks that read the records behind `start` up to `end`, in order.
+
+    Cost:   reads one record for each task.
+    """
+    count = end.seq - start.seq
+    # At least as many as asked for, but none without a record.
+    tasks = max(-(-count // RECORDS_PER_TASK_MAX), min(min_tasks, count))
+    cuts = [start]
+    for number in range(1, tasks):
+        found = view.position(start.seq + count * number // tasks)
+        assert found is not None, "it is before the end"
+        cuts.append(found)
+    cuts.append(end)
+    return [RecordsTask(*pair, end.seq) for pair in pairwise(cuts) if count > 0]
+
+
+def rebuilt(options: WeaverOptions, position: Position) -> DataLoss:
+    """Return the error for a position that the log does not have."""
+    return DataLoss(
+        f"record {position.seq} with the hash {position.content_hash.hex()} is not in the log of "
+        f"{options}: the log was made anew, so its records have other numbers; a stream with "
+        "another checkpointLocation, or with failOnDataLoss=false, reads it from the beginning"
+    )
+
+
+def rows(task: RecordsTask, options: WeaverOptions) -> Iterator[Row]:
+    """Yield the rows of a task. Runs in tasks.
+
+    Raises: DataLoss: the log was made anew since the plan. BadSignature: an intention is not signed
+            by its author. Corruption. UsageError: the format does not take a value.
+    """
+    make = _Maker(task, options)
+    at = task.start
+    with open_stores(options.folder) as stores:
+        while at.seq < task.end.seq:
+            # Records do not change, so each part has a snapshot of its own, closed before its rows
+            # are used: a slow query must not make the store grow.
+            with stores.view(options.id) as view:
+                made, after = _read_some(view, at, task, make)
+            if after == at:
+                break
+            yield from made
+            at = after
+    if at != task.end:
+        raise rebuilt(options, task.end)
+
+
+def _read_some(
+    view: StoreView, at: Position, task: RecordsTask, make: _Maker
+) -> tuple[list[Row], Position]:
+    """Return the rows of the next records, and the last of these."""
+    made: list[Row] = []
+    size = 0
+    for entry in view.entries(at.seq + 1, min(RECORDS_AT_ONCE, task.end.seq - at.seq)):
+        if entry.prev_hash != at.content_hash:
+            raise rebuilt(make.options, at)
+        made += make.rows(view, entry)
+        at = Position(entry.seq, entry.content_hash)
+        size += entry.signed.size
+        # Bounds the memory: an intention may have a megabyte.
+        if size >= BATCH_BYTES_MAX:
+            break
+    return made, at
+
+
+class _Written(NamedTuple):
+    """What an intention wrote: to a key, or as an entry of a log.
+
+    rank: place among the heads of the key, from 0. conflicts: other heads of the key.
+    """
+
+    key: bytes
+    value: bytes | None
+    author: bytes
+    stamp: Hlc
+    hash: bytes
+    seq: int
+    rank: int
+    conflicts: int
+
+
+class _Maker:
+    """Makes the rows of a task."""
+
+    def __init__(self, task: RecordsTask, options: WeaverOptions) -> None:
+        self.options = options
+        self._last = task.last
+        found = [machine for machine in CORE_MACHINES if machine.kind == options.kind]
+        self._machine = found[0]() if found else None
+        self._newest: dict[bytes, int] = {}
+        columns: dict[str, Any] = {
+            **(_OF_RECORDS if options.table is WeaverTable.INTENTIONS else _OF_WRITES),
+            "op": lambda entry: _op(entry, self._machine),
+            "key": lambda written: _key(written, options.key_format),
+            "value": lambda written: _value(written, options),
+        }
+        self._columns = [columns[name] for name in options.columns]
+
+    def rows(self, view: StoreView, entry: WitnessEntry) -> Iterator[Row]:
+        """Yield the rows that stand at a record."""
+        signed = entry.signed
+        if self.options.table is WeaverTable.INTENTIONS:
+            self._check(signed)
+            yield [make(entry) for make in self._columns]
+            return
+        payload = app_payload(signed.intention.payload)
+        if self.options.kind == KvMachine.kind:
+            for key in written_by(payload):
+                yield from self._heads(view, entry, key)
+        elif payload:  # none: the genesis, the system table, an acknowledgement
+            self._check(signed)
+            author, stamp = signed.intention.author, signed.intention.stamp
+            entry_of_log = _Written(b"", payload, author, stamp, signed.hash, entry.seq, 0, 0)
+            yield [make(entry_of_log) for make in self._columns]
+
+    def _heads(self, view: StoreView, entry: WitnessEntry, key: bytes) -> Iterator[Row]:
+        """Yield the row of a key, or those of its heads, if this record is the last write to it."""
+        if entry.seq < self._newest.get(key, 0):
+            return
+        heads = heads_at(view, key, self._last)
+        seqs = {op.hash: view.seq_of(op.hash) or 0 for op in heads}
+        # The last write is a head, as no later one has replaced it.
+        newest = max(seqs.values())
+        if entry.seq < newest:
+            # Kept, as to search the heads of a key that is written often takes long.
+            if len(self._newest) < KEYS_KEPT_MAX:
+                self._newest[key] = newest
+            return
+        is_state = self.options.table is WeaverTable.STATE
+        if not is_state and len(heads) == 1:
+            return
+        for rank, op in enumerate(heads[:1] if is_state else heads):
+            # "The value comes out of the signed intention" (docs/spark-weaver.md): the rows of the
+            # state say only which intentions count.
+            signed = entry.signed if op.hash == entry.signed.hash else view.get(op.hash)
+            assert signed is not None, "a head is in the log"
+            self._check(signed)
+            value = written_by(op.payload)[key]
+            others = len(heads) - 1
+            written = _Written(
+                key, value, op.author, op.stamp, op.hash, seqs[op.hash], rank, others
+            )
+            # A key that was deleted has a row where it may have been read before.
+            if value is not None or not is_state or self.options.is_change:
+                yield [make(written) for make in self._columns]
+
+    def _check(self, signed: SignedIntention) -> None:
+        # "`false` skips the signatures of the authors": the hash is made anew of the bytes anyway.
+        if self.options.verify and not signed.verify():
+            raise BadSignature(
+                f"the intention {signed.hash.hex()} of {self.options} is not signed by its author; "
+                "`lattice store fsck --level 2` lists all damage"
+            )
+
+
+# --- columns --------------------------------------------------------------------------------
+
+
+_OF_RECORDS: Final[dict[str, Callable[[WitnessEntry], object]]] = {
+    "seq": lambda entry: entry.seq,
+    "hash": lambda entry: entry.signed.hash.hex(),
+    "author": lambda entry: entry.signed.intention.author.hex(),
+    "time": lambda entry: micros(entry.signed.intention.stamp.wall),
+    "counter": lambda entry: entry.signed.intention.stamp.counter,
+    "witnessed": lambda entry: micros(entry.wall_ms),
+    "store_prev": lambda entry: _prev(entry.signed.intention.store_prev),
+    "condition": lambda entry: [dep.hex() for dep in entry.signed.intention.deps],
+    "kind": lambda entry: _kind(entry.signed.intention.payload),
+    "payload": lambda entry: _payload(entry.signed.intention.payload),
+    "size": lambda entry: len(entry.signed.intention.payload),
+}
+
+_OF_WRITES: Final[dict[str, Callable[[_Written], object]]] = {
+    "seq": lambda written: written.seq,
+    "author": lambda written: written.author.hex(),
+    "time": lambda written: micros(written.stamp.wall),
+    "counter": lambda written: written.stamp.counter,
+    "hash": lambda written: written.hash.hex(),
+    "rank": lambda written: written.rank,
+    "conflicts": lambda written: written.conflicts,
+}
+
+
+def _prev(hash: bytes) -> str | None:
+    return None if hash == ZERO else hash.hex()
+
+
+def _kind(payload: bytes) -> str | None:
+    """Return what an intention is for; None: its payload is not in an envelope."""
+    if not payload:
+        return "ack"
+    try:
+        if app_payload(payload):  # most are; that needs no message
+            return "data"
+        envelope = UniversalOp.decode(payload)
+    except BadFormat:
+        return None
+    parts = {"data": envelope.app_data, "system": envelope.system, "genesis": envelope.genesis}
+    return next((name for name, part in parts.items() if part is not None), None)
+
+
+def _payload(payload: bytes) -> bytes | None:
+    return app_payload(payload) if _kind(payload) == "data" else None
+
+
+def _op(entry: WitnessEntry, machine: Machine | None) -> str:
+    return summarize(entry.signed.intention.payload, entry.signed.hash, machine).short
+
+
+def _key(written: _Written, format: KeyFormat) -> object:
+    # Bytes that are not UTF-8 have no text of their own; `bytes` takes every key.
+    return written.key if format is KeyFormat.BYTES else written.key.decode("utf-8", "replace")
+
+
+def _value(written: _Written, options: WeaverOptions) -> object:
+    value, format = written.value, options.value_format
+    if value is None or format is ValueFormat.BYTES:
+        return value
+    if format is ValueFormat.STRING:
+        return value.decode("utf-8", "replace")
+    try:
+        return render(decode_message(value), format)
+    except BadFormat as error:
+        raise bad_option(
+            "valueFormat",
+            format.value,
+            f"the value that {written.hash.hex()} wrote in {options} is not stored as cells "
+            f"({error}); string and bytes take every value",
+        ) from None
