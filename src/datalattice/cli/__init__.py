@@ -19,7 +19,7 @@ _EXTRAS: Final = {
 def missing_package(error: ModuleNotFoundError) -> str | None:
     """Return what to do about a package that is not installed, None for one of no extra."""
     package = (error.name or "").partition(".")[0]
-    for extra, packages in _EXTRAS.items():
+    for extra, packages in _EXTRAS.items():  # by the package's top name: an error names modules
         if package in packages:
             return f"this needs {package}: pip install 'datalattice[{extra}]'"
     return None
@@ -30,5 +30,5 @@ def start() -> None:
     try:
         from datalattice.cli.main import main
     except KeyboardInterrupt:  # loading takes long enough for a Ctrl-C
-        sys.exit(130)
+        sys.exit(130)  # "130 interrupted (Ctrl-C)"
     main()

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-SHORT_KEY: Final = 16
+SHORT_KEY: Final = 16  # 64 bits: nobody finds two keys that begin alike by accident
 """Hex digits of a public key that a table or a sentence shows."""
 
 NODE_START: Final = "start one with `lattice node start`"
@@ -81,6 +81,7 @@ WRITES: Final = ("dir", "wait", "offline")
 """A command that writes for the folder's owner."""
 
 SPARK: Final = ("master", "memory", "package")
+# The session is started by the command, which knows its size.
 """A command that runs a job on Spark."""
 
 
@@ -149,6 +150,7 @@ def command(
     """
 
     def mark(function: Function) -> Function:
+        # Kept on the function: the parameters are made when it runs.
         function.__dict__["shared_options"] = options
         if app is not None:
             app.command(name, **settings)(function)
@@ -162,7 +164,7 @@ def prepared(function: Callable[..., Any]) -> Callable[..., int]:
 
     Start-up stays cheap because this is done for the one command that runs.
     """
-    signature = inspect.signature(function, eval_str=True)
+    signature = inspect.signature(function, eval_str=True)  # the annotations are texts until here
     _, *own = signature.parameters.values()
     names = (*function.__dict__["shared_options"], *_ALWAYS)
     shared = [
@@ -179,7 +181,7 @@ def prepared(function: Callable[..., Any]) -> Callable[..., int]:
         chosen = {name: given.pop(name) for name in names}
         # First of all, so that the notices of the command obey --quiet and --json.
         use_form(chosen.pop("output_form"), json=chosen.pop("json"), quiet=chosen.pop("quiet"))
-        del chosen["debug"]
+        del chosen["debug"]  # read from the arguments, since an error may come before parsing
         # Closed behind the printing: records are read from the store while they are printed.
         with ExitStack() as resources:
             call = Call(resources, **chosen)
@@ -190,6 +192,7 @@ def prepared(function: Callable[..., Any]) -> Callable[..., int]:
             return show(function(call, **given))
 
     parameters = [*own, *shared]
+    # Typer reads parameters from the signature.
     run.__dict__["__signature__"] = signature.replace(parameters=parameters)
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     run.__doc__, run.__name__ = function.__doc__, function.__name__
@@ -246,7 +249,7 @@ class Call:
     def store(self) -> CellStore:
         """Return the folder's store, open for reading; damage of its history is a notice."""
         store = self.enter(open_reader(self.existing))
-        for damage in store.history.damage:
+        for damage in store.history.damage:  # the rest of the history is sound, so reading goes on
             print_notice(f"{damage}; the history goes on without it")
         return store
 
@@ -293,7 +296,7 @@ class Call:
         Raises: UsageError: none, or a prefix of several.
         """
         found = resolve_owner(text, own=self.own(), names=self._local_names(), owners=known)
-        if not isinstance(found, bytes):
+        if not isinstance(found, bytes):  # data is filed under keys
             raise UsageError(f"{text} is a DID without a public key; name an owner by its key")
         return found
 
@@ -325,6 +328,7 @@ class Call:
 
     def chosen_owners(self, owners: list[bytes]) -> list[bytes]:
         """Return the owners that a list shows: all, or the one of `--owner`."""
+        # "all" is also how a reader says it does not mind.
         # "`all` where several can be read": lists show all owners unless one is named.
         if self.owner in (None, "all"):
             return owners
@@ -337,6 +341,7 @@ class Call:
         if isinstance(owner, str):
             owner = bytes.fromhex(owner)
         named = (name for name, key in self._local_names().items() if key == owner)
+        # A local name first: digits mean little to people.
         return next(named, owner.hex()[:SHORT_KEY])
 
     def _local_names(self) -> dict[str, bytes]:
@@ -351,6 +356,7 @@ class Call:
         folder = self.folder
         # "(makes folder and key)": the first write needs no `key new`. A node that runs without a
         # key cannot take one up: the error of the write says that it has to start again.
+        # "first write needs no `key new`"
         if not folder.key_path.exists() and running(folder.path) is None:
             key_pair = KeyPair.generate()
             with contextlib.suppress(AlreadyExists):  # another first write was faster
@@ -379,7 +385,7 @@ class Call:
         """Return a client of the node that runs in the folder.
 
         Raises: UsageError: none does; the text ends with `remedy`.
-        """
+        """  # each command asks anew: a node may have started meanwhile
         client = connect(self.folder.path)
         if client is None:
             raise UsageError(f"no node runs in {self.folder.path}; {remedy}")
@@ -401,6 +407,7 @@ class Call:
         from datalattice.cli.values import value_json
         from datalattice.client import replica_of
 
+        # The same document, whether the node did it or this process.
         client = connect(self.existing.path)
         # "A store has one writer. While a node runs that is the node" (docs/design/control.md).
         if client is None:
@@ -408,6 +415,7 @@ class Call:
                 document = value_json(to_cell(alone(replica)))
         else:
             with client:
+                # A key in the document becomes text, as for a command alone.
                 document = value_json(client.call(operation, **arguments))
         assert isinstance(document, dict)
         return document
@@ -431,7 +439,7 @@ class Call:
         bar = self.bar(title)
         client = connect(self.folder.path)
         if client is None:
-            return dict(alone(bar.to))
+            return dict(alone(bar.to))  # nothing runs: this process is the writer
         with client:
             document = value_json(client.finish(operation, bar.to, **arguments))
         assert isinstance(document, dict)
@@ -443,7 +451,7 @@ def explaining_gaps(store: CellStore, *names: str) -> Any:
     """Explain cells that are missing below a former root."""
     try:
         yield
-    except MissingData as error:
+    except MissingData as error:  # the cell's hash would tell a user nothing
         raise Corruption(
             f"{store.path}: not all of {' or '.join(names)} is here ({error}); it may have been "
             "collected, or be damaged: `lattice disk check` says which"

@@ -14,7 +14,7 @@ from datalattice.cli.render import CommandResult, is_json, print_lines
 if TYPE_CHECKING:
     from datalattice.conformance import Failure, FileReport
 
-FAILURES_SHOWN_MAX: Final = 20
+FAILURES_SHOWN_MAX: Final = 20  # enough to see a pattern; a broken port fails thousands
 """Failing vectors of one file that are listed; `--json` lists all."""
 
 EXIT_FAILED: Final = 1
@@ -40,7 +40,7 @@ def conformance(call: Call, paths: PathsArgument) -> CommandResult:
     for file in files:
         report = run_file(file)
         reports.append(report)
-        if not is_json():
+        if not is_json():  # with JSON one document at the end, nothing in between
             _print_report(report)
         bar.advance()
     totals = {
@@ -61,7 +61,7 @@ def _print_report(report: FileReport) -> None:
     print_lines([line])
     if report.failed > 1:
         shown = report.failures[:FAILURES_SHOWN_MAX]
-        sys.stdout.flush()
+        sys.stdout.flush()  # the line of the report stands above its failures
         for failure in shown:
             sys.stderr.write(f"  {_one_line(failure)}\n")
         if report.failed > len(shown):
@@ -69,7 +69,7 @@ def _print_report(report: FileReport) -> None:
 
 
 def _one_line(failure: Failure) -> str:
-    reason = " ".join(failure.reason.split())
+    reason = " ".join(failure.reason.split())  # a reason may hold line ends of a value
     return f"{failure.id}: {reason}" if failure.id else reason
 
 

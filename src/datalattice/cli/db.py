@@ -31,7 +31,7 @@ app = typer.Typer(
 NUMBERS: Final = {"ignore_unknown_options": True}
 """For commands with numbers below 0, which look like options."""
 
-WATCH_S: Final = 0.25
+WATCH_S: Final = 0.25  # a person sees no delay, an idle watch costs four looks a second
 """How often `watch` looks whether the store has a new root."""
 
 _LISTING: Final = "lattice db list"
@@ -46,12 +46,12 @@ PrefixArgument = Annotated[str, typer.Argument(help="Only keys that begin with t
 def databases_of(root: Value) -> list[tuple[bytes, str]]:
     """Return (owner, name) of the databases in a root value; owners are public keys here.
 
-    What foreign owners filed under a name that no database has is left out.
+    A foreign owner may have filed values under names that no database has; these are left out.
     """
     section = root.get(KV_SECTION) if isinstance(root, Index) else None
     found: list[tuple[bytes, str]] = []
     for owner, cell in section.entries() if isinstance(section, Map) else ():
-        stores = cell.value if isinstance(cell, Signed) else None
+        stores = cell.value if isinstance(cell, Signed) else None  # unsigned there: no owner's data
         if isinstance(owner, bytes) and isinstance(stores, Map):
             found += [(owner, name) for name in stores if isinstance(name, str) and name]
     return sorted(found)
@@ -88,7 +88,7 @@ def list_(call: Call) -> CommandResult:
     owners = call.chosen_owners(sorted({owner for owner, _ in held}))
     rows = [
         {"owner": owner.hex(), "database": name, "keys": len(Database.at(cursor, owner, name))}
-        for owner, name in held
+        for owner, name in held  # an owner that was not chosen
         if owner in owners
     ]
     return listed(rows, ("owner", "database", "keys"), owner=call.short_owner)
@@ -106,7 +106,7 @@ def keys(
     rows: list[dict[str, Any]] = [
         {"key": key, "type": entry.type_name, "ttl_ms": _left(database.ttl(key))}
         for key, entry in database.scan(prefix)
-    ]
+    ]  # a snapshot: the store may change while it is listed
     if not long:
         return CommandResult(rows, [row["key"] for row in rows])
     return listed(rows, ("key", "type", "ttl_ms"))
@@ -137,6 +137,7 @@ def _held(database: Database, key: str, kind: str) -> tuple[object, list[str | L
     if kind == "hash":
         pairs = [(value_text(name), value) for name, value in database.hgetall(key).entries()]
         document: object = {name: value_json(value) for name, value in pairs}
+        # Field order is that of the bytes.
         rows = [(name, value_text(value)) for name, value in pairs]
         return document, [Listing(("field", "value"), rows)]
     if kind == "zset":
@@ -159,6 +160,7 @@ def _held(database: Database, key: str, kind: str) -> tuple[object, list[str | L
 
 def _score_json(score: float) -> object:
     """Return a score for JSON, which has no infinite numbers."""
+    # JSON has no infinite numbers.
     return score if math.isfinite(score) else ("Infinity" if score > 0 else "-Infinity")
 
 
@@ -174,7 +176,7 @@ def ttl(call: Call, db: DbArgument, key: KeyArgument) -> CommandResult:
     """Print the milliseconds until a key expires: -1 never, -2 there is no key."""
     database = _read(call, db)
     left = _left(database.ttl(key))
-    absent = -1 if key in database else -2
+    absent = -1 if key in database else -2  # "-1 never, -2 there is no key", as in Redis
     return _said(key, "ttl_ms", absent if left is None else left)
 
 
@@ -207,9 +209,10 @@ def watch(
     ] = None,
 ) -> Records:
     """Wait for changes, by any writer, and print them as they come, until Ctrl-C."""
-    if count is not None and count < 1:
+    if count is not None and count < 1:  # 0 would wait for ever
         raise UsageError("--count is 1 or more")
     seconds = None if span is None else duration_s(span)
+    # The store, not the node: watching works beside any writer.
     store = call.enter(open_reader(call.existing))
     cursor = RootLattice(root_lattice(), store.root())
     changes = call.enter(_read(call, db, cursor).watch(prefix))
@@ -223,12 +226,12 @@ def watch(
             for change in changes.poll():
                 yield change
                 seen += 1
-                if seen == count:
+                if seen == count:  # asked for no more than wanted: the next change may never come
                     return
             left_s = WATCH_S if give_up_s is None else give_up_s - time.monotonic()
             if left_s <= 0:
                 return
-            time.sleep(min(left_s, WATCH_S))
+            time.sleep(min(left_s, WATCH_S))  # never beyond the end of the time
 
     return Records(told(), _change_document, _change_text, is_live=True)
 
@@ -260,7 +263,7 @@ def set_(
     form: InOption = "text",
 ) -> CommandResult:
     """Set a value; it replaces anything under the key. The first write makes the database."""
-    cell = parse_value(value, form)
+    cell = parse_value(value, form)  # before the store is opened: a wrong value changes nothing
     # "Durations everywhere (`90s`, `2h`, `1d`)" (docs/design/front-door.md).
     ttl_s = None if ttl is None else duration_s(ttl)
     _edit(call, db, lambda database: database.set(key, cell, ttl_s))
@@ -310,7 +313,7 @@ def hset(
     form: InOption = "text",
 ) -> CommandResult:
     """Set fields of a hash; print how many are new."""
-    if len(pairs) % 2:
+    if len(pairs) % 2:  # an odd number would shift fields and values
         raise UsageError("hset takes a value after each field")
     fields = {
         name: parse_value(value, form) for name, value in zip(pairs[::2], pairs[1::2], strict=True)
@@ -342,7 +345,7 @@ def _member_command(name: str, told: str, change: Callable[..., int], help: str)
         cells = [parse_value(one, form) for one in members]
         return _said(key, told, _edit(call, db, lambda database: change(database, key, *cells)))
 
-    run.__doc__ = help
+    run.__doc__ = help  # the help of the command
     command(app, name, WRITES)(run)
 
 
@@ -392,6 +395,7 @@ def pop(call: Call, db: DbArgument, key: KeyArgument, left: LeftOption = False) 
     """Take the last element from a list and print it; exit code 1 when the list has none."""
 
     def change(database: Database) -> CommandResult:
+        # "pop": read and removed by one writer.
         # Looked at and taken in one edit: no other writer takes the same element.
         if database.llen(key) == 0:
             raise NoSuchPath(f"the list {key!r} has no elements")
@@ -418,6 +422,7 @@ def gc(
     db: DbArgument,
     min_age: Annotated[
         str, typer.Option("--min-age", help="Only what is at least so old: 90s, 2h, 1d.")
+        # Spelled in hours: the default must parse like any other.
     ] = f"{GC_AGE // timedelta(hours=1)}h",
 ) -> CommandResult:
     """Forget tombstones and expired keys; print how many. Only when all replicas have synced."""

@@ -45,7 +45,7 @@ app = typer.Typer(help="Read, check, write and copy Etch files, the reference's 
 EXIT_FAILED: Final = 1
 HASH_DIGITS: Final = 64
 
-FAULTS_SHOWN: Final = 20
+FAULTS_SHOWN: Final = 20  # one broken index block makes thousands
 """Faults that are printed; --json has up to 1,000."""
 
 FileArgument = Annotated[Path, typer.Argument(help="The Etch file.")]
@@ -64,13 +64,14 @@ def _redirected(path: Path | None) -> Iterator[None]:
     if path is None:
         yield
         return
+    # Surrogateescape: names and values of any bytes.
     with path.open("w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         before: TextIO = sys.stdout
         sys.stdout = file
         try:
             yield
         finally:
-            sys.stdout = before
+            sys.stdout = before  # also after an error
 
 
 def _hash(text: str) -> bytes:
@@ -78,13 +79,14 @@ def _hash(text: str) -> bytes:
         hash = bytes.fromhex(text.removeprefix("0x"))
     except ValueError:
         hash = b""
-    if len(hash) * 2 != HASH_DIGITS:
+    if len(hash) * 2 != HASH_DIGITS:  # another length would be another hash
         raise UsageError(f"a hash is {HASH_DIGITS} hex digits, got {text!r}")
     return hash
 
 
 def _open(path: Path) -> EtchStore:
     _need_file(path)
+    # Read only: a file of the reference may be in use there.
     return EtchStore.open(path, read_only=True)
 
 
@@ -107,6 +109,7 @@ def _info(store: EtchStore) -> dict[str, Any]:
     if root_hash is None:
         return {**document, "root": "never set"}
     if not store.has(root_hash):
+        # A reference that was damaged, or written in part.
         return {**document, "root": "root data missing"}
     root = store.root()
     record = store.file.get(root_hash)
@@ -132,6 +135,7 @@ def dump(
 def _csv_line(row: dict[str, Any]) -> str:
     line = io.StringIO()
     fields = (row["hash"], row["kind"], row["memory_size"], row["encoding"])
+    # Commas and quotes in an encoding's printed form.
     csv.writer(line, lineterminator="").writerow(fields)
     return line.getvalue()
 
@@ -139,7 +143,7 @@ def _csv_line(row: dict[str, Any]) -> str:
 def _row(record: EtchRecord) -> dict[str, Any]:
     try:
         kind = kind_of(decode(record.encoding))
-    except BadFormat:
+    except BadFormat:  # a damaged record is listed, so that its offset is known
         kind = "damaged"
     return {
         "hash": record.key.hex(),
@@ -168,6 +172,7 @@ def read(
     documents = (
         {
             "hash": one.hex(),
+            # Cut behind the printing: the value may be huge.
             "value": to_text(store.load(one))[:limit] if store.has(one) else None,
         }
         for one in wanted
@@ -189,7 +194,7 @@ def write(
     root: Annotated[bool, typer.Option("--root", help="Make it the root.")] = False,
 ) -> CommandResult:
     """Store a value and all below it, and print its hash. The file is made when needed."""
-    if (text is None) == (source is None):
+    if (text is None) == (source is None):  # two values would leave open which one counts
         raise UsageError("give the value with --text, or a file of JSON with --from")
     with EtchStore.open(file) as store:
         if text is not None:
@@ -200,6 +205,7 @@ def write(
         else:
             assert source is not None
             with source.open("rb") as stream:
+                # Staged: a document may be larger than memory.
                 value = read_json(stream, stage=store.put)
         hash = store.commit(value).root_hash if root else store.persist(value)
     return CommandResult({"hash": hash.hex()}, [hash.hex()])
@@ -233,7 +239,7 @@ def validate(
         "statuses": dict(report.statuses),
     }
     lines = [str(fault) for fault in report.faults[:limit]]
-    if report.fault_count > limit:
+    if report.fault_count > limit:  # all of them only as JSON
         lines.append(f"... and {report.fault_count - limit} more faults")
     shown = {name: document[name] for name in list(document)[2:-1]}
     lines += pair_lines({**shown, **{f"cells {k}": v for k, v in report.statuses.items()}})
@@ -246,7 +252,7 @@ def validate(
 def clear(call: Call, file: FileArgument) -> CommandResult:
     """Set the root to nil. Nothing is given back until `lattice etch gc`."""
     _need_file(file)
-    with EtchStore.open(file) as store:
+    with EtchStore.open(file) as store:  # a missing file would be made by opening
         store.commit(None)
     return CommandResult({"root": None}, ["the root is nil"])
 
@@ -293,6 +299,7 @@ def import_(
         if hash is None:
             raise UsageError(f"{file}: no root was ever set")
         if cells is not None:
+            # For another program, without touching the folder.
             cells.write_bytes(encode_message(etch.root()))
             return CommandResult({"hash": hash.hex(), "cells": str(cells)})
         return imported(_into_folder(etch, pin, call.folder, call.bar(f"import {file}").to))
@@ -312,7 +319,7 @@ def _into_folder(etch: EtchStore, pin: str | None, folder: Folder, progress: Any
             store,
             etch,
             pin=pin or "",
-            merge=pin is None,
+            merge=pin is None,  # "--pin keeps it; do not merge it"
             taking=taking(folder, store),
             progress=progress,
         )
@@ -335,13 +342,13 @@ def export(
     with_local: WithLocalOption = False,
 ) -> CommandResult:
     """Write the root of the node's folder, and all below it, to a new Etch file."""
-    if file.exists():
+    if file.exists():  # an export never writes over a store
         raise UsageError(f"{file} is there already; name a new file")
     if cells is not None:
         value = decode_message(cells.read_bytes(), limit=sys.maxsize)
         with EtchStore.open(file) as etch:
             return CommandResult({"hash": etch.commit(value).root_hash.hex()})
-    store = call.store()
+    store = call.store()  # the folder's store is read only here
     (top,) = call.named(store, ref)
     hash, made = leaving(store, top, with_local=with_local)
     bar = call.bar(f"export {file}")
@@ -350,7 +357,7 @@ def export(
     def fetch(hash: bytes) -> bytes:
         nonlocal done
         found = made.get(hash) or store.get_encoding(hash)
-        if found is None:
+        if found is None:  # a cell below the root is gone
             raise MissingData([hash])
         done += 1
         if done % 1_000 == 0:
@@ -363,6 +370,6 @@ def export(
     # Half a file would pass for the export.
     except DataLatticeError:
         file.unlink(missing_ok=True)
-        print_notice(f"{file} was not written")
+        print_notice(f"{file} was not written")  # said before the error, which names the cause
         raise
     return CommandResult({"hash": hash.hex(), "new_cells": new, "bytes": file.stat().st_size})

@@ -59,9 +59,10 @@ ID_SHOWN: Final = 8
 OWNER_SHOWN: Final = 12
 
 DIFFERENCES_MAX: Final = 100
+# A value of any size may differ in any number of entries.
 """Differing entries that `list` counts, and `show` names."""
 
-_VERDICT_CODES: Final = {FORK: 0, CHAIN: 1, INVALID: 2}
+_VERDICT_CODES: Final = {FORK: 0, CHAIN: 1, INVALID: 2}  # "exit code 0 … 1 … 2": for scripts
 EXIT_UNREADABLE: Final = 3
 
 IdArgument = Annotated[
@@ -83,16 +84,17 @@ class _Forks:
         Raises: UsageError: none does, or several do.
         """
         found = [one for one in self.records if one.id.hex().startswith(text.lower())]
-        if not text or not found:
+        if not text or not found:  # an empty text begins every id
             raise UsageError(
                 f"no fork {text!r} is open here; `lattice forks list` has those that are"
             )
-        if len(found) > 1:
+        if len(found) > 1:  # resolving the wrong fork loses a branch
             raise UsageError(f"{len(found)} forks begin with {text!r}; give more digits")
         return found[0]
 
     def is_mine(self, record: ForkRecord) -> bool:
         """Return whether a key of the folder may sign for its owner."""
+        # "An owner's node holds a key that may sign for the owner"
         return self.context.signer(record.owner) is not None
 
     def slot_of(self, record: ForkRecord) -> Signed | None:
@@ -114,7 +116,7 @@ def _forks(call: Call) -> _Forks:
     store = call.enter(open_reader(folder))
     root = store.root()
     found: dict[bytes, ForkRecord] = {}
-    if keys is not None:
+    if keys is not None:  # the records are the node's own, signed with its identity
         found, _ = stored_forks(root, keys.identity.public_key)
     records = sorted(found.values(), key=lambda one: (one.seen_ms, one.id))
     return _Forks(root, records, context)
@@ -173,7 +175,7 @@ def resolve(
     forks = _forks(call)
     record = forks.find(id)
     if export:
-        if record.loser is None:
+        if record.loser is None:  # only what is kept can be printed
             raise UsageError("this branch was too large to be kept: only its signature is here")
         return Records(_exported(forks, record), dict, json_text, is_live=True)
     action, full = chosen[0], record.id.hex()
@@ -181,7 +183,7 @@ def resolve(
         "forks.resolve",
         {"id": full, "action": action},
         lambda replica: resolve_fork(replica, full, action, SystemClock()),
-        fenced=append,
+        fenced=append,  # to append is a write of the owner: "peers are asked first"
     )
     return CommandResult(document, _resolved_lines(document))
 
@@ -191,7 +193,7 @@ def export_proof(
     call: Call, id: IdArgument, file: Annotated[Path, typer.Argument(help="The new file.")]
 ) -> CommandResult:
     """Write a proof that the owner signed both: for anyone, without a store or a network."""
-    if file.exists():
+    if file.exists():  # a proof is never replaced
         raise UsageError(f"{file} is there already; name a new file")
     forks, store = _forks(call), call.enter(open_reader(call.existing))
     record = forks.find(id)
@@ -215,9 +217,11 @@ def verify(
     """
     try:
         with file.open("rb") as source:
+            # One byte more than allowed shows that it is too long.
             data = source.read(MESSAGE_BYTES_MAX + 1)
     except OSError as error:
         print_error(f"{file}: {error.strerror or error}", "system", is_json())
+        # 3: for a script, not the same as an invalid proof.
         raise typer.Exit(EXIT_UNREADABLE) from None
     found = check_proof(data)
     document = {
@@ -244,7 +248,7 @@ def _document(forks: _Forks, record: ForkRecord) -> dict[str, Any]:
     slot = forks.slot_of(record)
     mine = forks.is_mine(record)
     counted_entries = None
-    if record.branch != LOG_BRANCH:
+    if record.branch != LOG_BRANCH:  # records of a log are counted in `logs`
         counted_entries = sum(1 for _ in _first_differences(forks, record))
     return {
         "id": record.id.hex(),
@@ -286,20 +290,23 @@ def _last_write_ms(state: QueueState) -> int:
     """Return when the last record was written; a joined log has the time of its latest side."""
     entries = state.entries
     last_ms = entry_stamp_ms(entries[-1]) if len(entries) else None
+    # A log that was joined has the time of its later side.
     return state.stamp_ms if last_ms is None else last_ms
 
 
 def _next(record: ForkRecord, *, mine: bool) -> str:
-    if record.loser is None:
+    if record.loser is None:  # there is nothing to append or export
         return "resolve --drop: the branch was too large to be kept"
     if record.branch == LOG_BRANCH and mine:
         return "resolve --append, --export or --drop"
+    # Only its owner's node can join the branches.
     return "waits for a node with the owner's key" if not mine else "resolve --export or --drop"
 
 
 def _first_differences(
     forks: _Forks, record: ForkRecord
 ) -> Iterator[tuple[tuple[Value, ...], Value, Value]]:
+    # Bounded: two large values may differ everywhere.
     return islice(forks.differences(record), DIFFERENCES_MAX)
 
 
@@ -315,7 +322,7 @@ def _difference(found: tuple[tuple[Value, ...], Value, Value]) -> dict[str, obje
 def _exported(forks: _Forks, record: ForkRecord) -> Iterator[dict[str, object]]:
     """Yield what a branch has: the records of a log, else what differs."""
     for log, branch in record.log_branches():
-        for at, entry in enumerate(branch.tail()):
+        for at, entry in enumerate(branch.tail()):  # the records that the log lacks
             yield {
                 "topic": value_json(log.topic),
                 "partition": value_json(log.partition),
@@ -346,7 +353,7 @@ def _list_row(row: dict[str, Any]) -> tuple[object, ...]:
 
 def _lost_text(row: dict[str, Any]) -> str:
     if row["kind"] != LOG_BRANCH:
-        more = "+" if row["entries"] == DIFFERENCES_MAX else ""
+        more = "+" if row["entries"] == DIFFERENCES_MAX else ""  # counted up to the bound only
         return f"{row['entries']}{more} entries differ"
     return ", ".join(
         f"{_name(log)}: {counted(log['records'], 'record')} from {log['first']}"

@@ -84,6 +84,7 @@ def limit(
 
     # A number is bytes; `parse_size` takes it as a number, and a text with its unit.
     number = int(size) if size.isdecimal() else size
+    # "default" takes the limit away.
     return _decide(call, "limit", owner, limit=None if size == "default" else parse_size(number))
 
 
@@ -113,13 +114,13 @@ def forget(
     Peers keep theirs. `lattice host OWNER` ends it, and the data comes back. Pins, leases and
     former roots that still hold it are named. Works through the running node, or without one.
     """
-    from datalattice.node import refuse_for_good
+    from datalattice.node import refuse_for_good  # imported here: most commands need no server
 
     owner = _owner_text(call, owner)
 
     def alone(replica: LatticeReplica) -> dict[str, object]:
         document = refuse_for_good(replica, owner, section, own=own, reason=reason)
-        replica.state.drop_refused()
+        replica.state.drop_refused()  # what is over a limit leaves at once, too
         return document
 
     arguments = {"owner": owner, "section": section, "own": own, "reason": reason}
@@ -134,6 +135,7 @@ def _owner_text(call: Call, owner: str) -> str:
     """Return an owner as the node takes it: a key in hex, or a DID as it is."""
     if owner.startswith("did:"):
         return owner
+    # 4 digits may name any owner that is known.
     # A full key needs no store: an owner can be refused before any of its data is here.
     known = owners_in(call.root()) if len(owner) < KEY_DIGITS else []
     return call.owner_named(owner, known).hex()
@@ -148,6 +150,7 @@ def _decide(call: Call, rule: str, owner: str, **more: Any) -> CommandResult:
         decide(replica, rule, owner, **more)
         return hosting_document(replica)
 
+    # The same answer as the node's, made of the same policy.
     document = call.on_replica("hosting.decide", {"rule": rule, "owner": owner, **more}, alone)
     return CommandResult(document, map(_decision_text, document["decisions"]))
 
@@ -155,8 +158,9 @@ def _decide(call: Call, rule: str, owner: str, **more: Any) -> CommandResult:
 def _hosting_lines(document: dict[str, Any]) -> Iterator[str | Listing]:
     policy = dict(document["policy"])
     unsigned = policy.pop("unsigned")
-    for name in ("allow", "refuse"):
+    for name in ("allow", "refuse"):  # an empty list reads as "none", not as a gap
         policy[name] = ", ".join(policy[name]) or "none"
+    # No list of sections hosts all of them.
     policy["sections"] = ", ".join(policy["sections"] or ()) or "all"
     pairs = {
         name: size_text(policy[name]) if name.endswith("_bytes") else policy[name]
@@ -189,6 +193,7 @@ def _decision_text(decision: dict[str, Any]) -> str:
     if decision["limit"] is not None:
         words.append(f"up to {size_text(decision['limit'])}")
     if decision["refused"]:
+        # "*" stands for every section.
         what = "everything" if "*" in decision["refused"] else ", ".join(decision["refused"])
         words.append(f"refused: {what}")
     if decision["reason"]:
@@ -201,7 +206,7 @@ def _forgotten(document: dict[str, Any]) -> dict[str, object]:
         "forgotten": document["owner"],
         "sections": ", ".join(document["sections"]) or "nothing was here",
     }
-    if document["pins"]:
+    if document["pins"]:  # pins and leases hold what the root no longer has
         pairs["still pinned"] = ", ".join(document["pins"])
     if document["leases"]:
         pairs["still leased"] = document["leases"]

@@ -30,7 +30,7 @@ app = typer.Typer(help="Make and show key pairs. A public key names an owner in 
 identity_app = typer.Typer(help="The key that proves this node to others, and tells it apart.")
 app.add_typer(identity_app, name="identity", no_args_is_help=True)
 
-NAME_MAX: Final = 64
+NAME_MAX: Final = 64  # names are file names, in lists, and typed
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 NameArgument = Annotated[
@@ -43,7 +43,7 @@ NameArgument = Annotated[
 
 
 def _key_file(folder: Folder, name: str) -> Path:
-    if len(name) > NAME_MAX or not _NAME.fullmatch(name):
+    if len(name) > NAME_MAX or not _NAME.fullmatch(name):  # nothing that could leave the folder
         raise UsageError(
             f"a key's name is up to {NAME_MAX} letters, digits, dots, dashes and underscores, "
             f"beginning with a letter or digit; got {name!r}"
@@ -64,7 +64,7 @@ def new(call: Call, name: NameArgument = None) -> CommandResult:
     """
     path = call.folder.identity_path if name is None else _key_file(call.folder, name)
     key_pair = KeyPair.generate()
-    write_key(path, key_pair)
+    write_key(path, key_pair)  # fails if the file exists: "never replaced"
     made = _describe(path, name or "", key_pair)
     return CommandResult(made, [f"public key  {made['public_key']}", f"file        {path}"])
 
@@ -82,6 +82,7 @@ def list_keys(call: Call) -> CommandResult:
     folder = call.folder
     paths = {"": folder.identity_path} if folder.identity_path.exists() else {}
     paths.update((path.stem, path) for path in folder.named_key_paths())
+    # Read, to show the public part; the private part stays there.
     found = [_describe(path, name, read_key(path)) for name, path in paths.items()]
     if not found:
         return CommandResult([], [f"no keys in {folder.path}; make one with `lattice key new`"])
@@ -107,6 +108,7 @@ def name_key(
             raise UsageError(f"there is no name {name!r}; `lattice key names` lists them")
         return CommandResult({"removed": name}, [f"removed {name}"])
     # "A unique prefix of 4 or more" digits is one of the owners that are known here.
+    # A folder without a store knows no owners.
     known = owners_in(call.root()) if call.folder.store_path.is_dir() else []
     owner = call.owner_named(key, known)
     name_owner(call.folder, name, owner)
@@ -153,7 +155,7 @@ def init(
 
     Without an owner's key one key does both: it proves the node, and owns its data.
     """
-    owner = None if owner_key is None else read_key(owner_key)
+    owner = None if owner_key is None else read_key(owner_key)  # read before the folder is made
     return _both(begin_folder(folder_of(directory), owner))
 
 

@@ -55,7 +55,7 @@ EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE_CLOSED: Final = 141
 EXIT_TERMINATED: Final = 143
 
-INTEGER_DIGITS_MAX: Final = 10_000
+INTEGER_DIGITS_MAX: Final = 10_000  # printing is quadratic, so there must be a bound
 """Digits of an integer that is read or printed; the largest integer cell has 9,865."""
 
 DEBUG_VARIABLE: Final = "DATALATTICE_DEBUG"
@@ -75,6 +75,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# Imported when it is called: most commands need one module.
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "init": ("key", "init"),
     "key": ("key", "app"),
@@ -107,6 +108,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Each command or group: the module of this package that has it, and its name there."""
 
+# The command that people mean by the group alone.
 DEFAULTS: Final[Mapping[tuple[str, ...], str]] = {
     ("hosting",): "show",
     ("node", "peers"): "list",
@@ -124,7 +126,7 @@ class _Commands(MutableMapping[str, Any]):
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
+        if name not in self._made:  # once: help and completion ask for the same command again
             if name not in self._names:
                 raise KeyError(name)
             self._made[name] = self._make(name)
@@ -152,12 +154,13 @@ def _load(name: str) -> Any:
 def _as_command(name: str, found: typer.Typer | Callable[..., Any]) -> Any:
     """Return a group or function as typer runs it."""
     parent = typer.Typer()
+    # An import of all groups would double the start.
     # Only the command that runs is made: to make all of them takes longer than most commands.
     if not isinstance(found, typer.Typer):
         return _made(name, CommandInfo(name), found)
     empty = copy(found)
     infos = {_name_of(info): info for info in found.registered_commands}
-    empty.registered_commands = []
+    empty.registered_commands = []  # a copy: a program may build the command twice
     parent.add_typer(empty, name=name, no_args_is_help=True)
     group = get_group(parent).commands[name]
     assert isinstance(group, TyperGroup)
@@ -182,7 +185,7 @@ def _made(name: str, info: CommandInfo, function: Callable[..., Any]) -> Any:
     made = typer.Typer()
     made.registered_commands = [settings]
     made.callback()(_nothing)
-    command = get_group(made).commands[name]
+    command = get_group(made).commands[name]  # the tree of typer is made once, for this one command
     _convert_plainly(command)
     return command
 
@@ -198,6 +201,7 @@ def _convert_plainly(command: Any) -> None:
         found: list[Any] = named(context)
         for parameter in found:
             kind = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+            # Once: a parameter may be asked for twice.
             if kind is not None and "process_value" not in vars(parameter):
                 convert = parameter.process_value
                 parameter.process_value = partial(_processed, parameter, kind, convert)
@@ -220,7 +224,7 @@ def _processed(
     else:
         is_plain = isinstance(kind, type) and isinstance(value, kind)
     if not is_plain:
-        return convert(context, value)
+        return convert(context, value)  # lists, enums and checked numbers: typer's own way
     return value if parameter.callback is None else parameter.callback(context, parameter, value)
 
 
@@ -257,7 +261,7 @@ def options(
     """Take the options that stand before a command."""
 
 
-@cache
+@cache  # a test suite runs thousands of commands
 def built() -> TyperGroup:
     """Return the command `lattice` as typer runs it; a process that runs many builds it once."""
     group = get_command(app)  # with completion, which a group alone does not have
@@ -278,6 +282,7 @@ def arranged(arguments: Sequence[str]) -> list[str]:
     while isinstance(here, TyperGroup):
         word = rest[0] if rest else ""
         # A flag stands alone; an option with a value takes the next word, or has it behind `=`.
+        # `--dir=x` is one word.
         if word in SHARED_FLAGS or (word.partition("=")[0] in SHARED_VALUES and "=" in word):
             early.append(rest.pop(0))
         elif word in SHARED_VALUES and len(rest) > 1:
@@ -303,7 +308,7 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
         words = list(arguments) if command is not None else arranged(arguments)
         code = (command or built())(words, prog_name=name, standalone_mode=False)
     except (Abort, KeyboardInterrupt):
-        return EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED  # "Ctrl-C": silent
     except _Terminated:
         return EXIT_TERMINATED
     # "130, 141 (closed pipe, silent), 143": a reader that has enough is no error.
@@ -324,6 +329,7 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
     return code if isinstance(code, int) else EXIT_DONE
 
 
+# The order counts: subclasses stand before their bases.
 _CODES: Final[Sequence[tuple[type[DataLatticeError], int]]] = (
     (NotADirectory, EXIT_WRONG_CALL),
     (NoSuchPath, EXIT_FAILED),  # "1 failed, absent (`db get` of no key)"
@@ -342,7 +348,7 @@ def _explained(error: Exception) -> tuple[str, str, int]:
     for kind, code in _CODES:
         if isinstance(error, kind):
             return str(error), error.code, code
-    if isinstance(error, OSError):
+    if isinstance(error, OSError):  # the system's text names the file
         return _os_text(error), "system", EXIT_FAILED
     if isinstance(error, ModuleNotFoundError) and (text := missing_package(error)) is not None:
         return text, "missing-package", EXIT_FAILED
@@ -352,7 +358,7 @@ def _explained(error: Exception) -> tuple[str, str, int]:
 
 def _dash_hint(text: str) -> str:
     """Return what to do about a value that was taken for an option, such as -5."""
-    if re.match(r"No such option: -[0-9.]", text) is None:
+    if re.match(r"No such option: -[0-9.]", text) is None:  # values such as -5 look like options
         return ""
     return "; a value that begins with - comes last, after --"
 
@@ -367,12 +373,13 @@ class _Failed:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         pairs = set(pairwise(arguments))
+        # Before parsing: an option itself may be wrong.
         self._is_json = "--json" in arguments or bool({("--as", "json"), ("--as", "lines")} & pairs)
         self._debug = "--debug" in arguments or os.environ.get(DEBUG_VARIABLE) == "1"
 
     def __call__(self, message: str, code: str, exit_code: int) -> int:
         if self._debug:
-            traceback.print_exc()
+            traceback.print_exc()  # only when it is asked for: a traceback helps no user
         print_error(message, code, self._is_json)
         return exit_code
 
@@ -409,7 +416,7 @@ def _deliver_again(lost: Any) -> None:
     def interrupt(_number: int, _frame: object) -> None:
         raise kind
 
-    signal.signal(signal.SIGALRM, interrupt)
+    signal.signal(signal.SIGALRM, interrupt)  # a timer: outside of any finalizer
     signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
@@ -422,11 +429,12 @@ def main(command: Any = None, name: str = "lattice") -> None:
     # stay.
     signal.signal(signal.SIGTERM, _terminate)
     sys.unraisablehook = _deliver_again
+    # Warnings of the library reach the user once.
     logging.lastResort = _Notices(logging.WARNING)  # a node has a log of its own
     code = run(sys.argv[1:], command, name)
     try:
         sys.stdout.flush()
-    except OSError as error:
+    except OSError as error:  # a full disk shows only here
         # What is still in the buffer would be tried again at the end, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
@@ -439,7 +447,7 @@ def main(command: Any = None, name: str = "lattice") -> None:
 def _prepare_streams() -> None:
     """Make the standard streams take any text; one that the caller closed is empty."""
     nothing = Path(os.devnull)
-    if sys.stdin is None:
+    if sys.stdin is None:  # a closed stream is None, and print would fail
         sys.stdin = nothing.open(encoding="utf-8")
     if sys.stdout is None:
         sys.stdout = nothing.open("w", encoding="utf-8")

@@ -39,6 +39,7 @@ def add(
     """
     store = call.store()
     (hash,) = call.named(store, ref)
+    # The store's clock decides when it ends.
     ends_ms = None if expires is None else _expiry(expires, store.clock.now_ms())
     return CommandResult(_document(store.pins.pin(hash, name, by, label, ends_ms, move=move)))
 
@@ -48,7 +49,7 @@ def _expiry(text: str, now_ms: int) -> int:
     try:
         # A plain number is a time here: Unix milliseconds or a date. Elsewhere it is seconds.
         return now_ms + duration_ms(text) if not text.isdecimal() else time_ms(text, now_ms)
-    except UsageError:
+    except UsageError:  # a date, or Unix milliseconds
         return time_ms(text, now_ms)
 
 
@@ -61,11 +62,11 @@ def remove(
     ] = False,
 ) -> CommandResult:
     """Remove a pin; what only it kept may be collected from then on."""
-    if (name is None) != all:
+    if (name is None) != all:  # exactly one of them
         raise UsageError("name one pin, or give --all")
     store = call.store()
     if name is None:
-        store.pins.clear()
+        store.pins.clear()  # "also where the file is damaged"
         return CommandResult({"removed": "all"}, ["all pins removed"])
     document = _document(store.pins.unpin(name))
     return CommandResult(document, [f"removed  {name}", f"hash     {document['hash']}"])

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-WIDTH_MAX: Final = 1_000
+WIDTH_MAX: Final = 1_000  # a table that is cut cannot be read by a program
 """Columns of tables that go to a file or pipe: enough for any row."""
 
 _VISIBLE: Final = {
-    code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n"
+    # Tabs and line ends are layout, everything else could move the cursor.
+    code: f"\\x{code:02x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+    if chr(code) not in "\t\n"
 }
 
 Jsonable = object
@@ -50,6 +53,7 @@ def results() -> Console:
 
     # In a pipe no row may be broken: programs read it line by line.
     width = None if sys.stdout.isatty() else WIDTH_MAX
+    # No highlighting: values are shown as they are.
     return Console(file=sys.stdout, width=width, highlight=False)
 
 
@@ -68,12 +72,12 @@ def print_json(document: Jsonable) -> None:
 def print_json_line(document: Jsonable) -> None:
     """Print one JSON document on one line, at once: whoever reads it waits for the line."""
     sys.stdout.write(json_text(document) + "\n")
-    sys.stdout.flush()
+    sys.stdout.flush()  # "at once": a pipe would hold it back
 
 
 def print_json_list(documents: Iterable[Jsonable]) -> None:
     """Print one JSON document, a list, member by member: it may be longer than memory holds."""
-    separator = "["
+    separator = "["  # the same document as a list in memory would give
     for document in documents:
         member = json_text(document, 2).replace("\n", "\n  ")
         sys.stdout.write(f"{separator}\n  {member}")
@@ -83,6 +87,7 @@ def print_json_list(documents: Iterable[Jsonable]) -> None:
 
 def json_text(document: Jsonable, indent: int | None = None) -> str:
     """Return JSON text that is valid UTF-8 and fits standard output, escaped where it must be."""
+    # Readable first, ASCII where it must be.
     text = json.dumps(document, ensure_ascii=False, indent=indent)
     # Lone surrogates, and what the output cannot encode, are escaped by four hex digits.
     try:
@@ -105,6 +110,7 @@ def print_lines(lines: Iterable[str]) -> None:
     """
     on_terminal = sys.stdout.isatty()
     for line in lines:
+        # In a pipe the bytes stay as they are.
         sys.stdout.write((visible(line) if on_terminal else line) + "\n")
 
 
@@ -115,7 +121,7 @@ def print_pairs(pairs: Mapping[str, object]) -> None:
 
 def pair_lines(pairs: Mapping[str, object]) -> list[str]:
     """Return names and values as aligned lines."""
-    width = max((len(name) for name in pairs), default=0)
+    width = max((len(name) for name in pairs), default=0)  # aligned by the longest name
     return [f"{name:<{width}}  {cell_text(value)}" for name, value in pairs.items()]
 
 
@@ -193,7 +199,7 @@ def use_form(name: str | None, *, json: bool = False, quiet: bool = False) -> No
     # input.
     if name is not None and name not in _FORMS:
         raise UsageError(f"--as is text, table, json or lines, got {name!r}")
-    _form.name = "json" if json else name
+    _form.name = "json" if json else name  # `--json` wins: scripts add it to any command
     _form.is_quiet = quiet
 
 
@@ -215,12 +221,13 @@ def show(result: object) -> int:
     if _form.name == "json":
         print_json(result.document)
     elif _form.name == "lines":
+        # A single document is a list of one.
         listed = result.document if isinstance(result.document, list) else [result.document]
         for one in listed:
             print_json_line(one)
     else:
         _show_text(result)
-    for notice in result.notices:
+    for notice in result.notices:  # after the result: a notice must not come between rows
         print_notice(notice)
     return result.code
 
@@ -249,6 +256,7 @@ def _show_text(result: CommandResult) -> None:
         parts = [Listing(columns, [[row[name] for name in columns] for row in document])]
     else:
         assert isinstance(document, dict)
+        # Empty fields say nothing to people.
         parts = pair_lines({name: one for name, one in document.items() if one not in (None, "")})
     for part in parts:
         if isinstance(part, str):
@@ -278,9 +286,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     made = Table(title=title or None, title_justify="left", title_style="bold")
     for position, column in enumerate(columns):
         cells = [row[position] for row in rows]
+        # Decided by the column: mixed cells stay to the left.
         numeric = bool(cells) and all(isinstance(cell, (int, float)) for cell in cells)
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
+        # Markup in a value must not be obeyed.
         made.add_row(*(Text(visible(cell_text(cell))) for cell in row))
     return made
 
@@ -338,6 +348,7 @@ def progress_bars(quiet: bool = False, transient: bool = False) -> Iterator[Bars
 
     `transient` bars are gone when the block ends.
     """
+    # Bars are for a person who waits.
     if quiet or _form.is_quiet or is_json() or not sys.stderr.isatty():
         yield Bars(None)
         return
@@ -372,12 +383,13 @@ def print_notice(message: str) -> None:
     """Print something worth knowing as one line on standard error; with `--quiet` nothing."""
     if _form.is_quiet:
         return
+    # One line: logs and scripts count lines.
     sys.stderr.write(f"lattice: {' '.join(message.split())}\n")
 
 
 def print_error(message: str, code: str, as_json: bool) -> None:
     """Print a user's mistake, or what failed, as one line on standard error."""
-    line = " ".join(message.split())
+    line = " ".join(message.split())  # a text of several lines would hide the next error
     if as_json:
         sys.stderr.write(json_text({"error": code, "message": line}) + "\n")
     else:

@@ -16,6 +16,7 @@ _UNITS: Final = {
     "d": 86_400_000,
     "w": 604_800_000,
 }
+# Nine digits: more would overflow what it is added to.
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d|w)?")
 
 
@@ -49,6 +50,7 @@ def time_ms(text: str, now_ms: int) -> int:
     from datalattice.store import parse_time
 
     # "times as ISO or `2h ago`": without "ago" a duration counts back, too.
+    # The store's own parser: `--as-of` and `--since` read alike.
     return parse_time(text.removesuffix(" ago"), now_ms)
 
 
@@ -70,7 +72,7 @@ def moment_text(stamp_ms: object) -> str:
 def size_text(count: float) -> str:
     """Return a number of bytes for people: three digits and a unit."""
     for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5 or unit == "GB":
+        if count < 999.5 or unit == "GB":  # "999.5": rounding would show 1000
             return f"{count:.3g} {unit}" if count < 999.5 else f"{count:,.0f} {unit}"
         count /= 1_000
     raise AssertionError(count)

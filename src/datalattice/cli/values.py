@@ -28,8 +28,9 @@ from datalattice.cells import (
 )
 from datalattice.errors import DataLatticeError, UsageError
 
+# What a 64-bit integer can have; longer ones are texts.
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
-_HEX: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*")
+_HEX: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*")  # pairs of digits: bytes
 
 
 InOption = Annotated[
@@ -45,7 +46,7 @@ def parse_key(text: str) -> Value:
 
     Raises: UsageError: it is empty, or begins like a keyword, bytes or a quoted string and is none.
     """
-    if text == "":
+    if text == "":  # an empty argument is nearly always a variable that was not set
         raise UsageError(
             'a key is empty; write "" in quotes that reach the command for the empty string'
         )
@@ -56,7 +57,7 @@ def parse_key(text: str) -> Value:
     if text.startswith("0x"):
         return _bytes_of(text, "a key that begins with 0x")
     if text.startswith('"'):
-        return _quoted(text)
+        return _quoted(text)  # a string that would read as something else
     return text
 
 
@@ -65,7 +66,7 @@ def _quoted(text: str) -> str:
         value = json.loads(text)
     except ValueError as error:
         raise UsageError(f"a key in quotes is a JSON string, got {text}") from error
-    if not isinstance(value, str):
+    if not isinstance(value, str):  # a number in quotes is no JSON string
         raise UsageError(f"a key in quotes is a JSON string, got {text}")
     return value
 
@@ -98,7 +99,7 @@ def parse_value(text: str, form: str) -> Value:
     if form == "hex":
         return make_blob(_bytes_of(text if text.startswith("0x") else "0x" + text, "a hex value"))
     try:
-        return from_json(text)
+        return from_json(text)  # JSON with marks: every cell can be written
     except DataLatticeError as error:
         raise UsageError(f"not a JSON value: {error}") from error
 
@@ -111,7 +112,7 @@ def value_text(value: Value) -> str:
 def value_json(value: Value) -> object:
     """Return a value for `--json`: its JSON mapping."""
     document: object = json.loads(to_json(value))
-    return document
+    return document  # through text: the one mapping to JSON
 
 
 def listed_json(value: Value) -> object:

@@ -59,7 +59,7 @@ def register(
 ) -> CommandResult:
     """Register an asset: its metadata is kept exactly as written. Prints the id."""
     text = _read(file, "the metadata")
-    metadata = read_metadata(text)
+    metadata = read_metadata(text)  # "a JSON object": checked before anything is written
     data = None if content is None else _read(str(content), "the content")
     # Before anything is written: content that does not fit is no asset's.
     if data is not None:
@@ -72,7 +72,7 @@ def register(
             venue.put_content(asset, data)
         return asset
 
-    asset = call.edit(change).hex()
+    asset = call.edit(change).hex()  # asset and content in one commit
     return CommandResult({"asset": asset}, [asset])
 
 
@@ -102,14 +102,14 @@ def download(
     ] = STANDARD_STREAM,
 ) -> None:
     """Write out the content of an asset, from whichever venue has it, after checking its hash."""
-    venue = _venue(call)
+    venue = _venue(call)  # all venues: content of one asset is the same everywhere
     wanted = _asset_of(venue, asset)
     pieces = venue.stream(wanted)
     if pieces is None:
         raise NoSuchPath(f"no venue here has the content of the asset {wanted.hex()}")
     if output == STANDARD_STREAM:
         for piece in pieces:
-            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.write(piece)  # piece by piece: content may be larger than memory
         sys.stdout.flush()
     else:
         _write(Path(output), pieces)
@@ -165,6 +165,7 @@ def show_one(
             for one, state in venue.view().items()
         ]
         return listed(rows, ("venue", "assets", "jobs", "contents"))
+    # An asset of this venue first.
     asset = _begins(name, venue.assets(venue.did)) or _begins(name, _known(venue))
     if asset is not None:
         text = venue.asset(asset) or ""
@@ -172,7 +173,7 @@ def show_one(
     job = _begins(name, venue.jobs(venue.did))
     if job is None:
         raise NoSuchPath(f"there is no asset, and no job of {venue.did}, with the id {name}")
-    record = venue.job(job)
+    record = venue.job(job)  # shown in full: it was asked for by id
     return CommandResult(value_json(record), [value_text(record)])
 
 
@@ -185,6 +186,7 @@ def verify(call: Call) -> CommandResult:
     """
     from datalattice.node import web_keys
 
+    # Nothing is fetched unless the settings say so.
     keys = web_keys(settings_of(call.existing).config.did_web)
     venue = _venue(call, keys=keys)
     rejected, damaged = venue.verify()
@@ -204,12 +206,12 @@ def _venue(call: Call, did: str | None = None, keys: KnownKeys | None = None) ->
     """Return a venue of the folder's grid: a named one, else its own, else the only one."""
     context = MergeContext(verifier=verify_did)
     cursor = RootLattice(root_lattice(), call.root(), context)
-    own = call.own()
+    own = call.own()  # a verifier that knows keys in DIDs alone
     if did is None and own is not None:
-        did = did_of(own)
+        did = did_of(own)  # the folder's own venue
     if did is None:
         known = list(Venue.at(cursor, _ANY_DID).view())
-        if len(known) != 1:
+        if len(known) != 1:  # several: a guess would show another's data
             raise UsageError(f"{len(known)} venues are in the grid; name one with --venue")
         did = known[0]
     return Venue.at(cursor, did, keys=keys)
@@ -236,6 +238,7 @@ def _asset_of(venue: Venue, given: str) -> bytes:
 
 
 def _begins(given: str, ids: list[bytes]) -> bytes | None:
+    # 0x, a DID URL and upper case mean the same.
     digits = given.rpartition("/")[2].lower().removeprefix("0x")
     found = [one for one in ids if digits and one.hex().startswith(digits)]
     # A full id may begin another one; it means itself.
@@ -284,6 +287,7 @@ def _read(name: str, what: str) -> bytes:
 
 def _write(target: Path, pieces: Iterator[bytes]) -> None:
     """Write a file that appears when it is complete: under another name first."""
+    # In the same folder: renaming works within one file system.
     handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -291,5 +295,5 @@ def _write(target: Path, pieces: Iterator[bytes]) -> None:
                 file.write(piece)
         Path(part).replace(target)
     except BaseException:
-        Path(part).unlink(missing_ok=True)
+        Path(part).unlink(missing_ok=True)  # nothing half-written stays
         raise

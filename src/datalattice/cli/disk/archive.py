@@ -73,18 +73,19 @@ def import_(
     sends: one part that is malformed, not signed, not hosted or over a quota is left out and
     named, and exit code 1 says so. Works through the running node, or without one.
     """
-    if not name and not merge:
+    if not name and not merge:  # an import without either would be collected
         raise UsageError("say what becomes of it: --pin NAME, --merge, or both")
     folder, pin = call.folder, name or ""
     with _opened(source) as path:
 
         def alone(progress: Progress) -> dict[str, object]:
             with CellStore.open(folder.store_path) as store:
-                gate = taking(folder, store)
+                gate = taking(folder, store)  # "the same gate as what a peer sends"
                 return import_into(
                     store, path, pin=pin, merge=merge, taking=gate, progress=progress
                 )
 
+        # Absolute: the node has another working folder.
         arguments = {"path": str(Path(path).absolute()), "merge": merge, "pin": pin}
         return imported(call.finish("store.import", arguments, alone, f"import {source}"))
 
@@ -105,6 +106,7 @@ def imported(document: dict[str, Any]) -> CommandResult:
         )
     if document["dropped"]:
         notices.append(f"not taken: {counted(document['dropped'], 'part')}; the rest is merged")
+    # Exit code 1: a script must notice.
     return CommandResult(document, lines, EXIT_INCOMPLETE if document["dropped"] else 0, notices)
 
 
@@ -115,7 +117,7 @@ def _written(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    if path.exists() and not force:
+    if path.exists() and not force:  # an archive is often the only copy
         raise UsageError(f"{path} is there already; --force replaces it")
     unfinished = path.with_name(path.name + ".part")
     try:
@@ -124,7 +126,7 @@ def _written(path: Path, *, force: bool) -> Iterator[BinaryIO]:
             out.flush()
             os.fsync(out.fileno())  # before it gets its name: a crash leaves no half archive
         unfinished.replace(path)
-    finally:
+    finally:  # a broken-off archive leaves no part behind
         unfinished.unlink(missing_ok=True)
 
 
@@ -142,5 +144,5 @@ def _opened(source: Path) -> Iterator[str]:
         return
     with tempfile.NamedTemporaryFile(prefix="lattice-", suffix=".archive") as spool:
         shutil.copyfileobj(sys.stdin.buffer, spool)
-        spool.flush()
+        spool.flush()  # read twice: once checked, once taken
         yield spool.name

@@ -34,13 +34,14 @@ def check(call: Call) -> CommandResult:
     from datalattice.client.network import report_document
 
     store = call.enter(open_reader(call.existing))
-    report = store.check(call.bar(f"check {store.path}").to)
+    report = store.check(call.bar(f"check {store.path}").to)  # "every byte": reads all packs
     document = report_document(report)
     unsound = {hash for hash, _ in report.unsound}
+    # Only where there is something to look for.
     document["malformed"] = malformed_parts(store, unsound) if unsound else []
     document["lost"] = _loss_of(store)
     advice = ""
-    if not document["clean"]:
+    if not document["clean"]:  # damage first: the rest may follow from it
         advice = "the store is damaged; `lattice disk heal` repairs it from peers"
     elif document["malformed"]:
         advice = f"{_MALFORMED}; `lattice disk repair` leaves these parts out"
@@ -60,7 +61,7 @@ def _loss_of(store: CellStore) -> str:
     try:
         loss = store.loss
     except Corruption as error:
-        return str(error)
+        return str(error)  # no record of a loss
     return "" if loss is None else str(loss)
 
 
@@ -91,6 +92,7 @@ def heal(
     """
     folder = call.existing
     other = None if store is None else str(_store_in(store))
+    # The node would go on with what it believes to have.
     if accept_loss and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before a loss is accepted")
 
@@ -125,6 +127,7 @@ def repair(
     folder = call.existing
     if apply and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before the root is repaired")
+    # Read only unless it is applied.
     store = call.enter(CellStore.open(folder.store_path) if apply else open_reader(folder))
     report = store.check(call.bar(f"check {folder.store_path}").to)
     # What is damaged can be fetched again, so it is not left out.
@@ -135,6 +138,7 @@ def repair(
         {"part": " ".join(to_text(key) for key in one.path), "reason": one.reason}
         for one in found.left_out
     ]
+    # Nothing is committed without parts to leave out.
     pin = _commit_repair(store, found.root) if apply and parts else ""
     document = {"left_out": parts, "applied": bool(pin), "pin": pin}
     lines = _some("left out", [f"{one['part']}: {one['reason']}" for one in parts])
@@ -151,7 +155,9 @@ def _commit_repair(store: CellStore, root: Value) -> str:
     before = store.root_hash()
     assert before is not None
     now_ms = store.clock.now_ms()
+    # A colon would not be a name on every system.
     name = f"before-repair-{time_text(now_ms).replace(':', '')}"
+    # Before the commit: nothing is collected in between.
     store.pins.pin(before, name, label="the root before malformed parts were left out")
     # The new root lacks parts on purpose; the pin keeps them until the user removes it.
     store.commit(root, contains=False)
@@ -171,7 +177,7 @@ def _store_in(path: Path) -> Path:
     try:
         CellStore.open(found, read_only=True).close()
     except StoreFailed:
-        CellStore.open(found).close()
+        CellStore.open(found).close()  # a copied store without its index
     return found.absolute()
 
 
@@ -187,14 +193,14 @@ def _heal_alone(
     from datalattice.store import CellFetcher, heal_store, open_damaged
 
     keys = read_keys_or_none(folder)
-    identity = None if keys is None else keys.identity
+    identity = None if keys is None else keys.identity  # without a key: only public peers answer
     with (
         HealingSources(addresses, other, identity) as sources,
         open_damaged(folder.store_path) as store,
     ):
         healing = heal_store(store, CellFetcher(store, sources), progress)
-        loss = store.loss
-        store.close()
+        loss = store.loss  # read before it is closed
+        store.close()  # closed, so that it can be opened for writing
     if loss is not None and accept_loss:
         with (
             HealingSources(addresses, other, identity) as sources,
@@ -202,7 +208,7 @@ def _heal_alone(
         ):
             healing = heal_store(store, CellFetcher(store, sources), progress)
             if keys is not None:
-                ask_first(folder, store, keys)
+                ask_first(folder, store, keys)  # "asked first": a peer may have what is lost here
             store.accept_loss()
     elif loss is not None:
         print_notice(f"{loss}; if nobody has it, go on without it: --accept-loss")
@@ -239,7 +245,7 @@ def malformed_parts(store: CellStore, unsound: set[bytes]) -> list[str]:
         try:
             parts = list(owners.entries()) if isinstance(owners, (Map, Index)) else []
         except BadFormat:
-            found.append(to_text(section))
+            found.append(to_text(section))  # an entry that cannot be read is malformed as a whole
             continue
         found += [
             f"{to_text(section)} {to_text(key)}"
@@ -251,7 +257,7 @@ def malformed_parts(store: CellStore, unsound: set[bytes]) -> list[str]:
 
 def _has_below(store: CellStore, value: Value, wanted: set[bytes]) -> bool:
     """Return whether one of these cells is a value's own, or below it."""
-    seen = {value_hash(value)}
+    seen = {value_hash(value)}  # each cell once, whatever the sharing
     front = references(encode(value))
     while front and seen.isdisjoint(wanted):
         hash = front.pop()
@@ -263,7 +269,7 @@ def _has_below(store: CellStore, value: Value, wanted: set[bytes]) -> bool:
 
 
 def _some(name: str, lines: list[str]) -> list[str]:
-    shown = [f"{name}: {line}" for line in lines[:LINES_MAX]]
+    shown = [f"{name}: {line}" for line in lines[:LINES_MAX]]  # one broken pack has thousands
     if len(lines) > LINES_MAX:
         shown.append(f"{name}: {len(lines) - LINES_MAX} more; --json lists all")
     return shown

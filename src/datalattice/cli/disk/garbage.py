@@ -17,7 +17,7 @@ from datalattice.store import CellStore, time_text
 
 app = typer.Typer()
 
-GRACE: Final = "1h"
+GRACE: Final = "1h"  # a pause in which a writer may still refer to older cells
 GraceOption = Annotated[
     str, typer.Option("--grace", help="What is younger stays: 30s, 10m, 1h, 2d; 0: nothing.")
 ]
@@ -39,13 +39,13 @@ def stats(
     With --live also how much a collection with that grace would find alive and dead.
     """
     folder = call.existing
-    store = call.enter(open_reader(folder))
+    store = call.enter(open_reader(folder))  # stats need no lock
     document = asdict(store.stats())
     if live:
         bar = call.bar(f"count {folder.store_path}")
         found = store.collect(
             grace_ms=duration_ms(grace),
-            dry_run=True,
+            dry_run=True,  # counted, not removed
             progress=lambda _what, done, total: bar.to(done, total),
         )
         document |= {
@@ -95,6 +95,7 @@ def forget(
     Pins and the present root stay. Works through the running node, or without one.
     """
     folder = call.existing
+    # This machine's clock: "how long ago" is the user's.
     before_ms = time_ms(before, SystemClock().now_ms())
     client = connect(folder.path)
     if client is None:
@@ -103,7 +104,7 @@ def forget(
     else:
         with client:
             found = client.call("store.forget", before_ms=before_ms)
-            count = found if type(found) is int else 0
+            count = found if type(found) is int else 0  # an older node answers nothing
     return CommandResult({"forgotten": count, "before": time_text(before_ms)})
 
 
@@ -116,7 +117,7 @@ def collected(
     def alone(progress: Progress) -> dict[str, object]:
         with CellStore.open(folder.store_path) as store:
             done = collect(store, progress, grace_ms=grace_ms, plan=plan, is_dry=dry_run)
-            return asdict(done)
+            return asdict(done)  # as in `alone`: the document has the same fields
 
     arguments = {"dry_run": dry_run, **({"grace_ms": grace_ms} if plan is None else {"list": plan})}
     title = f"{'gc' if plan is None else 'sweep'} {folder.store_path}"
@@ -131,6 +132,7 @@ def _stats_lines(document: dict[str, Any]) -> list[str]:
     last = document["collected_ms"]
     pairs.pop("collected ms")
     left = pairs.pop("dead left")
+    # A collection that left much says so.
     pairs["last gc"] = "never" if last is None else time_text(last)
     if left:
         pairs["last gc"] += f", left {left} dead cells in segments that are mostly alive"

@@ -78,7 +78,7 @@ def drives(call: Call) -> CommandResult:
     cursor, rows = call.cursor(), []
     for owner in call.chosen_owners(call.owners(FS_SECTION)):
         for name in drive_names(cursor, owner):
-            usage = Drive.at(cursor, owner, name).du("/")
+            usage = Drive.at(cursor, owner, name).du("/")  # counted for each: drives share no sizes
             row = {"owner": owner.hex(), "drive": name}
             rows.append({**row, "files": usage.files, "bytes": usage.bytes})
     return listed(rows, ("owner", "drive", "files", "bytes"), owner=call.short_owner)
@@ -92,6 +92,7 @@ def ls(
 ) -> CommandResult:
     """List a directory, or name a file."""
     drive, at = drive_at(call, parse_drive_path(path))
+    # `ls` of a file names it, as the system's does.
     found = drive.entries(at) if drive.is_dir(at) else [drive.stat(at)]
     documents = [_document(one) for one in found]
     names = [visible(one.name) + ("/" if one.is_dir else "") for one in found]
@@ -108,7 +109,7 @@ def ls(
 def cat(call: Call, paths: PathsArgument) -> None:
     """Write the bytes of files to standard output."""
     for one in [parse_drive_path(path) for path in paths]:
-        drive, path = drive_at(call, one)
+        drive, path = drive_at(call, one)  # all arguments are parsed before the first byte goes out
         for piece in pieces_of(drive.content(path)):
             sys.stdout.buffer.write(piece)
     sys.stdout.buffer.flush()
@@ -119,7 +120,7 @@ def tree(call: Call, path: PathArgument) -> CommandResult:
     """Show a directory and everything below it."""
     drive, at = drive_at(call, parse_drive_path(path))
     documents = []
-    if is_json():
+    if is_json():  # only JSON needs them: the tree is printed from the walk
         documents = [
             _document(one) for above, _, _ in drive.walk(at) for one in drive.entries(above)
         ]
@@ -180,7 +181,7 @@ def mkdir(
     def change(drive_of: DriveOf) -> None:
         for one in targets:
             drive = _drive(drive_of, one)
-            if one.path == "/" or parents:
+            if one.path == "/" or parents:  # `DRIVE:` alone makes a drive
                 drive.ensure()
                 drive.makedirs(one.path)
             else:
@@ -196,7 +197,7 @@ def rm(call: Call, paths: PathsArgument, recursive: RecursiveOption = False) -> 
     targets = [parse_drive_path(one) for one in paths]
 
     def change(drive_of: DriveOf) -> None:
-        for one in targets:
+        for one in targets:  # all in one change: "all or nothing"
             drive = _drive(drive_of, one)
             if recursive:
                 drive.remove_tree(one.path)
@@ -221,6 +222,7 @@ def mv(
         drive = _drive(drive_of, goal)
         moved = []
         for one in olds:
+            # A directory that is there takes the sources in.
             to = goal_of(one, goal, drive.is_dir(goal.path), several=len(olds) > 1)
             old = _drive(drive_of, one)
             # Within a drive a move keeps the entry; between drives it is a copy and a deletion.
@@ -246,10 +248,11 @@ def cp(
     paths, goal = [parse_path(one) for one in sources], parse_path(target)
     local = [one.drive is None for one in paths]
     # A local path on both sides is the business of `cp` of the system.
+    # One owner's drive is written in one commit.
     if any(local) != all(local) or (goal.drive is None and any(local)):
         raise UsageError("copy from local paths to a drive, or from drives; not local to local")
     if goal.drive is None:
-        return get_files(call, paths, goal, recursive)
+        return get_files(call, paths, goal, recursive)  # each file complete or not at all
     return (put_files if all(local) else copy_files)(call, paths, goal, recursive)
 
 
@@ -280,7 +283,7 @@ def get(
     """Copy files of a drive to local ones, each complete or not at all."""
     goal = parse_path(paths[-1])
     sources = [parse_drive_path(one) for one in paths[:-1]]
-    if goal.drive is not None or not sources:
+    if goal.drive is not None or not sources:  # without a local path: the present folder
         sources.append(parse_drive_path(paths[-1]))
         goal = DrivePath(None, ".")
     return get_files(call, sources, goal, recursive)
@@ -324,11 +327,11 @@ def sync(
             prefer=prefer,
             dry_run=dry_run,
             told=call.bar("bytes").advance,
-        ).run()
-    for text in outcome.passed_over:
+        ).run()  # the bytes of the folder's own files
+    for text in outcome.passed_over:  # named one by one: sync goes on without them
         print_notice(f"passed over {text}")
     done = asdict(outcome)
-    del done["read_bytes"]
+    del done["read_bytes"]  # a cost, not a result
     return CommandResult(done, _report(outcome), 0 if outcome.is_complete else 1)
 
 

@@ -30,6 +30,7 @@ def drive_at(call: Call, target: DrivePath) -> tuple[Drive, str]:
     """Return the drive that is read, and the path inside it."""
     cursor, name = call.cursor(), target.drive
     assert name is not None
+    # Owners that have a drive of this name.
     holders = [one for one in call.owners(FS_SECTION) if name in drive_names(cursor, one)]
     owner = call.holder(holders, f"drive {name!r}", "lattice fs drives")
     return Drive.at(cursor, owner, name), target.path
@@ -50,10 +51,11 @@ def _uploads(sources: list[DrivePath], recursive: bool) -> Iterator[_Upload]:
         if not path.is_dir():
             if not path.is_file():
                 why = "is no file and no directory" if path.exists() else "does not exist"
-                raise NoSuchPath(f"{path} {why}")
+                raise NoSuchPath(f"{path} {why}")  # pipes and devices have no end
             yield _Upload(path, (), source, False, path.stat().st_size)
             continue
         if not recursive:
+            # A tree by mistake may be large.
             raise IsADirectory(f"{path} is a directory; copy it with --recursive")
         yield _Upload(path, (), source, True, 0)
         for item in walk_local(path, lambda text: print_notice(f"passed over {text}")):
@@ -64,7 +66,7 @@ def put_files(
     call: Call, sources: list[DrivePath], goal: DrivePath, recursive: bool
 ) -> CommandResult:
     """Copy local files to a drive, as one change."""
-    uploads = list(_uploads(sources, recursive))
+    uploads = list(_uploads(sources, recursive))  # all found before the first is stored
     total = sum(one.size for one in uploads)
     contents: list[Content | None] = []
     bar = call.bar("bytes", total)
@@ -74,6 +76,7 @@ def put_files(
                 contents.append(None)
                 continue
             with one.source.open("rb") as file:
+                # Stored as it is read; the files appear with the commit.
                 contents.append(writer.content(pieces(file, bar.advance)))
         write = partial(_written, sources, goal, list(zip(uploads, contents, strict=True)))
         # "Each command writes one commit" (docs/dlfs.md "Command line"), after all contents are
@@ -101,7 +104,11 @@ def _written(
     several, is_directory = len(sources) > 1, drive.is_dir(goal.path)
     goals = {
         source: goal_of(
-            DrivePath(None, os.path.realpath(source.path)), goal, is_directory, several=several
+            # `.` has a name of its own.
+            DrivePath(None, os.path.realpath(source.path)),
+            goal,
+            is_directory,
+            several=several,
         )
         for source in sources
     }
@@ -127,11 +134,11 @@ def copy_files(
         copied = []
         for one in sources:
             assert one.drive is not None
-            source = drive_of(one.drive, owner)
+            source = drive_of(one.drive, owner)  # another owner's drive is read only
             if source.stat(one.path).is_dir and not recursive:
                 raise IsADirectory(f"{one} is a directory; copy it with --recursive")
             to = goal_of(one, goal, drive.is_dir(goal.path), several=len(sources) > 1)
-            if owner is None and one.drive == goal.drive:
+            if owner is None and one.drive == goal.drive:  # one drive: the content is shared
                 drive.copy(one.path, to.path)
             else:
                 copy_tree(source, one.path, drive, to.path)
@@ -150,6 +157,7 @@ def get_files(
     files = size = 0
     went = []
     skipped: list[str] = []
+    # Looked at once: each source would else see the last one.
     is_directory = Path(goal.path).is_dir()
     bar = call.bar("bytes", sum(_size(call, one) for one in sources))
     for one in sources:
@@ -165,6 +173,7 @@ def get_files(
     if not skipped:
         return CommandResult(done, lines)
     notice = f"{counted(len(skipped), 'name')} passed over: no local file can have them"
+    # Exit code 1: not everything was copied.
     return CommandResult(done, lines, EXIT_SKIPPED, [notice])
 
 
@@ -189,11 +198,12 @@ class _Download:
             fetch(drive.content(path), target, stat.modified_ms, self._bar.advance)
             yield stat
             return
-        target.mkdir(exist_ok=True)
-        for name in drive.unreachable(path):
+        target.mkdir(exist_ok=True)  # an existing directory is filled
+        for name in drive.unreachable(path):  # "names that no path can express"
             self._skip(path, name, "no path leads to this name")
         made: dict[tuple[int, int], str] = {}
         for one in drive.entries(path):
+            # Before it is written: it would replace another file.
             why = _impossible(one.name) or _clash(target / one.name, made)
             if why is not None:
                 self._skip(path, one.name, why)
@@ -206,6 +216,7 @@ class _Download:
                     raise
                 self._skip(path, one.name, f"the local file system refuses it ({error.strerror})")
                 continue
+            # As the file system sees it: case or form may be folded.
             there = (target / one.name).stat()
             made[there.st_dev, there.st_ino] = one.name
 
@@ -219,7 +230,7 @@ _IMPOSSIBLE = (errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)
 
 
 def _impossible(name: str) -> str | None:
-    if "\0" in name:
+    if "\0" in name:  # a drive's name may hold what no file system takes
         return "a local name has no NUL"
     return f"a local name has no {os.sep}" if os.sep in name else None
 

@@ -34,8 +34,8 @@ class DrivePath:
 def parse_path(text: str) -> DrivePath:
     """Return what an argument of `cp` means."""
     drive, colon, path = text.partition(":")
-    if colon and drive and "/" not in drive:
-        return DrivePath(drive, "/" + path.lstrip("/"))
+    if colon and drive and "/" not in drive:  # a slash before the colon: a local path such as ./a:b
+        return DrivePath(drive, "/" + path.lstrip("/"))  # a drive's paths begin at its root
     return DrivePath(None, text)
 
 
@@ -58,9 +58,9 @@ def goal_of(
     Raises: NotADirectory: several sources, and no directory.
     """
     if is_directory:
-        if not source.name:
+        if not source.name:  # the root of a drive has no name
             raise UsageError(f"{source} has no name to have in {target}; name a new directory")
         return target.below(source.name)
-    if several or target.path.endswith("/"):
+    if several or target.path.endswith("/"):  # "a directory that is meant": the trailing slash
         raise NotADirectory(f"{target} is no directory")
     return target

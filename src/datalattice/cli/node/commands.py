@@ -61,10 +61,10 @@ STATUS_FIRST: Final = ("running", "health", "address", "root_hash", "public_key"
 LOCK_NAME: Final = "lock"
 """The file of a store that its writer holds."""
 
-WRITER_WAIT_S: Final = 10.0
+WRITER_WAIT_S: Final = 10.0  # longer than any single commit takes
 """How long a node that starts waits for a command that writes to its folder."""
 
-STOP_WAIT: Final = "30s"
+STOP_WAIT: Final = "30s"  # a large store takes seconds to close
 """How long `node stop` waits for the node's end."""
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -124,6 +124,7 @@ def settings_of(
     """
     from datalattice.client.settings import load_settings
 
+    # A named file that is missing is a typing error, the default one is optional.
     if file is not None and not file.is_file():
         raise UsageError(f"there is no file {file}")
     return load_settings(file or folder.settings_path, os.environ, given or {})
@@ -155,7 +156,7 @@ def start(
     folder = call.folder
     other = running(folder.path)
     if other is not None:
-        raise UsageError(
+        raise UsageError(  # two nodes of one folder: the second could not write
             f"a node runs in {folder.path} already: process {other.pid} at {other.address}"
         )
     given = {
@@ -171,14 +172,14 @@ def start(
     def load() -> NodeConfig:
         return settings_of(folder, config, given).config
 
-    settings = load()
-    _wait_for_writer(folder)
+    settings = load()  # wrong settings end the command before anything is made
+    _wait_for_writer(folder)  # a command that is just writing holds the lock for a moment
     is_new = _make_key(folder)
     keys = read_keys(folder)
     opening = ExitStack()
 
     def ready(running: Running, node: NodeServer) -> None:
-        opening.close()
+        opening.close()  # the bar is gone before the line is printed
         if is_new:
             print_notice(f"made the key {keys.identity.public_key.hex()} in {folder.path}")
         show(_ready(running, node))
@@ -196,6 +197,7 @@ def start(
     )
     if attached:
         work = functools.partial(_end_with_input, daemon.stop)
+        # Daemon: it must not keep the process alive.
         threading.Thread(target=work, name="attached", daemon=True).start()
     with opening:
         bars = opening.enter_context(progress_bars(transient=True))
@@ -220,13 +222,13 @@ def init(
     folder = call.folder
     path = folder.settings_path
     given = {"port": port, "bind": bind, "peers": peer or None, "http_port": http_port}
-    text = settings_text(given)
+    text = settings_text(given)  # checked settings: a wrong one is never written down
     # It may hold the operator's own settings.
     if path.exists():
         raise AlreadyExists(f"{path} exists; edit it, or delete it first")
     RealDisk().create_folder(str(folder.path))
     _make_key(folder)
-    with path.open("x", encoding="utf-8") as file:
+    with path.open("x", encoding="utf-8") as file:  # "x": never replaced, also not in a race
         file.write(text)
     document = {
         "settings": str(path),
@@ -243,7 +245,7 @@ def stop(
     """End the running node of the folder in order; its store is closed when this returns."""
     folder, wait_s = call.folder, duration_s(wait)
     client = call.node("there is nothing to stop")
-    found = status_of(client)
+    found = status_of(client)  # what it had is read before it ends
     client.call("node.stop")
     # A node holds the lock of its store to its end: who gets the lock knows that the node is gone.
     take_turn(str(folder.store_path / LOCK_NAME), wait_s, "node that was told to end").release()
@@ -265,13 +267,13 @@ def _wait_for_writer(folder: Folder) -> None:
     """Wait for a command that is just writing to the store; whoever stays is named by the node."""
     lock = folder.store_path / LOCK_NAME
     if lock.exists():
-        with contextlib.suppress(StoreLocked):
+        with contextlib.suppress(StoreLocked):  # the node names the process that still holds it
             take_turn(str(lock), WRITER_WAIT_S, "writer").release()
 
 
 def _ready(running: Running, node: NodeServer) -> CommandResult:
     """Return where a node listens, once it serves."""
-    for damage in node.damage:
+    for damage in node.damage:  # damage of the past is known, and the node runs on
         print_notice(f"{damage}; what was there is missing")
     document = {
         "address": running.address,
@@ -290,10 +292,10 @@ def _end_with_input(stop: Callable[[], bool]) -> None:
     """End this process in order when its standard input ends."""
     # One that was never open has ended, too.
     with contextlib.suppress(OSError):
-        while os.read(STANDARD_INPUT, 1_024):
+        while os.read(STANDARD_INPUT, 1_024):  # content of the input does not matter, its end does
             pass
     if not stop():
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # not serving yet: SIGTERM ends the start as well
 
 
 @command(app, "config", ANY)
@@ -328,6 +330,7 @@ def status(
 ) -> CommandResult:
     """Print how a node is: the one of this folder, or any one by its address."""
     if address is not None:
+        # Imported here: only this way needs the network.
         from datalattice.client.network import probe
 
         report = probe(address)
@@ -338,7 +341,7 @@ def status(
             "reply": value_json(report.reply),
         }
         return CommandResult(document)
-    found = _status_of(call.existing)
+    found = _status_of(call.existing)  # a folder without a store is a wrong folder
     return CommandResult(found, _status_lines(dict(found)))
 
 
@@ -347,7 +350,7 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str | Listing]:
         found.pop(name, None)
         for name in ("peers", "guests", "counters", "damage", "reasons", "over_quota")
     )
-    found.pop("sections", None)
+    found.pop("sections", None)  # hashes of sections: for `watch`
     if reasons:
         found["health"] = "degraded"  # the reasons follow, each with its key
     yield from pair_lines({name: _shown(name, value) for name, value in found.items()})
@@ -361,7 +364,7 @@ def _status_lines(found: dict[str, Any]) -> Iterator[str | Listing]:
 
 def _shown(name: str, value: object) -> object:
     """Return a value for people: a size, a time, or a number that is a name (of a process)."""
-    if type(value) is not int:
+    if type(value) is not int:  # a name in numbers is shown as it is
         return "none" if value is None else value
     if name == "started_ms":
         return moment_text(value)
@@ -377,12 +380,12 @@ def _status_of(folder: Folder) -> dict[str, Any]:
     if client is not None:
         with client:
             found = {"running": True, **status_of(client)}
-        names = [name for name in STATUS_FIRST if name in found]
+        names = [name for name in STATUS_FIRST if name in found]  # the same order each time
         return {name: found[name] for name in names + sorted(found.keys() - names)}
     from datalattice.lattice import replicable
 
     with open_reader(folder) as store:
-        root = replicable(store.root())
+        root = replicable(store.root())  # what peers compare: without the node's own section
         return {
             "running": False,
             "root_hash": _hash_text(root),
@@ -412,6 +415,7 @@ def pull(
     from datalattice.client import connect, parse_address
 
     folder = call.folder
+    # One spelling for the node and for this process.
     address = None if address is None else str(parse_address(address))
     client = connect(folder.path)
     bar = call.bar(f"pull {address or 'from all peers'}")
@@ -446,7 +450,7 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
     import asyncio
 
     from datalattice.client.network import probe
-    from datalattice.node import open_node
+    from datalattice.node import open_node  # a server without a listener, for one pull
 
     if address is None:
         raise UsageError("no node runs in this folder; name the node to pull from: host:port")
@@ -454,11 +458,17 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
     identity = None if keys is None else keys.identity
     owners = () if keys is None else keys.in_order()
 
+    # Before a node is made: a wrong address costs nothing.
     probe(address, key_pair=identity)  # fails at once when no node answers there
 
     async def work() -> str:
         node = open_node(
-            folder.store_path, identity=identity, keys=owners, port=-1, peers=[address]
+            # -1: it does not listen.
+            folder.store_path,
+            identity=identity,
+            keys=owners,
+            port=-1,
+            peers=[address],
         )
         async with node:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -469,6 +479,6 @@ def _pull_alone(folder: Folder, address: str | None) -> str:
 
     RealDisk().create_folder(str(folder.path))
     try:
-        return asyncio.run(work())
+        return asyncio.run(work())  # a loop of its own: the command has none
     except TimeoutError as error:
         raise PeerUnavailable(f"{address} answers but takes no connection") from error

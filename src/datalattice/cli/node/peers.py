@@ -36,11 +36,11 @@ def list_(call: Call) -> CommandResult:
     """List the peers, then who connected by itself: address, key, failures, bytes and state.
 
     A peer is equal when the root it stated last is the one here, or the part of it that is
-    replicated with it; else it differs. A client is not told of changes.
+    replicated with it; else it differs. A client receives no changes.
     """
     status = status_of(call.node(NODE_START))
     found = [*status["peers"], *status["guests"]]
-    if not found:
+    if not found:  # said, since an empty table looks like an error
         return CommandResult([], ["no peers; add one with `lattice node peers add`"])
     return CommandResult(found, [peers_listing(found)])
 
@@ -48,6 +48,7 @@ def list_(call: Call) -> CommandResult:
 @command(app, "add", ANY)
 def add(call: Call, peer: PeerArgument) -> CommandResult:
     """Have the running node stay connected to a peer, until it ends or the peer is removed."""
+    # The remedy says how to keep it over a restart.
     call.node(_KEEP).call("node.add_peer", address=peer)
     return CommandResult({"added": peer}, [f"added {peer}"])
 
@@ -89,9 +90,9 @@ def _row(peer: Mapping[str, Any]) -> tuple[object, ...]:
 def peer_state(peer: Mapping[str, Any]) -> str:
     """Return how it is with a peer in a few words."""
     if not peer.get("connected"):
-        return str(peer.get("reason") or "not connected")
+        return str(peer.get("reason") or "not connected")  # why is more useful than that
     if peer.get("joined") is False:
         return "client"
-    states = {True: "equal", False: "differs", None: "connected"}
+    states = {True: "equal", False: "differs", None: "connected"}  # None: nothing stated yet
     refusal = peer.get("refusal")
     return states[peer.get("equal")] + (f"; not taken: {refusal}" if refusal else "")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from datalattice.client import ControlClient
 
-INTERVAL_S: Final = 1.0
+INTERVAL_S: Final = 1.0  # a change shows at once; without one the time shows that it lives
 """Without a change there is a sight this often."""
 
 REST_S: Final = 0.1
@@ -30,7 +30,7 @@ REST_S: Final = 0.1
 RECENT_MAX: Final = 8
 """Changes that stay in view."""
 
-COUNTERS_MAX: Final = 12
+COUNTERS_MAX: Final = 12  # a screen has few lines
 """Counters in view: those that moved last come first."""
 
 
@@ -48,6 +48,7 @@ class Sight:
 
     def rate(self, count: int) -> float:
         """Return how many there were in a second."""
+        # The first sight has no time before it.
         return count / self.seconds if self.seconds > 0 else 0.0
 
     def document(self) -> dict[str, object]:
@@ -79,6 +80,7 @@ def watch_node(
     On a terminal the view is renewed; else there is one line, with --json one JSON document on one
     line, at each change and each second. The first shows the present state.
     """
+    # Monotonic: the clock may be set meanwhile.
     end_s = None if span is None else time.monotonic() + duration_s(span)
     sights = _sights(call.node(), end_s, count)
     # "`lines` one JSON document a line": who reads a pipe wants lines, not a screen.
@@ -106,6 +108,7 @@ def _sights(client: ControlClient, end_s: float | None, count: int | None) -> It
         # A busy node changes all the time: between two sights it is left alone.
         time.sleep(min(REST_S, left_s))
         wait_ms = max(0, round((left_s - REST_S) * 1_000))
+        # The node answers at a change, or at the end of the time.
         client.call("node.wait", root_hash=status["root_hash"], timeout_ms=wait_ms)
         before, status, before_s, at_s = status, status_of(client), at_s, time.monotonic()
         yield _compared(before, status, before_s, at_s)
@@ -115,6 +118,7 @@ def _compared(
     before: Mapping[str, Any], status: Mapping[str, Any], before_s: float, at_s: float
 ) -> Sight:
     old, new = before["sections"], status["sections"]
+    # By hash: a section that was added or removed counts.
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
     if before["root_hash"] != status["root_hash"] and not changed:
         changed = ["the value"]  # one without sections
@@ -192,6 +196,7 @@ class _Screen:
             ),
         ]
         counters = status["counters"]
+        # What moved last is what a person looks for.
         latest = sorted(counters, key=lambda name: (-self._moved_at.get(name, 0.0), name))
         rows = [(name, counters[name], sight.moved.get(name)) for name in latest[:COUNTERS_MAX]]
         parts: list[object] = [*lines]

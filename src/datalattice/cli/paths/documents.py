@@ -46,6 +46,7 @@ OutputOption = Annotated[
 
 
 def print_document(document: dict[str, object], value: Value) -> None:
+    # The last brace is left open for the value.
     """Print one JSON document with a value in it, which may be of any size, as "value"."""
     head = json.dumps(document, indent=2).removesuffix("\n}")
     sys.stdout.write(head + ',\n  "value": ')
@@ -58,7 +59,7 @@ def checked_layout(layout: str, allowed: Sequence[str], option: str) -> str:
 
     Raises: UsageError: `layout` is not in `allowed`.
     """
-    if layout not in allowed:
+    if layout not in allowed:  # the error lists what is allowed
         raise UsageError(f"{option} is {', '.join(allowed)}; got {layout!r}")
     return layout
 
@@ -67,6 +68,7 @@ def write_document(value: Value, layout: str, output: Path | None) -> None:
     """Write a value, and nothing else, to a file or to standard output."""
     checked_layout(layout, ("json", "plain", "text", "cells"), "--layout")
     if layout == "cells":
+        # The limit is for peers; this is the user's own value.
         data = encode_message(value, limit=sys.maxsize)
         if output is not None and output != PIPE:
             output.write_bytes(data)
@@ -77,6 +79,7 @@ def write_document(value: Value, layout: str, output: Path | None) -> None:
     with ExitStack() as stack:
         file: TextIO = sys.stdout
         if output is not None and output != PIPE:
+            # The same bytes on all systems.
             file = stack.enter_context(output.open("w", encoding="utf-8", newline="\n"))
         if layout == "text":
             file.write(to_text(value))
@@ -96,6 +99,7 @@ class _Escaped:
         try:
             text.encode(self._encoding)
         except UnicodeEncodeError:
+            # The escape of JSON, without its quotes.
             text = json.dumps(text)[1:-1].replace('\\"', '"').replace("\\\\", "\\")
         return self._file.write(text)
 
@@ -117,6 +121,7 @@ def read_document(source: Path | None, layout: str, stage: Callable[[Value], obj
             if layout == "text":
                 return from_text(file.read().decode("utf-8", "surrogateescape"))
             if layout == "cells":
+                # Of any size: the user chose the file.
                 value = decode_message(file.read(), limit=sys.maxsize)
                 validate(value)  # cells of others go through the same check as those of peers
                 return value
@@ -132,7 +137,7 @@ def read_document(source: Path | None, layout: str, stage: Callable[[Value], obj
 
 
 def _hint(layout: str, error: DataLatticeError) -> str:
-    if layout == "json" and "mark" in str(error):
+    if layout == "json" and "mark" in str(error):  # marks are the usual reason
         return "; --in plain reads JSON without marks"
     return ""
 
@@ -154,4 +159,5 @@ class _Input:
 
     def read(self, count: int = -1) -> bytes:
         got = self._stream.read(count)
+        # A test may put text in the place of standard input.
         return got.encode("utf-8", "surrogateescape") if isinstance(got, str) else bytes(got)

@@ -40,7 +40,7 @@ SHOWN_MAX: Final = 20
 OWN: Final = "own"
 """In a path, where an owner stands: the folder's own key."""
 
-TEXT_MAX: Final = 100
+TEXT_MAX: Final = 100  # one line of a terminal
 """Characters of an entry that a list shows."""
 
 FullOption = Annotated[bool, typer.Option("--full", help="Print the whole value, however large.")]
@@ -91,7 +91,8 @@ def value_result(
     count = count_of(value)
     if count is not None:
         document["count"] = count
-    is_whole = full or count is None
+    is_whole = full or count is None  # a value without entries is shown itself
+    # A value may not fit into memory as text.
     # At once, part by part: the value may not fit into memory as text.
     if is_whole and is_json():
         print_document(document, value)
@@ -99,7 +100,7 @@ def value_result(
     head = pair_lines({name: one for name, one in (about or {}).items() if one not in (None, "")})
     if is_whole:
         return CommandResult(document, [*head, to_text(value)])
-    shown = list(islice(_entries(value), SHOWN_MAX))
+    shown = list(islice(_entries(value), SHOWN_MAX))  # the rest is counted, not read
     document["entries"] = [{"key": key, "value": text} for key, text in shown]
     return CommandResult(document, [*head, *_lines(document)])
 
@@ -111,9 +112,10 @@ def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:
     Raises: UsageError: a key cannot be read. NoSigningKey: `own`, and the folder has no key.
     """
     keys = canonical([parse_key(key) for key in path or []])
-    if path is not None and path[1:2] == [OWN]:
+    if path is not None and path[1:2] == [OWN]:  # "own" elsewhere is a key like any other
         section = root_lattice().child(keys[0])
         if isinstance(section, OwnerLattice):
+            # "`:local` is signed with the node's identity"
             # `:local` is the node's own, everything else its owner's.
             is_local = keys[0] == LOCAL_KEY
             keys[1] = read_key(folder.identity_path if is_local else folder.key_path).public_key
@@ -128,7 +130,7 @@ def canonical(keys: Sequence[Value]) -> list[Value]:
     """
     lattice = root_lattice()
     # The longest part that the lattice knows: what is below it has keys of its own kind.
-    for count in range(len(keys), 0, -1):
+    for count in range(len(keys), 0, -1):  # from the whole path to its first key
         resolved = lattice.resolve_path(keys[:count])
         if resolved is not None:
             return [*resolved, *keys[count:]]
@@ -143,6 +145,7 @@ def walk(value: Value, keys: Sequence[Value]) -> Value:
     for depth, key in enumerate(keys):
         found = _step(value, key)
         if found is None:
+            # The part that was found, and the key that was not.
             at = "/".join(to_text(one) for one in keys[: depth + 1])
             raise NoSuchPath(f"there is nothing at {at}; {_hint(value)}")
         value = found
@@ -161,6 +164,7 @@ def _step(value: Value, key: Value) -> Value:
     if isinstance(value, (Map, Index)):
         return value.get(key)
     if isinstance(value, (Vector, List)):
+        # Positions are integers; a text key has no entry here.
         return value.get(key) if type(key) is int else None
     return None
 
@@ -171,6 +175,7 @@ def _hint(value: Value) -> str:
     if isinstance(value, (Vector, List)):
         return f"the {kind_of(value)} there has positions 0 to {len(value) - 1}"
     if isinstance(value, (Map, Index)):
+        # The keys that there are help more than an error.
         keys = [to_text(key) for key, _ in islice(value.entries(), SHOWN_MAX)]
         return f"the {kind_of(value)} there has: {', '.join(keys) or 'nothing'}"
     return f"a {kind_of(value)} has no keys"
@@ -187,13 +192,14 @@ def kind_of(value: Value) -> str:
 def count_of(value: Value) -> int | None:
     """Return how many entries of a value can be listed; None when it is to be printed whole."""
     if isinstance(value, Signed):
-        return 3
+        return 3  # value, public key, signature
     return len(value) if isinstance(value, (Map, Index, Vector, List, Set)) else None
 
 
 def _entries(value: Value) -> Iterator[tuple[str, str]]:
     if isinstance(value, Signed):
         yield "public-key", value.public_key.hex()
+        # Verified where it is shown: a reader trusts it.
         yield "signature", ("valid" if value.verify() else "NOT VALID")
         yield "value", brief_text(value.value)
     elif isinstance(value, (Map, Index)):
@@ -208,6 +214,7 @@ def brief_text(value: Value) -> str:
     """Return a value in a few words: what it is and how many entries it has, or itself."""
     count = count_of(value)
     if count is not None and isinstance(value, Cell) and count > 0:
+        # Short vectors say more than their length.
         if isinstance(value, Vector) and count <= SHOWN_MAX and not _holds_containers(value):
             return _cut(to_text(value))
         return f"{kind_of(value)} of {count}" if not isinstance(value, Signed) else "signed"

@@ -68,7 +68,7 @@ def history(
     shown = wanted[:count] if count else wanted
     names = past.names_of(store)
     rows = [_root_row(store, entries, at, names) for at in shown]
-    older = len(wanted) - len(shown)
+    older = len(wanted) - len(shown)  # counted before the first is loaded
     notices = [f"{older} older roots are remembered; -n 0 lists all"] if older else []
     return CommandResult(rows, map(_root_line, rows), notices=notices)
 
@@ -77,8 +77,10 @@ def _root_row(
     store: CellStore, entries: list[Moment], at: int, names: dict[bytes, list[str]]
 ) -> dict[str, Any]:
     moment = entries[at]
+    # A former root may be collected in part.
     with explaining_gaps(store, past.short(moment.root_hash)):
         after = store.load(moment.root_hash)
+        # The root before, whichever it was.
         before = store.load(entries[at - 1].root_hash) if at else None
         slots = [_slot_row(*change) for change in slot_changes(before, after)]
     return {
@@ -101,7 +103,7 @@ def _slot_row(path: tuple[Value, ...], before: Value, after: Value) -> dict[str,
     }
     if isinstance(after, Signed):
         row["signer"] = after.public_key.hex()
-        row["valid"] = after.verify()
+        row["valid"] = after.verify()  # verified again: a slot may have been damaged
     return row
 
 
@@ -112,7 +114,7 @@ def _is_fork(path: tuple[Value, ...], before: Value, after: Value) -> bool:
     try:
         return not is_descendant(path, after, before)
     except MissingData:
-        return False
+        return False  # cells of the other branch are gone: nothing is claimed
 
 
 def _root_line(row: dict[str, Any]) -> str:
@@ -130,7 +132,7 @@ def _slot_text(slot: dict[str, Any]) -> str:
     if slot["signer"] is None:
         return str(slot["text"])
     signer = slot["signer"][: past.KEY_DIGITS_SHOWN]
-    by = "" if signer in slot["text"] else f" by 0x{signer}"
+    by = "" if signer in slot["text"] else f" by 0x{signer}"  # the text has the owner's key already
     fork = " FORK: another branch of its owner" if slot["kind"] == "fork" else ""
     return f"{slot['text']}{by}{fork}{'' if slot['valid'] else ' SIGNATURE NOT VALID'}"
 
@@ -159,7 +161,7 @@ def diff(
     keys = path_keys(path, call.existing)
     store = call.store()
     hashes = call.named(store, before, after)
-    sides = [_at(store.load(hash), keys) for hash in hashes]
+    sides = [_at(store.load(hash), keys) for hash in hashes]  # absent on one side is a change, too
     # Nothing on both sides is a misspelled path, not a difference of nothing.
     if all(side is ABSENT for side in sides):
         raise NoSuchPath(f"there is nothing at {past.path_text(tuple(keys))} in either root")
@@ -188,7 +190,9 @@ def _at(root: Value, keys: Sequence[Value]) -> object:
 
 
 def _differences(
-    before: object, after: object
+    before: object,
+    after: object,
+    # One side absent: the value itself is the change.
 ) -> Iterator[tuple[tuple[Value, ...], object, object]]:
     if before is ABSENT or after is ABSENT:
         return iter([((), before, after)])
@@ -244,6 +248,7 @@ def checkout(
     # A checkout is a new store: what is in another one would be lost.
     if target.store_path.exists():
         raise UsageError(f"{target.path} has a store already; name a new folder with --into")
+    # A missing key is found before the copy.
     key_pair = read_key(call.existing.key_path) if with_key else None
     if key_pair is not None and target.identity_path.exists():
         raise UsageError(f"{target.path} has a key already; leave out --with-key")
@@ -264,14 +269,14 @@ def _copy_root(store: CellStore, hash: bytes, path: Path, progress: Any) -> int:
 
     # The store appears under its name when it is complete: a copy that was broken off is not one.
     unfinished = path.with_name(path.name + ".part")
-    if unfinished.exists():
+    if unfinished.exists():  # what a broken copy left
         shutil.rmtree(unfinished)
     with CellStore.open(unfinished) as fork:
         cells = copy_cells(store, hash, fork, progress)
         announce_cells(fork, [hash])
-        fork.commit(fork.load(hash))
+        fork.commit(fork.load(hash))  # the same cells, so the same hash
     unfinished.rename(path)
-    return cells
+    return cells  # complete: it gets its name
 
 
 @command(None, "audit", ANY)
@@ -284,6 +289,7 @@ def audit(call: Call, path: PathArgument = None, count: CountOption = AUDIT_COUN
     keys = path_keys(path, call.existing)
     store = call.store()
     call.enter(explaining_gaps(store, "the history"))
+    # Oldest first: each is compared with the one before.
     rows = list(_audit_rows(store, past.moments(store), keys))
     slots = [_slot_row(*change) for change in slot_changes(None, store.root())]
     slots = [slot for slot in slots if _starts(slot["path"], [listed_json(k) for k in keys])]
@@ -317,7 +323,7 @@ def _audit_rows(
 def _audit_entry(
     entry: Moment, before: Value, after: Value, keys: Sequence[Value]
 ) -> Iterator[dict[str, Any]]:
-    if keys and _same_at(before, after, keys):
+    if keys and _same_at(before, after, keys):  # equal below the path: nothing to load
         return
     for path, mine, theirs in slot_changes(before, after):
         shared = min(len(path), len(keys))
@@ -329,7 +335,7 @@ def _audit_entry(
 def _same_at(before: Value, after: Value, keys: Sequence[Value]) -> bool:
     own, other = _at(before, keys), _at(after, keys)
     if own is ABSENT or other is ABSENT:
-        return own is other
+        return own is other  # both absent is no change
     return same(own, other)
 
 

@@ -15,6 +15,7 @@ WithLocalOption = Annotated[
     typer.Option("--with-local", help="Also what the node keeps for itself, the section :local."),
 ]
 
+# Copying a large root takes hours; a crash must not hold it for ever.
 HOLD_SECONDS: Final = 24 * 60 * 60
 """A root that is copied is leased for so long; the lease is given back when it is done."""
 
@@ -27,6 +28,7 @@ def moments(store: CellStore) -> list[Moment]:
     entries = store.history.entries()
     root = store.root_hash()
     if root is not None and (not entries or entries[-1].root_hash != root):
+        # A commit whose entry could not be written.
         entries.append(Moment(store.clock.now_ms(), root))
     return entries
 
@@ -64,9 +66,11 @@ def path_text(path: tuple[Value, ...]) -> str:
 
 def key_text(key: Value) -> str:
     """Return a key of a path as it prints, bytes of a public key by their beginning."""
+    # Bytes of this length are nearly always a public key.
     if isinstance(key, bytes) and len(key) == 32:
         return f"0x{key.hex()[:KEY_DIGITS_SHOWN]}"
     text = brief(key) if references(encode(key)) else to_text(key)
+    # Blanks and quotes would be other arguments.
     plain = isinstance(key, str) and key.isprintable() and key and not set(key) & set(" \"'\\")
     return str(key) if plain else text
 
@@ -80,7 +84,7 @@ def leaving(store: CellStore, root: bytes, *, with_local: bool) -> tuple[bytes, 
 
     value = store.load(root)
     other = value if with_local else replicable(value)
-    if other is value:
+    if other is value:  # nothing is left out: the root itself
         return root, {}
     top = value_hash(other)
     made = {hash: encoding for hash, encoding, _ in novelty(other, store)}

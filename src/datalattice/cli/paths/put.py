@@ -67,7 +67,7 @@ def put(
     Under `data` the value is stored under its own hash. In a database it becomes the value of a
     key. Elsewhere it replaces what is there, signed where the path is signed.
     """
-    if value is not None and source is not None:
+    if value is not None and source is not None:  # which of the two counts would be a guess
         raise UsageError("give the value with --value or with --from, not both")
     checked_layout(layout, LAYOUTS, "--in")
     with call.editing() as editor:
@@ -77,6 +77,7 @@ def put(
             new = _given(value, layout)
         else:
             new = read_document(source, layout, editor.stage)
+        # Checked before the value is read, which may be long.
         where = editor.edit(lambda cursor, _: _write(cursor, keys, new))
     document = {
         "path": [value_json(key) for key in where],
@@ -94,7 +95,7 @@ def _given(text: str, layout: str) -> Value:
         def __init__(self) -> None:
             self.rest = text
 
-        def read(self, count: int) -> str:
+        def read(self, count: int) -> str:  # in pieces, as a file is read
             got, self.rest = self.rest[:count], self.rest[count:]
             return got
 
@@ -114,13 +115,14 @@ def _check_writable(keys: list[Value], context: MergeContext, key_pair: KeyPair)
     Raises: UsageError: it cannot.
     """
     section = keys[0]
+    # An unknown section is dropped by every merge.
     if not isinstance(section, Keyword) or root_lattice().child(section) is None:
         known = ", ".join(sorted(to_text(key) for key in root_lattice().children()))
         raise UsageError(f"there is no section {to_text(section)}; there are: {known}")
     elsewhere = _ELSEWHERE.get(section.name)
     if elsewhere is not None:
         raise UsageError(f"{to_text(section)} takes no values as they are; {elsewhere}")
-    if section == DATA_KEY and len(keys) > 1:
+    if section == DATA_KEY and len(keys) > 1:  # the key is the value's hash
         raise UsageError(":data keeps values under their own hashes: give no key")
     if section == KV_SECTION and len(keys) != KV_PATH_KEYS:
         raise UsageError("in :kv a value goes to: kv own value DATABASE KEY")
@@ -136,7 +138,7 @@ def _check_writable(keys: list[Value], context: MergeContext, key_pair: KeyPair)
 
 
 def _check_owner(owner: Value, context: MergeContext, key_pair: KeyPair) -> None:
-    if isinstance(owner, bytes) and not context.holds(owner):
+    if isinstance(owner, bytes) and not context.holds(owner):  # peers would refuse it
         raise UsageError(
             f"what is below the owner {to_text(owner)} is not yours to write; "
             f"write `own`, or your key {to_text(key_pair.public_key)}"
@@ -151,7 +153,7 @@ def _write(cursor: RootLattice, keys: list[Value], new: Value) -> list[Value]:
         data = cursor.path(DATA_KEY)
         present = data.get()
         whole = present if isinstance(present, Index) else EMPTY_INDEX
-        data.set(whole.put(hash, new))
+        data.set(whole.put(hash, new))  # beside what is there: values of others stay
         return [section, hash]
     if section == KV_SECTION:
         name, key = keys[3], keys[4]

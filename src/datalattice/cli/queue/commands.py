@@ -69,6 +69,7 @@ LongOption = Annotated[bool, typer.Option("--long", "-l", help="Offset, time and
 
 def _holders(cursor: RootLattice, name: Value) -> list[bytes]:
     owners = section_owners(cursor.get(), QUEUE_SECTION)
+    # Foreign owners may hold anything there: `topics` leaves it out.
     return [owner for owner in owners if name in Topics.at(cursor, owner).topics()]
 
 
@@ -91,7 +92,7 @@ def _queue(call: Call, topic: str, partition: str | None) -> Queue:
 
 def _checked_id(found: Topic, topic: str, id: Value) -> Value:
     held = found.partitions()
-    if id not in held:
+    if id not in held:  # the ids that there are: a partition is easily mistyped
         ids = ", ".join(value_text(one) for one in held) or "none"
         raise NoSuchPath(f"topic {topic} has no partition {value_text(id)}; it has: {ids}")
     return id
@@ -110,7 +111,7 @@ def _document(entry: Entry) -> dict[str, object]:
     assert entry.owner is not None
     return {
         "topic": value_text(entry.topic),
-        "owner": entry.owner.hex,
+        "owner": entry.owner.hex,  # entries of a node always have an owner
         "partition": value_json(entry.partition),
         "offset": entry.offset,
         "time_ms": entry_stamp_ms(entry.cell),
@@ -149,6 +150,7 @@ def create(
 
     def change(found: Topic) -> None:
         # A key's partition depends on the number: with another one its records would be apart.
+        # Looked at in the change: another writer may be first.
         if found.partitions() or found.num_partitions not in (0, partitions):
             raise AlreadyExists(f"topic {topic} exists; its number of partitions does not change")
         found.set_num_partitions(partitions)
@@ -181,7 +183,7 @@ def offer(
     Lines of standard input are put on disk as they come: `tail -f log | lattice queue offer log`.
     With `--in json` the value null is a tombstone: a compaction removes its key.
     """
-    check_form(form)
+    check_form(form)  # before the store is opened
     name = parse_key(topic)
     key_cell = None if key is None else parse_key(key)
     header_cell = None if headers is None else _parse_headers(headers)
@@ -191,6 +193,7 @@ def offer(
         bar = bars.add(f"offer to {topic}", None if not values else len(values))
         try:
             for batch in batches(values_of(values, form)):
+                # One key for all records of the call.
                 keys = None if key_cell is None else [key_cell] * len(batch)
                 all_headers = None if header_cell is None else [header_cell] * len(batch)
                 # Each batch is durable before the next is read, so a pipe that breaks loses none it
@@ -199,9 +202,10 @@ def offer(
                 bar.advance(len(batch))
         except DataLatticeError as error:
             if offsets:
+                # What is on disk is told: those records must not be offered again.
                 error.args = (f"{error}; on disk: {offsets_text(offsets)}",)
             raise
-    if not offsets:
+    if not offsets:  # an empty pipe is an error, not an empty commit
         raise UsageError("no values: name some, or give one on each line of standard input")
     first, count = offsets[0].start, sum(map(len, offsets))
     done = {"topic": topic, "partition": value_json(id), "offset": first, "count": count}
@@ -213,7 +217,7 @@ def _parse_headers(text: str) -> Value:
         value = from_json(text)
     except DataLatticeError as error:
         raise UsageError(f"--headers is a JSON object: {error}") from error
-    if not isinstance(value, Map):
+    if not isinstance(value, Map):  # a list would lose the names
         raise UsageError(f"--headers is a JSON object, got {text}")
     return value
 
@@ -238,7 +242,7 @@ def truncate(
     partition: PartitionOption = None,
 ) -> CommandResult:
     """Remove the oldest records of a topic of your own. Offsets never come back."""
-    if start < 0:
+    if start < 0:  # an offset below 0 was never used
         raise UsageError(f"START is the offset of the first record to keep, got {start}")
     id = 0 if partition is None else parse_key(partition)
     # A topic is made by the first write: a misspelled one must not be made by cutting it.
@@ -291,11 +295,13 @@ def range_(
     """Print the values of records in order, one a line. Without offsets: all of them."""
     queue = _queue(call, topic, partition)
     state = queue.state()
+    # Clamped: truncated records are no error in a range.
     begin = state.start if first is None else max(first, state.start)
     end = state.end if last is None else min(last + 1, state.end)
     # Records that go to a terminal are their own sign of progress.
     watched = progress_bars(quiet=sys.stdout.isatty(), transient=True)
     bar = call.enter(watched).add(f"read {topic}", max(0, end - begin))
+    # Read from the snapshot of the command.
     entries = queue.entries(begin, None if last is None else max(last + 1, 0))
     return _printed(_watched(entries, bar), long=long)
 
@@ -337,6 +343,7 @@ def tail(
     """
     end_s = None if span is None else time.monotonic() + duration_s(span)
     # "`--as-of REF` on every reading command": what waits for news reads the present.
+    # "a former root gets no new records"
     if call.as_of is not None and (follow or consumer is not None):
         raise UsageError("a former root gets no new records: -f and --consumer read the present")
     if consumer is not None:
@@ -351,7 +358,7 @@ def tail(
 
 def _first(records: Iterator[Entry], count: int) -> Iterator[Entry]:
     """Yield so many records and ask for no more: the next one may never come."""
-    for record in records:
+    for record in records:  # `islice` would ask for one more record
         yield record
         count -= 1
         if count == 0:
@@ -372,7 +379,7 @@ class _Tail:
     def records(self, *, follow: bool, end_s: float | None) -> Iterator[Entry]:
         """Yield the last records that are there, then new ones until the time is over."""
         name = parse_key(self._topic)
-        cursor = self._call.cursor()
+        cursor = self._call.cursor()  # the root of the moment, or of `--as-of`
         # With `-f` a topic that is not there yet is waited for, without it is absent.
         owners = self._owners(cursor, name, must_be=not follow)
         found = self._new(cursor, name, owners)
@@ -385,6 +392,7 @@ class _Tail:
             if left_s <= 0:
                 return
             time.sleep(left_s)
+            # A reader sees what any process commits.
             cursor = RootLattice(root_lattice(), store.root())
             # Owners that appear later count for `all`; a chosen one stays the one that was chosen.
             if not owners or self._call.owner == "all":
@@ -393,6 +401,7 @@ class _Tail:
 
     def _owners(self, cursor: RootLattice, name: Value, *, must_be: bool) -> list[bytes]:
         holders = _holders(cursor, name)
+        # "With `--owner all` the records of all owners"
         if self._call.owner == "all" and (holders or not must_be):
             return holders
         try:
@@ -400,7 +409,7 @@ class _Tail:
         except NoSuchPath:
             if must_be:
                 raise
-            return []
+            return []  # waited for with `-f`
 
     def _new(self, cursor: RootLattice, name: Value, owners: list[bytes]) -> list[Entry]:
         """Return the records that were not read yet, by time across partitions."""
@@ -416,8 +425,8 @@ class _Tail:
         state = queue.state()
         # A partition that appears later is new as a whole.
         first = state.start if self._is_begun else state.end - self._lines
-        begin = max(self._next.get((owner, id), first), state.start)
-        self._next[owner, id] = state.end
+        begin = max(self._next.get((owner, id), first), state.start)  # never before the truncation
+        self._next[owner, id] = state.end  # remembered even if nothing was read
         return list(queue.entries(begin, state.end))
 
 

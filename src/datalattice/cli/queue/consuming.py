@@ -24,7 +24,7 @@ from datalattice.errors import NoSuchPath
 
 app = typer.Typer()
 
-WAIT_S = 0.5
+WAIT_S = 0.5  # short enough for `--for`, long enough to be idle
 """How long a consumer waits for records before it is asked again whether its time is over."""
 
 
@@ -48,7 +48,7 @@ def taken(
         consumer = node.feed(key).consumer(name)
     else:
         consumer = node.topic(key, owner=call.owner).consumer(name)
-    call.enter(consumer)
+    call.enter(consumer)  # closed with the command: "on leaving `with`"
     seen = 0
     while count is None or seen < count:
         left_s = WAIT_S if end_s is None else min(WAIT_S, max(0.0, end_s - time.monotonic()))
@@ -76,7 +76,8 @@ def _positions(call: Call, name: str | None = None) -> list[tuple[str, str, int]
 
 
 def _topic_of(field: str) -> Value:
-    part = field.partition("/")[0]
+    part = field.partition("/")[0]  # the name as a consumer's field spells it
+    # In this order: %25 last.
     plain = part.removeprefix("%=").replace("%2F", "/").replace("%25", "%")
     return from_text(plain) if part.startswith("%=") else plain
 
@@ -88,7 +89,7 @@ def consumers(call: Call) -> CommandResult:
     rows = []
     for consumer, field, offset in _positions(call):
         _, owner, partition = field.split("/")
-        if owner and partition:
+        if owner and partition:  # a partition that was read
             row = (consumer, value_text(_topic_of(field)), owner, partition, offset)
             rows.append(dict(zip(columns, row, strict=True)))
     return listed(rows, columns, owner=call.short_owner)
@@ -103,12 +104,13 @@ def seek(
     ],
 ) -> CommandResult:
     """Have a consumer go on at another position, in all partitions that it has read."""
-    found = {
+    found = {  # a set: several partitions of one topic are moved together
         (_topic_of(field), owner)
         for _, field, _ in _positions(call, name)
         if (owner := field.split("/")[1])
     }
     if not found:
+        # A misspelled name must not make a consumer.
         raise NoSuchPath(f"there is no consumer {name!r}; `lattice queue consumers` lists them")
     start = _start_of(to)
     node = call.node_handle()
@@ -135,7 +137,7 @@ def _start_of(text: str) -> Any:
     """Return a position as `Consumer.seek` takes it."""
     if text in ("start", "end"):
         return text
-    if text.lstrip("-").isdecimal() and len(text) < 9:
+    if text.lstrip("-").isdecimal() and len(text) < 9:  # nine digits and more are times
         return int(text)
     stamp_ms = time_ms(text, SystemClock().now_ms())
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=stamp_ms)

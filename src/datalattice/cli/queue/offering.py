@@ -18,13 +18,13 @@ from datalattice.cells import Blob, Text, Value
 from datalattice.cli.values import parse_value
 from datalattice.errors import UsageError
 
-BATCH: Final = 1_000
+BATCH: Final = 1_000  # one signature and one sync for all of them
 """Records of one commit at most."""
 
-BATCH_LENGTH: Final = 4_000_000
+BATCH_LENGTH: Final = 4_000_000  # bounds memory of a fast pipe
 """Characters or bytes of one commit, after which it takes no more records."""
 
-PAUSE_S: Final = 0.2
+PAUSE_S: Final = 0.2  # a person sees a line appear, and a pipe is grouped
 """A record of a pipe that waits for others this long is committed without them."""
 
 READ_BYTES: Final = 1 << 16
@@ -36,7 +36,7 @@ class Pause:
 
 def values_of(given: list[str] | None, form: str) -> Iterator[Value | Pause]:
     """Return the values of the arguments, or without any those of standard input, as they come."""
-    if given:
+    if given:  # arguments are there at once: no pause
         return iter([parse_value(value, form) for value in given])
     return _parsed(form)
 
@@ -49,7 +49,7 @@ def _parsed(form: str) -> Iterator[Value | Pause]:
             continue
         number += 1
         try:
-            yield parse_value(line.rstrip("\r\n"), form)
+            yield parse_value(line.rstrip("\r\n"), form)  # the line end is not part of the value
         except UsageError as error:
             raise UsageError(f"line {number} of standard input: {error}") from error
 
@@ -59,12 +59,12 @@ def _lines() -> Iterator[str | None]:
     try:
         source = sys.stdin.fileno()
     except (OSError, ValueError):  # a program put something else in its place
-        yield from sys.stdin
+        yield from sys.stdin  # tests and notebooks
         return
     decode = codecs.getdecoder(sys.stdin.encoding)
     pieces: list[bytes] = []
     while True:
-        if not select.select([source], [], [], PAUSE_S)[0]:
+        if not select.select([source], [], [], PAUSE_S)[0]:  # a pause, and no end
             yield None
             continue
         data = os.read(source, READ_BYTES)
@@ -75,7 +75,7 @@ def _lines() -> Iterator[str | None]:
             pieces.clear()
         pieces.append(rest)
         if not data:
-            if last := b"".join(pieces):
+            if last := b"".join(pieces):  # a last line without its end
                 yield decode(last, sys.stdin.errors or "strict")[0]
             return
 

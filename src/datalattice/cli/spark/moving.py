@@ -63,7 +63,7 @@ def load(
     """
     from datalattice.pipeline import jobs
 
-    settings = parse_settings(option)
+    settings = parse_settings(option)  # before Spark starts, which takes seconds
     # Absolute: workers of Spark have another present folder.
     folder = str(call.writable().path.absolute())
     with spark_job(call, "load") as job:
@@ -115,6 +115,7 @@ def compact(
     from datalattice.pipeline import jobs
 
     folder = str(call.existing.path.absolute())
+    # A key: workers know no local names.
     owner = None if call.owner is None else call.owner_named(call.owner).hex()
     with spark_job(call, "compact") as job:
         report = jobs.compact(
@@ -155,6 +156,7 @@ def export(
     from datalattice.pipeline import jobs
 
     settings = parse_settings(option)
+    # A place that was named wins over the folder.
     if not {"store", "path", "node"} & {name.lower() for name in settings}:
         settings["store"] = str(call.existing.path.absolute())
     with spark_job(call, "export") as job:
@@ -179,6 +181,7 @@ def parse_settings(given: list[str] | None) -> dict[str, str]:
     settings: dict[str, str] = {}
     for text in given or ():
         name, equals, value = text.partition("=")
+        # A repeated name is a mistake: which one counts?
         if not name or not equals or name in settings:
             raise UsageError(f"--option is NAME=VALUE, each name once, got {text!r}")
         settings[name] = value
@@ -187,4 +190,5 @@ def parse_settings(given: list[str] | None) -> dict[str, str]:
 
 def absolute(path: str) -> str:
     """Return a path that means the same in Spark's processes; an address stays as it is."""
+    # An address is the same for every process.
     return path if "://" in path else str(Path(path).expanduser().absolute())

@@ -39,7 +39,7 @@ class SparkJob:
     @property
     def seconds(self) -> float:
         """Seconds since the session was there."""
-        return round(time.monotonic() - self.began, 3)
+        return round(time.monotonic() - self.began, 3)  # without the start of Java
 
 
 @contextmanager
@@ -57,6 +57,7 @@ def spark_job(call: Call, name: str) -> Iterator[SparkJob]:
             title, master=call.master, memory=call.memory, package=call.package
         ) as spark:
             starting.advance()
+            # Counted from here: users compare jobs, not starts.
             yield SparkJob(spark, bars, time.monotonic())
 
 

@@ -47,6 +47,7 @@ PartsOption = Annotated[
 
 def _store_path(store: Path | None, call: Call) -> str:
     """Return the folder that a command is about, absolute: workers have another present folder."""
+    # Absolute: workers have another present folder.
     return str((call.existing.path if store is None else store).absolute())
 
 
@@ -104,7 +105,7 @@ def merge(
             fan_in=fan_in or jobs.FAN_IN,
             progress=job.progress,
         )
-    notices = []
+    notices = []  # the job has ended: notices follow its result
     if report.owner_forks:
         notices.append(
             f"{len(report.owner_forks)} owners wrote apart and no key here may sign for them: "
@@ -115,6 +116,7 @@ def merge(
             f"{report.dropped} entries were not merged: they are not valid or not allowed here"
         )
     notices += [f"left out: {one}" for one in report.refused]
+    # Exit code 1 names what is missing.
     return report_of(report.as_json(), EXIT_INCOMPLETE if report.refused else 0, *notices)
 
 
@@ -138,10 +140,12 @@ def diff(
     for one in (before, after):
         jobs.resolve_input(one)  # a missing one is refused at once, not when Spark has started
     with spark_job(call, "diff") as job:
+        # A plan of many tasks: progress by tasks.
         with jobs.watching_tasks(job.spark, "plan and count", job.progress):
             frame = jobs.diff(job.spark, before, after)
             sums = _sums(frame)
         with jobs.watching_tasks(job.spark, "list", job.progress):
+            # Bounded: a comparison may find millions.
             rows = [row.asDict() for row in frame.limit(count).collect()] if count else []
         total = sum(one["count"] for one in sums)
         document = {"changes": total, "sums": sums, "rows": rows, "seconds": job.seconds}
@@ -153,6 +157,7 @@ def diff(
 def _sums(frame: DataFrame) -> list[dict[str, Any]]:
     grouped = frame.groupBy("section", "owner", "change", "valid").count()
     rows = [row.asDict() for row in grouped.collect()]
+    # One order, whatever the tasks.
     return sorted(rows, key=lambda row: [str(row[name]) for name in ("section", "owner", "change")])
 
 
@@ -192,12 +197,13 @@ def audit(
 
     path = _store_path(store, call)
     with spark_job(call, "audit") as job:
+        # Read only: beside a running node.
         report = jobs.audit(job.spark, path, parts=parts, progress=job.progress)
         if to is not None:
             report.faults.write.parquet(str(to.absolute()))
         document = {**report.as_json(), "seconds": job.seconds}
     lines = _audit_lines(dict(document))
-    if document["clean"]:
+    if document["clean"]:  # exit code 1 for scripts
         return CommandResult(document, lines)
     advice = "the store has faults; `lattice disk heal` repairs it from peers"
     return CommandResult(document, lines, EXIT_FAILED, [advice])
@@ -234,7 +240,7 @@ def gc(
     """
     from datalattice.pipeline import jobs
 
-    grace_ms = duration_ms(grace)
+    grace_ms = duration_ms(grace)  # a wrong duration ends before Spark starts
     path = _store_path(store, call)
     with spark_job(call, "gc") as job:
         report = jobs.gc(
@@ -246,5 +252,6 @@ def gc(
             progress=job.progress,
         )
         document = {**report.as_json(), "seconds": job.seconds}
+    # People must know that the second step is theirs.
     notices = [] if is_json() else [f"nothing was removed yet; `lattice disk sweep {to}` does so"]
     return report_of(document, 0, *notices)

@@ -38,6 +38,7 @@ def reader(call: Call) -> Node:
     """Return the folder's node, for reading."""
     from datalattice.client import open as open_node
 
+    # A reader takes no lock and makes no folder.
     return call.enter(open_node(call.folder.path, read_only=True))
 
 
@@ -64,6 +65,7 @@ def handle_of(node: Node, name: str) -> StoreHandle:
     """
     from datalattice.weaver import store_id_text
 
+    # By id: a name may be that of several stores.
     opened: StoreHandle = node.store(store_id_text(found(node.weaver, name).id))
     return opened
 
@@ -75,13 +77,13 @@ def handle(node: Node, name: str, kind: str | None, shown: str) -> Any:
     shown: the kind that it must have.
     Raises: NoSuchPath: the store does not exist. UsageError: it has another kind.
     """
-    stores = node.weaver if has_stores(node) else None
+    stores = node.weaver if has_stores(node) else None  # an engine would be made by looking
     info = None if stores is None else stores.find(name)
     if info is None and kind is None:
         raise NoSuchPath(f"there is no store {name!r}; `lattice store list` lists them")
-    if info is None and "/" in name:
+    if info is None and "/" in name:  # a child needs its parent, and its kind
         raise NoSuchPath(f"there is no store {name!r}; `lattice store create` makes a child")
-    if info is not None and info.kind != shown:
+    if info is not None and info.kind != shown:  # a log read as keys would show nothing sensible
         raise UsageError(f"the store {name!r} is of kind {info.kind}, not {shown}")
     from datalattice.weaver import store_id_text
 
@@ -94,7 +96,7 @@ def parse_bytes(text: str, form: str) -> bytes:
     Raises: UsageError: the form is unknown, or `text` is not hex.
     """
     if form == "text":
-        return text.encode(errors="surrogateescape")
+        return text.encode(errors="surrogateescape")  # any argument of a shell can be written
     if form != "hex":
         raise UsageError(f"--in is text or hex here, got {form!r}")
     try:
@@ -105,12 +107,12 @@ def parse_bytes(text: str, form: str) -> bytes:
 
 def bytes_text(value: bytes | None) -> str:
     """Return a value for people: text if it is UTF-8, else hex; `(deleted)` for None."""
-    if value is None:
+    if value is None:  # a deleted key, in a history
         return "(deleted)"
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return f"0x{value.hex()}"
+        return f"0x{value.hex()}"  # hex where it is no text
 
 
 def bytes_json(value: bytes | None) -> dict[str, str | None]:
@@ -127,6 +129,7 @@ def limited(stream: Stream[T], span: str | None, count: int | None) -> Iterator[
     """Yield the items of a stream until so long is over, or so many came; close it then."""
     timer = None
     if span is not None:
+        # A timer: the stream waits in the engine.
         timer = threading.Timer(duration_s(span), stream.close)
         timer.start()
     try:
@@ -137,4 +140,4 @@ def limited(stream: Stream[T], span: str | None, count: int | None) -> Iterator[
                     return
     finally:
         if timer is not None:
-            timer.cancel()
+            timer.cancel()  # the thread ends with the command

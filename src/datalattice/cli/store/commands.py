@@ -43,6 +43,7 @@ def create(
     stores = call.node_handle().weaver
     above = None if parent is None else found(stores, parent).id
     try:
+        # Two stores of one name could not be told apart.
         made = stores.create(kind, name, above, exclusive=True)
     except AlreadyExists:
         raise AlreadyExists(f"there is a store {name!r} already; choose another name") from None
@@ -56,7 +57,7 @@ def create(
 def list_(call: Call) -> CommandResult:
     """List the stores as a tree: name, kind, id. Archived ones are marked."""
     node = reader(call)
-    if not has_stores(node):
+    if not has_stores(node):  # reading makes no engine
         return CommandResult([], [], notices=["there is no store here yet"])
     rows = list(_tree(node.weaver, None, 0))
     shown = [
@@ -84,7 +85,7 @@ def _tree(stores: Stores, parent: bytes | None, depth: int) -> Iterator[dict[str
             "created": moment_text(info.created_at_ms),
             "archived": info.is_archived,
         }
-        if stores.has(info.id) and depth < 32:
+        if stores.has(info.id) and depth < 32:  # "depth limit 32": a peer may declare a loop
             yield from _tree(stores, info.id, depth + 1)
 
 
@@ -93,7 +94,7 @@ def open_(call: Call, store: StoreArgument) -> CommandResult:
     """Show what a store is: kind, intentions, authors, state, forks and peers."""
     stores = reader(call).weaver
     info = found(stores, store)
-    with stores.view(info.id) as view:
+    with stores.view(info.id) as view:  # by view: also a kind that this program does not know
         document = _document(info, view)
         peers: list[dict[str, Any]] = [
             {
@@ -147,6 +148,7 @@ def archive(
     """Take a child out of use on all nodes, with all below it. Its data stays."""
     stores = call.node_handle().weaver
     above = found(stores, parent)
+    # Of the parent first: names are only unique there.
     below = stores.find(child, above.id) or found(stores, child)
     (stores.restore if restore else stores.archive)(above.id, below.id)
     state = "active" if restore else "archived"
@@ -164,9 +166,9 @@ def fsck(
     """Check the log of a store. Exit code 1 if it is damaged; nothing is changed."""
     stores = reader(call).weaver
     info = found(stores, store)
-    with stores.view(info.id) as view:
+    with stores.view(info.id) as view:  # nothing is opened, so nothing is repaired
         faults = [str(fault) for fault in view.fsck(level)]
         count = view.last_seq()
     document = {"store": info.name, "level": level, "intentions": count, "faults": faults}
     text = faults or [f"{count:,} intentions, no fault"]
-    return CommandResult(document, text, 1 if faults else 0)
+    return CommandResult(document, text, 1 if faults else 0)  # exit code 1 for scripts

@@ -31,7 +31,7 @@ app = typer.Typer(
     help="Keys and values of a weaver store: every write is signed and stays in the history."
 )
 
-KIND = "core:kvstore"
+KIND = "core:kvstore"  # the machine's full name: aliases are for creating
 
 KeyArgument = Annotated[str, typer.Argument(help="The key.")]
 
@@ -57,7 +57,7 @@ def put(
 ) -> CommandResult:
     """Set a key. The first write makes the store."""
     kv = _write(call, store)
-    data = parse_bytes(value, form)
+    data = parse_bytes(value, form)  # parsed before the store is made
     kv[key] = data
     return _written(kv, key)
 
@@ -66,13 +66,13 @@ def put(
 def delete(call: Call, store: StoreArgument, key: KeyArgument) -> CommandResult:
     """Delete a key. Exit code 1 when there is no such key."""
     kv = _write(call, store)
-    _present(kv, store, key)
+    _present(kv, store, key)  # a tombstone for a missing key would be a write for nothing
     del kv[key]
     return _written(kv, key)
 
 
 def _written(kv: KVStore[bytes], key: str) -> CommandResult:
-    hash = kv.history(key)[0].hash.hex()
+    hash = kv.history(key)[0].hash.hex()  # the newest version is this write
     return CommandResult({"key": key, "hash": hash}, [hash])
 
 
@@ -89,7 +89,7 @@ def get(call: Call, store: StoreArgument, key: KeyArgument) -> CommandResult:
     kv = _read(call, store)
     value = _present(kv, store, key)
     conflicts = kv.conflicts(key)
-    if conflicts:
+    if conflicts:  # said on standard error: the value alone goes to the pipe
         print_notice(
             f"{len(conflicts)} concurrent writes; `lattice kv conflicts {store} {key}` lists them"
         )
@@ -105,7 +105,7 @@ def list_(
 ) -> CommandResult:
     """List keys and values, in order; a conflict is marked."""
     kv = _read(call, store)
-    conflicted = set(kv.conflicted())
+    conflicted = set(kv.conflicted())  # one look for all keys
     rows = [
         {"key": key, **bytes_json(value), "conflicted": key in conflicted}
         for key, value in kv.scan(prefix)

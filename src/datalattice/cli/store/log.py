@@ -41,6 +41,7 @@ def append(
 ) -> CommandResult:
     """Append entries, each signed, all or none. The first ones make the store."""
     log: LogStore[bytes] = handle(call.node_handle(), store, "log", KIND)
+    # "all or none", with one sync.
     hashes = [hash.hex() for hash in log.extend([parse_bytes(text, form) for text in values])]
     return CommandResult([{"hash": hash} for hash in hashes], hashes)
 
@@ -49,7 +50,7 @@ def append(
 def read(call: Call, store: StoreArgument) -> Records:
     """Print all entries, the oldest first."""
     log: LogStore[bytes] = handle(reader(call), store, None, KIND)
-    return Records(iter(log), bytes_json, bytes_text)
+    return Records(iter(log), bytes_json, bytes_text)  # as it is read: a log of any length
 
 
 @command(app, "tail", ANY)
@@ -71,7 +72,7 @@ def tail(
         return Records(iter(log.tail(number)), bytes_json, bytes_text)
     # Subscribed before the tail is read, so that nothing between the two is missed.
     stream = log.follow("end")
-    last = log.tail(number)
+    last = log.tail(number)  # behind the subscription: an entry may show twice, never none
 
     def entries() -> Iterator[bytes | LogRecord[bytes]]:
         yield from last

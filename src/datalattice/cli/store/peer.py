@@ -41,7 +41,7 @@ def invite(
     given = [one if "://" in one else f"tls://{one}" for one in address or ()]
     text = handle_of(call.node_handle(), store).invite(*given)
     reached = list(InviteToken.from_text(text).addresses)
-    notices = [] if reached else [NOT_SERVED]
+    notices = [] if reached else [NOT_SERVED]  # a token without an address leads nowhere
     return CommandResult({"token": text, "addresses": reached}, [text], notices=notices)
 
 
@@ -50,7 +50,7 @@ def join(
     call: Call, token: Annotated[str, typer.Argument(help="What `lattice peer invite` printed.")]
 ) -> CommandResult:
     """Join the store of an invite, through the running node, which fetches it."""
-    joined = call.node_handle().join(token)
+    joined = call.node_handle().join(token)  # the node fetches: a command has no time for it
     document = {"id": joined.id, "kind": joined.store.kind}
     return CommandResult(document, pair_lines(document))
 
@@ -84,7 +84,7 @@ def revoke(
     found = [
         one for one in peers if one.name == peer or one.public_key.hex().startswith(peer.lower())
     ]
-    if len(found) != 1:
+    if len(found) != 1:  # shutting out the wrong peer stops its work
         known = ", ".join(one.public_key.hex()[:8] for one in found or peers)
         what = "are several peers" if found else "is no peer of the store; its peers are"
         raise UsageError(f"{peer!r} {what}: {known}")

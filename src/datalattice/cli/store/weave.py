@@ -38,6 +38,7 @@ def _view(call: Call, store: str) -> Iterator[tuple[StoreView, Machine | None]]:
     """Give a store, and its machine where this program has it."""
     stores = reader(call).weaver
     info = found(stores, store)
+    # A foreign kind is shown by its bytes.
     machine = stores.machine(info.kind)() if info.kind in stores.kinds() else None
     with stores.view(info.id) as view:
         yield view, machine
@@ -63,7 +64,7 @@ def _document(signed: SignedIntention, machine: Machine | None) -> dict[str, Any
 
 
 def _last(view: StoreView, number: int) -> list[WitnessEntry]:
-    return list(view.entries(max(1, view.last_seq() - number + 1)))
+    return list(view.entries(max(1, view.last_seq() - number + 1)))  # the newest ones, in log order
 
 
 @command(app, "history", ANY)
@@ -109,12 +110,13 @@ def _one(view: StoreView, digits: str) -> SignedIntention:
         prefix = bytes.fromhex(digits[: len(digits) // 2 * 2])
     except ValueError:
         raise UsageError(f"{digits!r} is not hex digits of a hash") from None
-    if not prefix:
+    if not prefix:  # one digit begins a sixteenth of all
         raise UsageError("a hash is named by 2 or more of its first digits")
+    # The odd digit decides here.
     matches = [one for one in view.find(prefix) if one.hash.hex().startswith(digits.lower())]
     if not matches:
         raise NoSuchPath(f"no operation here has a hash that begins with {digits}")
-    if len(matches) > 1:
+    if len(matches) > 1:  # enough digits to tell them apart
         listed = ", ".join(one.hash.hex()[: HASH_DIGITS_SHOWN + 4] for one in matches)
         raise UsageError(f"{len(matches)} operations begin with {digits}: {listed}")
     return matches[0]
@@ -127,7 +129,7 @@ def branch(
     hashes: Annotated[list[str], typer.Argument(help="Two or more heads, by first digits.")],
 ) -> CommandResult:
     """Show the lowest common ancestor of operations, and what leads from it to each."""
-    if len(hashes) < 2:
+    if len(hashes) < 2:  # one has no ancestor to share
         raise UsageError("name two operations or more")
     with _view(call, store) as (view, machine):
         heads = [_one(view, digits).hash for digits in hashes]
@@ -177,6 +179,7 @@ def graph(
         for entry in _last(view, number):
             intention = entry.signed.intention
             summary = _summary(entry.signed, machine)
+            # Outside the drawing they are left out.
             deps = (*intention.deps, *((intention.store_prev,) if chains else ()))
             hash = entry.signed.hash
             front = f"{hash.hex()[:8]} {intention.author.hex()[:KEY_DIGITS_SHOWN]} "
@@ -186,5 +189,6 @@ def graph(
             )
             rows.append({"seq": entry.seq, **_document(entry.signed, machine)})
     on_terminal = sys.stdout.isatty()
+    # In a pipe lines are never cut.
     width = shutil.get_terminal_size().columns if on_terminal else None
     return CommandResult(rows, list(draw_graph(nodes, width=width)))
