@@ -39,6 +39,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "store/log/packing.py",
     "store/reader.py",
     "store/log/segments.py",
+    "sync/reconcile/sketchcells.py",
     "weaver/append.py",
     "weaver/heads.py",
     "weaver/ingest.py",

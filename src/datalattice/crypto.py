@@ -36,6 +36,12 @@ def blake3(data: bytes) -> bytes:
     return _blake3(data).digest()
 
 
+def siphash(key: bytes, data: bytes) -> bytes:
+    """Return the 8-byte SipHash-2-4 of `data` under a 16-byte key."""
+    hash: bytes = bindings.crypto_shorthash_siphash24(data, key)
+    return hash
+
+
 class Blake3:
     """A BLAKE3 hash of bytes that come in parts."""
 

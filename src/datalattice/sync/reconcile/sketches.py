@@ -1,0 +1,524 @@
+"""Sketches: reconcile two sets of 32-byte hashes by keyed rateless invertible Bloom lookup tables.
+
+What is sent grows with the difference alone: about 12 bytes a cell, 1.4 cells a difference, and not
+with the sets. The sender opens and sends cells of its set, the receiver takes away those of its own
+and recovers the ids in which the sets differ.
+
+    sender                          receiver
+    opening: nonce, set         ->
+                                <-  estimate: nonce, set, attempt, sums
+    cells: the first window     ->
+                                <-  more, until the cells are enough: an eighth more each time
+    cells                       ->
+                                <-  result: ids that it lacks, hashes that the sender lacks
+    hashes: those of the ids    ->  both know what they need
+
+An attempt fails where the cells do not come to zero within the limits, or what is left of both sets
+without the difference is not equal. The receiver sends an estimate of the next attempt, on its own
+or because the sender says retry, with new keys. After the second the sender sends all its ids. If
+those are too many, and where the cells would be longer, `SketchStep.by_ranges` says that ranges
+are the way to go on.
+
+With regions, the first estimate has a fingerprint of each of 256 regions of hashes in the place of
+the sums. Only the regions that differ are sketched, which makes a small difference of large sets
+cheap to find for 800 bytes more.
+
+Source: Yang, Gilad and Alizadeh, "Practical Rateless Set Reconciliation" (SIGCOMM 2024);
+docs/design/reconcile.md.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil, log
+from typing import Final, NamedTuple, Protocol
+
+from datalattice.crypto import blake3
+from datalattice.errors import ProtocolViolation
+from datalattice.limits import HASH_BYTES
+from datalattice.sync.reconcile.ranges import HASH_END, HASH_START, HashSet, SortedHashes
+from datalattice.sync.reconcile.sketchcells import SketchAborted, SketchDecoder
+from datalattice.sync.reconcile.sketchmessages import (
+    SketchCells,
+    SketchEstimate,
+    SketchMessage,
+    SketchOpening,
+    SketchResult,
+)
+from datalattice.sync.reconcile.sketchset import (
+    SKETCH_CELL_BYTES,
+    SUMS,
+    SketchedSet,
+    SketchKey,
+    combine,
+    estimate,
+    pack,
+    pack_cells,
+    unpack,
+    unpack_cells,
+)
+
+SKETCH_NONCE_BYTES: Final = 16
+
+_ID_BYTES: Final = 8
+_REGIONS: Final = 256
+_REGION_BYTES: Final = 4
+_REGIONS_DIFFERENT_MAX: Final = _REGIONS // 2
+"""Beyond this many different regions their number tells little about the number of items."""
+
+
+class SketchLimits(NamedTuple):
+    """Bounds of one session."""
+
+    items_min: int = 256
+    """Items of the larger set from which sketches are shorter and quicker than ranges."""
+    items: int = 2_000_000
+    """Most items of either set: a side holds 60 bytes for each during a session."""
+    cells: int = 131_072
+    """Most cells of an attempt."""
+    listed: int = 131_072
+    """Most items of either set of which all ids are sent."""
+    windows: int = 32
+    """Most windows of cells in an attempt."""
+    attempts: int = 2
+    """Attempts before the ids are listed; one by regions comes before these."""
+    steps: int = 64
+    """Steps that the decoder may take for each cell."""
+    messages: int = 256
+    """Most messages of the peer."""
+    regions_from: int = 1 << 62
+    """Items of the receiver from which it looks for the regions that differ first."""
+
+
+SKETCH_LIMITS: Final = SketchLimits()
+FIRST_CELLS_MIN: Final = 24
+"""Cells of a first window beyond 1.4 for each difference."""
+
+
+class ScannedSet(HashSet, Protocol):
+    """A set of hashes that can be read from end to end."""
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Yield the hashes in the range, ascending."""
+        ...
+
+
+class SketchStep(NamedTuple):
+    """What follows from a message.
+
+    say:       messages to be sent, each on its own.
+    needs:     hashes of the peer that are not here.
+    is_done:   this side knows all that it needs.
+    by_ranges: of the sender: neither cells nor a list are of use, and nothing is said.
+    """
+
+    say: tuple[SketchMessage, ...] = ()
+    needs: tuple[bytes, ...] = ()
+    is_done: bool = False
+    by_ranges: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Both sets as a whole: number and XOR of the hashes of this side and of the peer."""
+
+    own: int
+    own_xor: int
+    peer: int
+    peer_xor: int
+
+    def are_equal_without(self, ours: Collection[bytes], theirs: Collection[bytes]) -> bool:
+        """Return whether both sets are the same without what is in one of them alone."""
+        return self.own - len(ours) == self.peer - len(theirs) and self.own_xor ^ _xor(
+            ours
+        ) == self.peer_xor ^ _xor(theirs)
+
+
+class _Side:
+    """What both sides keep of a session."""
+
+    def __init__(self, own: ScannedSet, nonce: bytes, limits: SketchLimits) -> None:
+        self._own = own
+        self._nonce = nonce
+        self._limits = limits
+        self._count = own.count(HASH_START, HASH_END)
+        self._fingerprint = own.fingerprint(HASH_START, HASH_END)
+        self._messages = 0
+        self._attempt = 0
+        self._attempts = limits.attempts
+        self._windows = 0
+
+    def _heard(self, message: SketchMessage) -> None:
+        self._messages += 1
+        if self._messages > self._limits.messages:
+            raise _illegal(f"more than {self._limits.messages} messages")
+        if not any(value is not None for value in vars(message).values()):
+            raise _illegal("a message without a kind")
+
+    def _sides(self, theirs: SketchOpening | SketchEstimate) -> _Sides:
+        if len(theirs.nonce) != SKETCH_NONCE_BYTES or len(theirs.fingerprint) != HASH_BYTES:
+            raise _illegal(
+                f"a nonce has {SKETCH_NONCE_BYTES} bytes, the XOR of hashes {HASH_BYTES}"
+            )
+        own, peer = (int.from_bytes(one, "big") for one in (self._fingerprint, theirs.fingerprint))
+        return _Sides(self._count, own, theirs.count, peer)
+
+    def _sketch(self, key: SketchKey, regions: Iterable[int] | None) -> SketchedSet:
+        """Return the sketch of all hashes, or of those in some regions."""
+        if regions is None:
+            return SketchedSet(key, self._own.scan(HASH_START, HASH_END))
+        sketch = SketchedSet(key)
+        for region in regions:
+            sketch.add(self._own.scan(*_region(region)))
+        return sketch
+
+    def _region_prints(self, key: SketchKey) -> bytes:
+        """Return 4 bytes for each region, which no one knows without the key."""
+        prints = []
+        for region in range(_REGIONS):
+            span = _region(region)
+            count = self._own.count(*span).to_bytes(8, "big")
+            prints.append(blake3(key.key + count + self._own.fingerprint(*span))[:_REGION_BYTES])
+        return b"".join(prints)
+
+
+class SketchSender(_Side):
+    """The side that opens and sends cells: `start`, then `receive`."""
+
+    def __init__(self, own: ScannedSet, nonce: bytes, limits: SketchLimits = SKETCH_LIMITS) -> None:
+        """nonce: 16 random bytes of this session."""
+        super().__init__(own, nonce, limits)
+        self._both: _Sides | None = None
+        self._set = SketchedSet(SketchKey(bytes(16), 0, 0, 0))
+        self._sent = 0  # cells of this attempt
+        self._more = 0  # windows of it that were not enough
+        self._is_listed = False
+        self._awaits_estimate = True
+        self._is_done = False
+
+    def start(self) -> SketchMessage:
+        """Return the message that opens the session."""
+        return SketchMessage(opening=SketchOpening(self._nonce, self._count, self._fingerprint))
+
+    def receive(self, message: SketchMessage) -> SketchStep:
+        """Take in a message of the receiver.
+
+        Raises: ProtocolViolation: it does not follow from what was sent.
+        """
+        self._heard(message)
+        if self._is_done:
+            raise _illegal("a message behind the result")
+        if message.estimate is not None:
+            return self._begin(message.estimate)
+        if self._awaits_estimate or self._both is None:
+            raise _illegal("an estimate comes first")
+        if message.result is not None:
+            return self._end(message.result, self._both)
+        if message.more is None:
+            raise _illegal("the receiver sends estimates, `more` and a result")
+        return self._go_on()
+
+    def _begin(self, theirs: SketchEstimate) -> SketchStep:
+        self._both = self._sides(theirs)
+        if theirs.attempt != self._attempt + (not self._awaits_estimate):
+            raise _illegal(f"attempt {theirs.attempt} behind attempt {self._attempt}")
+        if theirs.attempt > self._attempts:
+            raise _illegal(f"more than {self._attempts} attempts")
+        self._attempt = theirs.attempt
+        self._awaits_estimate = False
+        self._sent = self._more = self._windows = 0
+        key = SketchKey.derive((self._nonce, theirs.nonce), self._attempt)
+        if theirs.regions and self._attempt == 0:
+            self._attempts += 1
+            return self._begin_by_regions(key, theirs.regions)
+        self._set = self._sketch(key, None)
+        if not theirs.sums:
+            return self._list(theirs.count)
+        if len(theirs.sums) != 4 * SUMS:
+            raise _illegal(f"{len(theirs.sums)} bytes of sums; {4 * SUMS} are accepted")
+        different = estimate(self._set.sums, unpack("i", theirs.sums))
+        first = _first_window(different)
+        # "When 12 bytes x cells would exceed 8 bytes x N, send the plain id list."
+        if first > self._limits.cells or first * SKETCH_CELL_BYTES > self._count * _ID_BYTES:
+            return self._list(theirs.count)
+        return SketchStep((self._window(first),))
+
+    def _begin_by_regions(self, key: SketchKey, theirs: bytes) -> SketchStep:
+        if len(theirs) != _REGIONS * _REGION_BYTES:
+            raise _illegal(f"{len(theirs)} bytes of regions; {_REGIONS * _REGION_BYTES} are")
+        ours = self._region_prints(key)
+        different = [
+            region
+            for region in range(_REGIONS)
+            if ours[4 * region : 4 * region + 4] != theirs[4 * region : 4 * region + 4]
+        ]
+        if not 1 <= len(different) <= _REGIONS_DIFFERENT_MAX:
+            return self._retry()
+        self._set = self._sketch(key, different)
+        bits = sum(1 << region for region in different).to_bytes(_REGIONS // 8, "little")
+        # So many items, each in any region, leave so many regions without any.
+        count = ceil(-_REGIONS * log(1 - len(different) / _REGIONS))
+        return SketchStep((self._window(_first_window(count), bits),))
+
+    def _list(self, peer_count: int) -> SketchStep:
+        if max(self._count, peer_count) > self._limits.listed:
+            self._is_done = True
+            return SketchStep(by_ranges=True)
+        self._is_listed = True
+        return SketchStep((SketchMessage(ids=pack(self._set.ids)),))
+
+    def _window(self, size: int, regions: bytes = b"") -> SketchMessage:
+        start, self._sent = self._sent, self._sent + size
+        self._windows += 1
+        cells = pack_cells(*self._set.cells(start, self._sent))
+        return SketchMessage(cells=SketchCells(self._attempt, start, cells, regions))
+
+    def _go_on(self) -> SketchStep:
+        self._more += 1
+        if self._is_listed or self._more > self._windows:
+            raise _illegal("`more` for cells that were not sent")
+        say: list[SketchMessage] = []
+        # "Streamed one window ahead": from the second on, one more is under way.
+        while self._windows < self._more + 2:
+            size = _next_window(self._sent, self._windows, self._limits)
+            if not size:
+                break  # the receiver begins the next attempt
+            say.append(self._window(size))
+        return SketchStep(tuple(say))
+
+    def _retry(self) -> SketchStep:
+        self._attempt += 1
+        self._awaits_estimate = True
+        return SketchStep((SketchMessage(retry=True),))
+
+    def _end(self, result: SketchResult, both: _Sides) -> SketchStep:
+        wanted, given = _ids_of(result.wanted), _hashes_of(result.given)
+        if not self._is_listed and len(wanted) + len(given) > self._sent:
+            raise _illegal(f"a result of more than {self._sent} differences, as many as cells")
+        found = self._set.find(wanted)
+        ours = [found[id] for id in wanted if id in found]
+        # "Done means: equal set fingerprints after the exchange."
+        if len(ours) < len(wanted) or not both.are_equal_without(ours, given):
+            if self._is_listed:
+                self._is_done = True
+                return SketchStep(by_ranges=True)
+            return self._retry()
+        self._is_done = True
+        return SketchStep((SketchMessage(hashes=b"".join(ours)),), given, is_done=True)
+
+
+class SketchReceiver(_Side):
+    """The side that answers an opening and recovers the difference: `start`, then `receive`."""
+
+    def __init__(
+        self,
+        own: ScannedSet,
+        opening: SketchOpening,
+        nonce: bytes,
+        limits: SketchLimits = SKETCH_LIMITS,
+    ) -> None:
+        """nonce: 16 random bytes of this session.
+
+        Raises: ProtocolViolation: the opening is malformed.
+        """
+        super().__init__(own, nonce, limits)
+        self._both = self._sides(opening)
+        self._nonces = (opening.nonce, nonce)
+        self._key = SketchKey.derive(self._nonces, 0)
+        self._set: SketchedSet | None = None
+        self._decoder = SketchDecoder((0, 0), 0)
+        self._have = 0  # cells of this attempt
+        self._wanted: list[int] | None = None
+        self._given: tuple[bytes, ...] = ()
+        self._by_regions = self._count >= limits.regions_from
+        self._attempts += self._by_regions
+        self._is_done = False
+
+    @staticmethod
+    def accepts(
+        opening: SketchOpening, own_count: int, limits: SketchLimits = SKETCH_LIMITS
+    ) -> bool:
+        """Return whether sets of these sizes are sketched."""
+        return limits.items_min <= max(opening.count, own_count) <= limits.items
+
+    def start(self) -> SketchMessage:
+        """Return the first estimate."""
+        return self._estimate()
+
+    def _estimate(self) -> SketchMessage:
+        self._key = SketchKey.derive(self._nonces, self._attempt)
+        salts = (self._key.checks, self._key.places)
+        self._decoder = SketchDecoder(salts, self._limits.steps)
+        self._have = self._windows = 0
+        self._wanted = None
+        sums = regions = b""
+        if self._is_by_regions:
+            regions = self._region_prints(self._key)
+        else:
+            self._set = self._sketch(self._key, None)
+            if self._attempt < self._attempts:
+                sums = pack(self._set.sums)
+        return SketchMessage(
+            estimate=SketchEstimate(
+                self._nonce, self._count, self._fingerprint, self._attempt, sums, regions
+            )
+        )
+
+    @property
+    def _is_by_regions(self) -> bool:
+        return self._by_regions and self._attempt == 0
+
+    def receive(self, message: SketchMessage) -> SketchStep:
+        """Take in a message of the sender.
+
+        Raises: ProtocolViolation: it does not follow from what was sent.
+        """
+        self._heard(message)
+        if self._is_done:
+            raise _illegal("a message behind the last one")
+        if message.cells is not None:
+            return self._take_cells(message.cells)
+        if message.ids is not None:
+            return self._take_list(message.ids)
+        if message.hashes is not None:
+            return self._take_hashes(message.hashes)
+        if message.retry is None:
+            raise _illegal("the sender sends cells, ids, hashes and `retry`")
+        if self._wanted is None and not self._is_by_regions:
+            raise _illegal("`retry` before a result")
+        return self._next_attempt()
+
+    def _next_attempt(self) -> SketchStep:
+        if self._attempt >= self._attempts:
+            raise _illegal(f"more than {self._attempts} attempts")
+        self._attempt += 1
+        return SketchStep((self._estimate(),))
+
+    def _take_cells(self, window: SketchCells) -> SketchStep:
+        if window.attempt < self._attempt or self._wanted is not None:
+            return SketchStep()  # sent ahead, before the sender knew
+        size = len(window.cells) // SKETCH_CELL_BYTES
+        expected = _next_window(self._have, self._windows, self._limits)
+        is_first = self._have == 0
+        if (
+            window.attempt != self._attempt
+            or self._attempt >= self._attempts
+            or window.start != self._have
+            or len(window.cells) % SKETCH_CELL_BYTES
+            or (size != expected if not is_first else size < FIRST_CELLS_MIN)
+            or self._have + size > self._limits.cells
+        ):
+            raise _illegal(
+                f"{len(window.cells)} bytes of cells from {window.start} on in attempt "
+                f"{window.attempt}, behind {self._have} cells of attempt {self._attempt}"
+            )
+        if is_first and self._is_by_regions:
+            self._set = self._sketch(self._key, _regions_of(window.regions))
+        assert self._set is not None
+        theirs = unpack_cells(window.cells)
+        ours = self._set.cells(self._have, self._have + size)
+        self._have += size
+        self._windows += 1
+        try:
+            self._decoder.add(combine(ours[0], theirs[0]), combine(ours[1], theirs[1]))
+        except SketchAborted:
+            return self._next_attempt()
+        if self._decoder.is_complete:
+            return self._result(self._decoder.ids, self._set)
+        if not _next_window(self._have, self._windows, self._limits):
+            return self._next_attempt()
+        return SketchStep((SketchMessage(more=True),))
+
+    def _take_list(self, ids: bytes) -> SketchStep:
+        if self._wanted is not None or self._set is None or len(ids) != _ID_BYTES * self._both.peer:
+            raise _illegal(
+                f"a list of {len(ids)} bytes; {self._both.peer} ids were announced, once"
+            )
+        if max(self._both.peer, self._count) > self._limits.listed:
+            raise _illegal(f"a list of sets with more than {self._limits.listed} items")
+        different = set(unpack("q", ids)).symmetric_difference(self._set.ids)
+        self._attempt = self._attempts  # "then the plain list": nothing is tried after it
+        return self._result(different, self._set)
+
+    def _result(self, different: Collection[int], own: SketchedSet) -> SketchStep:
+        found = own.find(different)
+        wanted = [id for id in different if id not in found]
+        if self._both.own - len(found) != self._both.peer - len(wanted) and self._have:
+            return self._next_attempt()
+        self._wanted = wanted
+        self._given = tuple(found.values())
+        packed = pack(array("q", wanted))
+        return SketchStep((SketchMessage(result=SketchResult(packed, b"".join(self._given))),))
+
+    def _take_hashes(self, data: bytes) -> SketchStep:
+        hashes = _hashes_of(data)
+        # "Every received item is checked against the id it was asked by."
+        if self._wanted is None or [self._key.id_of(hash) for hash in hashes] != self._wanted:
+            raise _illegal("hashes that are not those of the wanted ids")
+        if not self._both.are_equal_without(self._given, hashes):
+            raise _illegal("what is left of both sets is not equal")
+        self._is_done = True
+        return SketchStep(needs=hashes, is_done=True)
+
+
+class ScannedHashes(SortedHashes):
+    """A `ScannedSet` over hashes in memory."""
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Yield the hashes in the range, ascending."""
+        return iter(self.hashes(start, end))
+
+
+def _first_window(different: int) -> int:
+    """Return the cells of the first window for about so many differences."""
+    return ceil(1.4 * different) + FIRST_CELLS_MIN
+
+
+def _next_window(have: int, windows: int, limits: SketchLimits) -> int:
+    """Return the cells of the window that follows so many; 0: the limits allow none."""
+    size = -(-have // 8)
+    return size if windows < limits.windows and have + size <= limits.cells else 0
+
+
+def _region(region: int) -> tuple[bytes, bytes]:
+    """Return the range of the hashes whose first byte is this."""
+    tail = bytes(HASH_BYTES - 1)
+    return bytes([region]) + tail, HASH_END if region == 255 else bytes([region + 1]) + tail
+
+
+def _regions_of(bits: bytes) -> list[int]:
+    if len(bits) != _REGIONS // 8:
+        raise _illegal(f"{len(bits)} bytes of regions; {_REGIONS // 8} are accepted")
+    number = int.from_bytes(bits, "little")
+    return [region for region in range(_REGIONS) if number >> region & 1]
+
+
+def _ids_of(data: bytes) -> Sequence[int]:
+    if len(data) % _ID_BYTES:
+        raise _illegal(f"{len(data)} bytes of ids; each has {_ID_BYTES}")
+    ids = unpack("q", data)
+    if len(set(ids)) < len(ids):
+        raise _illegal("an id comes twice")
+    return ids
+
+
+def _hashes_of(data: bytes) -> tuple[bytes, ...]:
+    if len(data) % HASH_BYTES:
+        raise _illegal(f"{len(data)} bytes of hashes; each has {HASH_BYTES}")
+    hashes = tuple([data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)])
+    if len(set(hashes)) < len(hashes):
+        raise _illegal("a hash comes twice")
+    return hashes
+
+
+def _xor(hashes: Iterable[bytes]) -> int:
+    total = 0
+    for hash in hashes:
+        total ^= int.from_bytes(hash, "big")
+    return total
+
+
+def _illegal(text: str) -> ProtocolViolation:
+    return ProtocolViolation(f"reconciliation by sketches: {text}")
