@@ -30,13 +30,12 @@ docs/design/reconcile.md.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil, log
 from typing import Final, NamedTuple, Protocol
 
 from datalattice.crypto import blake3
-from datalattice.errors import ProtocolViolation
 from datalattice.limits import HASH_BYTES
 from datalattice.sync.reconcile.ranges import HASH_END, HASH_START, HashSet, SortedHashes
 from datalattice.sync.reconcile.sketchcells import SketchAborted, SketchDecoder
@@ -46,8 +45,12 @@ from datalattice.sync.reconcile.sketchmessages import (
     SketchMessage,
     SketchOpening,
     SketchResult,
+    illegal,
+    read_hashes,
+    read_ids,
 )
 from datalattice.sync.reconcile.sketchset import (
+    ID_BYTES,
     SKETCH_CELL_BYTES,
     SUMS,
     SketchedSet,
@@ -62,7 +65,6 @@ from datalattice.sync.reconcile.sketchset import (
 
 SKETCH_NONCE_BYTES: Final = 16
 
-_ID_BYTES: Final = 8
 _REGIONS: Final = 256
 _REGION_BYTES: Final = 4
 _REGIONS_DIFFERENT_MAX: Final = _REGIONS // 2
@@ -153,15 +155,13 @@ class _Side:
     def _heard(self, message: SketchMessage) -> None:
         self._messages += 1
         if self._messages > self._limits.messages:
-            raise _illegal(f"more than {self._limits.messages} messages")
+            raise illegal(f"more than {self._limits.messages} messages")
         if not any(value is not None for value in vars(message).values()):
-            raise _illegal("a message without a kind")
+            raise illegal("a message without a kind")
 
     def _sides(self, theirs: SketchOpening | SketchEstimate) -> _Sides:
         if len(theirs.nonce) != SKETCH_NONCE_BYTES or len(theirs.fingerprint) != HASH_BYTES:
-            raise _illegal(
-                f"a nonce has {SKETCH_NONCE_BYTES} bytes, the XOR of hashes {HASH_BYTES}"
-            )
+            raise illegal(f"a nonce has {SKETCH_NONCE_BYTES} bytes, the XOR of hashes {HASH_BYTES}")
         own, peer = (int.from_bytes(one, "big") for one in (self._fingerprint, theirs.fingerprint))
         return _Sides(self._count, own, theirs.count, peer)
 
@@ -209,23 +209,23 @@ class SketchSender(_Side):
         """
         self._heard(message)
         if self._is_done:
-            raise _illegal("a message behind the result")
+            raise illegal("a message behind the result")
         if message.estimate is not None:
             return self._begin(message.estimate)
         if self._awaits_estimate or self._both is None:
-            raise _illegal("an estimate comes first")
+            raise illegal("an estimate comes first")
         if message.result is not None:
             return self._end(message.result, self._both)
         if message.more is None:
-            raise _illegal("the receiver sends estimates, `more` and a result")
+            raise illegal("the receiver sends estimates, `more` and a result")
         return self._go_on()
 
     def _begin(self, theirs: SketchEstimate) -> SketchStep:
         self._both = self._sides(theirs)
         if theirs.attempt != self._attempt + (not self._awaits_estimate):
-            raise _illegal(f"attempt {theirs.attempt} behind attempt {self._attempt}")
+            raise illegal(f"attempt {theirs.attempt} behind attempt {self._attempt}")
         if theirs.attempt > self._attempts:
-            raise _illegal(f"more than {self._attempts} attempts")
+            raise illegal(f"more than {self._attempts} attempts")
         self._attempt = theirs.attempt
         self._awaits_estimate = False
         self._sent = self._more = self._windows = 0
@@ -237,17 +237,17 @@ class SketchSender(_Side):
         if not theirs.sums:
             return self._list(theirs.count)
         if len(theirs.sums) != 4 * SUMS:
-            raise _illegal(f"{len(theirs.sums)} bytes of sums; {4 * SUMS} are accepted")
+            raise illegal(f"{len(theirs.sums)} bytes of sums; {4 * SUMS} are accepted")
         different = estimate(self._set.sums, unpack("i", theirs.sums))
         first = _first_window(different)
         # "When 12 bytes x cells would exceed 8 bytes x N, send the plain id list."
-        if first > self._limits.cells or first * SKETCH_CELL_BYTES > self._count * _ID_BYTES:
+        if first > self._limits.cells or first * SKETCH_CELL_BYTES > self._count * ID_BYTES:
             return self._list(theirs.count)
         return SketchStep((self._window(first),))
 
     def _begin_by_regions(self, key: SketchKey, theirs: bytes) -> SketchStep:
         if len(theirs) != _REGIONS * _REGION_BYTES:
-            raise _illegal(f"{len(theirs)} bytes of regions; {_REGIONS * _REGION_BYTES} are")
+            raise illegal(f"{len(theirs)} bytes of regions; {_REGIONS * _REGION_BYTES} are")
         ours = self._region_prints(key)
         different = [
             region
@@ -278,7 +278,7 @@ class SketchSender(_Side):
     def _go_on(self) -> SketchStep:
         self._more += 1
         if self._is_listed or self._more > self._windows:
-            raise _illegal("`more` for cells that were not sent")
+            raise illegal("`more` for cells that were not sent")
         say: list[SketchMessage] = []
         # "Streamed one window ahead": from the second on, one more is under way.
         while self._windows < self._more + 2:
@@ -294,9 +294,9 @@ class SketchSender(_Side):
         return SketchStep((SketchMessage(retry=True),))
 
     def _end(self, result: SketchResult, both: _Sides) -> SketchStep:
-        wanted, given = _ids_of(result.wanted), _hashes_of(result.given)
+        wanted, given = read_ids(result.wanted), read_hashes(result.given)
         if not self._is_listed and len(wanted) + len(given) > self._sent:
-            raise _illegal(f"a result of more than {self._sent} differences, as many as cells")
+            raise illegal(f"a result of more than {self._sent} differences, as many as cells")
         found = self._set.find(wanted)
         ours = [found[id] for id in wanted if id in found]
         # "Done means: equal set fingerprints after the exchange."
@@ -377,7 +377,7 @@ class SketchReceiver(_Side):
         """
         self._heard(message)
         if self._is_done:
-            raise _illegal("a message behind the last one")
+            raise illegal("a message behind the last one")
         if message.cells is not None:
             return self._take_cells(message.cells)
         if message.ids is not None:
@@ -385,14 +385,14 @@ class SketchReceiver(_Side):
         if message.hashes is not None:
             return self._take_hashes(message.hashes)
         if message.retry is None:
-            raise _illegal("the sender sends cells, ids, hashes and `retry`")
+            raise illegal("the sender sends cells, ids, hashes and `retry`")
         if self._wanted is None and not self._is_by_regions:
-            raise _illegal("`retry` before a result")
+            raise illegal("`retry` before a result")
         return self._next_attempt()
 
     def _next_attempt(self) -> SketchStep:
         if self._attempt >= self._attempts:
-            raise _illegal(f"more than {self._attempts} attempts")
+            raise illegal(f"more than {self._attempts} attempts")
         self._attempt += 1
         return SketchStep((self._estimate(),))
 
@@ -410,7 +410,7 @@ class SketchReceiver(_Side):
             or (size != expected if not is_first else size < FIRST_CELLS_MIN)
             or self._have + size > self._limits.cells
         ):
-            raise _illegal(
+            raise illegal(
                 f"{len(window.cells)} bytes of cells from {window.start} on in attempt "
                 f"{window.attempt}, behind {self._have} cells of attempt {self._attempt}"
             )
@@ -432,12 +432,10 @@ class SketchReceiver(_Side):
         return SketchStep((SketchMessage(more=True),))
 
     def _take_list(self, ids: bytes) -> SketchStep:
-        if self._wanted is not None or self._set is None or len(ids) != _ID_BYTES * self._both.peer:
-            raise _illegal(
-                f"a list of {len(ids)} bytes; {self._both.peer} ids were announced, once"
-            )
+        if self._wanted is not None or self._set is None or len(ids) != ID_BYTES * self._both.peer:
+            raise illegal(f"a list of {len(ids)} bytes; {self._both.peer} ids were announced, once")
         if max(self._both.peer, self._count) > self._limits.listed:
-            raise _illegal(f"a list of sets with more than {self._limits.listed} items")
+            raise illegal(f"a list of sets with more than {self._limits.listed} items")
         different = set(unpack("q", ids)).symmetric_difference(self._set.ids)
         self._attempt = self._attempts  # "then the plain list": nothing is tried after it
         return self._result(different, self._set)
@@ -453,12 +451,12 @@ class SketchReceiver(_Side):
         return SketchStep((SketchMessage(result=SketchResult(packed, b"".join(self._given))),))
 
     def _take_hashes(self, data: bytes) -> SketchStep:
-        hashes = _hashes_of(data)
+        hashes = read_hashes(data)
         # "Every received item is checked against the id it was asked by."
         if self._wanted is None or [self._key.id_of(hash) for hash in hashes] != self._wanted:
-            raise _illegal("hashes that are not those of the wanted ids")
+            raise illegal("hashes that are not those of the wanted ids")
         if not self._both.are_equal_without(self._given, hashes):
-            raise _illegal("what is left of both sets is not equal")
+            raise illegal("what is left of both sets is not equal")
         self._is_done = True
         return SketchStep(needs=hashes, is_done=True)
 
@@ -490,27 +488,9 @@ def _region(region: int) -> tuple[bytes, bytes]:
 
 def _regions_of(bits: bytes) -> list[int]:
     if len(bits) != _REGIONS // 8:
-        raise _illegal(f"{len(bits)} bytes of regions; {_REGIONS // 8} are accepted")
+        raise illegal(f"{len(bits)} bytes of regions; {_REGIONS // 8} are accepted")
     number = int.from_bytes(bits, "little")
     return [region for region in range(_REGIONS) if number >> region & 1]
-
-
-def _ids_of(data: bytes) -> Sequence[int]:
-    if len(data) % _ID_BYTES:
-        raise _illegal(f"{len(data)} bytes of ids; each has {_ID_BYTES}")
-    ids = unpack("q", data)
-    if len(set(ids)) < len(ids):
-        raise _illegal("an id comes twice")
-    return ids
-
-
-def _hashes_of(data: bytes) -> tuple[bytes, ...]:
-    if len(data) % HASH_BYTES:
-        raise _illegal(f"{len(data)} bytes of hashes; each has {HASH_BYTES}")
-    hashes = tuple([data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)])
-    if len(set(hashes)) < len(hashes):
-        raise _illegal("a hash comes twice")
-    return hashes
 
 
 def _xor(hashes: Iterable[bytes]) -> int:
@@ -518,7 +498,3 @@ def _xor(hashes: Iterable[bytes]) -> int:
     for hash in hashes:
         total ^= int.from_bytes(hash, "big")
     return total
-
-
-def _illegal(text: str) -> ProtocolViolation:
-    return ProtocolViolation(f"reconciliation by sketches: {text}")

@@ -5,9 +5,13 @@ Integers are little-endian, hashes have 32 bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
+from datalattice.errors import ProtocolViolation
+from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Field, Message
+from datalattice.sync.reconcile.sketchset import ID_BYTES, unpack
 
 
 class SketchOpening(Message, name="datalattice.reconcile.SketchOpening"):
@@ -66,3 +70,34 @@ class SketchMessage(Message, name="datalattice.reconcile.SketchMessage"):
     result: Annotated[SketchResult | None, Field(6, oneof="message")] = None
     retry: Annotated[bool | None, Field(7, oneof="message")] = None
     hashes: Annotated[bytes | None, Field(8, oneof="message")] = None
+
+
+def read_ids(data: bytes) -> Sequence[int]:
+    """Return the ids of a message.
+
+    Raises: ProtocolViolation: the bytes are no ids, or one comes twice.
+    """
+    if len(data) % ID_BYTES:
+        raise illegal(f"{len(data)} bytes of ids; each has {ID_BYTES}")
+    ids = unpack("q", data)
+    if len(set(ids)) < len(ids):
+        raise illegal("an id comes twice")
+    return ids
+
+
+def read_hashes(data: bytes) -> tuple[bytes, ...]:
+    """Return the hashes of a message.
+
+    Raises: ProtocolViolation: the bytes are no hashes, or one comes twice.
+    """
+    if len(data) % HASH_BYTES:
+        raise illegal(f"{len(data)} bytes of hashes; each has {HASH_BYTES}")
+    hashes = tuple([data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)])
+    if len(set(hashes)) < len(hashes):
+        raise illegal("a hash comes twice")
+    return hashes
+
+
+def illegal(text: str) -> ProtocolViolation:
+    """Return the error of a message that no honest peer sends."""
+    return ProtocolViolation(f"reconciliation by sketches: {text}")

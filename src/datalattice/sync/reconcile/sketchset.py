@@ -25,6 +25,8 @@ from datalattice.crypto import blake3, siphash
 from datalattice.limits import HASH_BYTES
 from datalattice.sync.reconcile.sketchcells import mix, spread
 
+ID_BYTES: Final = 8
+
 SUMS: Final = 64
 """Sums of an estimate: one for each bit of an id."""
 
@@ -35,7 +37,6 @@ _ARRAYS_FROM: Final = 2_000
 """Items from which NumPy is worth its calls."""
 
 _BATCH: Final = 65_536
-_ID_BYTES: Final = 8
 _CHECK_BYTES: Final = 4
 
 
@@ -149,16 +150,16 @@ class SketchedSet:
 
     def _count(self, ids: array[int], sign: int) -> None:
         octets = self._mixed(ids, self.key.sums).tobytes()
-        for column in range(_ID_BYTES):
-            at = column if sys.byteorder == "little" else _ID_BYTES - 1 - column
-            for value, count in Counter(octets[at::_ID_BYTES]).items():
+        for column in range(ID_BYTES):
+            at = column if sys.byteorder == "little" else ID_BYTES - 1 - column
+            for value, count in Counter(octets[at::ID_BYTES]).items():
                 for bit in range(8):
                     self._ones[8 * column + bit] += sign * count * (value >> bit & 1)
 
     def _spread(self, ids: array[int]) -> tuple[array[int], array[int]]:
         """Add ids to all cells there are; return where their walks are then."""
         states = self._mixed(ids, self.key.places, 1)
-        places = array("q", bytes(_ID_BYTES * len(ids)))
+        places = array("q", bytes(ID_BYTES * len(ids)))
         self._advance(ids, states, places)
         return states, places
 
@@ -174,7 +175,7 @@ class SketchedSet:
         """Return the ids and the checks of the cells in start <= place < end."""
         lacking = end - len(self._cells)
         if lacking > 0:
-            more = array("q", bytes(_ID_BYTES * lacking))
+            more = array("q", bytes(ID_BYTES * lacking))
             self._cells += more
             self._checks += more
             self._advance(self._ids, self._states, self._places)
@@ -219,7 +220,7 @@ def pack_cells(cells: array[int], checks: array[int]) -> bytes:
 
 def unpack_cells(data: bytes) -> tuple[array[int], array[int]]:
     """Return what `pack_cells` gives as `data`, a multiple of 12 bytes."""
-    middle = len(data) // SKETCH_CELL_BYTES * _ID_BYTES
+    middle = len(data) // SKETCH_CELL_BYTES * ID_BYTES
     return unpack("q", data[:middle]), array("q", unpack("I", data[middle:]))
 
 
