@@ -58,6 +58,21 @@ def offline(chosen: bool = True) -> Iterator[None]:
         _OFFLINE.reset(token)
 
 
+def accepts_unasked(folder: Folder) -> bool:
+    """Return whether the user accepts writes without having asked a peer, here and now."""
+    if _OFFLINE.get():
+        return True
+    config = _settings(folder)
+    return config is not None and config.accept_unfenced
+
+
+def moved_wait_s(folder: Folder) -> float:
+    """Return how long a write in a copied, restored or moved folder waits for a peer's answer."""
+    from datalattice.client.settings import NodeConfig
+
+    return (_settings(folder) or NodeConfig()).fence_moved_wait_ms / 1e3
+
+
 @contextmanager
 def waiting(seconds: float) -> Iterator[None]:
     """Have what is written meanwhile wait so long for another process that writes."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -20,17 +21,20 @@ from datalattice.cells import decode_message, encode_message
 from datalattice.client.bound import NodeBinding, Options
 from datalattice.client.control import running
 from datalattice.client.folder import Folder
+from datalattice.client.opening import accepts_unasked, moved_wait_s
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
 from datalattice.cursors import Wake
-from datalattice.engine import Engine, GroupCommit, LmdbEngine, MemoryEngine
+from datalattice.engine import DATA_FILE, Engine, GroupCommit, LmdbEngine, MemoryEngine
 from datalattice.errors import AlreadyExists, NoSuchPath, ReadOnly, UsageError
+from datalattice.store import RealDisk
 from datalattice.weaver import (
     CORE_MACHINES,
     RAW,
     STORE_TABLES,
     TEXT,
     Codec,
+    Doubt,
     KvMachine,
     KVStore,
     LogMachine,
@@ -117,8 +121,35 @@ class WeaverFolder:
                 made = Stores(GroupCommit(engine), key, SystemClock(), SystemEntropy())
                 for machine in self._machines.values():
                     made.register(machine)
+                self._arrive(made)
                 self._engine, self._stores = engine, made
             return self._stores
+
+    def _arrive(self, stores: Stores) -> None:
+        """Have stores whose folder was copied, restored or moved refuse own writes, or not."""
+        if self._path is None or self._read_only:
+            return
+        # Of the file: a backup that is copied over the folder replaces that, and not the folder.
+        stores.arrive(RealDisk().place(str(self._path / DATA_FILE)))
+        if stores.doubts() and accepts_unasked(Folder(self._path.parent)):
+            stores.accept_unasked()
+
+    def await_fence(self, store: WeaverStore) -> None:
+        """Return when own writes of a store are taken, or will not be before a peer is reached.
+
+        Beside a running node, which asks, it waits as long as writes of the lattice do.
+        """
+        doubt = store.doubt()
+        if doubt is None or not doubt.refuses or self._path is None:
+            return
+        if running(self._path.parent) is None:
+            return  # nobody asks: the write says what to do
+        give_up_s = time.monotonic() + moved_wait_s(Folder(self._path.parent))
+        while time.monotonic() < give_up_s:
+            time.sleep(LOOK_S)
+            doubt = store.doubt()
+            if doubt is None or not doubt.refuses or doubt is Doubt.CLONED:
+                return
 
     def _open_engine(self) -> Engine:
         if self._memory is not None:
@@ -361,7 +392,9 @@ class NodeStore:
         """
         if self.stores.read_only:
             raise ReadOnly(f"the store {self.name!r} cannot be written to: the node can only read")
-        return self.store()
+        store = self.store()
+        self.stores.weaver.await_fence(store)
+        return store
 
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after changes of the store, also those of other processes."""

@@ -16,7 +16,7 @@ from datalattice.engine.base import (
     successor,
 )
 from datalattice.engine.group import GroupCommit, GroupTxn
-from datalattice.engine.lmdb import LmdbEngine
+from datalattice.engine.lmdb import DATA_FILE, LmdbEngine
 from datalattice.engine.memory import MemoryEngine, MemoryWriteTxn
 from datalattice.engine.section import section
 from datalattice.engine.snapshot import export_tables, restore_tables
@@ -51,6 +51,7 @@ def open_engine(
 
 
 __all__ = [
+    "DATA_FILE",
     "KEY_BYTES_MAX",
     "MEMORY_URL",
     "TABLES_MAX",

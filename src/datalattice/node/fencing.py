@@ -110,6 +110,11 @@ class Fence:
         if not self._settled.is_set():
             raise Unfenced("peers are being asked; wait for that with `await node.fenced()`")
 
+    @property
+    def is_cloned(self) -> bool:
+        """Whether a peer has shown that another node runs with this one's identity."""
+        return CLONED in self._refusals
+
     def raise_refusal(self) -> None:
         """Raise why writes are refused, if they are."""
         # A new object each time: a raised exception collects the traceback of its thread.

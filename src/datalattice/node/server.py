@@ -396,6 +396,11 @@ class NodeServer:
         """Whether a peer has answered, since the start, what owners here wrote elsewhere."""
         return self._fence.is_asked
 
+    @property
+    def is_cloned(self) -> bool:
+        """Whether another node runs with the identity of this one."""
+        return self._fence.is_cloned
+
     async def _ask_for(self, connection: Connection, path: tuple[Value, ...]) -> str | None:
         return await self._pulls.ask(self._host, connection, path, is_strict=True)
 

@@ -23,9 +23,11 @@ from datalattice.client import WeaverFolder
 from datalattice.crypto import Entropy
 from datalattice.errors import (
     DataLatticeError,
+    IdentityCloned,
     NoSuchPath,
     Timeout,
     Unauthorized,
+    Unfenced,
     UsageError,
 )
 from datalattice.node.hosts import Host
@@ -41,10 +43,18 @@ from datalattice.sync.weaver import (
     WeaverProtocol,
     WeaverReplica,
 )
-from datalattice.weaver import InviteToken, Stores, WeaverStore, store_id_text
+from datalattice.weaver import Doubt, InviteToken, Stores, WeaverStore, store_id_text
+
+WEAVER_WRITES: Final = "weaver-writes"
+"""Health key: own writes of stores are refused, were not asked about, or have forked."""
 
 LOOK_S: Final = 0.05
 """How often it is looked whether another process has written or made a store."""
+
+OWN_FORK: Final = (
+    "your key wrote two histories of store {store}; one of them is not in its log: run `lattice "
+    "store forks {store}`"
+)
 
 JOIN_TIMEOUT_S: Final = 30.0
 """How long a node waits for the answer to an invite, the time to connect included."""
@@ -63,7 +73,7 @@ class WeaverHosts:
         self._ends: list[Callable[[], object]] = []
         self._looking: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._is_begun = False
+        self._is_begun = self._is_cloned = False
         door = JoinReplica(_Door(folder, node))
         self._joining: Final = node.host(
             JOIN_PROTOCOL, b"", door, WeaverProtocol(None), framing=FRAMING
@@ -85,6 +95,11 @@ class WeaverHosts:
             return
         self._is_begun = True
         stores = await asyncio.to_thread(self._folder.stores)
+        # "Until the next start": whether another node runs with this key is found out anew.
+        await asyncio.to_thread(stores.suspect_all, Doubt.BEHIND, only=Doubt.CLONED)
+        if self._node.config.accept_unfenced:
+            await asyncio.to_thread(stores.accept_unasked)
+        self._node.observer.checks[WEAVER_WRITES] = self._trouble
         self._ends += [
             stores.on_ready.add(lambda store: self._call(self._replicate, store)),
             stores.on_warning.add(lambda text: self._call(_warn, text)),
@@ -103,6 +118,7 @@ class WeaverHosts:
 
     async def stop(self) -> None:
         """Notice nothing more; call it before the node is closed, which ends the hosts."""
+        self._node.observer.checks.pop(WEAVER_WRITES, None)
         for end in self._ends:
             end()
         if self._looking is not None:
@@ -165,7 +181,9 @@ class WeaverHosts:
     def _ask_again(self) -> None:
         """Have every store look again whom it admits."""
         for host in self._hosts.values():
-            host.lane.submit(partial(_readmit, host.replica))
+            # Delivered, which effects that send nothing are not: the store is offered anew to
+            # peers that it has refused, also when it talks to no other.
+            host.lane.submit(partial(_readmit, host.replica), lambda: None)
 
     async def _look(self) -> None:
         """Notice what other processes write, and stop replicating what was closed."""
@@ -175,6 +193,9 @@ class WeaverHosts:
                 if self._folder.exists:  # another process has made the first store
                     await self._begin()
                 continue
+            if self._node.is_cloned and not self._is_cloned:
+                self._is_cloned = True
+                await asyncio.to_thread(self.stores.suspect_all, Doubt.CLONED)
             await asyncio.to_thread(self._look_once)
             for id, host in list(self._hosts.items()):
                 if self.stores.get(id) is None:
@@ -186,6 +207,16 @@ class WeaverHosts:
             self.stores.open_all()
         self.stores.tick()
 
+    def _trouble(self) -> str | None:
+        """Return why own writes of a store are not safe, for the health of the node."""
+        for id, doubt in self.stores.doubts().items():
+            return f"store {store_id_text(id)}: {doubt.text}"
+        for store in self.stores.opened():
+            with store.read() as view:
+                if any(fork.author == store.author for fork in view.forks()):
+                    return OWN_FORK.format(store=store_id_text(store.id))
+        return None
+
     # --- peers --------------------------------------------------------------------------------
 
     async def join(self, token: InviteToken, timeout_s: float = JOIN_TIMEOUT_S) -> WeaverStore:
@@ -195,12 +226,16 @@ class WeaverHosts:
                 is here already, or the token names no address and the inviter is not connected.
         """
         await self._begin()
-        if self.stores.get(token.store_id) is not None:
+        # A folder that was copied, and has a new key, joins the stores that it has anew.
+        if self.stores.get(token.store_id) is not None and self._is_peer(token.store_id):
             raise UsageError(f"the store {store_id_text(token.store_id)} is on this node already")
         self._call_on(token.inviter, token.addresses)
         kind = await self._apply(token, timeout_s)
         self._sources[token.store_id] = token.inviter
         return await asyncio.to_thread(self.stores.adopt, token.store_id, kind, None, token)
+
+    def _is_peer(self, store_id: bytes) -> bool:
+        return self.stores.open(store_id).author in self._peers_of(store_id)
 
     async def _apply(self, token: InviteToken, timeout_s: float) -> str:
         answer: asyncio.Future[str] = self._loop.create_future()
@@ -257,7 +292,7 @@ class _Door:
         try:
             store = self._folder.stores().open(store_id)
             self._folder.stores().peers.accept_join(store_id, peer, secret)
-        except (NoSuchPath, Unauthorized, UsageError) as error:
+        except (IdentityCloned, NoSuchPath, Unauthorized, Unfenced, UsageError) as error:
             # "An unknown store and a forbidden one must be indistinguishable": the log alone tells.
             log_event(logging.WARNING, "join-refused", peer=peer.hex(), reason=str(error))
             return None

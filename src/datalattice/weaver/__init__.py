@@ -17,6 +17,7 @@ from datalattice.weaver.dag import (
     is_ancestor,
     path,
 )
+from datalattice.weaver.fence import Doubt
 from datalattice.weaver.frontier import (
     Observation,
     Unacknowledged,
@@ -201,6 +202,7 @@ __all__ = [
     "DagNode",
     "DeleteOp",
     "DeleteRequest",
+    "Doubt",
     "Event",
     "Floating",
     "FloatingFull",

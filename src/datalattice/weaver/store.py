@@ -31,6 +31,7 @@ from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
 from datalattice.errors import DataLatticeError, StoreClosed
 from datalattice.protobuf import Message
 from datalattice.weaver.dag import Branch, branches
+from datalattice.weaver.fence import Doubt, check_fence, doubt_of, settle, suspect
 from datalattice.weaver.frontier import ack_deps
 from datalattice.weaver.fsck import LogFault, fsck
 from datalattice.weaver.ingest import Fork, Ingested
@@ -151,7 +152,8 @@ class StoreStatus:
     """What a store is and how far it is.
 
     intentions: witnessed ones. applied: the sequence number up to which the state was brought;
-    behind `intentions` after a stall, whose reason is then in `stall`.
+    behind `intentions` after a stall, whose reason is then in `stall`. forks: branches of authors
+    that are not in the log. doubt: why writes of this node are refused, or were not asked about.
     """
 
     id: bytes
@@ -163,6 +165,7 @@ class StoreStatus:
     forks: int
     head: bytes
     stall: str | None
+    doubt: str | None
 
 
 class StoreView:
@@ -253,6 +256,7 @@ class StoreView:
             forks=len(self._log.forks(self._txn)),
             head=head.content_hash,
             stall=None,
+            doubt=None,
         )
 
     def entries(self, start_seq: int = 1, limit: int | None = None) -> Iterator[WitnessEntry]:
@@ -430,6 +434,9 @@ class WeaverStore:
         """
 
         def work(txn: GroupTxn) -> bytes | None:
+            doubt = doubt_of(txn, self.id)
+            if doubt is not None and doubt.refuses:
+                return None  # nobody asked for it; the next foreign intention begins anew
             part = self._section(txn)
             # "cap foreign authors per ack at the condition limit"
             deps = ack_deps(part, self.author, self._limits.deps)
@@ -486,6 +493,7 @@ class WeaverStore:
             self._ack_due_ms = self._clock.now_ms() + ACK_DELAY_MS
 
     def _write(self, txn: GroupTxn, part: WriteTxn, proposal: Proposal[Any]) -> bytes:
+        check_fence(txn, self.id)
         signed, ingested = self._log.submit(part, self._key, proposal.payload, proposal.deps)
         self._project(txn, part, ingested, own=signed)
         return signed.hash
@@ -522,6 +530,30 @@ class WeaverStore:
             self._intentions.tell(own)  # "Only local writes are announced."
         self._changes.tell(seq)
 
+    # --- the fence --------------------------------------------------------------------------
+
+    def doubt(self) -> Doubt | None:
+        """Return why intentions of this node may be elsewhere, None if nothing says so."""
+        self._check_open()
+        with self._commits.read() as snapshot:
+            return doubt_of(snapshot, self.id)
+
+    def suspect(self, doubt: Doubt) -> None:
+        """Refuse own writes until a peer was asked."""
+        if self.doubt() is not doubt:
+            self._run(lambda txn: suspect(txn, self.id, doubt))
+            self.tell_doubt()
+
+    def settle(self, *, asked: bool) -> None:
+        """End a doubt. asked: a peer was compared with, and all it has is here; False: accepted."""
+        if self.doubt() is not None:
+            self._run(lambda txn: settle(txn, self.id, asked=asked))
+            self.tell_doubt()
+
+    def tell_doubt(self) -> None:
+        """Wake those who wait for changes: a doubt has begun or ended."""
+        self._changes.tell(self._seen_seq)
+
     def _run(self, work: Callable[[GroupTxn], T]) -> T:
         self._check_open()
         return self._commits.run(work)
@@ -555,8 +587,12 @@ class WeaverStore:
         with self.read() as view:
             found = view.progress()
         # A stall of before may be over: only a state that is behind has one.
-        behind, stall = found.applied < found.intentions, self._stall
-        return replace(found, stall=str(stall.error) if behind and stall is not None else None)
+        behind, stall, doubt = found.applied < found.intentions, self._stall, self.doubt()
+        return replace(
+            found,
+            stall=str(stall.error) if behind and stall is not None else None,
+            doubt=None if doubt is None else doubt.text,
+        )
 
     # --- following --------------------------------------------------------------------------
 

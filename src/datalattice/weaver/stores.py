@@ -33,14 +33,15 @@ from datalattice.errors import (
 )
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.appendlog import LogMachine
+from datalattice.weaver.fence import FENCE, Doubt, arrive, doubt_of, is_at, settle, suspect
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits
 from datalattice.weaver.invite import InviteToken
 from datalattice.weaver.kv import KvMachine
 from datalattice.weaver.log import IntentionLog
 from datalattice.weaver.machine import Machine, Proposal
 from datalattice.weaver.null import NullMachine
-from datalattice.weaver.policy import PeerManager, activation
-from datalattice.weaver.rows import LOG_TABLES
+from datalattice.weaver.policy import PeerManager, PeerPolicy, activation
+from datalattice.weaver.rows import LOG_TABLES, read_head
 from datalattice.weaver.state import State
 from datalattice.weaver.store import CONSUMERS, Listeners, StoreView, WeaverStore, store_prefix
 from datalattice.weaver.storeid import new_store_id, parse_store_id, store_id_text
@@ -62,7 +63,7 @@ from datalattice.weaver.tables import STATE_TABLES, SYSTEM, TableReader
 
 INVENTORY: Final = "stores"
 
-STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, CONSUMERS, INVENTORY)
+STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, CONSUMERS, INVENTORY, FENCE)
 """The tables of the engine of a node."""
 
 DEPTH_MAX: Final = 32  # a declaration is a peer's: without a bound a tree could grow without end
@@ -276,13 +277,14 @@ class Stores:
         machine = self.machine(kind)
 
         def work(txn: GroupTxn) -> None:
-            if txn.get(INVENTORY, id) is None:  # joining twice is allowed: the first record stays
+            made = _read_record(txn, id)
+            if made is None:
                 # No genesis: only the creator writes one.
                 now_ms = self._clock.now_ms()
                 made = self._add_record(txn, id, machine.kind, parent, now_ms, created_here=False)
-                if invite is not None:
-                    made = replace(made, inviter=invite.inviter, addresses=invite.addresses)
-                    txn.put(INVENTORY, id, made.encode())
+            if invite is not None:
+                made = replace(made, inviter=invite.inviter, addresses=invite.addresses)
+                txn.put(INVENTORY, id, made.encode())
 
         self._commits.run(work)  # durable before it is opened and served
         return self.open(id)
@@ -415,6 +417,73 @@ class Stores:
         """Write the acknowledgements that are due; call it now and then."""
         for store in list(self._open.values()):
             store.tick()
+
+    # --- the fence --------------------------------------------------------------------------
+
+    def arrive(self, place: str) -> None:
+        """Note where the engine's file is; in a copied, restored or moved one, refuse own writes.
+
+        They are refused in each store that has other peers, until one of them was asked.
+        place: a word that a copy or a move to another disk changes.
+        """
+        with self._commits.read() as snapshot:
+            if is_at(snapshot, self._key.public_key, place):
+                return
+
+        def work(txn: GroupTxn) -> None:
+            arrive(txn, self._key.public_key, place, lambda: self._shared(txn))
+
+        self._commits.run(work)
+
+    def doubts(self) -> dict[bytes, Doubt]:
+        """Return the stores in which intentions of this node may be missing, and why."""
+        with self._commits.read() as snapshot:
+            ids = [id for id, _ in snapshot.scan(INVENTORY)]
+            found = {id: doubt_of(snapshot, id) for id in ids}
+        return {id: doubt for id, doubt in found.items() if doubt is not None}
+
+    def accept_unasked(self) -> None:
+        """Write to all stores without having asked a peer. What was written elsewhere forks."""
+
+        def work(txn: GroupTxn) -> None:
+            for id in doubts:
+                settle(txn, id, asked=False)
+
+        doubts = [id for id, doubt in self.doubts().items() if doubt.refuses]
+        if doubts:
+            self._commits.run(work)
+
+    def suspect_all(self, doubt: Doubt, *, only: Doubt | None = None) -> None:
+        """Refuse own writes in all stores that have other peers; `only`: that are in this doubt."""
+
+        def work(txn: GroupTxn) -> None:
+            for id in list(self._shared(txn)):
+                if only is None or doubt_of(txn, id) is only:
+                    suspect(txn, id, doubt)
+
+        self._commits.run(work)
+        for store in self.opened():
+            store.tell_doubt()
+
+    def _shared(self, txn: GroupTxn) -> Iterator[bytes]:
+        """Yield the stores that have other peers than this node, open or not."""
+        records = {id: _Record.decode(row) for id, row in txn.scan(INVENTORY)}
+        for id in records:
+            holder = self._peer_holder(txn, records, id)
+            if set(PeerPolicy(self._system(txn, holder).peers).authors()) - {self._key.public_key}:
+                yield id
+
+    def _peer_holder(self, txn: GroupTxn, records: dict[bytes, _Record], id: bytes) -> _Record:
+        """Return the record of the store whose peers a store has, as `PeerManager` finds it."""
+        record = records[id]
+        for _ in range(DEPTH_MAX):
+            part = section(txn, store_prefix(record.number))
+            inherits = self._system(txn, record).strategy().inherited or read_head(part).seq == 0
+            above = records.get(record.parent_id)
+            if above is None or not inherits:
+                break
+            record = above
+        return record
 
     # --- the tree ---------------------------------------------------------------------------
 

@@ -11,11 +11,12 @@ import pytest
 from datalattice.client.settings import NodeConfig
 from datalattice.client.weaverfolder import WeaverFolder
 from datalattice.crypto import KeyPair, SystemEntropy
-from datalattice.errors import Timeout, Unauthorized, UsageError
+from datalattice.errors import IdentityCloned, Timeout, Unauthorized, UsageError
 from datalattice.node import NodeServer, open_node
+from datalattice.node.fencing import CLONED
 from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.store import MemoryStore
-from datalattice.weaver import HeadReader, InviteToken, Stores, WeaverStore
+from datalattice.weaver import Doubt, HeadReader, InviteToken, Stores, WeaverStore
 from datalattice.weaver.kv import PutRequest
 
 TIMEOUT_S = 50
@@ -163,5 +164,55 @@ def test_an_inviter_that_does_not_run_is_a_timeout() -> None:
             token = InviteToken(b"s" * 16, b"x" * 32, KeyPair(b"i" * 32).public_key)
             with pytest.raises(Timeout, match="did not answer within"):
                 await guest.hosts.join(token, timeout_s=0.2)
+
+    run(work)
+
+
+def test_a_node_says_why_own_writes_are_refused_and_a_peer_ends_that() -> None:
+    async def work() -> None:
+        async with Site(1) as home, Site(2) as guest:
+            notes = home.stores.create("kv", "notes")
+            invite = home.invite(notes)
+            notes.suspect(Doubt.MOVED)
+            assert "copied, restored or moved" in home.node.observer.health
+            with pytest.raises(Unauthorized):  # to admit a node is a write, too
+                await guest.hosts.join(invite)
+            notes.settle(asked=False)
+            assert "without having asked" in home.node.observer.health
+            await guest.hosts.join(invite)
+            await until(lambda: notes.doubt() is None, notes.on_change)
+            assert home.node.observer.health == "ok"
+
+    run(work)
+
+
+def test_while_another_node_runs_with_its_key_a_node_writes_to_no_shared_store() -> None:
+    async def work() -> None:
+        async with Site(1) as home, Site(2) as guest:
+            notes = home.stores.create("kv", "notes")
+            copy = await guest.hosts.join(home.invite(notes))
+            home.node._fence.refuse(CLONED, IdentityCloned("a peer has said so"))
+            await until(lambda: notes.doubt() is Doubt.CLONED, notes.on_change)
+            with pytest.raises(IdentityCloned):
+                put(notes, b"k", b"v")
+            put(copy, b"k", b"v")
+            await has(notes, b"k", b"v")  # what others write is taken
+
+    run(work)
+
+
+def test_a_copy_with_a_key_of_its_own_joins_the_stores_that_it_has() -> None:
+    async def work() -> None:
+        async with Site(1) as home, Site(3) as clone:
+            notes = home.stores.create("kv", "notes")
+            put(notes, b"k", b"v")
+            copy = clone.stores.adopt(notes.id, notes.kind)
+            with notes.read() as view:
+                copy.ingest([entry.signed.encode() for entry in view.entries()])
+            put(copy, b"mine", b"v")
+            assert await clone.hosts.join(home.invite(notes)) is copy
+            await has(notes, b"mine", b"v")
+            with pytest.raises(UsageError, match="is on this node already"):
+                await clone.hosts.join(home.invite(notes))
 
     run(work)

@@ -14,7 +14,7 @@ import datalattice.sync.conversation as talk
 from datalattice.clock import Hlc, SystemClock
 from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.engine import GroupCommit, MemoryEngine
-from datalattice.errors import PeerError
+from datalattice.errors import PeerError, Unfenced
 from datalattice.protobuf import Message, varint
 from datalattice.sync import Offer, Part, Peer, Probe, Replicator, Step, Want, Why
 from datalattice.sync.reconcile import RangeFingerprint, RangeMessage
@@ -30,6 +30,7 @@ from datalattice.sync.weaver import (
     JoinResponse,
     NewsMessage,
     PeerMessage,
+    RangeComparison,
     ReconcilePayload,
     SendLimits,
     SyncDone,
@@ -42,6 +43,7 @@ from datalattice.testing.replica_kit import KitReplica, ReplicaPair, check_repli
 from datalattice.weaver import (
     STORE_TABLES,
     ZERO,
+    Doubt,
     Intention,
     NullMachine,
     SignedIntention,
@@ -54,9 +56,9 @@ keys = iter(range(1, 2**31))
 everyone: set[Any] = {None}  # the kit's connections prove no key
 
 
-def new_store() -> WeaverStore:
+def new_store(key: KeyPair | None = None) -> WeaverStore:
     """Return a new store in memory: all have one id, so that they are copies of one."""
-    key = KeyPair(next(keys).to_bytes(32, "big"))
+    key = key or KeyPair(next(keys).to_bytes(32, "big"))
     commits = GroupCommit(MemoryEngine(STORE_TABLES))
     store = WeaverStore(commits, 1, STORE, NullMachine(), key, SystemClock())
     store.open()
@@ -66,8 +68,8 @@ def new_store() -> WeaverStore:
 class Site:
     """A store and its replica, whose peers are all but the refused keys."""
 
-    def __init__(self) -> None:
-        self.store = new_store()
+    def __init__(self, key: KeyPair | None = None) -> None:
+        self.store = new_store(key)
         self.refused: set[bytes] = set()
         self.replica = WeaverReplica(
             self.store, lambda: everyone - self.refused, SeededEntropy(1), limits=SMALL
@@ -175,6 +177,64 @@ def test_branches_of_a_fork_stay_apart_without_endless_exchange() -> None:
     for site in pair.stores:
         assert site.store.status().forks == 1
         assert site.count() == 1
+
+
+def envelopes(site: Site) -> list[bytes]:
+    with site.store.read() as log:
+        return [entry.signed.encode() for entry in log.entries(1)]
+
+
+def set_back(pair: Pair, known: int, elsewhere: int) -> list[Part]:
+    """Have the first site know the oldest of its intentions, the second one all; return those."""
+    first, second = pair.stores
+    ghost = Site(first.store._key)
+    for number in range(elsewhere):
+        ghost.submit(b"own %d" % number)
+    all_of_it = envelopes(ghost)
+    first.store.ingest(all_of_it[:known])
+    second.store.ingest(all_of_it)
+    return [Part(SignedIntention.decode(one).hash, one) for one in all_of_it]
+
+
+def test_own_intentions_that_a_peer_has_are_all_here_before_the_next_one_is_written() -> None:
+    pair = Pair()
+    first, second = pair.stores
+    parts = set_back(pair, 2, 40)
+    absorbed = first.replica.absorb(Offer(None, tuple(parts[2:9])), Peer("p"), asked=True)
+    assert [one.kind for one in absorbed.reports] == ["own-elsewhere"]
+    with pytest.raises(Unfenced, match="set back"):
+        first.submit(b"would follow the ninth, as the tenth does")
+    pair.meet()
+    first.submit(b"after all of it")
+    pair.publish()
+    pair.link.pass_time(1_000)
+    assert pair.is_equal
+    assert second.count() == 41
+    assert [site.store.status().forks for site in pair.stores] == [0, 0]
+
+
+def test_a_comparison_that_breaks_off_ends_no_doubt() -> None:
+    pair = Pair()
+    first, second = pair.stores
+    set_back(pair, 2, 40)
+    first.store.suspect(Doubt.MOVED)
+    comparison = first.replica.compare(Peer("p", True), Why.MEETING)
+    assert isinstance(comparison, RangeComparison)
+    other = second.replica.compare(Peer("q"), Why.ASKED)
+    assert isinstance(other, RangeComparison)
+    comparison.receive(other.receive(comparison.start().say).say)
+    comparison.ended()
+    with pytest.raises(Unfenced, match="copied, restored or moved"):
+        first.submit(b"too early")
+
+
+def test_a_peer_without_news_ends_a_doubt() -> None:
+    pair = Pair()
+    first, second = pair.stores
+    second.store.ingest([parts.data for parts in set_back(pair, 3, 3)])
+    first.store.suspect(Doubt.MOVED)
+    pair.meet()
+    first.submit(b"nothing was missed")
 
 
 def test_news_of_a_revoked_author_is_refused_while_its_history_spreads() -> None:

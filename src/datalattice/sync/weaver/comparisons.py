@@ -27,6 +27,7 @@ from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse
 from datalattice.weaver import (
     ZERO,
     ChainEnd,
+    Doubt,
     Head,
     Ingested,
     SignedIntention,
@@ -69,6 +70,19 @@ class ReplicatedStore(Protocol):
     @property
     def id(self) -> bytes:
         """Its id."""
+        ...
+
+    @property
+    def author(self) -> bytes:
+        """The key that this node writes under."""
+        ...
+
+    def suspect(self, doubt: Doubt) -> None:
+        """Refuse own writes until a peer was asked."""
+        ...
+
+    def settle(self, *, asked: bool) -> None:
+        """Note that a peer was asked, and all that it has is here."""
         ...
 
     def take(self, signed: Sequence[SignedIntention], *, bounded: bool = True) -> Ingested:
@@ -175,6 +189,9 @@ class RangeComparison:
         self._ranges = RangeReconciliation(self._held)
         self._needs: set[bytes] = set()
         self._is_open = True
+        self._is_done = False
+        self.is_complete = False
+        """Whether it ended with all that the peer has being here."""
 
     def start(self) -> Step:
         """State two ranges around a random cut."""
@@ -191,29 +208,30 @@ class RangeComparison:
         self._needs.update(step.needs)  # what the union will hold, if all of it comes
         # "A hash that is stored, floating or as the loser of a fork, is not fetched again."
         need = tuple([one for one in step.needs if self._held.get(one) is None])
-        is_done = all(one.done is not None for one in step.answer)
+        self._is_done = all(one.done is not None for one in step.answer)
         partial = self._ranges.partial
-        return Step(step.answer, need=need, is_done=is_done, is_partial=partial)
+        return Step(step.answer, need=need, is_done=self._is_done, is_partial=partial)
 
     def ended(self) -> Probe | None:
         """Return what both sides have: the union; None when some range was left out."""
         if not self._is_open:  # a second call: the view is closed already
             return None
         self._is_open = False
-        self._on_end(self)
         try:
             # Some range was answered `done` without a look: the union is unknown.
-            if self._ranges.partial:
+            if self._ranges.partial or not self._is_done:
                 return None
             return self._union()
         finally:
             # The engine cannot reuse pages that an open view shows.
             self._view.__exit__(None, None, None)
+            self._on_end(self)
 
     def _union(self) -> Probe | None:
         fingerprint = int.from_bytes(self._held.fingerprint(HASH_START, HASH_END), "big")
         count = self._held.count(HASH_START, HASH_END) + len(self._needs)
         with self._store.read() as now:
+            self.is_complete = all(now.get(each) is not None for each in self._needs)
             if len(now.in_log_order(list(self._needs))) < len(self._needs):
                 return None  # some of it floats, or is the other branch of a fork
         for each in self._needs:

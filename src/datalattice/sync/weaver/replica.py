@@ -37,7 +37,7 @@ from datalattice.sync.weaver.comparisons import LogComparison, RangeComparison, 
 from datalattice.sync.weaver.conversation import probe_key
 from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
 from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse, FetchChain
-from datalattice.weaver import ZERO, IntentionRefused, NotInChain, SignedIntention, admit
+from datalattice.weaver import ZERO, Doubt, IntentionRefused, NotInChain, SignedIntention, admit
 
 
 class SendLimits(NamedTuple):
@@ -137,6 +137,12 @@ class WeaverReplica:
         absorbed = Absorbed()
         fresh = self._admitted(offer, absorbed, asked=asked)
         if fresh:
+            if any(one.intention.author == self._store.author for one in fresh):
+                # The folder was set back, or a copy is in use: between two lots of its own
+                # intentions, a write would be a second branch.
+                self._store.suspect(Doubt.BEHIND)
+                text = "a peer has intentions of this node that were not here"
+                absorbed.reports.append(Remark("own-elsewhere", text))
             # What was asked for may wait beyond the bound.
             ingested = self._store.take(fresh, bounded=not asked)
             self._brought.update((one.hash, peer.connection) for one in fresh)
@@ -308,9 +314,15 @@ class WeaverReplica:
             return None
         # "cut at 8 random bytes": only where this side opens.
         cut = first_cut(self._entropy) if begins else None
-        comparison = RangeComparison(self._store, self._arrived, cut, self._open.discard)
+        comparison = RangeComparison(self._store, self._arrived, cut, self._compared)
         self._open.add(comparison)
         return comparison
+
+    def _compared(self, comparison: RangeComparison) -> None:
+        """Note the end of a comparison."""
+        self._open.discard(comparison)
+        if comparison.is_complete:
+            self._store.settle(asked=True)
 
     def equals(self, peer: Peer, stated: Probe | None) -> bool:
         """Return whether a peer that states this has the set that is here."""
@@ -332,6 +344,7 @@ class WeaverReplica:
     def _copied_from(self, arrived: int) -> Probe:
         """Note that the log of the source is here; return the state that it has, too."""
         self.source = None  # from now on this peer is compared like any other
+        self._store.settle(asked=True)
         if self._on_copied is not None:
             self._on_copied()
         return replace(self.probe, data=arrived)
