@@ -30,7 +30,7 @@ def test_the_examples_of_the_page_run(spark: Any, tmp_path: Path) -> None:
     for block in re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         exec(compile(block, PAGE.name, "exec"), names)
     before: Any = names["before"]
-    assert [row["op"] for row in before.collect()][2:] == ['(data (put "title" "Shopping"))']
+    assert [row["value"] for row in before.collect()] == ["Shopping"]
 
 
 def test_what_is_written_while_a_stream_runs_over_a_restart(spark: Any, tmp_path: Path) -> None:
