@@ -209,10 +209,13 @@ class WeaverMesh:
 def message_name(payload: bytes) -> str:
     """Return what a frame is: `news`, the field of its `PeerMessage`, or `refusal`.
 
-    News are `news` with intentions, else `statement`.
+    News are `news` with intentions, `announcement` with hashes alone, else `statement`.
     """
     exchange, at = read_varint(payload, 0)
     if exchange == 0:
-        return "news" if NewsMessage.decode(payload[at:]).intentions else "statement"
+        news = NewsMessage.decode(payload[at:])
+        if news.intentions:
+            return "news"
+        return "announcement" if news.announced else "statement"
     message = PeerMessage.decode(payload[at:])
     return next((name for name, body in vars(message).items() if body is not None), "refusal")

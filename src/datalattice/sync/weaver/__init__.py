@@ -19,6 +19,13 @@ from datalattice.sync.weaver.conversation import (
     WeaverProtocol,
 )
 from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
+from datalattice.sync.weaver.gossip import (
+    ANNOUNCED_MAX,
+    GRAFT_MS,
+    NEIGHBOURS_MAX,
+    GossipOffer,
+    Neighbours,
+)
 from datalattice.sync.weaver.joining import JOIN_PROTOCOL, Application, Door, JoinReplica
 from datalattice.sync.weaver.messages import (
     ALPN,
@@ -40,11 +47,14 @@ from datalattice.sync.weaver.replica import SEND_LIMITS, SendLimits, WeaverRepli
 
 __all__ = [
     "ALPN",
+    "ANNOUNCED_MAX",
     "CHAINS_OPEN",
     "CHAIN_MAX",
     "FETCH_HASHES_ACCEPTED",
     "FRAMING",
+    "GRAFT_MS",
     "JOIN_PROTOCOL",
+    "NEIGHBOURS_MAX",
     "PROTOCOL",
     "SEND_LIMITS",
     "SESSIONS_MAX",
@@ -57,12 +67,14 @@ __all__ = [
     "FetchChain",
     "FetchIntentions",
     "GossipMessage",
+    "GossipOffer",
     "IntentionResponse",
     "JoinReplica",
     "JoinRequest",
     "JoinResponse",
     "LogComparison",
     "LogView",
+    "Neighbours",
     "NewsMessage",
     "PeerMessage",
     "RangeComparison",

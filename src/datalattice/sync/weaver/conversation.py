@@ -27,15 +27,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Annotated, Final
 
 import datalattice.sync.conversation as talk
 from datalattice.errors import BadFormat
+from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Field, Message, read_varint, varint
 from datalattice.sync.conduct import IGNORED, MALFORMED, UNASKED
 from datalattice.sync.reconcile import RangeMessage
 from datalattice.sync.replica import FETCHES, REPLICATES, Offer, Part, Peer, Probe, Reply, Want
 from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
+from datalattice.sync.weaver.gossip import ANNOUNCED_MAX, GRAFT_MS, GossipOffer
 from datalattice.sync.weaver.messages import (
     BootstrapRequest,
     BootstrapResponse,
@@ -77,14 +80,18 @@ CHAINS_OPEN: Final = 16
 
 
 class NewsMessage(Message, name="datalattice.weaver.NewsMessage"):
-    """News: signed intentions, and what the sender's log came to by them.
+    """News: signed intentions or their hashes, and what the sender's log came to by them.
 
     fingerprint and count are left out, empty and 0, where more news of the same change follows.
+    announced:    hashes of intentions that the sender has, too.
+    is_redundant: what the receiver sent had come by another way, so it may announce from now on.
     """
 
     intentions: Annotated[tuple[bytes, ...], Field(1)] = ()
     fingerprint: Annotated[bytes, Field(2)] = b""
     count: Annotated[int, Field(3, "uint64")] = 0
+    announced: Annotated[tuple[bytes, ...], Field(4)] = ()
+    is_redundant: Annotated[bool, Field(5)] = False
 
 
 def probe_key(fingerprint: bytes, count: int) -> bytes:
@@ -147,6 +154,8 @@ class WeaverConversation:
         self._sessions: dict[int, _Session] = {}
         self._fetches: dict[int, _Fetch] = {}
         self._served: set[int] = set()
+        self._announced: dict[bytes, int] = {}
+        """Hashes that the peer announced, and until when they may come by another way."""
 
     @property
     def room(self) -> int:
@@ -161,7 +170,9 @@ class WeaverConversation:
     @property
     def deadline_ms(self) -> int | None:
         """When `expire` has something to do."""
-        return min([one.deadline_ms for one in self._open().values()], default=None)
+        times = [one.deadline_ms for one in self._open().values()]
+        # The first one announced is the first that is due.
+        return min([*times, *islice(self._announced.values(), 1)], default=None)
 
     def _open(self) -> dict[int, _Session | _Fetch]:
         """Return the exchanges in which the peer has to say something."""
@@ -241,6 +252,8 @@ class WeaverConversation:
         if offer.probe is not None:
             key = offer.probe.key
             push = replace(push, fingerprint=key[:-8], count=int.from_bytes(key[-8:], "big"))
+        if isinstance(offer, GossipOffer):
+            push = replace(push, announced=offer.announced, is_redundant=offer.is_redundant)
         self._write(0, push)
 
     def _answer(self, exchange: int, reply: Reply) -> None:
@@ -310,7 +323,7 @@ class WeaverConversation:
             # What is the peer's own is negative here.
             exchange = (zigzag >> 1) + 1 if zigzag & 1 else -(zigzag >> 1)
             if exchange == 0:
-                self._take_push(NewsMessage.decode(payload[at:]))
+                self._take_push(NewsMessage.decode(payload[at:]), now_ms)
             elif at == len(payload):
                 self._refused(exchange)
             else:
@@ -335,9 +348,18 @@ class WeaverConversation:
     def _delivered(self, want: Want, parts: tuple[Part, ...]) -> None:
         self._events += [talk.Answered(talk.Request(want)), talk.Delivered(want, parts)]
 
-    def _take_push(self, push: NewsMessage) -> None:
+    def _take_push(self, push: NewsMessage, now_ms: int) -> None:
+        if any(len(hash) != HASH_BYTES for hash in push.announced):
+            raise BadFormat(f"an announced hash has {HASH_BYTES} bytes")
         probe = Probe(probe_key(push.fingerprint, push.count)) if push.fingerprint else None
-        self._events.append(talk.Offered(Offer(probe, self._parts(push.intentions))))
+        parts = self._parts(push.intentions)
+        offer = GossipOffer(probe, parts, is_redundant=push.is_redundant)
+        self._events.append(talk.Offered(offer))
+        if len(self._announced) + len(push.announced) > ANNOUNCED_MAX:
+            self._events.append(talk.Doubted(f"it announced more than {ANNOUNCED_MAX} intentions"))
+            return
+        for hash in push.announced:
+            self._announced.setdefault(hash, now_ms + GRAFT_MS)
 
     def _parts(self, envelopes: Sequence[bytes]) -> tuple[Part, ...]:
         """Return intentions as parts; one that does not decode costs itself alone."""
@@ -467,7 +489,12 @@ class WeaverConversation:
     # --- time ---------------------------------------------------------------------------------
 
     def expire(self, now_ms: int) -> None:
-        """Give up the exchanges in which the peer was silent for too long."""
+        """Give up exchanges in which the peer was silent for too long; heed old announcements."""
+        due = [hash for hash, until_ms in self._announced.items() if until_ms <= now_ms]
+        if due:
+            for hash in due:
+                del self._announced[hash]
+            self._events.append(talk.Offered(GossipOffer(announced=tuple(due))))
         for exchange, one in self._open().items():
             if one.deadline_ms <= now_ms:
                 self._events.append(talk.Fault("timeout", talk.NO_ANSWER))

@@ -36,6 +36,7 @@ from datalattice.sync.replica import (
 from datalattice.sync.weaver.comparisons import LogComparison, RangeComparison, ReplicatedStore
 from datalattice.sync.weaver.conversation import probe_key
 from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
+from datalattice.sync.weaver.gossip import ANNOUNCED_MAX, GossipOffer, Neighbours
 from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse, FetchChain
 from datalattice.weaver import ZERO, Doubt, IntentionRefused, NotInChain, SignedIntention, admit
 
@@ -58,6 +59,10 @@ class SendLimits(NamedTuple):
 
 
 SEND_LIMITS: Final = SendLimits()
+
+
+class _Stated(int):
+    """Where the arrivals were when a peer stated our state. It does not know that it is ours."""
 
 
 class _Arrival(NamedTuple):
@@ -103,6 +108,7 @@ class WeaverReplica:
         self._copied: dict[str, int] = {}
         """Where news begin for a connection to which the log was streamed."""
         self._open: set[RangeComparison] = set()
+        self._neighbours = Neighbours(entropy)
         self.gaps: Final = ChainGaps()
         """Missing predecessors, for the conversations that ask for them."""
 
@@ -135,7 +141,9 @@ class WeaverReplica:
     def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
         """Take in intentions; one that is refused costs itself alone."""
         absorbed = Absorbed()
-        fresh = self._admitted(offer, absorbed, asked=asked)
+        fresh = self._admitted(offer, absorbed, peer, asked=asked)
+        if isinstance(offer, GossipOffer):
+            self._heed(offer, peer, absorbed)
         if fresh:
             if any(one.intention.author == self._store.author for one in fresh):
                 # The folder was set back, or a copy is in use: between two lots of its own
@@ -167,14 +175,30 @@ class WeaverReplica:
             absorbed.finished.append(offer.probe.key)
             own = self.probe
             if own.key == offer.probe.key:  # both sides are equal: news begin here
-                absorbed.holds.append((peer.connection, own))
+                same = replace(own, data=_Stated(self._arrived))
+                absorbed.holds.append((peer.connection, same))
         return absorbed
 
-    def _admitted(self, offer: Offer, absorbed: Absorbed, *, asked: bool) -> list[SignedIntention]:
+    def _heed(self, offer: GossipOffer, peer: Peer, absorbed: Absorbed) -> None:
+        """Do what gossip asks: send hashes alone, or fetch what has not come by another way."""
+        if offer.is_redundant:
+            self._neighbours.set_eager(peer.connection, is_eager=False)
+        if offer.announced:
+            with self._store.read() as log:
+                lacking = [hash for hash in offer.announced if log.get(hash) is None]
+            if lacking:
+                self._neighbours.set_eager(peer.connection, is_eager=True)
+            absorbed.missing += lacking
+
+    def _admitted(
+        self, offer: Offer, absorbed: Absorbed, peer: Peer, *, asked: bool
+    ) -> list[SignedIntention]:
         """Return the new intentions of an offer that pass every check."""
         with self._store.read() as log:
             # "Duplicates are dropped by hash before any signature is checked."
             new = [part for part in offer.parts if log.get(part.hash) is None]
+        if not asked and len(new) < len(offer.parts) - len(new):
+            self._neighbours.found_redundant(peer.connection)
         admitted = []
         for part in new:
             try:
@@ -191,12 +215,16 @@ class WeaverReplica:
         return admitted
 
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
-        """Return what arrived since the peer was last equal or pushed to, from others than it."""
+        """Return what arrived since the peer was last equal or pushed to, from others than it.
+
+        Where there is nothing, the peer is told our state, so that it knows how far we are.
+        """
         places = [probe.data for probe in known if isinstance(probe.data, int)]
         if peer.connection in self._copied:
             places.append(self._copied[peer.connection])  # the log was streamed to it up to here
-        if not places:
-            return None  # it has not been compared yet
+        self._neighbours.meet(peer.connection)
+        if not places or peer.connection not in self._neighbours:
+            return None  # it has not been compared yet, or is left to comparisons
         behind = self._arrived - max(places)  # from the newest state that both had
         if behind > len(self._arrivals):
             # "A neighbour that overflows is marked dirty and reconciled."
@@ -205,17 +233,30 @@ class WeaverReplica:
         recent = islice(self._arrivals, len(self._arrivals) - behind, None)
         # Never back to the connection that brought it.
         parts = [one.part for one in recent if one.connection != peer.connection]
-        if not parts:
+        is_redundant = self._neighbours.take_redundant(peer.connection)
+        is_told = any(one.key == probe.key and not isinstance(one.data, _Stated) for one in known)
+        if is_told and not (parts or is_redundant):
             return None
-        batches = list(self._batches(parts))
-        offers = [Offer(None, batch) for batch in batches[:-1]]
-        return News((*offers, Offer(probe, batches[-1])))
+        *offers, last = self._gossip(parts, peer) or [GossipOffer()]
+        return News((*offers, replace(last, probe=probe, is_redundant=is_redundant)))
+
+    def _gossip(self, parts: Sequence[Part], peer: Peer) -> list[GossipOffer]:
+        """Return offers of parts to a neighbour, or of their hashes."""
+        if self._neighbours.is_eager(peer.connection):
+            return [GossipOffer(None, batch) for batch in self._batches(parts)]
+        hashes = [part.hash for part in parts]
+        return [
+            GossipOffer(announced=tuple(hashes[start : start + ANNOUNCED_MAX]))
+            for start in range(0, len(hashes), ANNOUNCED_MAX)
+        ]
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
         """Answer a `Want`, give a chain, or stream a part of the witness log."""
         if isinstance(request, BootstrapRequest):
             return self._serve_log(peer, request)
         if isinstance(request, Want):
+            # What it asks for did not reach it: its connection is part of the tree again.
+            self._neighbours.set_eager(peer.connection, is_eager=True)
             return self._serve_intentions(request.hashes)
         if isinstance(request, FetchChain):
             return self._serve_chain(request)
@@ -357,7 +398,8 @@ class WeaverReplica:
         """Count nothing."""
 
     def forget(self, peer: Peer) -> None:
-        """Forget where news begin for a connection that has ended."""
+        """Forget where news begin for a connection that has ended, and replace the neighbour."""
+        self._neighbours.leave(peer.connection)
         self._copied.pop(peer.connection, None)
 
     def close(self) -> None:

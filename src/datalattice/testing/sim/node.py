@@ -56,6 +56,8 @@ class ReplicaKind:
     checkers: makes the checkers of a run.
     is_plain: connections carry no proof of the peer's key. Other kinds speak to nodes only, whose
               keys the transport has proved.
+    hop_ms:   how much longer than a pace window and some round trips a change may take to pass a
+              link without faults.
     """
 
     name: HostName
@@ -63,6 +65,7 @@ class ReplicaKind:
     write: Workload
     checkers: Callable[[], list[Any]]
     is_plain: bool = False
+    hop_ms: int = 0
 
 
 class KindWatch:

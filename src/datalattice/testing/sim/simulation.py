@@ -556,7 +556,8 @@ class Simulation:
         self._expect_last_update()
 
     def _expect_last_update(self) -> None:
-        within_ms = diameter(len(self.nodes), self.links) * HOP_MS
+        hop_ms = HOP_MS + max(one.kind.hop_ms for one in self._world.watches)
+        within_ms = diameter(len(self.nodes), self.links) * hop_ms
         if not self._await_equal(within_ms, 10):
             self._fail_equal("last update", within_ms)
 

@@ -16,6 +16,7 @@ from datalattice.engine import GroupCommit, MemoryEngine
 from datalattice.protobuf import read_varint
 from datalattice.sync import Replica, WireProtocol
 from datalattice.sync.weaver import (
+    GRAFT_MS,
     PROTOCOL,
     NewsMessage,
     PeerMessage,
@@ -154,9 +155,10 @@ class WeaverHost(SimHost):
         """Return the hashes of the intentions that a message has or lists; None: of nothing."""
         exchange, at = read_varint(payload, 0)
         if exchange == 0:
+            news = NewsMessage.decode(payload[at:])
             return [
-                SignedIntention.decode(one).hash
-                for one in NewsMessage.decode(payload[at:]).intentions
+                *[SignedIntention.decode(one).hash for one in news.intentions],
+                *news.announced,
             ]
         message = PeerMessage.decode(payload[at:])
         if message.intention_response is not None:
@@ -180,4 +182,6 @@ def _listed(message: PeerMessage) -> Iterator[bytes]:
 
 def weaver_kind() -> ReplicaKind:
     """Return Weaver stores as a kind of replica."""
-    return ReplicaKind(WEAVER, partial(WeaverHost, authors=set()), weave, neutral_checkers)
+    host = partial(WeaverHost, authors=set())
+    # Where the tree of gossip was broken, the next hop is the announcement and a fetch.
+    return ReplicaKind(WEAVER, host, weave, neutral_checkers, hop_ms=2 * GRAFT_MS)
