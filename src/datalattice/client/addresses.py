@@ -37,7 +37,7 @@ class PeerAddress:
 
     def __str__(self) -> str:
         """Return the shortest text that `parse_address` reads as this."""
-        scheme = "" if self.scheme == TLS else f"{self.scheme}://"
+        scheme = "" if self.scheme == TLS else f"{self.scheme}://"  # the default needs no scheme
         key = "" if self.public_key is None else f"{self.public_key.hex()}@"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}{key}{host}:{self.port}"
@@ -52,21 +52,22 @@ def parse_address(text: str) -> PeerAddress:
     Raises: UsageError: anything else.
     """
     scheme, found, rest = text.rpartition("://")
-    scheme = scheme.lower() if found else TLS
+    scheme = scheme.lower() if found else TLS  # encrypted unless it says otherwise
     if scheme not in SCHEMES:
         raise _no_address(text)
     key, has_key, rest = rest.rpartition("@")
     public_key = parse_key(key) if has_key else None
     host, colon, port = rest.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
+        host = host[1:-1]  # brackets keep the colons of IPv6 apart from the port's
+    # Nothing that is a part of a URL may be in a host.
     elif not host.isprintable() or set(host) & set(":/[]?#% "):
         host = ""
     if not colon or not 0 < len(host) <= HOST_CHARS_MAX:
         raise _no_address(text)
     if not (port.isascii() and port.isdigit()) or len(port) > 5:
         raise _no_address(text)
-    if not 0 < int(port) <= PORT_MAX:
+    if not 0 < int(port) <= PORT_MAX:  # 0 listens, and cannot be dialled
         raise UsageError(f"a port to dial is 1 to {PORT_MAX}, got {port} in {text!r}")
     return PeerAddress(scheme, host, int(port), public_key)
 
@@ -88,6 +89,7 @@ def system_reason(error: OSError) -> str:
     What asyncio raises repeats the address; for a name with several addresses it has no number.
     """
     numbers = [error.errno] if error.errno else map(int, _SYSTEM_ERROR.findall(str(error)))
+    # An address family each: both reasons, once.
     texts = dict.fromkeys(os.strerror(number) for number in numbers if number > 0)
     return "; ".join(texts) or error.strerror or str(error) or type(error).__name__
 

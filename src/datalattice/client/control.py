@@ -44,11 +44,11 @@ NO_KEY: Final = (
     "make one with `lattice key new` if there is none, and start the node again"
 )
 
-CALL_TIMEOUT_S: Final = 60.0
-TELL_MS: Final = 500
+CALL_TIMEOUT_S: Final = 60.0  # longer than any single operation takes
+TELL_MS: Final = 500  # a bar moves twice a second
 """How often the progress of a long operation is asked for; its end is reported at once."""
 
-REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1_000_000
+REQUEST_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 1_000_000  # "with room for their lengths"
 """Cells of one request, with room for their lengths."""
 
 
@@ -76,7 +76,7 @@ class ControlClient:
         try:
             self._socket.connect(path)
         except OSError as error:
-            self._socket.close()
+            self._socket.close()  # closed: a failed client holds no socket
             raise PeerUnavailable(f"no node answers at {path}: {error.strerror}") from error
 
     def call(self, operation: str, **arguments: object) -> Value:
@@ -96,6 +96,7 @@ class ControlClient:
         except OSError as error:
             raise PeerUnavailable(f"the node went away during {operation}") from error
         message, _ = decode_payload(payload)
+        # One call at a time, so one answer.
         if not isinstance(message, Result) or message.id != self._last_id:
             raise ProtocolViolation(f"the node's answer to {operation} is not a Result")
         if message.error is not None:
@@ -117,7 +118,7 @@ class ControlClient:
             if state.get("done") is True:
                 return state.get("result")
             count, total = state.get("count"), state.get("total")
-            if type(count) is int:
+            if type(count) is int:  # an operation without parts tells nothing
                 progress(count, total if type(total) is int else None)
 
     def _payload(self, request: Vector) -> bytes:
@@ -160,6 +161,7 @@ class ControlClient:
 def _error(code: str, text: str) -> DataLatticeError:
     """Return the error that has this code; an unknown one is a plain failure."""
     for kind in _kinds(DataLatticeError):
+        # It takes hashes, which the text does not have.
         if kind.code == code and kind is not errors.MissingData:
             return kind(text)
     return Unavailable(f"{code}: {text}")
@@ -187,14 +189,14 @@ class Running:
     public_key: str | None
     started_ms: int
     version: str
-    folder: str = ""
+    folder: str = ""  # older nodes do not say it
     """Which folder it runs in (`folder_id`): the file means nothing in a copy of that."""
 
 
 def folder_id(folder: Path) -> str:
     """Return what a folder keeps when it is renamed, and a copy of it does not have."""
     found = folder.stat()
-    return f"{found.st_dev}:{found.st_ino}"
+    return f"{found.st_dev}:{found.st_ino}"  # device and inode
 
 
 def running(folder: str | os.PathLike[str]) -> Running | None:
@@ -223,7 +225,7 @@ def connect(folder: str | os.PathLike[str]) -> ControlClient | None:
         client = ControlClient(found.control)
     except PeerUnavailable:
         return None
-    client.node = (found.pid, found.started_ms)
+    client.node = (found.pid, found.started_ms)  # before the first call
     return client
 
 
@@ -233,6 +235,6 @@ def _read(path: Path) -> Running | None:
         is_copy = found.folder not in ("", folder_id(path.parent))
     except (OSError, ValueError, TypeError):
         # Without a file that reads as one of a node, no node runs.
-        return None
+        return None  # damaged, or being written
     # In a copy of a folder the file names the node of the original: commands would write there.
     return None if is_copy else found

@@ -31,7 +31,7 @@ VARIABLE_PREFIX: Final = "LATTICE_"
 
 KEY_FILE_MODE: Final = 0o600
 KEY_PREFIX: Final = "ed25519-seed:"
-KEY_FILE_BYTES_MAX: Final = 1_024
+KEY_FILE_BYTES_MAX: Final = 1_024  # a larger file is no key, whatever it begins with
 KEY_SUFFIX: Final = ".key"
 OWNER_NAME: Final = "owner"
 """Name of the key that commands write under, where the identity is another one."""
@@ -47,6 +47,7 @@ class Folder:
     def identity_path(self) -> Path:
         """The file of the key that the node proves to peers."""
         named, older = self.path / "identity.key", self.path / "key"
+        # Folders of the first versions.
         return older if older.exists() and not named.exists() else named
 
     @property
@@ -66,7 +67,7 @@ class Folder:
 
     def named_key_paths(self) -> list[Path]:
         """Return the files of the private keys of owners, in the order of their names."""
-        return sorted(self.keys_path.glob(f"*{KEY_SUFFIX}"))
+        return sorted(self.keys_path.glob(f"*{KEY_SUFFIX}"))  # the same order on every system
 
     @property
     def store_path(self) -> Path:
@@ -95,9 +96,11 @@ def folder_of(given: str | os.PathLike[str] | None = None) -> Folder:
     Raises: UsageError: the path, or one above it, is not a folder.
     """
     # "None: `DATALATTICE_HOME`, else `~/.datalattice`" (docs/design/front-door.md "Open").
+    # An empty variable counts as unset.
     place = given if given is not None else os.environ.get(HOME_VARIABLE) or DEFAULT_FOLDER
     path = Path(place).expanduser()
     for place in (path, *path.parents):
+        # A file in the way would fail later, without a reason.
         if place.exists() and not place.is_dir():
             raise UsageError(f"{place} is not a folder; name a node's folder with --dir")
     return Folder(path)
@@ -157,6 +160,7 @@ def read_key(path: Path) -> KeyPair:
     """
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
+        # One byte more than allowed shows that it is longer.
         data = path.read_bytes()[: KEY_FILE_BYTES_MAX + 1]
     except FileNotFoundError as error:
         raise NoSigningKey(f"no key at {path}; make one with `lattice key new`") from error
@@ -171,7 +175,7 @@ def read_key(path: Path) -> KeyPair:
     try:
         seed = bytes.fromhex(text.removeprefix(KEY_PREFIX))
     except ValueError:
-        seed = b""
+        seed = b""  # one error for all that is wrong with it
     if not text.startswith(KEY_PREFIX) or len(seed) != SEED_BYTES:
         raise UsageError(
             f"{path} is not a key file: expected {KEY_PREFIX} and {2 * SEED_BYTES} hex digits"
@@ -185,6 +189,7 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
     Raises: UsageError: there is a file already, or the folder cannot be written to.
     """
     disk = RealDisk()
+    # Of this process: two first writes do not share it.
     fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         disk.create_folder(str(path.parent))
@@ -193,7 +198,7 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(f"{KEY_PREFIX}{key_pair.seed.hex()}\n")
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # on disk before it has its name
         # A link replaces no file, so no key is lost, and the key appears complete.
         path.hardlink_to(fresh)
         disk.sync_folder(str(path.parent))  # else a power failure may take the name away
@@ -202,4 +207,4 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error
     finally:
-        fresh.unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)  # after the link the second name goes

@@ -36,5 +36,6 @@ def collect(
     found = Path(plan)
     if found.exists() and not found.is_file() and not found.is_dir():
         raise UsageError(f"{plan}: a sweep list is a file, this is none")  # a pipe holds us up
+    # The file is closed also when the list is refused.
     with closing(SweepList(RealDisk(), plan)) as listed:
         return store.sweep(listed, dry_run=is_dry, progress=tell)

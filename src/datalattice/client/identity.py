@@ -50,13 +50,14 @@ def begin_folder(
     Raises: UsageError: the folder has keys, or cannot be written to.
     """
     for path in (folder.identity_path, *folder.named_key_paths()):
-        if path.exists():
+        if path.exists():  # a folder's keys are never replaced
             raise UsageError(f"there is a key at {path} already; name a new folder")
     identity = KeyPair.generate(entropy)
     if owner is not None:
         if owner == identity:
             raise UsageError("the identity of a folder is another key than its owner's")
         write_key(folder.named_key_path(OWNER_NAME), owner)
+    # The identity last: with it the folder counts as begun.
     write_key(folder.identity_path, identity)
     return read_keys(folder)
 
@@ -81,7 +82,7 @@ def keys_of(
         finally:
             lock.release()
     if key is None:
-        return keys
+        return keys  # nothing chosen: the folder's own
     # "The node's identity key is not touched: only a serving process uses it"
     # (docs/design/front-door.md "Open").
     if isinstance(key, KeyPair):
@@ -102,7 +103,7 @@ def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:
     has the old identity with all its data, or the new one with all of it.
     Raises: NoSigningKey: there is no identity. UsageError: a node runs in the folder.
     """
-    found = node_or_store(folder)
+    found = node_or_store(folder)  # the node's way is refused: its identity is in use
     if not isinstance(found, CellStore):
         found.close()
         raise UsageError(f"a node runs in {folder.path}; stop it before it becomes another node")
@@ -111,9 +112,9 @@ def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:
         identity = KeyPair.generate(entropy)
         owner = folder.named_key_path(OWNER_NAME)
         if not owner.exists():
-            write_key(owner, before.owner)
+            write_key(owner, before.owner)  # the owner's key is safe before the identity goes
         fresh = folder.path / FRESH_NAME
-        fresh.unlink(missing_ok=True)
+        fresh.unlink(missing_ok=True)  # of a renewal that was killed
         write_key(fresh, identity)
         root = store.root()
         if root is not None:
@@ -123,7 +124,7 @@ def renew_identity(folder: Folder, entropy: Entropy | None = None) -> OwnKeys:
         fresh.replace(folder.path / "identity.key")
         if older.name != "identity.key":
             older.unlink()
-        RealDisk().sync_folder(str(folder.path))
+        RealDisk().sync_folder(str(folder.path))  # the new name must survive a power failure
         if root is not None:
             store.commit(_without(store.root(), before.identity.public_key))
     return read_keys(folder)
@@ -133,6 +134,7 @@ def _signed_anew(root: Value, old: KeyPair, new: KeyPair) -> Value:
     local = local_value(root, old.public_key)
     if local is not None:
         root = set_local(root, new, local)
+    # Published below the old key; the new one signs the same.
     entry = get_in(root, [P2P_KEY, NODES_KEY, old.public_key])
     if isinstance(entry, Signed) and entry.public_key == old.public_key and entry.verify():
         signed = Signed.sign(new, entry.value)

@@ -79,7 +79,7 @@ class Wakes:
 
     def tell(self) -> None:
         """Wake them all."""
-        for wake in list(self._held.values()):
+        for wake in list(self._held.values()):  # a copy: whoever is woken may end its wait
             wake()
 
 
@@ -104,7 +104,7 @@ class MemoryFolder:
         """Make a change; return what it returned."""
         with self.turn(keys, wait_s) as editor:
             result = editor.edit(change)
-        self._wakes.tell()
+        self._wakes.tell()  # after the turn: a reader that is woken sees the change
         return result
 
     @contextmanager
@@ -137,7 +137,7 @@ class MemoryFolder:
         return lambda: self._drop(name, mine)
 
     def _drop(self, name: str, mine: object) -> None:
-        if self._held.get(name) is mine:
+        if self._held.get(name) is mine:  # only the holder gives it back
             del self._held[name]
 
     def close(self) -> None:

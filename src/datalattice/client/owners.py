@@ -27,7 +27,7 @@ OWN: Final = "own"
 ALL: Final = "all"
 """Names all owners, where several can be read."""
 
-PREFIX_DIGITS_MIN: Final = 4
+PREFIX_DIGITS_MIN: Final = 4  # two digits would often be those of two owners
 """Fewest hex digits that name an owner."""
 
 SHORT_DIGITS: Final = 8
@@ -55,10 +55,12 @@ def read_names(folder: Folder) -> dict[str, bytes]:
         raise UsageError(f"{folder.names_path} cannot be read: {error.strerror}") from error
     try:
         names = {name: bytes.fromhex(key) for name, key in json.loads(text).items()}
+    # Damaged names are an error: owners must not be mixed up.
     except (ValueError, AttributeError, TypeError) as error:
         raise Corruption(
             f"{folder.names_path} is not an object of names and keys in hex; correct or remove it"
         ) from error
+    # Other lengths are no keys.
     return {name: key for name, key in names.items() if len(key) == PUBLIC_KEY_BYTES}
 
 
@@ -114,12 +116,13 @@ def owners_in(root: Value) -> list[Value]:
     if not isinstance(root, Index):
         return []
     lattice = root_lattice()
-    held: list[Value] = [get_in(root, _VENUES)]
+    held: list[Value] = [get_in(root, _VENUES)]  # venues stand one level deeper
     held += [value for key, value in root.entries() if isinstance(lattice.child(key), OwnerLattice)]
     found: dict[Value, None] = {}
     for section in held:
         if isinstance(section, (Map, Index)):
             found.update((key, None) for key, _ in section.entries())
+    # Keys first, then DIDs, each in order.
     return sorted(found, key=lambda key: (not isinstance(key, bytes), str(key)))
 
 
@@ -153,12 +156,13 @@ def resolve_owner(
     if given in names:
         return names[given]
     if given.startswith("did:"):
-        return public_key_of(given) or given
+        return public_key_of(given) or given  # a did:key is its key
     digits = given.removeprefix("0x").lower()
     if not digits or not set(digits) <= _HEX:
         raise _not_an_owner(given)
     if len(digits) == 2 * PUBLIC_KEY_BYTES:
         return bytes.fromhex(digits)
+    # Each owner once, also with a name.
     known = dict.fromkeys([*names.values(), *owners, *([own] if own else [])])
     found = [key for key in known if isinstance(key, bytes) and key.hex().startswith(digits)]
     # "An ambiguous prefix raises `UsageError` with the candidates" (docs/design/front-door.md
@@ -198,5 +202,6 @@ def _ambiguous(given: str, digits: str, found: list[bytes]) -> UsageError:
         )
     if not found:
         return UsageError(f"no owner that is known here has a key that begins with {given!r}")
+    # Four digits more than were given tell them apart.
     candidates = ", ".join(sorted(key.hex()[: max(16, len(digits) + 4)] for key in found))
     return UsageError(f"{len(found)} owners have a key that begins with {given!r}: {candidates}")

@@ -40,6 +40,7 @@ def _parts(handle: Any) -> tuple[str, tuple[object, ...], dict[str, object]]:
 
 def _reduce(handle: Any) -> tuple[Any, ...]:
     binding = handle._binding
+    # Data in memory does not leave its process.
     if not isinstance(binding, NodeBinding) or binding.origin is None:
         raise UsageError(
             f"a {type(handle).__name__} can be pickled if it is of a folder that datalattice.open "
@@ -51,7 +52,7 @@ def _reduce(handle: Any) -> tuple[Any, ...]:
 def _reopened(
     path: str, options: Options, kind: str, given: tuple[object, ...], named: dict[str, object]
 ) -> object:
-    node = open(path, **options._asdict())
+    node = open(path, **options._asdict())  # opened anew: locks and threads do not travel
     return getattr(node, kind)(*given, **named)
 
 

@@ -34,10 +34,10 @@ from datalattice.lattice import (
     get_in,
 )
 
-SLOTS_MAX: Final = 1_000
+SLOTS_MAX: Final = 1_000  # a node applies them in one turn
 """Most slots of one edit."""
 
-SLOT_DEPTH_MAX: Final = 8
+SLOT_DEPTH_MAX: Final = 8  # deeper paths lie inside one signed slot
 """Most keys of a slot's path."""
 
 
@@ -51,6 +51,7 @@ class Slot:
 
     def to_cell(self) -> Vector:
         """Return the slot as it is sent: the value before is named by its hash."""
+        # By hash: the value itself is with the node already.
         return Vector.of((Vector.of(self.path), value_hash(self.before), self.after))
 
 
@@ -65,7 +66,7 @@ def changed_slots(lattice: Lattice, before: Value, after: Value) -> list[Slot]:
     """
     slots: list[Slot] = []
     for slot in differing(lattice, before, after):
-        if len(slots) == SLOTS_MAX:
+        if len(slots) == SLOTS_MAX:  # counted while they are found
             raise UsageError(f"one edit changes at most {SLOTS_MAX} slots; make several edits")
         slots.append(slot)
     return slots
@@ -81,6 +82,7 @@ def _differing(
 ) -> Iterator[Slot]:
     if same(before, after):
         return
+    # The zero's own parts are no change.
     own = _emptied(lattice.zero()) if before is None else before
     if _is_entered(lattice, path) and _are_containers(own, after):
         assert isinstance(own, (Map, Index))
@@ -104,6 +106,7 @@ def _emptied(zero: Value) -> Value:
 def _is_entered(lattice: Lattice, path: tuple[Value, ...]) -> bool:
     if isinstance(lattice, (KeyedLattice, OwnerLattice)):
         return True
+    # The level above signatures: owners change apart.
     return len(path) < SLOT_DEPTH_MAX and isinstance(lattice.child(Keyword("any")), SignedLattice)
 
 
@@ -116,6 +119,7 @@ def read_slots(cell: Value) -> list[tuple[tuple[Value, ...], Value, Value]]:
 
     Raises: UsageError: the cell has another shape.
     """
+    # From another process: its shape is checked.
     if not isinstance(cell, Vector) or not 0 < len(cell) <= SLOTS_MAX:
         raise UsageError(f"slots are a vector of 1 to {SLOTS_MAX}")
     found: list[tuple[tuple[Value, ...], Value, Value]] = []
@@ -141,7 +145,7 @@ def present_slots(
         # "The node sets all of them in its live value at once if each still has that hash"
         # (docs/design/control.md).
         if value_hash(before) != expected:
-            raise SlotMoved
+            raise SlotMoved  # "otherwise it sets none": the edit is made again
         found.append(Slot(path, before, after))
     return found
 

@@ -51,7 +51,7 @@ from datalattice.weaver import (
 )
 
 LOOK_S: Final = 0.01
-"""How often it is looked, for those who wait for changes, whether another process wrote."""
+"""How often readers that wait for changes look for commits of other processes."""
 
 WEAVER_FOLDER: Final = "weaver"
 """The folder of the engine, below that of the node."""
@@ -74,7 +74,7 @@ class WeaverFolder:
 
     def _begin(self) -> None:
         """Begin, also anew in a forked child."""
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # reentrant: opening a store may open others
         self._stores: Stores | None = None
         self._engine: Engine | None = None
         self._waiting: set[object] = set()
@@ -83,6 +83,7 @@ class WeaverFolder:
     @classmethod
     def at(cls, folder: Folder, key: KeyPair | None, *, read_only: bool) -> WeaverFolder:
         """Return the stores of a folder in this process. key: of the node; None can only read."""
+        # Two spellings of one folder share the engine: LMDB opens a folder once a process.
         path = Path(os.path.realpath(folder.path)) / WEAVER_FOLDER
         name = (path, None if key is None else key.public_key, read_only)
         with _opening:
@@ -90,7 +91,7 @@ class WeaverFolder:
             if found is None:
                 found = _open[name] = cls(path, key, read_only=read_only)
                 _all.add(found)
-            found._users += 1
+            found._users += 1  # counted: several nodes share one engine
             return found
 
     @classmethod
@@ -112,7 +113,7 @@ class WeaverFolder:
         """
         found = self._stores
         if found is not None:
-            return found
+            return found  # the usual case takes no lock
         with self._lock:
             if self._stores is None:
                 engine = self._open_engine()
@@ -158,12 +159,14 @@ class WeaverFolder:
         if not self._path.is_dir():
             if self._read_only:
                 raise NoSuchPath(f"there are no stores in {self._path.parent}")
+            # Private: the stores hold keys of peers and invites.
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return LmdbEngine(self._path, STORE_TABLES, read_only=self._read_only)
 
     def register(self, machine: type[Machine]) -> None:
         """Add a kind of store."""
         with self._lock:
+            # Also before the first open, which registers all kinds.
             self._machines[machine.kind] = machine
             self.stores().register(machine)
 
@@ -174,9 +177,10 @@ class WeaverFolder:
             if self._users > 0:
                 return
             for name, held in list(_open.items()):
-                if held is self:
+                if held is self:  # found by identity: a folder may be open under two names
                     del _open[name]
         with self._lock:
+            # Taken under the lock, closed outside of it: closing wakes readers.
             stores, self._stores = self._stores, None
             engine, self._engine = self._engine, None
         if stores is not None:
@@ -192,14 +196,14 @@ class WeaverFolder:
         Changes of this process wake at once, those of others within `LOOK_S`.
         """
         end = store.on_change(lambda _seq: wake())
-        if self._memory is not None:
+        if self._memory is not None:  # in memory no other process can write
             return end
         waits = object()
         with self._lock:
             self._waiting.add(waits)
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="weaver", daemon=True)
-                self._watcher.start()
+                self._watcher.start()  # one thread a folder, only while somebody waits
 
         def leave() -> None:
             end()
@@ -213,11 +217,12 @@ class WeaverFolder:
         while True:
             with self._lock:
                 stores = self._stores
+                # It ends with the last who waits, or in a forked child.
                 if stores is None or not self._waiting or self._watcher is not me:
                     if self._watcher is me:
                         self._watcher = None
                     return
-            pause.wait(LOOK_S)
+            pause.wait(LOOK_S)  # no lock is held while it waits
             stores.look()
 
 
@@ -246,7 +251,7 @@ class _TypedValues:
     def __init__(self, of: Any) -> None:
         self._type = value_type(of)
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any) -> bytes:  # canonical bytes: equal values are equal entries
         return encode_message(self._type.to_cell(value))
 
     def decode(self, data: bytes) -> Any:
@@ -289,6 +294,7 @@ class NodeStores:
                 self._held = WeaverFolder.in_memory(key)
             else:
                 self._held = WeaverFolder.at(self.folder, key, read_only=self.read_only)
+            # The node closes it, whatever happens in between.
             self.binding.held.also_close(self._held.close)
         return self._held
 
@@ -321,13 +327,14 @@ class NodeStores:
                 )
             found = self._made(stores, wanted.kind, name, above)
         elif wanted is not None and found.kind != wanted.kind:
+            # A log read as keys would show nothing.
             raise UsageError(f"the store {name!r} is of kind {found.kind}, not {wanted.kind}")
         return self._handle(found, of)
 
     def _made(self, stores: Stores, kind: str, name: str, parent: bytes | None) -> StoreInfo:
         if self.read_only:
             raise ReadOnly(f"there is no store {name!r}, and this node can only read")
-        id = _id_of(name)
+        id = _id_of(name)  # a full id names a store of another node, not a new one
         if id is not None:
             return self._adopted(stores, kind, id, parent)
         # Another process may make it at the same time: the check is in the transaction.
@@ -351,13 +358,13 @@ class NodeStores:
             return KVStore(source, codec_of(of))
         if isinstance(machine, LogMachine):
             return LogStore(source, codec_of(of))
-        if of is not None:
+        if of is not None:  # these types say how values are written, which a machine does itself
             raise UsageError(f"of= is for stores of keys and logs; {info.name!r} has {info.kind}")
         return MachineStore(source)
 
     def names(self, parent: StoreHandle | None) -> list[str]:
         """Return the names of the roots, or of the children of a store, archived ones left out."""
-        if not self.weaver.exists:
+        if not self.weaver.exists:  # looking makes no engine
             return []
         above = None if parent is None else parent.store.id
         there = self.weaver.stores().list(above)
@@ -424,6 +431,7 @@ class NodeStore:
         if origin is None:
             raise UsageError("a store in memory cannot be pickled: its data is in this process")
         machine = type(self.store().machine)
+        # Types of this package are known there; others travel with the handle.
         kind = None if machine in CORE_MACHINES else machine
         return self.stores.reopen, (*origin, store_id_text(self.id), kind, self.of)
 

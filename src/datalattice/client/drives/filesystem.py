@@ -45,7 +45,7 @@ from datalattice.errors import UsageError
 
 PROTOCOL: Final = "dlfs"
 
-READ_BYTES: Final = 1 << 18
+READ_BYTES: Final = 1 << 18  # chunks are 4 KiB: fewer look-ups than a read each
 """Read-ahead of readers that ask for less."""
 
 
@@ -97,6 +97,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             self._id = f"{id(drive):x}"
         else:
             found = folder_of(folder)
+            # One form: instances are shared by it.
             whose = parse_key(owner.hex() if isinstance(owner, bytes) else owner) if owner else None
             self._drives = Drives(found, whose, read_only=read_only)
             self._id = str(found.path)
@@ -113,6 +114,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         text = stringify_path(path)
         for start in (f"{PROTOCOL}://", f"{PROTOCOL}::"):
             text = text.removeprefix(start)
+        # Empty names in between are dropped, as fsspec does.
         return "/".join(name for name in text.split("/") if name)
 
     def close(self) -> None:
@@ -127,6 +129,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         # No drive can have these names: paths resolve them.
         if name in (".", ".."):
             raise UsageError(f"a path begins with the name of a drive, and {name} is none")
+        # The empty path is the list of drives.
         return ResolvedPath(name, drive_of(name), f"/{inside}") if name else None
 
     def _path_in_drive(self, path: str) -> ResolvedPath:
@@ -173,7 +176,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
     def checksum(self, path: str) -> int:
         """Return a number that changes with the content or time of a file."""
-        return int(self.info(path)["hash"], 16)
+        return int(self.info(path)["hash"], 16)  # a number: fsspec compares, and never decodes it
 
     def ukey(self, path: str) -> str:
         """Return the hash of a file or directory."""
@@ -187,6 +190,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         with os_errors(path):
             found = self._path_in_drive(path)
             size = len(found.drive.content(found.path))
+            # As slices: negative and missing bounds.
             first, last, _ = slice(start, end).indices(size)
             return found.drive.read(found.path, first, max(first, last))
 
@@ -218,6 +222,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
     @contextmanager
     def _writing(self) -> Iterator[DriveWriter]:
         """Give the writer of this thread's batch, or a new one."""
+        # Of this thread: two threads have two batches.
         writer: DriveWriter | None = getattr(self._batch, "writer", None)
         if writer is not None:
             yield writer
@@ -227,7 +232,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             try:
                 yield writer
             finally:
-                self._batch.writer = None
+                self._batch.writer = None  # also after an error
 
     def _commit(self, writer: DriveWriter, operations: Iterable[Operation]) -> None:
         def change(drive_of: DriveOf) -> None:
@@ -252,7 +257,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         """Collect what is written inside into one commit."""
         batch = self._batch
         if getattr(batch, "waiting", None) is not None:
-            yield
+            yield  # inside a batch: the outer one commits
             return
         with os_errors(path), self._writing() as writer:
             batch.waiting = []
@@ -261,7 +266,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
                 operations = batch.waiting
             finally:
                 batch.waiting = None
-            if operations:
+            if operations:  # an exception leaves `waiting` unread: nothing is written
                 self._commit(writer, operations)
 
     def _parent_of(self, resolve: Resolve, path: str) -> None:
@@ -278,6 +283,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
         def write(resolve: Resolve) -> None:
             self._parent_of(resolve, path)
             found = _in_a_drive(resolve, path)
+            # Decided inside the edit, where no other writer comes between.
             if mode in ("xb", "create") and found.drive.exists(found.path):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             found.drive.write(found.path, value)
@@ -294,6 +300,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             super().pipe_file(path, value, mode=mode, **kwargs)
             return
         with os_errors(path), self._writing() as writer:
+            # Stored before the edit: its turn is short.
             self._apply(path, self._write(path, writer.content(bytes(value)), mode))
 
     def pipe(self, path: Any, value: Any = None, **kwargs: Any) -> None:
@@ -339,7 +346,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
     def place(self, files: Sequence[DLFSFile]) -> None:
         """Write files that were written to, in one commit."""
-        if not files:
+        if not files:  # nothing to write makes no commit
             return
         with os_errors(files[0].path), self._writing() as writer:
             self._apply(files[0].path, *[one.operation(writer) for one in files])
@@ -351,7 +358,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
             self._parent_of(resolve, path)
             found = _in_a_drive(resolve, path)
             if not found.drive.exists(found.path):
-                found.drive.write(found.path, b"")
+                found.drive.write(found.path, b"")  # an appended file begins empty
             for chunk in chunks():
                 found.drive.append(found.path, chunk)
 
@@ -363,6 +370,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
         def make(resolve: Resolve) -> None:
             found = resolve(path)
+            # A drive that was never written to may be made.
             if found is None or (found.path == "/" and _drive_exists(found)):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             if found.path == "/":
@@ -402,7 +410,7 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
     def rm_file(self, path: str) -> None:
         """Delete a file."""
         path = self._strip_protocol(path)
-        if self.isdir(path):
+        if self.isdir(path):  # as `os.remove`
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         self._apply(path, lambda resolve: _delete(resolve, path))
 
@@ -410,13 +418,13 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Delete files, and directories with all in them if `recursive`; in one commit."""
-        if maxdepth is not None:
+        if maxdepth is not None:  # fsspec walks the depth itself
             with self._batched("a removal"):
                 super().rm(path, recursive=recursive, maxdepth=maxdepth)
             return
         operations: list[Operation] = []
         for one in self.expand_path(path):
-            if self.isdir(one) and not recursive:
+            if self.isdir(one) and not recursive:  # refused before the first is deleted
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), one)
             operations.append(partial(_remove, one))
         self._apply(str(path), *operations)
@@ -442,12 +450,13 @@ class DLFSFileSystem(AbstractFileSystem, metaclass=_Cached):
     def mv(self, path1: Any, path2: Any, recursive: bool = False, **kwargs: Any) -> None:
         """Move a file or a directory with all in it, in one commit; files are replaced."""
         one = isinstance(path1, str) and isinstance(path2, str) and not kwargs.get("maxdepth")
+        # A pattern, or many: fsspec's own way.
         if not one or (has_magic(path1) and not self.exists(path1)):
             with self._batched("a move"):
                 super().mv(path1, path2, recursive=recursive, **kwargs)
             return
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
-        self.info(source)
+        self.info(source)  # a missing source is an error before anything moves
         # Into a directory that exists, as `mv` does.
         if path2.endswith("/") or self.isdir(target):
             target = f"{target}/{source.rsplit('/', 1)[-1]}"

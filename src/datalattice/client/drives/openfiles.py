@@ -42,7 +42,7 @@ Resolve = Callable[[str], ResolvedPath | None]
 Operation = Callable[[Resolve], None]
 """A part of an edit."""
 
-SPOOL_BYTES: Final = 8 << 20
+SPOOL_BYTES: Final = 8 << 20  # most files fit
 """A file being written is kept in memory up to this size, then in a temporary file."""
 
 # A subclass stands before its base class: the first match decides.
@@ -67,7 +67,7 @@ def os_errors(path: str) -> Iterator[None]:
         for kind, code in _CODES:
             if isinstance(error, kind):
                 raise OSError(code, str(error), path) from error
-        raise
+        raise  # a fault without errno keeps its own class
 
 
 class OneCommit(Transaction):
@@ -92,6 +92,7 @@ class DLFSFile(AbstractBufferedFile):
 
     def __init__(self, fs: Any, path: str, mode: str, block_size: int, **kwargs: Any) -> None:
         self._spool: IO[bytes] | None = None
+        # `__del__` closes, and finds no spool yet.
         self._closed = True  # until __init__ has succeeded
         # "A file that is open for reading keeps the content that it had" (docs/dlfs.md "fsspec").
         if mode == "rb":
@@ -100,7 +101,7 @@ class DLFSFile(AbstractBufferedFile):
             self._content = found.drive.content(found.path)
             kwargs["size"] = len(self._content)
         else:
-            fs._drives.check_writable()
+            fs._drives.check_writable()  # refused at opening, not at the end
             if fs.isdir(path):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             if mode == "xb" and fs.exists(path):
@@ -116,14 +117,14 @@ class DLFSFile(AbstractBufferedFile):
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         content = self._content
-        end = min(end, len(content))
+        end = min(end, len(content))  # readers ask beyond the end
         return content[start:end] if isinstance(content, bytes) else content.read(start, end)
 
     def _upload_chunk(self, final: bool = False) -> bool:
         assert self._spool is not None
         self._spool.write(self.buffer.getvalue())
         # "A written file appears, complete, when it is closed" (docs/dlfs.md "fsspec").
-        if final and self.autocommit:
+        if final and self.autocommit:  # in a transaction it waits for all of its files
             self.commit()
         return True
 
@@ -146,7 +147,7 @@ class DLFSFile(AbstractBufferedFile):
         try:
             self.fs.place([self])
         finally:
-            self.discard()
+            self.discard()  # also after an error: the spool may be on disk
 
     def discard(self) -> None:
         """Drop what was written."""

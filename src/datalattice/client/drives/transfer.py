@@ -51,6 +51,7 @@ def walk_local(root: Path, passed_over: Callable[[str], object]) -> Iterator[Loc
     while waiting:
         names, folder = waiting.pop()
         with os.scandir(folder) as entries:
+            # Sorted: runs on two machines say the same.
             found = sorted(entries, key=lambda one: one.name)
         below = []
         for one in found:
@@ -58,7 +59,7 @@ def walk_local(root: Path, passed_over: Callable[[str], object]) -> Iterator[Loc
             if why is not None:
                 passed_over(f"{one.path}: {why}")
                 continue
-            facts = one.stat(follow_symlinks=False)
+            facts = one.stat(follow_symlinks=False)  # of the link itself
             place = (*names, one.name)
             is_dir = one.is_dir()
             size = 0 if is_dir else facts.st_size
@@ -67,7 +68,7 @@ def walk_local(root: Path, passed_over: Callable[[str], object]) -> Iterator[Loc
             yield item
             if item.is_dir:
                 below.append((place, item.path))
-        waiting.extend(reversed(below))
+        waiting.extend(reversed(below))  # reversed: the stack gives them in order
 
 
 def _unfit(entry: os.DirEntry[str]) -> str | None:
@@ -90,7 +91,7 @@ def pieces(file: IO[bytes], told: Told | None = None) -> Iterator[bytes]:
     """Yield the rest of an open file."""
     while piece := file.read(PIECE_BYTES):
         yield piece
-        if told is not None:
+        if told is not None:  # after it was taken
             told(len(piece))
 
 
@@ -120,6 +121,7 @@ _NOWHERE: Final = _Nowhere()
 
 def _forget(value: Value) -> None:
     """Free the memory of a part of a file: it is only hashed."""
+    # The parts are dropped as soon as they are hashed.
     close_cells(novelty(value, _NOWHERE), _NOWHERE)
 
 
@@ -136,8 +138,10 @@ def fetch(
     """
     try:
         first, last = UNFINISHED
+        # Beside the target: a rename works within one file system.
         handle, name = tempfile.mkstemp(prefix=first, suffix=last, dir=target.parent)
     except OSError as error:
+        # The error names the user's file, not the temporary one.
         raise OSError(error.errno, error.strerror, str(target)) from error
     written = Path(name)
     try:
@@ -161,6 +165,7 @@ def fetch(
         # "With the drive's time, and the permissions of the file it replaces or of a new one"
         # (docs/dlfs.md "Command line").
         written.chmod(_mode_of(target))
+        # The drive's time, so that a later sync sees no change.
         os.utime(written, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
         # As late as can be: after this look only the rename follows.
         if not still():
@@ -177,7 +182,7 @@ def _mode_of(target: Path) -> int:
         return stat.S_IMODE(target.stat().st_mode)
     except FileNotFoundError:
         mask = os.umask(0)
-        os.umask(mask)
+        os.umask(mask)  # the mask can only be read by setting it
         return 0o666 & ~mask
 
 

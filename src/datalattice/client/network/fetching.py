@@ -39,6 +39,8 @@ class PeerCells:
     ) -> None:
         self._waiting = list(addresses)  # not dialled yet
         for address in self._waiting:
+            # Checked at once: an error in the third address must not show after the first was
+            # asked.
             parse_address(address)
         self._timeout_s = timeout_s
         self._key_pair = key_pair
@@ -49,12 +51,12 @@ class PeerCells:
 
     def __call__(self, hashes: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """Yield the cells that the nodes have; each is asked for what the earlier ones lack."""
-        wanted = dict.fromkeys(hashes)
+        wanted = dict.fromkeys(hashes)  # each hash once, in order
         self._dial()
         for address in list(self._streams):
             for batch in _batches(list(wanted), REQUEST_HASHES_MAX):
                 for hash, encoding in self._ask(address, batch):
-                    wanted.pop(hash, None)
+                    wanted.pop(hash, None)  # found: the others are asked for the rest only
                     yield hash, encoding
                 # A node that failed is not asked for the rest.
                 if address in self.failures:
@@ -68,12 +70,12 @@ class PeerCells:
                 self._fail(address, error)
             else:
                 self._streams[address] = stream, FrameBuffer()
-        self._waiting.clear()
+        self._waiting.clear()  # dialled once; what failed is told, not tried again
 
     def _fail(self, address: str, error: Exception) -> None:
         reason = system_reason(error) if isinstance(error, OSError) else str(error)
         self.failures[address] = reason
-        stream = self._streams.pop(address, None)
+        stream = self._streams.pop(address, None)  # out of the list first: closing may raise
         if stream is not None:
             stream[0].close()
 
@@ -85,7 +87,7 @@ class PeerCells:
             return _cells(*receive_result(stream, buffer, id), batch)
         except (OSError, PeerError) as error:
             self._fail(address, error)
-            return []
+            return []  # one node less is no failure of the healing
 
     def close(self) -> None:
         """Close the connections."""
@@ -114,7 +116,7 @@ def _cells(answer: Result, parts: MessageCells, hashes: list[bytes]) -> list[tup
     found = [(hash, here[hash]) for hash in hashes if hash in here]
     if isinstance(value, Vector) and len(value) == len(hashes):
         for position, hash in enumerate(hashes):
-            if hash not in here:
+            if hash not in here:  # a null says that the node lacks the cell
                 try:
                     cell = value[position]
                 except MissingData:
@@ -159,7 +161,7 @@ class HealingSources:
     def _read(self, store: CellStore, hash: bytes) -> bytes | None:
         try:
             return store.get_encoding(hash)
-        except Corruption:
+        except Corruption:  # damaged there, too
             return None  # damaged there, too
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from datalattice.wire import (
     encode_query,
 )
 
-PROBE_TIMEOUT_S: Final = 5.0
+PROBE_TIMEOUT_S: Final = 5.0  # a person waits for it
 
 ANSWER_WITHIN_S: Final = 120.0
 """How long an answer may take from the request to its last byte. The limit of each read alone would
@@ -58,13 +58,13 @@ def probe(
     try:
         with open_stream(address, timeout_s, key_pair) as stream:
             buffer = FrameBuffer()
-            began_ns = time.monotonic_ns()
+            began_ns = time.monotonic_ns()  # the connection is not part of the round trip
             stream.sendall(encode_frame(encode_ping(1)))
             pong, _ = receive_result(stream, buffer, 1)
             took_ms = (time.monotonic_ns() - began_ns) / 1e6
             stream.sendall(encode_frame(encode_query(2, (), 0)))
             root, _ = receive_result(stream, buffer, 2)
-    except TimeoutError as error:
+    except TimeoutError as error:  # before OSError, of which it is one
         raise PeerUnavailable(f"{address} did not answer in {timeout_s} s") from error
     except OSError as error:
         raise PeerUnavailable(unreached(address, error)) from error
@@ -96,10 +96,10 @@ def receive_result(
     give_up_s = time.monotonic() + within_s
     while True:
         while (payload := buffer.next_payload()) is None:
-            if time.monotonic() > give_up_s:
+            if time.monotonic() > give_up_s:  # each byte restarts the socket's own limit
                 raise ProtocolViolation(f"it sends, but no whole answer within {within_s:g} s")
             data = stream.recv(READ_BYTES)
-            if not data:
+            if not data:  # TLS or `allow`: it closes without a word
                 raise HungUp("it closed the connection")
             buffer.feed(data)
         message, parts = decode_payload(payload)

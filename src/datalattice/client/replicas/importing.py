@@ -40,6 +40,7 @@ def replica_on(folder: Folder, store: CellStore) -> Iterator[LatticeReplica]:
     # The rules of the folder's node hold for imports, too: whose data is kept, and how much.
     config = load_settings(folder.settings_path, os.environ, {}).config
     keys = read_keys_or_none(folder)
+    # Counters of a copied folder have a name of their own.
     context = MergeContext() if keys is None else keys.context().of_copy(store.place().copy_id)
     replica = LatticeReplica(
         store,
@@ -53,7 +54,7 @@ def replica_on(folder: Folder, store: CellStore) -> Iterator[LatticeReplica]:
     wanted = [key for key in keys_of_peers if key is not None]
     replica.hosting.rules.wanted = lambda: wanted
     yield replica
-    replica.hosting.quotas.usage.save()
+    replica.hosting.quotas.usage.save()  # after the merge: an error leaves the usage as it was
 
 
 def taking(folder: Folder, store: CellStore, *, is_known: bool = False) -> Bring:
@@ -94,6 +95,7 @@ def import_into(
             MissingData: cells of it were collected meanwhile. StoreFull: the disk has no room for
             foreign data.
     """
+    # A pinned value is kept as it is, so nothing is staged apart.
     apart: dict[bytes, bytes] | None = {} if merge and not pin else None
     top, cells = _stage(store, source, progress, apart)
     apart = apart or {}
@@ -124,10 +126,11 @@ def import_into(
 
 
 def _check_taken(absorbed: Absorbed, top: bytes) -> None:
+    # A writer's collection does not wait for an import.
     if absorbed.missing:  # collected between staging and merging
         raise MissingData(list(absorbed.missing))
     low = next((one.text for one in absorbed.reports if one.kind == DISK_LOW), None)
-    if low is not None:
+    if low is not None:  # the disk is full: nothing of it was taken
         raise StoreFull(low)
     refusal = absorbed.refused.get(top)
     if refusal is not None:
@@ -147,6 +150,7 @@ def _stage(
     folder = store_in(path)
     if folder is not None:
         with CellStore.open(folder, read_only=True) as other:
+            # Read only: the other node may run.
             return _copy(other, str(folder), store, progress, apart)
     if not path.is_file():
         raise UsageError(f"{path}: no archive, and no folder of a node or store")
@@ -165,5 +169,5 @@ def _copy(
     if root is None:
         raise UsageError(f"{name}: nothing was ever committed there")
     cells = copy_cells(other, root, store, progress, apart=apart)
-    store.sync()
+    store.sync()  # staged cells are durable before they are named
     return root, cells

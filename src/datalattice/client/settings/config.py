@@ -24,31 +24,32 @@ from datalattice.sync import (
     Pace,
 )
 
-MESSAGES_PER_S_MAX: Final = 10_000
+MESSAGES_PER_S_MAX: Final = 10_000  # far above any honest peer
 """Messages received from one peer a second, on average."""
 
-BYTES_PER_S_MAX: Final = 100_000_000
+BYTES_PER_S_MAX: Final = 100_000_000  # a fast local network
 """Bytes received from one peer a second, on average."""
 
 PEER_BYTES_MAX: Final = 128_000_000
 """Bytes held for one peer, received or to be sent: two messages of the greatest length."""
 
-ADDRESS_CONNECTIONS_MAX: Final = 64
+ADDRESS_CONNECTIONS_MAX: Final = 64  # many nodes may share one address behind a router
 """Inbound connections from one address."""
 
 DEFAULT_PORT: Final = 18_888
 CONNECTIONS_MAX: Final = 1_024
-COLLECT_AFTER_BYTES: Final = 256_000_000
-READ_TIMEOUT_MS: Final = 30_000
+COLLECT_AFTER_BYTES: Final = 256_000_000  # a collection costs as much as the store is large
+READ_TIMEOUT_MS: Final = 30_000  # an idle peer still sends a sign of life
 DISCOVER: Final = ("none", "p2p", "mdns", "all")
 DID_WEB: Final = ("none", "https", "loopback")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
+# Below this a message could not carry one full cell with its path.
 MESSAGE_BYTES_MIN: Final = 100_000
-FENCE_WAIT_MS: Final = 2_000
-FENCE_MOVED_WAIT_MS: Final = 30_000
+FENCE_WAIT_MS: Final = 2_000  # "writes wait for an answer of a peer": noticed, and short
+FENCE_MOVED_WAIT_MS: Final = 30_000  # a moved folder may be behind by any amount: longer
 FENCE_AGAIN_MS: Final = 60_000
-_HOST_NAME: Final = re.compile(r"[0-9A-Za-z._-]{1,253}")
+_HOST_NAME: Final = re.compile(r"[0-9A-Za-z._-]{1,253}")  # as in DNS: it stands in a header
 
 
 def split_partial(text: str) -> tuple[bytes, list[str]]:
@@ -57,7 +58,7 @@ def split_partial(text: str) -> tuple[bytes, list[str]]:
     Raises: UsageError: anything else.
     """
     key, *keys = text.split("/")
-    if not keys or not all(keys):
+    if not keys or not all(keys):  # an empty key would be any key
         raise UsageError(
             f"partial is the key of a peer and a path, such as KEY/queue/OWNER, got {text!r}"
         )
@@ -152,18 +153,20 @@ class NodeConfig:
     log_format: str = "text"
 
     def __post_init__(self) -> None:
+        # `type`, not `isinstance`: True is a number in Python.
         if self.port is not None and (type(self.port) is not int or self.port > PORT_MAX):
             raise UsageError(f"a port is a number up to {PORT_MAX}, got {self.port!r}")
         if self.http_port is not None and not 0 <= self.http_port <= PORT_MAX:
             raise UsageError(f"http_port is 0 to {PORT_MAX}, got {self.http_port!r}")
         for name in ("bind", "http_bind"):
             if not getattr(self, name):
+                # An empty text binds to all addresses.
                 raise UsageError(f"{name} is a local address such as 127.0.0.1, got an empty text")
         for host in self.http_hosts:
-            if not _HOST_NAME.fullmatch(host):
+            if not _HOST_NAME.fullmatch(host):  # a monitor's Host header is compared with these
                 raise UsageError(f"http_hosts are names such as watch.example, got {host!r}")
         for peer in self.peers:
-            parse_address(peer)
+            parse_address(peer)  # every address is checked at the start, not when it is dialled
         for key in self.allow:
             parse_key(key)
         for text in self.partial:
@@ -199,7 +202,7 @@ class NodeConfig:
             "fence_moved_wait_ms",
             "fence_again_ms",
         ):
-            if getattr(self, name) < 1:
+            if getattr(self, name) < 1:  # 0 would switch a protection off, or wait for ever
                 raise UsageError(f"{name} is at least 1, got {getattr(self, name)}")
         for name in (
             "broadcast_delay_ms",
@@ -208,7 +211,7 @@ class NodeConfig:
             "collect_after_bytes",
             "connections_per_address_max",
         ):
-            if getattr(self, name) < 0:
+            if getattr(self, name) < 0:  # here 0 has a meaning: off, or without limit
                 raise UsageError(f"{name} is at least 0, got {getattr(self, name)}")
 
         # One message may wait to be handled while another one arrives.
@@ -255,6 +258,7 @@ def partial_paths(config: NodeConfig, lattice: Lattice) -> dict[bytes, list[tupl
     paths: dict[bytes, list[tuple[Value, ...]]] = {}
     for text in config.partial:
         key, names = split_partial(text)
+        # By the lattice's own keys: `queue` means `:queue`.
         path = canonical_path(lattice, lattice.resolve_path(names) or names)
         paths.setdefault(key, []).append(path)
     return paths

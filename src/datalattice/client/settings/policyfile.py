@@ -11,13 +11,13 @@ from typing import Any, Final
 from datalattice.errors import UsageError
 from datalattice.sync import HostingPolicy, UnsignedPolicy
 
-SIZE_BYTES_MAX: Final = 1 << 60
+SIZE_BYTES_MAX: Final = 1 << 60  # an exabyte: beyond it sums of 64 bits would overflow
 
 _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|kB|KB|MB|GB|TB)?")
 _UNITS: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _KEY: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{64})")
 _DID: Final = re.compile(r"did:[a-z0-9]+:\S+")
-_FROM: Final = "from"
+_FROM: Final = "from"  # `from` is a keyword of Python
 
 
 def parse_size(text: object, what: str = "a size") -> int:
@@ -25,12 +25,12 @@ def parse_size(text: object, what: str = "a size") -> int:
 
     Raises: UsageError: anything else.
     """
-    if type(text) is int and 0 <= text <= SIZE_BYTES_MAX:
+    if type(text) is int and 0 <= text <= SIZE_BYTES_MAX:  # TOML has numbers: they are bytes
         return text
     found = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is not None:
         size = int(float(found[1]) * _UNITS[found[2] or "B"])
-        if size <= SIZE_BYTES_MAX:
+        if size <= SIZE_BYTES_MAX:  # after the unit: "9999999 TB" is a mistake
             return size
     raise UsageError(f'{what} is a number of bytes, or a text such as "64 MB", got {text!r}')
 
@@ -42,7 +42,7 @@ def parse_owner(text: str) -> str:
     """
     found = _KEY.fullmatch(text)
     if found is not None:
-        return found[1].lower()
+        return found[1].lower()  # one spelling: keys are compared as text
     if _DID.fullmatch(text) is None:
         raise UsageError(f"an owner is a public key of 64 hex digits or a DID, got {text!r}")
     return text
@@ -72,12 +72,13 @@ def _setting(name: str, value: object) -> Any:
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise UsageError(f"{name} is a list of texts, got {value!r}")
         if name == "sections":
+            # Written with or without the colon.
             return tuple(one.removeprefix(":") for one in value)
         return tuple(parse_owner(one) for one in value)
     if name == "owners":
         return str(value)
     if name == "owner_cells":
-        if type(value) is not int:
+        if type(value) is not int:  # `type`: True would be one cell
             raise UsageError(f"owner_cells is a number, got {value!r}")
         return value
     if name in ("owner_bytes", "strangers_bytes", "reserve_bytes"):
@@ -102,7 +103,7 @@ def _unsigned(section: str, table: object) -> UnsignedPolicy:
 def unknown_setting(what: str, name: str, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown setting, with a similar name or all known ones."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, 1, 0.5)
+    near = difflib.get_close_matches(name, names, 1, 0.5)  # near enough to be a typing error
     rest = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
     return UsageError(f"{what}; {rest}")
 
