@@ -4,12 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 import datalattice.client.pickling  # noqa: F401 - handles of an open node can be pickled
 from datalattice.client.addresses import (
+    IROH,
     PLAIN,
     PORT_MAX,
     TLS,
     PeerAddress,
     parse_address,
     parse_key,
+    parse_ticket,
     system_reason,
 )
 from datalattice.client.control import (
@@ -90,6 +92,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "DEFAULT_FOLDER",
     "HOME_VARIABLE",
+    "IROH",
     "KIND",
     "NO_KEY",
     "OFFER_RECORDS_MAX",
@@ -133,6 +136,7 @@ __all__ = [
     "owners_in",
     "parse_address",
     "parse_key",
+    "parse_ticket",
     "present_slots",
     "read_key",
     "read_keys",

@@ -17,14 +17,20 @@ HOST_CHARS_MAX: Final = 253
 
 TLS: Final = "tls"
 PLAIN: Final = "tcp"
-SCHEMES: Final = (TLS, PLAIN)
+IROH: Final = "iroh"
+SCHEMES: Final = (TLS, PLAIN, IROH)
+TICKET_ADDRESSES_MAX: Final = 16
+"""Addresses of one node in a ticket."""
 
 _SYSTEM_ERROR: Final = re.compile(r"\[Errno (\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """The host and port of a node, its transport, and the public key that it must prove."""
+    """The host and port of a node, its transport, and the public key that it must prove.
+
+    An iroh address without a host and a port (empty and 0) is looked up by its key.
+    """
 
     scheme: str
     host: str
@@ -33,20 +39,24 @@ class PeerAddress:
 
     def with_key(self, public_key: bytes | None) -> PeerAddress:
         """Return this address with another expected key, or none."""
-        return replace(self, public_key=public_key)
+        # A key that is looked up is the address itself.
+        return replace(self, public_key=public_key) if self.host or public_key else self
 
     def __str__(self) -> str:
         """Return the shortest text that `parse_address` reads as this."""
         scheme = "" if self.scheme == TLS else f"{self.scheme}://"  # the default needs no scheme
-        key = "" if self.public_key is None else f"{self.public_key.hex()}@"
+        key = "" if self.public_key is None else self.public_key.hex()
+        if not self.host:
+            return scheme + key
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{scheme}{key}{host}:{self.port}"
+        return f"{scheme}{key}{'@' if key else ''}{host}:{self.port}"
 
 
 def parse_address(text: str) -> PeerAddress:
     """Return the address that a text names.
 
-    `host:port` and `tls://host:port` are encrypted and prove keys, `tcp://host:port` is plain. The
+    `host:port` and `tls://host:port` are encrypted and prove keys, `tcp://host:port` is plain,
+    `iroh://KEY@host:port` is QUIC and `iroh://KEY` that, too, where the host is looked up. The
     key that is expected may stand before the host: `KEY@host:port`, in 64 hex digits. IPv6 hosts
     stand in brackets.
     Raises: UsageError: anything else.
@@ -55,8 +65,14 @@ def parse_address(text: str) -> PeerAddress:
     scheme = scheme.lower() if found else TLS  # encrypted unless it says otherwise
     if scheme not in SCHEMES:
         raise _no_address(text)
+    if scheme == IROH and not set(rest) & set("@:"):
+        return PeerAddress(scheme, "", 0, parse_key(rest))
     key, has_key, rest = rest.rpartition("@")
     public_key = parse_key(key) if has_key else None
+    if scheme == IROH and public_key is None:
+        raise UsageError(
+            f"an iroh address names the key of the node: iroh://KEY@host:port; {text!r}"
+        )
     host, colon, port = rest.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]  # brackets keep the colons of IPv6 apart from the port's
@@ -94,8 +110,24 @@ def system_reason(error: OSError) -> str:
     return "; ".join(texts) or error.strerror or str(error) or type(error).__name__
 
 
+def parse_ticket(text: str) -> list[PeerAddress]:
+    """Return the addresses of one node that a ticket names, separated by commas.
+
+    Several addresses name the key of the node, each the same one.
+    Raises: UsageError: anything else.
+    """
+    texts = text.split(",")
+    if len(texts) > TICKET_ADDRESSES_MAX:
+        raise UsageError(f"a ticket has at most {TICKET_ADDRESSES_MAX} addresses, got {len(texts)}")
+    found = [parse_address(one) for one in texts]
+    if len(found) > 1 and (found[0].public_key is None or len({a.public_key for a in found}) > 1):
+        raise UsageError(f"the addresses of a ticket all name the key of one node, got {text!r}")
+    return found
+
+
 def _no_address(text: str) -> UsageError:
     return UsageError(
-        "an address is host:port or tls://host:port (encrypted) or tcp://host:port (plain), "
-        f"with KEY@ before the host where the node's public key is known; got {text!r}"
+        "an address is host:port or tls://host:port (encrypted), iroh://KEY@host:port (QUIC) or "
+        "tcp://host:port (plain), with KEY@ before the host where the node's public key is known; "
+        f"got {text!r}"
     )

@@ -191,6 +191,8 @@ class Running:
     version: str
     folder: str = ""  # older nodes do not say it
     """Which folder it runs in (`folder_id`): the file means nothing in a copy of that."""
+    ticket: str | None = None
+    """Its addresses with its key, from which another node can connect to it."""
 
 
 def folder_id(folder: Path) -> str:

@@ -437,6 +437,12 @@ class Node:
         found = self.running
         return None if found is None else found.address
 
+    @property
+    def ticket(self) -> str | None:
+        """The addresses of the running node with its key: `add_peer` of another node takes it."""
+        found = self.running
+        return None if found is None else found.ticket
+
     def peers(self) -> list[dict[str, Any]]:
         """Return what the running node says of its peers.
 
@@ -451,7 +457,7 @@ class Node:
         return found if isinstance(found, list) else []
 
     def add_peer(self, address: str) -> None:
-        """Have the running node connect to a peer: `host:port`. Raises: as `peers`."""
+        """Have the running node connect to a peer: `host:port` or a ticket. Raises: as `peers`."""
         with self._control() as client:
             client.call("node.add_peer", address=address)
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from datalattice.apps import value_type
 from datalattice.cells import decode_message, encode_message
+from datalattice.client.addresses import IROH, parse_ticket
 from datalattice.client.bound import NodeBinding, Options
 from datalattice.client.control import running
 from datalattice.client.folder import Folder
@@ -414,9 +415,12 @@ class NodeStore:
     def addresses(self) -> tuple[str, ...]:
         """Return where the node that serves the folder listens; empty without one."""
         served = None if self.stores.folder is None else running(self.stores.folder.path)
-        if served is None or served.address is None:
+        if served is None or served.ticket is None:
             return ()
-        return (f"tls://{served.address}",)
+        # The token has the key; only an iroh address repeats it.
+        found = parse_ticket(served.ticket)
+        keyless = [one if one.scheme == IROH else one.with_key(None) for one in found]
+        return tuple(one if "://" in one else f"tls://{one}" for one in map(str, keyless))
 
     def hold(self, name: str) -> Callable[[], None]:
         """Take the lock with this name on this machine; return what gives it back."""

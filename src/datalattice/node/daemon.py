@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Unpack
 
-from datalattice.client import RUNNING_NAME, Folder, Running, WeaverFolder, folder_id, parse_address
+from datalattice.client import RUNNING_NAME, Folder, Running, WeaverFolder, folder_id, parse_ticket
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import SystemEntropy
 from datalattice.errors import DataLatticeError, UsageError
@@ -170,7 +170,10 @@ class Daemon:
         before, self._config = self._config, fresh
         set_level(fresh.log_level)
         # Parsed, since an address may be written in several ways.
-        old, new = ({str(parse_address(peer)) for peer in one.peers} for one in (before, fresh))
+        old, new = (
+            {str(address) for peer in one.peers for address in parse_ticket(peer)}
+            for one in (before, fresh)
+        )
         for address in sorted(new - old):
             self._node.add_peer(address)
         for address in sorted(old - new):
@@ -183,6 +186,7 @@ class Daemon:
         return Running(
             pid=os.getpid(),
             address=node.address,
+            ticket=node.ticket,
             http=node.monitor.address,
             control=control.path,
             public_key=None if identity is None else identity.public_key.hex(),

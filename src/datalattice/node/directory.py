@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final, TypeGuard
 
 from datalattice.cells import Keyword, Map, Signed, Value, Vector, value_hash
-from datalattice.client import PeerAddress, parse_address
+from datalattice.client import IROH, PeerAddress, parse_address
 from datalattice.clock import Clock
 from datalattice.crypto import PUBLIC_KEY_BYTES, sha3_256
 from datalattice.cursors import RootLattice
@@ -57,7 +57,8 @@ class FoundNode:
 def publish(cursor: RootLattice, public_key: bytes, url: str, clock: Clock) -> None:
     """Write a node's own entry; durable on return."""
     address = parse_address(url)
-    text = str(PeerAddress(address.scheme, address.host, address.port))
+    # The key of the entry says whose it is; an iroh address has to name it.
+    text = str(address.with_key(public_key if address.scheme == IROH else None))
     entry_cursor = cursor.path(P2P_KEY, NODES_KEY, public_key, Keyword("value"))
     last = _stamp_of(entry_cursor.get())
     entry = node_info(
@@ -113,8 +114,9 @@ def _first_usable(transports: Value, public_key: bytes, *, near: bool) -> PeerAd
         with suppress(UsageError):  # of a kind that is not known here
             one = parse_address(text)
             # An entry speaks for its own key alone.
-            if one.public_key in (None, public_key) and is_usable(one.host, near=near):
-                return PeerAddress(one.scheme, one.host, one.port, public_key)
+            is_own = one.public_key in (None, public_key)
+            if is_own and one.host and is_usable(one.host, near=near):
+                return one.with_key(public_key)
     return None
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from datalattice.client import parse_key
+from datalattice.client import parse_address, parse_key, parse_ticket
 from datalattice.client.settings import DEFAULT_PORT, NodeConfig
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy
@@ -131,8 +131,8 @@ class Network:
         look: returns the root value. changed: returns at its next change.
         Raises: UsageError: mDNS is not available here.
         """
-        for address in self._config.peers:
-            self.peers.add(address)
+        for ticket in self._config.peers:
+            self.want(ticket)
         bind, discover = self._config.bind, self._config.discover
         if discover in ("mdns", "all"):
             interfaces = self._config.mdns_interfaces
@@ -168,6 +168,7 @@ class Network:
             connection.close("this node is closing")
         if self._serving:
             await asyncio.gather(*self._serving, return_exceptions=True)
+        await self._transport.close()
 
     def to_peers(self, address: str | None = None) -> list[Connection]:
         """Return the connection to the wanted peer with an address, or one to each of them."""
@@ -206,7 +207,39 @@ class Network:
                 found.append((info, self.connections[id]))
         return found
 
+    @property
+    def ticket(self) -> str | None:
+        """Where others dial, with the key of this node; None when it does not listen."""
+        if self._listener is None:
+            return None
+        url = self._config.url
+        found = [*([] if url is None else [url]), *self._listener.addresses]
+        named = (str(parse_address(one).with_key(self.own_key)) for one in found)
+        return ",".join(dict.fromkeys(named))
+
+    def want(self, ticket: str, public_key: bytes | None = None) -> None:
+        """Stay connected to the node of a ticket, at those of its addresses that are dialled here.
+
+        Raises: UsageError: as `Peers.add`, or none of them is dialled here.
+        """
+        refused, usable = None, []
+        for address in map(str, parse_ticket(ticket)):
+            try:
+                self._transport.endpoint(address)
+                usable.append(address)
+            except UsageError as error:  # the package of its transport is not installed
+                refused = error
+        if refused is not None and not usable:
+            raise refused
+        for address in usable:
+            self.peers.add(address, public_key=public_key)
+
     def _learn(self, found: FoundNode) -> None:
+        with contextlib.suppress(UsageError):  # of a transport that this node does not have
+            self._transport.endpoint(str(found.address))
+            self._take_claim(found)
+
+    def _take_claim(self, found: FoundNode) -> None:
         if self.peers.learn(found.public_key, found.address, found.stamp, found.source):
             self.observer.count(f"peers-found-{found.source}")
 

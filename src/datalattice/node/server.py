@@ -25,7 +25,7 @@ from typing import Final, Self, TypedDict, TypeVar, Unpack
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Value
-from datalattice.client import Progress
+from datalattice.client import Progress, parse_ticket
 from datalattice.client.fence import OwnHistory, owned_paths
 from datalattice.client.settings import NodeConfig, parse_owner, partial_paths
 from datalattice.clock import Clock, SystemClock
@@ -56,7 +56,7 @@ from datalattice.node.network import Network
 from datalattice.node.observe import Observer
 from datalattice.node.peers import PeerInfo
 from datalattice.node.status import FORKS, LaneStatus, fork_trouble
-from datalattice.node.transport import TcpTransport, Transport
+from datalattice.node.transport import NodeTransport, Transport
 from datalattice.store import CellStore, CheckedCells, Fetch, Healing, Store
 from datalattice.sync import (
     Effects,
@@ -166,7 +166,7 @@ class NodeServer:
         proved = self.identity or KeyPair.generate()
         self._network = Network(
             config,
-            transport or TcpTransport(proved, plain=config.plain),
+            transport or NodeTransport(proved, plain=config.plain, iroh=config.iroh),
             proved.public_key,
             self.observer,
             self.clock,
@@ -510,6 +510,11 @@ class NodeServer:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
     @property
+    def ticket(self) -> str | None:
+        """The addresses that others dial, each with this node's key; `add_peer` takes it."""
+        return self._network.ticket
+
+    @property
     def peers(self) -> list[PeerInfo]:
         """The peers this node wants to be connected to."""
         return self._network.peers.infos
@@ -585,13 +590,16 @@ class NodeServer:
     # --- peers --------------------------------------------------------------------------------
 
     def add_peer(self, address: str | None = None, *, public_key: bytes | None = None) -> None:
-        """Stay connected to a node from now on: at an address, with a key, or both.
+        """Stay connected to a node from now on: at an address or by a ticket, with a key, or both.
 
         Without an address it is dialled once one is discovered. `docs/node.md` has the forms.
 
         Raises: UsageError: not an address, not a key, or neither.
         """
-        self._network.peers.add(address, public_key=public_key)
+        if address is None:
+            self._network.peers.add(public_key=public_key)
+        else:
+            self._network.want(address, public_key)
 
     async def remove_peer(
         self, address: str | None = None, *, public_key: bytes | None = None
@@ -600,7 +608,8 @@ class NodeServer:
 
         Raises: UsageError: it is not a peer.
         """
-        await self._network.peers.remove(address, public_key=public_key)
+        named = None if address is None else str(parse_ticket(address)[0])
+        await self._network.peers.remove(named, public_key=public_key)
 
     async def pull(self, address: str | None = None, timeout_s: float = PULL_TIMEOUT_S) -> None:
         """Merge all that a connected peer has, or all of them; durable on return.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from datalattice.client import WeaverFolder
+from datalattice.client import WeaverFolder, parse_address
 from datalattice.crypto import Entropy
 from datalattice.errors import (
     DataLatticeError,
@@ -105,16 +105,23 @@ class WeaverHosts:
             stores.on_warning.add(lambda text: self._call(_warn, text)),
         ]
         for id, joined in (await asyncio.to_thread(stores.joined)).items():
-            self._call_on(joined.inviter, joined.addresses)
+            try:
+                self._call_on(joined.inviter, joined.addresses)
+            except UsageError as error:  # it was joined with a package that is gone
+                _warn(f"the inviter of {store_id_text(id)} is not dialled: {error}")
             if not joined.is_copied:
                 self._sources[id] = joined.inviter
         for store in await asyncio.to_thread(stores.open_all):
             self._replicate(store)
 
     def _call_on(self, inviter: bytes, addresses: tuple[str, ...]) -> None:
-        """Stay connected to an inviter, where it was reached or is found."""
-        for address in addresses or (None,):
-            self._node.add_peer(address, public_key=inviter)
+        """Stay connected to an inviter, where it was reached or is found.
+
+        Raises: UsageError: no address, or none of a transport that this node has.
+        """
+        # Whatever key an address names, it is the inviter's that has to be proved.
+        found = (str(parse_address(one).with_key(inviter)) for one in addresses)
+        self._node.add_peer(",".join(found) or None, public_key=inviter)
 
     async def stop(self) -> None:
         """Notice nothing more; call it before the node is closed, which ends the hosts."""

@@ -17,6 +17,8 @@ from datalattice.wire import PLAIN_PROTOCOL
 
 RULE_TIMEOUT_S: Final = 20.0
 SIZES: Final = (1, 2, 127, 16_383, 16_384, 16_385, 65_536, 300_000)
+LONG_BYTES: Final = 10_000_000
+LONG_PIECES: Final = 200
 LINKS: Final = 40
 PIECE: Final = bytes(65_536)
 FLOOD_PIECES: Final = 2_000
@@ -24,6 +26,7 @@ FLOOD_PIECES: Final = 2_000
 
 DIALLER: Final = KeyPair(b"the one who dials is seeded thus")
 LISTENER: Final = KeyPair(b"and this is he who was listening")
+NOBODY: Final = KeyPair(b"a key that no transport here has")
 
 
 @dataclass
@@ -35,6 +38,7 @@ class TransportPair:
     bind: str
     scheme: str
     protocol: str
+    names_keys: bool
     listener: Listener | None = None
     accepted: asyncio.Queue[Link] = field(default_factory=asyncio.Queue)
     released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,6 +60,8 @@ class TransportPair:
         if port is None:
             assert self.listener is not None
             port = self.listener.port
+        if key is None and self.names_keys:
+            key = LISTENER.public_key
         who = "" if key is None else f"{key.hex()}@"
         return f"{self.scheme}{who}{self.bind}:{port}"
 
@@ -77,6 +83,8 @@ class TransportPair:
         if self.listener is not None:
             await self.listener.close()
         await asyncio.sleep(0)
+        await self.here.close()
+        await self.there.close()
 
 
 Rule = Callable[[TransportPair], Awaitable[None]]
@@ -89,6 +97,7 @@ async def check_transport(
     scheme: str = "",
     proves_keys: bool = True,
     protocol: str = PLAIN_PROTOCOL,
+    names_keys: bool = False,
 ) -> None:
     """Assert that a transport keeps the protocol.
 
@@ -97,12 +106,15 @@ async def check_transport(
     scheme:      how addresses begin.
     proves_keys: whether links prove the keys of both ends.
     protocol:    what both ends agree to speak.
+    names_keys:  whether an address has to name the key of the node.
     Raises: AssertionError: it does not; the text says which rule.
     """
     for rule in (
         _agrees_on_a_protocol,
         _carries_bytes_of_any_number_both_ways,
+        _carries_a_long_write,
         _delivers_all_before_an_end,
+        _ends_while_it_is_written_to,
         _ends_for_the_other_side_too,
         _wakes_who_waits_when_it_is_aborted,
         _breaks_in_the_middle,
@@ -116,7 +128,7 @@ async def check_transport(
         here = make(DIALLER)
         # A network in memory is one object.
         there = here if bind == "memory" else make(LISTENER)
-        pair = TransportPair(here, there, bind, scheme, protocol)
+        pair = TransportPair(here, there, bind, scheme, protocol, names_keys)
         try:
             async with asyncio.timeout(RULE_TIMEOUT_S):
                 await rule(pair)
@@ -184,6 +196,37 @@ async def _carries_bytes_of_any_number_both_ways(pair: TransportPair) -> None:
     await near.write(b"")
     await near.write(b"x")
     assert await far.read() == b"x", "nothing written is nothing read"
+
+
+async def _carries_a_long_write(pair: TransportPair) -> None:
+    await pair.listen()
+    for one, other in (ends := await pair.connect(), ends[::-1]):
+        data = _pattern(LONG_BYTES)
+        writing = asyncio.ensure_future(one.write(data))
+        assert await _take(other, len(data)) == data, "one long write arrives as it was"
+        await writing
+
+
+async def _ends_while_it_is_written_to(pair: TransportPair) -> None:
+    await pair.listen()
+    pieces = [number.to_bytes(4, "big") * (len(PIECE) // 4) for number in range(LONG_PIECES)]
+
+    async def write(link: Link) -> None:
+        with suppress(OSError):  # it may refuse them or drop them
+            for piece in pieces:
+                await link.write(piece)
+
+    for turn in range(2):
+        ends = await pair.connect()
+        one, other = ends if turn else ends[::-1]
+        writer = asyncio.ensure_future(write(one))
+        begun = await other.read()
+        reading = asyncio.ensure_future(_rest(other))
+        await one.close()
+        found = begun + await reading
+        assert found == b"".join(pieces)[: len(found)], "what arrives is what was written first"
+        await other.close()
+        await writer
 
 
 async def _delivers_all_before_an_end(pair: TransportPair) -> None:
@@ -340,5 +383,5 @@ async def _proves_keys(pair: TransportPair) -> None:
     link = await pair.here.dial(pair.address(key=LISTENER.public_key))
     pair.links.append(link)
     assert link.public_key == LISTENER.public_key, "the expected key is found"
-    said = await _failure(pair.here.dial(pair.address(key=DIALLER.public_key)), OSError)
-    assert DIALLER.public_key.hex() in said, "the error names the key that was expected"
+    said = await _failure(pair.here.dial(pair.address(key=NOBODY.public_key)), OSError)
+    assert NOBODY.public_key.hex() in said, "the error names the key that was expected"

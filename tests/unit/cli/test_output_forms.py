@@ -41,6 +41,7 @@ CALLS: dict[str, str] = {
     "node init": "node init --dir {tmp}/other",
     "node config": "node config",
     "node status": "node status",
+    "node ticket": "node ticket",
     "node peers list": "node peers",
     "node peers add": "node peers add 127.0.0.1:1",
     "node peers remove": "node peers remove 127.0.0.1:1",
@@ -243,7 +244,7 @@ def test_every_command_prints_json_lines_and_text(lattice: Lattice, words: dict[
 def test_commands_of_a_running_node_print_json(lattice: Lattice, words: dict[str, str]) -> None:
     home = Path(words["tmp"]) / "home"
     with running(home):
-        for path in ("node status", "node peers list", "node watch"):
+        for path in ("node status", "node ticket", "node peers list", "node watch"):
             ran = lattice(*CALLS[path].split(), "--json")
             assert ran.code == 0, ran.err
             json.loads(ran.out)

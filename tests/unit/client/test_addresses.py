@@ -6,8 +6,15 @@ import socket
 
 import pytest
 
-from datalattice.client import PORT_MAX, PeerAddress, parse_address, parse_key, system_reason
-from datalattice.client.addresses import HOST_CHARS_MAX
+from datalattice.client import (
+    PORT_MAX,
+    PeerAddress,
+    parse_address,
+    parse_key,
+    parse_ticket,
+    system_reason,
+)
+from datalattice.client.addresses import HOST_CHARS_MAX, TICKET_ADDRESSES_MAX
 from datalattice.errors import UsageError
 
 KEY = bytes(range(32))
@@ -27,6 +34,8 @@ HEX = KEY.hex()
         (f"tls://{HEX.upper()}@[::1]:1", PeerAddress("tls", "::1", 1, KEY), f"{HEX}@[::1]:1"),
         (f"tcp://0x{HEX}@h:1", PeerAddress("tcp", "h", 1, KEY), f"tcp://{HEX}@h:1"),
         (f"h:{PORT_MAX}", PeerAddress("tls", "h", PORT_MAX), f"h:{PORT_MAX}"),
+        (f"iroh://{HEX}@h:1", PeerAddress("iroh", "h", 1, KEY), f"iroh://{HEX}@h:1"),
+        (f"IROH://0x{HEX}", PeerAddress("iroh", "", 0, KEY), f"iroh://{HEX}"),
         ("x" * HOST_CHARS_MAX + ":1", PeerAddress("tls", "x" * HOST_CHARS_MAX, 1), None),
     ],
 )
@@ -44,12 +53,35 @@ def test_an_address_is_read_and_said_in_its_shortest_form(
         "", "host", "host:", ":1", "host:x", "host:-1", "host:1x", "a:b:1", "::1:1", "[::1]",
         "h h:1", "http://h:1", "://h:1", "tls:///h:1", "h/p:1", "u@h:1", "@h:1",
         f"{HEX[:-1]}@h:1", f"{HEX}0@h:1", "[]:1", "h:\u0661", "x" * (HOST_CHARS_MAX + 1) + ":1",
-        "h\n:1", "h:000001",
+        "h\n:1", "h:000001", "iroh://", "iroh://h:1", f"iroh://{HEX[1:]}", f"iroh://{HEX}@",
+        f"iroh://{HEX}@:1", f"tls://{HEX}",
     ],
 )  # fmt: skip
 def test_what_is_no_address_is_refused_with_the_accepted_forms(text: str) -> None:
     with pytest.raises(UsageError, match=r"host:port|hex digits"):
         parse_address(text)
+
+
+def test_an_address_that_is_a_key_stays_the_address_of_that_key() -> None:
+    alone, here = parse_address(f"iroh://{HEX}"), parse_address(f"iroh://{HEX}@h:1")
+    assert alone.with_key(None) == alone
+    assert alone.with_key(bytes(32)).public_key == bytes(32)
+    assert here.with_key(None) == PeerAddress("iroh", "h", 1)
+
+
+def test_a_ticket_is_the_addresses_of_one_node() -> None:
+    assert parse_ticket("h:1") == [parse_address("h:1")]
+    found = parse_ticket(f"{HEX}@h:1,iroh://{HEX}@h:1,iroh://{HEX}")
+    assert [one.scheme for one in found] == ["tls", "iroh", "iroh"]
+    assert len(parse_ticket(",".join([f"{HEX}@h:1"] * TICKET_ADDRESSES_MAX))) == 16
+    with pytest.raises(UsageError, match="at most 16 addresses, got 17"):
+        parse_ticket(",".join([f"{HEX}@h:1"] * (TICKET_ADDRESSES_MAX + 1)))
+    other = bytes(32).hex()
+    for wrong in ("h:1,h:2", f"{HEX}@h:1,h:2", f"h:2,{HEX}@h:1", f"{HEX}@h:1,{other}@h:1"):
+        with pytest.raises(UsageError, match="the key of one node"):
+            parse_ticket(wrong)
+    with pytest.raises(UsageError, match="an address is"):
+        parse_ticket(f"{HEX}@h:1,")
 
 
 @pytest.mark.parametrize("port", ["0", str(PORT_MAX + 1), "99999"])

@@ -95,6 +95,9 @@ class World:
     ) -> Listener:
         raise AssertionError("nobody listens here")
 
+    async def close(self) -> None:
+        raise AssertionError("the peers do not end the transport")
+
     async def serve(self, call: OutboundLink) -> str:
         done = self.calls[call.id] = asyncio.get_running_loop().create_future()
         self.tell()

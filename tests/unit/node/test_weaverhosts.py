@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Self
 
 import pytest
 
+from datalattice.client import parse_address
 from datalattice.client.settings import NodeConfig
 from datalattice.client.weaverfolder import WeaverFolder
 from datalattice.crypto import KeyPair, SystemEntropy
@@ -20,17 +22,20 @@ from datalattice.weaver import Doubt, HeadReader, InviteToken, Stores, WeaverSto
 from datalattice.weaver.kv import PutRequest
 
 TIMEOUT_S = 50
+STORES = 30
 
 
 class Site:
     """A node with stores in memory."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, scheme: str = "tls") -> None:
+        self.scheme = scheme
+        iroh = "direct" if scheme == "iroh" else "off"
         self.key = KeyPair(bytes([seed]) * 32)
         self.folder = WeaverFolder.in_memory(self.key)
         self.stores = self.folder.stores()
         self.node: NodeServer = open_node(
-            MemoryStore(), key_pair=self.key, config=NodeConfig(port=0)
+            MemoryStore(), key_pair=self.key, config=NodeConfig(port=0, iroh=iroh)
         )
 
     async def __aenter__(self) -> Self:
@@ -45,8 +50,10 @@ class Site:
         self.hosts.close()
 
     def invite(self, store: WeaverStore) -> InviteToken:
-        address = f"tls://{self.node.address}"
-        return self.stores.peers.create_invite(store.id, (address,))
+        addresses = [a for a in str(self.node.ticket).split(",") if a.startswith("iroh:")]
+        if self.scheme != "iroh":
+            addresses = [f"tls://{self.node.address}"]
+        return self.stores.peers.create_invite(store.id, addresses)
 
 
 def put(store: WeaverStore, key: bytes, value: bytes) -> None:
@@ -91,9 +98,16 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_an_invited_node_fetches_the_store_and_both_go_on_writing() -> None:
+@pytest.fixture(params=["tls", "iroh"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    if request.param == "iroh":
+        pytest.importorskip("iroh")
+    return str(request.param)
+
+
+def test_an_invited_node_fetches_the_store_and_both_go_on_writing(scheme: str) -> None:
     async def work() -> None:
-        async with Site(1) as home, Site(2) as guest:
+        async with Site(1, scheme) as home, Site(2) as guest:
             notes = home.stores.create("kv", "notes")
             for number in range(120):
                 put(notes, b"%d" % number, b"first")
@@ -105,6 +119,8 @@ def test_an_invited_node_fetches_the_store_and_both_go_on_writing() -> None:
             await has(copy, b"from home", b"hello")
             assert copy.kind == "core:kvstore"
             assert copy.status().name == "notes"
+            (peer,) = guest.node.peers
+            assert parse_address(str(peer.address)).scheme == scheme
 
     run(work)
 
@@ -123,9 +139,41 @@ def test_children_of_a_joined_store_follow_by_themselves() -> None:
     run(work)
 
 
-def test_a_revoked_peer_gets_nothing_new() -> None:
+def test_many_stores_share_one_connection(scheme: str) -> None:
     async def work() -> None:
-        async with Site(1) as home, Site(2) as guest, Site(3) as other:
+        async with Site(1, scheme) as home, Site(2) as guest:
+            stores = [home.stores.create("kv", f"store {number}") for number in range(STORES)]
+            for store in stores:
+                put(store, b"k", b"x" * 20_000)
+            copies = [await guest.hosts.join(home.invite(store)) for store in stores]
+            for copy in copies:
+                await has(copy, b"k", b"x" * 20_000)
+            assert home.node.connection_count == guest.node.connection_count == 1
+
+    run(work)
+
+
+def test_an_invite_is_used_by_the_addresses_that_can_be_dialled_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        async with Site(1) as home, Site(2) as guest:
+            monkeypatch.setitem(sys.modules, "iroh", None)
+            monkeypatch.delitem(sys.modules, "datalattice.node.transport.iroh", raising=False)
+            one, two = home.stores.create("kv", "one"), home.stores.create("kv", "two")
+            iroh = f"iroh://{home.key.public_key.hex()}@127.0.0.1:1"
+            alone = home.stores.peers.create_invite(one.id, (iroh,))
+            with pytest.raises(UsageError, match=r"datalattice\[iroh\]"):
+                await guest.hosts.join(alone)
+            both = (iroh, f"tls://{home.node.address}")
+            await guest.hosts.join(home.stores.peers.create_invite(two.id, both))
+
+    run(work)
+
+
+def test_a_revoked_peer_gets_nothing_new(scheme: str) -> None:
+    async def work() -> None:
+        async with Site(1, scheme) as home, Site(2) as guest, Site(3) as other:
             notes = home.stores.create("kv", "notes")
             put(notes, b"k", b"1")
             copies = [await site.hosts.join(home.invite(notes)) for site in (guest, other)]

@@ -83,6 +83,14 @@ PortOption = Annotated[
 BindOption = Annotated[
     str | None, typer.Option("--bind", help="Local address to listen at. Default: 127.0.0.1.")
 ]
+IrohOption = Annotated[
+    str | None,
+    typer.Option(
+        "--iroh",
+        metavar="MODE",
+        help="Listen over iroh (QUIC) too: off, direct, or relay. Default: off.",
+    ),
+]
 HttpPortOption = Annotated[
     int | None,
     typer.Option("--http-port", help="Serve /metrics and /health there; 0: any free port."),
@@ -111,7 +119,9 @@ AttachedOption = Annotated[
 ]
 PeerOption = Annotated[
     list[str] | None,
-    typer.Option("--peer", help="A node to stay connected to, host:port. May be repeated."),
+    typer.Option(
+        "--peer", help="A node to stay connected to: host:port or its ticket. May be repeated."
+    ),
 ]
 
 
@@ -135,6 +145,7 @@ def start(
     call: Call,
     port: PortOption = None,
     bind: BindOption = None,
+    iroh: IrohOption = None,
     peer: PeerOption = None,
     http_port: HttpPortOption = None,
     log_level: LogLevelOption = None,
@@ -162,6 +173,7 @@ def start(
     given = {
         "port": port,
         "bind": bind,
+        "iroh": iroh,
         "peers": peer or None,
         "http_port": http_port,
         "log_level": log_level,
@@ -251,6 +263,21 @@ def stop(
     take_turn(str(folder.store_path / LOCK_NAME), wait_s, "node that was told to end").release()
     document = {"pid": found["pid"], "root_hash": found["root_hash"]}
     return CommandResult(document, [f"process {found['pid']} has ended"])
+
+
+@command(app, "ticket", ANY)
+def ticket(call: Call) -> CommandResult:
+    """Print where others reach the running node, with its key, in one line.
+
+    Give it to `lattice node peers add` or `lattice node start --peer` on another machine.
+    """
+    from datalattice.client import running
+
+    call.node()  # it raises without one
+    found = running(call.folder.path)
+    if found is None or found.ticket is None:
+        raise UsageError("the running node only dials: it listens at no port")
+    return CommandResult({"ticket": found.ticket}, [found.ticket])
 
 
 def _make_key(folder: Folder) -> bool:

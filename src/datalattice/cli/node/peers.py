@@ -26,7 +26,7 @@ _KEY_BEFORE: Final = re.compile(r"[0-9a-fA-F]{64}@")
 PeerArgument = Annotated[
     str,
     typer.Argument(
-        metavar="PEER", help="The peer's address, such as host:port, or its public key in hex."
+        metavar="PEER", help="The peer's host:port, its ticket, or its public key in hex."
     ),
 ]
 

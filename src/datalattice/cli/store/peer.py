@@ -30,8 +30,9 @@ def invite(
         list[str] | None,
         typer.Option(
             "--address",
-            metavar="HOST:PORT",
-            help="Where others reach this node; may be repeated. Default: where it listens.",
+            metavar="ADDRESS",
+            help="Where others reach this node, host:port or an iroh address; may be repeated. "
+            "Default: where it listens.",
         ),
     ] = None,
 ) -> CommandResult:

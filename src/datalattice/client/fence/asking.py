@@ -17,7 +17,7 @@ from collections import deque
 from contextlib import closing
 from typing import Final
 
-from datalattice.client.addresses import PeerAddress, parse_address, system_reason
+from datalattice.client.addresses import PeerAddress, parse_ticket, system_reason
 from datalattice.client.fence.rules import WITHOUT_ASKING, OwnHistory, Path, owned_paths
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.network import open_stream, proven_key
@@ -130,7 +130,7 @@ class _Asker:
             SystemClock(), config.dialect, config.pace, identity, SystemEntropy(), history.start
         )
         self._replicator = Replicator(replica, protocol, config.pace)
-        addresses = dict.fromkeys(map(parse_address, config.peers))
+        addresses = dict.fromkeys(one for peer in config.peers for one in parse_ticket(peer))
         self._peers = {
             str(address): _Peer(address, config.message_bytes_max) for address in addresses
         }

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from datalattice.cells import Index, brief, decode
-from datalattice.client.addresses import parse_address
+from datalattice.client.addresses import parse_ticket
 from datalattice.client.folder import Folder, read_keys_or_none
 from datalattice.client.settings import load_settings
 from datalattice.errors import BadFormat, MissingData, StoreFull, UsageError
@@ -50,7 +50,7 @@ def replica_on(folder: Folder, store: CellStore) -> Iterator[LatticeReplica]:
         frame_max=config.message_bytes_max,
     )
     assert replica.hosting is not None
-    keys_of_peers = [parse_address(one).public_key for one in config.peers]
+    keys_of_peers = [parse_ticket(one)[0].public_key for one in config.peers]
     wanted = [key for key in keys_of_peers if key is not None]
     replica.hosting.rules.wanted = lambda: wanted
     yield replica

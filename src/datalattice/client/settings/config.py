@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from datalattice.cells import Value
-from datalattice.client.addresses import PORT_MAX, parse_address, parse_key
+from datalattice.client.addresses import PORT_MAX, parse_address, parse_key, parse_ticket
 from datalattice.client.settings.policyfile import parse_owner
 from datalattice.errors import UsageError
 from datalattice.lattice import Lattice, canonical_path
@@ -42,6 +42,7 @@ COLLECT_AFTER_BYTES: Final = 256_000_000  # a collection costs as much as the st
 READ_TIMEOUT_MS: Final = 30_000  # an idle peer still sends a sign of life
 DISCOVER: Final = ("none", "p2p", "mdns", "all")
 DID_WEB: Final = ("none", "https", "loopback")
+IROH_MODES: Final = ("off", "direct", "relay")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("text", "json")
 # Below this a message could not carry one full cell with its path.
@@ -83,8 +84,10 @@ class NodeConfig:
     port:  the port to listen at; None: the default port, or a free one if that is taken; 0: a free
            one; negative: the node only dials.
     bind:  the local address to listen at.
-    peers: addresses of nodes to stay connected to.
+    peers: addresses or tickets of nodes to stay connected to.
     plain: whether inbound connections may be plain TCP; else they must be TLS.
+    iroh:  whether to listen over iroh too, at the UDP port of the same number: `off`; `direct`;
+           or `relay`: others find the node by its key, through public servers of the iroh project.
     allow: public keys, in hex, that may connect; empty: all. Plain connections prove no key.
     partial: `KEY/PATH`: with the peer of this key only these paths are exchanged, both ways.
     fence_wait_ms: how long writes for owners wait at the start for an answer of a peer.
@@ -117,6 +120,7 @@ class NodeConfig:
     bind: str = "127.0.0.1"
     peers: tuple[str, ...] = ()
     plain: bool = False
+    iroh: str = "off"
     allow: tuple[str, ...] = ()
     url: str | None = None
     discover: str = "none"
@@ -166,7 +170,7 @@ class NodeConfig:
             if not _HOST_NAME.fullmatch(host):  # a monitor's Host header is compared with these
                 raise UsageError(f"http_hosts are names such as watch.example, got {host!r}")
         for peer in self.peers:
-            parse_address(peer)  # every address is checked at the start, not when it is dialled
+            parse_ticket(peer)  # every address is checked at the start, not when it is dialled
         for key in self.allow:
             parse_key(key)
         for text in self.partial:
@@ -178,6 +182,7 @@ class NodeConfig:
         for name, choices in (
             ("discover", DISCOVER),
             ("did_web", DID_WEB),
+            ("iroh", IROH_MODES),
             ("ping_reply", PING_REPLIES),
             ("log_level", LOG_LEVELS),
             ("log_format", LOG_FORMATS),

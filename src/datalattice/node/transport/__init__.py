@@ -9,6 +9,7 @@ from datalattice.node.transport.base import (
     Transport,
 )
 from datalattice.node.transport.memory import MemoryTransport
+from datalattice.node.transport.schemes import NodeTransport
 from datalattice.node.transport.tcp import TcpTransport
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Link",
     "Listener",
     "MemoryTransport",
+    "NodeTransport",
     "Refused",
     "TcpTransport",
     "Transport",

@@ -6,8 +6,15 @@ connection above it, so a transport is three verbs: dial, listen, and on a link 
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+from datalattice.client import system_reason
+from datalattice.errors import UsageError
+
+_OUTSIDE: Final = {"0.0.0.0": "192.0.2.1", "::": "2001:db8::1"}  # noqa: S104 - documentation hosts
 
 
 class Link(Protocol):
@@ -50,6 +57,10 @@ class Listener(Protocol):
     @property
     def port(self) -> int:
         """The port that peers dial."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses that peers dial."""
 
     async def close(self) -> None:
         """Accept no more links; those accepted live on."""
@@ -96,3 +107,28 @@ class Transport(Protocol):
 
         Raises: UsageError: the address cannot be used here, or another process uses it.
         """
+
+    async def close(self) -> None:
+        """Give back what the transport itself holds; its listeners and links have ended."""
+
+
+def listen_error(error: OSError, bind: str, port: int) -> UsageError:
+    """Return the error that says why nothing can listen at `bind`:`port`."""
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(f"port {port} on {bind} is in use by another process; choose another")
+    where = f"{bind} port {port}" if port else bind
+    return UsageError(f"cannot listen on {where}: {system_reason(error)}")
+
+
+def reached_host(bind: str) -> str:
+    """Return a local address that others dial: `bind`, or in place of a wildcard the main one."""
+    outside = _OUTSIDE.get(bind)
+    if outside is None:
+        return bind
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((outside, 9))  # sends nothing: it chooses the interface
+            return str(probe.getsockname()[0])
+    except OSError:  # this machine has no network
+        return bind

@@ -91,6 +91,7 @@ class MemoryListener:
     def __init__(self, ports: dict[int, Accept], port: int) -> None:
         self._ports = ports
         self.port = port
+        self.addresses = (f"memory:{port}",)
 
     async def close(self) -> None:
         """Accept no more links."""
@@ -135,3 +136,6 @@ class MemoryTransport:
             port = next(free for free in itertools.count(20_000) if free not in self._ports)
         self._ports[port] = accept
         return MemoryListener(self._ports, port)
+
+    async def close(self) -> None:
+        """Do nothing: the network lives as long as the object."""

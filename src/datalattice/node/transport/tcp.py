@@ -1,9 +1,7 @@
 """TCP: streams between machines, encrypted or plain, with one listening port for both.
 
 The first bytes of an inbound stream tell the two apart: TLS begins with a record header that no
-frame of the protocol can begin with. Until a stranger has sent enough to be told apart, and proved
-a key where one is demanded, it costs little memory for a short time: the number of such strangers
-is bounded, and the one that has waited longest makes room for the next.
+frame of the protocol can begin with.
 """
 
 from __future__ import annotations
@@ -13,19 +11,24 @@ import contextlib
 import errno
 from typing import Final
 
-from datalattice.client import PLAIN, PeerAddress, parse_address, system_reason
+from datalattice.client import IROH, PLAIN, TLS, PeerAddress, parse_address, system_reason
 from datalattice.client.network import NODE_ALPN, PLAIN_ALPN, TlsIdentity, tune
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
-from datalattice.node.transport.base import Accept, Link, Listener, Refused
+from datalattice.node.transport.base import (
+    Accept,
+    Link,
+    Listener,
+    Refused,
+    listen_error,
+    reached_host,
+)
+from datalattice.node.transport.strangers import HANDSHAKE_TIMEOUT_S, Strangers
 from datalattice.node.transport.tls import RECORD_START, TlsLink
 from datalattice.wire import PLAIN_PROTOCOL, READ_BYTES
 
 BACKLOG: Final = 128
 DIAL_TIMEOUT_S: Final = 10.0  # for a connection and its handshake
-
-STRANGERS_MAX: Final = 64  # inbound streams that have not proved a key yet
-HANDSHAKE_TIMEOUT_S: Final = 5.0  # from the first byte to the proof of a key
 
 # How long an inbound stream may be silent where plain ones are taken: a reference node may have
 # nothing to send before its next announcement, which is due every 30 s.
@@ -42,6 +45,7 @@ class TcpLink:
         self._reader = reader
         self._writer = writer
         self._unread = b""
+        self._is_closed = False
         peer = writer.get_extra_info("peername")
         self.remote = _address(peer) if peer else "unknown"
         raw = writer.get_extra_info("socket")
@@ -64,6 +68,9 @@ class TcpLink:
 
     async def write(self, data: bytes) -> None:
         """Queue bytes to be sent; return when there is room for more."""
+        # asyncio has no socket to write to, or to abort, once a closed stream has sent its rest.
+        if self._writer.is_closing():
+            raise ConnectionResetError("the link is closed")
         self._writer.write(data)
         await self._writer.drain()
 
@@ -72,10 +79,12 @@ class TcpLink:
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
+        self._is_closed = True
 
     def abort(self) -> None:
         """End the stream at once."""
-        self._writer.transport.abort()
+        if not self._is_closed:
+            self._writer.transport.abort()
 
 
 def _address(peer: tuple[str, int]) -> str:
@@ -84,82 +93,57 @@ def _address(peer: tuple[str, int]) -> str:
 
 
 class Handshakes:
-    """The inbound streams that have not shown yet who they are."""
+    """Tells inbound streams apart, and has those over TLS prove a key."""
 
     def __init__(self, identity: TlsIdentity, *, plain: bool, refused: Refused | None) -> None:
         self._identity = identity
         self._plain = plain
-        self._refused = refused
-        self._waiting: dict[TcpLink, asyncio.Task[object] | None] = {}
+        self.strangers = Strangers(refused)
 
     async def admit(self, link: TcpLink) -> Link | None:
         """Return the link to use, None if the stranger was turned away."""
-        # The oldest goes, not the newest: one that sends nothing cannot keep others out.
-        if len(self._waiting) >= STRANGERS_MAX:
-            oldest = next(iter(self._waiting))
-            del self._waiting[oldest]
-            oldest.abort()
-            self._count("strangers-evicted", oldest.remote)
-        self._waiting[link] = asyncio.current_task()
+        timeout_s = SILENCE_PLAIN_S if self._plain else HANDSHAKE_TIMEOUT_S
         admitted: Link | None = None
         try:
-            admitted = await self._greet(link)
-        except TimeoutError:
-            self._count("strangers-silent", link.remote)
-        except OSError as error:
-            self._count("handshakes-failed", str(error))
+            admitted = await self.strangers.admit(link.remote, timeout_s, lambda: self._greet(link))
         finally:
-            self._waiting.pop(link, None)
             if admitted is None:
                 link.abort()  # nothing else holds it
         return admitted
 
     async def _greet(self, link: TcpLink) -> Link | None:
         begun = b""
-        now_s = asyncio.get_running_loop().time
-        end_s = now_s() + (SILENCE_PLAIN_S if self._plain else HANDSHAKE_TIMEOUT_S)
-        async with asyncio.timeout_at(end_s):
-            # Two bytes decide; a plain frame may differ in the first already.
-            while len(begun) < len(RECORD_START) and RECORD_START.startswith(begun):
-                data = await link.read()
-                if not data:
-                    return None  # a port scan, or a monitor that looks whether we listen
-                begun += data
+        # Two bytes decide; a plain frame may differ in the first already.
+        while len(begun) < len(RECORD_START) and RECORD_START.startswith(begun):
+            data = await link.read()
+            if not data:
+                return None  # a port scan, or a monitor that looks whether we listen
+            begun += data
         if not begun.startswith(RECORD_START):
             if not self._plain:
-                self._count("plain-refused", link.remote)
+                self.strangers.count("plain-refused", link.remote)
                 return None
             link.unread(begun)
             return link
         secured = TlsLink(link, self._identity, dialled=False, begun=begun)
-        async with asyncio.timeout_at(min(end_s, now_s() + HANDSHAKE_TIMEOUT_S)):
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
             await secured.shake_hands()
         return secured
-
-    async def close(self) -> None:
-        """Turn away every waiting stranger."""
-        tasks = [task for task in self._waiting.values() if task is not None]
-        for link in self._waiting:
-            link.abort()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _count(self, name: str, text: str) -> None:
-        if self._refused is not None:
-            self._refused(name, text)
 
 
 class TcpListener:
     """A listening socket, with the handshakes of its strangers."""
 
-    def __init__(self, server: asyncio.Server, handshakes: Handshakes) -> None:
+    def __init__(self, server: asyncio.Server, bind: str, handshakes: Handshakes) -> None:
         self._server = server
         self._handshakes = handshakes
         self.port: int = server.sockets[0].getsockname()[1]
+        self.addresses = (str(PeerAddress(TLS, reached_host(bind), self.port)),)
 
     async def close(self) -> None:
         """Accept no more links."""
         self._server.close()
-        await self._handshakes.close()
+        await self._handshakes.strangers.close()
 
 
 class TcpTransport:
@@ -178,12 +162,15 @@ class TcpTransport:
         self._plain = plain
 
     def endpoint(self, address: str) -> PeerAddress:
-        """Return the endpoint of an address in the usual form."""
-        return parse_address(address)
+        """Return the endpoint of an address of TCP or TLS."""
+        target = parse_address(address)
+        if target.scheme == IROH:
+            raise UsageError(f"an address of TCP or TLS is host:port, got {address!r}")
+        return target
 
     async def dial(self, address: str) -> Link:
         """Return a link to a node; over TLS, it proves the key that the address names, if any."""
-        target = parse_address(address)
+        target = self.endpoint(address)
         link: TcpLink | None = None
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -218,13 +205,11 @@ class TcpTransport:
                 accepted, bind, port, limit=READ_BYTES, backlog=BACKLOG
             )
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise UsageError(
-                    f"port {port} on {bind} is in use by another process; choose another"
-                ) from error
-            where = f"{bind} port {port}" if port else bind
-            raise UsageError(f"cannot listen on {where}: {system_reason(error)}") from error
-        return TcpListener(server, handshakes)
+            raise listen_error(error, bind, port) from error
+        return TcpListener(server, bind, handshakes)
+
+    async def close(self) -> None:
+        """Do nothing: it holds nothing between calls."""
 
 
 async def _connected(target: PeerAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

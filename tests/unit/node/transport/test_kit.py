@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from datalattice.node import MemoryTransport, TcpTransport
+from datalattice.node.transport import NodeTransport
 from datalattice.testing.transport_kit import DIALLER, LISTENER, check_transport
 from datalattice.wire import MUX_PROTOCOL, PLAIN_PROTOCOL
 
@@ -44,5 +45,32 @@ def test_plain_tcp_is_a_transport() -> None:
     asyncio.run(
         check_transport(
             lambda key: TcpTransport(key, plain=True), scheme="tcp://", proves_keys=False
+        )
+    )
+
+
+def test_iroh_is_a_transport() -> None:
+    pytest.importorskip("iroh")
+    from datalattice.node.transport.iroh import IrohTransport
+
+    asyncio.run(
+        check_transport(
+            lambda key: IrohTransport(key, dial_timeout_s=2),
+            scheme="iroh://",
+            protocol=MUX_PROTOCOL,
+            names_keys=True,
+        )
+    )
+
+
+@pytest.mark.parametrize("scheme", ["", "iroh://"])
+def test_the_transport_of_a_node_is_one_for_each_scheme(scheme: str) -> None:
+    pytest.importorskip("iroh")
+    asyncio.run(
+        check_transport(
+            lambda key: NodeTransport(key, iroh="direct"),
+            scheme=scheme,
+            protocol=MUX_PROTOCOL,
+            names_keys=bool(scheme),
         )
     )

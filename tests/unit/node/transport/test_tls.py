@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from cryptography.x509.oid import NameOID
 
+import datalattice.node.transport.strangers as strangers_module
 import datalattice.node.transport.tcp as tcp_module
 from datalattice.client.network import HandshakeFailed, TlsIdentity, open_stream
 from datalattice.client.network.tls import AUTHORITY, PLAIN_ALPN
@@ -176,7 +177,7 @@ def test_silent_strangers_are_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_silent_strangers_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_module, "STRANGERS_MAX", 8)
+    monkeypatch.setattr(strangers_module, "STRANGERS_MAX", 8)
 
     async def work() -> None:
         async with host() as one:

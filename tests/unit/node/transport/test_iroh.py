@@ -1,0 +1,228 @@
+"""Iroh: what a stranger can do to a node's UDP port, and what the node says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import datalattice.node.transport.strangers as strangers_module
+from datalattice.client import parse_address
+from datalattice.crypto import KeyPair
+from datalattice.errors import UsageError
+from datalattice.node.transport import Link, Listener, NodeTransport
+from datalattice.wire import MUX_PROTOCOL
+
+iroh = pytest.importorskip("iroh")
+iroh_module = pytest.importorskip("datalattice.node.transport.iroh")
+
+HOST = KeyPair(b"the one who listens has this one")
+GUEST = KeyPair(b"the one who dials is seeded thus")
+ALPN = MUX_PROTOCOL.encode()
+
+
+class IrohHost:
+    """A transport that listens, echoes, and counts whom it refused."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        (self.address,) = listener.addresses
+        self.refused: Counter[str] = Counter()
+        self.keys: list[bytes | None] = []
+
+    def where(self) -> Any:
+        """Return the address as iroh takes it."""
+        id = iroh.EndpointId.from_bytes(HOST.public_key)
+        return iroh.EndpointAddr(id, None, [f"127.0.0.1:{self.listener.port}"])
+
+    async def until(self, name: str, count: int = 1) -> None:
+        while self.refused[name] < count:  # noqa: ASYNC110 - it is told by the network
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def hosting() -> AsyncIterator[IrohHost]:
+    transport = iroh_module.IrohTransport(HOST)
+
+    async def accept(link: Link) -> None:
+        host.keys.append(link.public_key)
+        while data := await link.read():
+            await link.write(data)
+
+    def refused(name: str, _text: str) -> None:
+        host.refused[name] += 1
+
+    host = IrohHost(await transport.listen("127.0.0.1", 0, accept, refused))
+    try:
+        yield host
+    finally:
+        await host.listener.close()
+        await transport.close()
+
+
+@contextlib.asynccontextmanager
+async def stranger() -> AsyncIterator[Any]:
+    """Give an endpoint of the library itself, which does as it likes."""
+    builder = iroh.EndpointBuilder()
+    builder.apply_minimal()
+    builder.relay_mode(iroh.RelayMode.disabled())
+    builder.bind_addr("127.0.0.1:0")
+    builder.bind_addr("[::1]:0")
+    endpoint = await builder.bind()
+    try:
+        yield endpoint
+    finally:
+        await endpoint.close()
+
+
+async def is_well(host: IrohHost) -> bool:
+    """Return whether an honest peer is served."""
+    transport = iroh_module.IrohTransport(GUEST)
+    link = await transport.dial(host.address)
+    try:
+        await link.write(b"hello")
+        return bool(await link.read() == b"hello")
+    finally:
+        link.abort()
+        await transport.close()
+
+
+def run(work: Any) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await work()
+
+    asyncio.run(bounded())
+
+
+def test_the_key_of_the_node_is_its_iroh_key() -> None:
+    async def work() -> None:
+        assert iroh.SecretKey.from_bytes(HOST.seed).public().to_bytes() == HOST.public_key
+        async with hosting() as host:
+            assert parse_address(host.address).public_key == HOST.public_key
+            assert await is_well(host)
+            assert host.keys == [GUEST.public_key]
+
+    run(work)
+
+
+@pytest.mark.parametrize("kind", ["open_bi", "open_uni"])
+def test_a_peer_that_opens_a_second_stream_is_cut(kind: str) -> None:
+    async def work() -> None:
+        async with hosting() as host, stranger() as endpoint:
+            connection = await endpoint.connect(host.where(), ALPN)
+            first = await connection.open_bi()
+            await first.send().write_all(b"x")
+            assert await first.recv().read(9) == b"x"
+            second = await getattr(connection, kind)()
+            with contextlib.suppress(iroh.IrohError):
+                await (second.send() if kind == "open_bi" else second).write_all(b"y")
+            assert "a link has one stream" in await connection.closed()
+            assert await is_well(host)
+
+    run(work)
+
+
+def test_a_peer_that_opens_no_stream_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iroh_module, "HANDSHAKE_TIMEOUT_S", 0.3)
+
+    async def work() -> None:
+        async with hosting() as host, stranger() as endpoint:
+            connection = await endpoint.connect(host.where(), ALPN)
+            assert "no stream was opened" in await connection.closed()
+            await host.until("strangers-silent")
+            assert not host.keys
+            assert await is_well(host)
+
+    run(work)
+
+
+def test_a_peer_that_resets_its_stream_or_speaks_another_protocol_ends_alone() -> None:
+    async def work() -> None:
+        async with hosting() as host, stranger() as endpoint:
+            connection = await endpoint.connect(host.where(), ALPN)
+            stream = await connection.open_bi()
+            await stream.send().write_all(b"part of a fra")
+            await stream.send().reset(7)
+            await connection.closed()
+            with pytest.raises(iroh.IrohError):
+                await endpoint.connect(host.where(), b"another/1")
+            await host.until("handshakes-failed")
+            assert await is_well(host)
+
+    run(work)
+
+
+def test_strangers_are_bounded_and_prove_their_addresses_in_a_crowd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(strangers_module, "STRANGERS_MAX", 4)
+    retry, retried = iroh.Incoming.retry, []
+
+    async def retrying(incoming: Any) -> None:
+        retried.append(incoming)
+        await retry(incoming)
+
+    monkeypatch.setattr(iroh.Incoming, "retry", retrying)
+
+    async def work() -> None:
+        async with hosting() as host, stranger() as endpoint:
+            connections = [await endpoint.connect(host.where(), ALPN) for _ in range(4)]
+            assert not host.refused
+            assert len(retried) == 2, "from half of the room on"
+            assert await is_well(host), "whoever comes next gets the place of the oldest"
+            assert host.refused == {"strangers-evicted": 1}
+            assert "no stream was opened" in await connections[0].closed()
+            assert connections[1].close_reason() is None
+
+    run(work)
+
+
+def test_only_the_given_address_is_bound() -> None:
+    async def work() -> None:
+        transport = iroh_module.IrohTransport(HOST)
+        listener = await transport.listen("127.0.0.1", 0, lambda _link: asyncio.sleep(0))
+        ((_, endpoint),) = transport._bound
+        assert {one.rpartition(":")[0] for one in endpoint.bound_sockets()} <= {
+            "127.0.0.1",
+            "[::1]",
+        }
+        with pytest.raises(UsageError, match=r"cannot listen on 203\.0\.113\.9"):
+            await transport.listen("203.0.113.9", 0, lambda _link: asyncio.sleep(0))
+        await listener.close()
+        await transport.close()
+
+    run(work)
+
+
+def test_a_dial_that_nobody_answers_ends_by_our_clock_and_says_so() -> None:
+    async def work() -> None:
+        transport = iroh_module.IrohTransport(GUEST, dial_timeout_s=0.3)
+        address = f"iroh://{HOST.public_key.hex()}@127.0.0.1:9"
+        with pytest.raises(OSError, match=f"no answer from {address}"):
+            await transport.dial(address)
+        with pytest.raises(OSError, match=r"no such host|not known"):
+            await transport.dial(f"iroh://{HOST.public_key.hex()}@{'x' * 70}.invalid:9")
+        with pytest.raises(OSError, match="the key of this node itself"):
+            await transport.dial(f"iroh://{GUEST.public_key.hex()}@127.0.0.1:9")
+        with pytest.raises(UsageError, match='iroh = "relay"'):
+            await transport.dial(f"iroh://{HOST.public_key.hex()}")
+        await transport.close()
+
+    run(work)
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "iroh", None)
+    monkeypatch.delitem(sys.modules, "datalattice.node.transport.iroh")
+    with pytest.raises(UsageError, match=r"datalattice\[iroh\]"):
+        NodeTransport(HOST, iroh="direct")
+    plain = NodeTransport(HOST)
+    assert plain.endpoint("127.0.0.1:1").port == 1
+    with pytest.raises(UsageError, match=r"datalattice\[iroh\]"):
+        plain.endpoint(f"iroh://{HOST.public_key.hex()}@127.0.0.1:1")
