@@ -119,9 +119,7 @@ AttachedOption = Annotated[
 ]
 PeerOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--peer", help="A node to stay connected to: host:port or its ticket. May be repeated."
-    ),
+    typer.Option("--peer", help="A node to stay connected to, host:port or ticket. Repeatable."),
 ]
 
 

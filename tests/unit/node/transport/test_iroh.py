@@ -34,6 +34,7 @@ class IrohHost:
         (self.address,) = listener.addresses
         self.refused: Counter[str] = Counter()
         self.keys: list[bytes | None] = []
+        self.told = asyncio.Event()
 
     def where(self) -> Any:
         """Return the address as iroh takes it."""
@@ -41,8 +42,9 @@ class IrohHost:
         return iroh.EndpointAddr(id, None, [f"127.0.0.1:{self.listener.port}"])
 
     async def until(self, name: str, count: int = 1) -> None:
-        while self.refused[name] < count:  # noqa: ASYNC110 - it is told by the network
-            await asyncio.sleep(0.01)
+        while self.refused[name] < count:
+            self.told.clear()
+            await self.told.wait()
 
 
 @contextlib.asynccontextmanager
@@ -56,6 +58,7 @@ async def hosting() -> AsyncIterator[IrohHost]:
 
     def refused(name: str, _text: str) -> None:
         host.refused[name] += 1
+        host.told.set()
 
     host = IrohHost(await transport.listen("127.0.0.1", 0, accept, refused))
     try:
