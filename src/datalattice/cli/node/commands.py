@@ -52,6 +52,7 @@ app = typer.Typer(help="Run a node in a folder, ask how it is, take over what it
 
 app.add_typer(peers_commands.app, name="peers")
 command(app, "watch", ANY)(watch_node)
+command(app, "ticket", ANY)(peers_commands.ticket)
 
 STANDARD_INPUT: Final = 0
 
@@ -261,21 +262,6 @@ def stop(
     take_turn(str(folder.store_path / LOCK_NAME), wait_s, "node that was told to end").release()
     document = {"pid": found["pid"], "root_hash": found["root_hash"]}
     return CommandResult(document, [f"process {found['pid']} has ended"])
-
-
-@command(app, "ticket", ANY)
-def ticket(call: Call) -> CommandResult:
-    """Print where others reach the running node, with its key, in one line.
-
-    Give it to `lattice node peers add` or `lattice node start --peer` on another machine.
-    """
-    from datalattice.client import running
-
-    call.node()  # it raises without one
-    found = running(call.folder.path)
-    if found is None or found.ticket is None:
-        raise UsageError("the running node only dials: it listens at no port")
-    return CommandResult({"ticket": found.ticket}, [found.ticket])
 
 
 def _make_key(folder: Folder) -> bool:

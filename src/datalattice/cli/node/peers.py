@@ -12,6 +12,7 @@ from datalattice.cli.command import ANY, NODE_START, Call, command
 from datalattice.cli.render import CommandResult, Listing
 from datalattice.cli.units import size_text
 from datalattice.cli.values import value_json
+from datalattice.errors import UsageError
 
 if TYPE_CHECKING:
     from datalattice.client import ControlClient
@@ -58,6 +59,20 @@ def remove(call: Call, peer: PeerArgument) -> CommandResult:
     """Have the running node close its connection to a peer, and not connect to it again."""
     call.node(NODE_START).call("node.remove_peer", address=peer)
     return CommandResult({"removed": peer}, [f"removed {peer}"])
+
+
+def ticket(call: Call) -> CommandResult:
+    """Print where others reach the running node, with its key, in one line.
+
+    Give it to `lattice node peers add` or `lattice node start --peer` on another machine.
+    """
+    from datalattice.client import running
+
+    call.node()  # it raises without one
+    found = running(call.folder.path)
+    if found is None or found.ticket is None:
+        raise UsageError("the running node only dials: it listens at no port")
+    return CommandResult({"ticket": found.ticket}, [found.ticket])
 
 
 def status_of(client: ControlClient) -> dict[str, Any]:
