@@ -6,7 +6,17 @@ import hashlib
 
 import pytest
 
-from datalattice.crypto import Blake3, KeyPair, blake3, verify, verify_lenient, verify_strict
+from datalattice import crypto
+from datalattice.crypto import (
+    VERIFIED_PER_THREAD,
+    Blake3,
+    KeyPair,
+    blake3,
+    first_unverified,
+    verify,
+    verify_lenient,
+    verify_strict,
+)
 
 KEY = KeyPair(b"\x2a" * 32)
 ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -88,3 +98,19 @@ def test_a_pair_whose_halves_do_not_fit_is_not_sound() -> None:
     assert pair.is_sound
     other.public_key = pair.public_key
     assert not other.is_sound
+
+
+@pytest.mark.parametrize("processors", [1, 2, 3])
+def test_the_first_bad_signature_is_found_on_any_number_of_threads(
+    processors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crypto, "_PROCESSORS", processors)
+    messages = [b"%d" % number for number in range(3 * VERIFIED_PER_THREAD)]
+    signed = [(KEY.public_key, KEY.sign(message), message) for message in messages]
+    assert first_unverified(signed) is None
+    assert first_unverified([]) is None
+    for bad in ([0], [len(signed) - 1], [100, 71, 72], [5, 4]):
+        forged = list(signed)
+        for index in bad:
+            forged[index] = (KEY.public_key, bytes(64), messages[index])
+        assert first_unverified(forged) == min(bad)

@@ -18,6 +18,7 @@ from datalattice.crypto import blake3
 from datalattice.engine import WriteTxn
 from datalattice.errors import StoreFull
 from datalattice.weaver.intention import ZERO, SignedIntention
+from datalattice.weaver.op import Op
 from datalattice.weaver.rows import (
     AUTHOR_TIPS,
     AUTHORS,
@@ -38,7 +39,6 @@ from datalattice.weaver.rows import (
     decode_range,
     decode_tip,
     encode_frontier,
-    encode_place,
     number_key,
     range_key,
     read_author,
@@ -74,7 +74,7 @@ class Appender:
         self._moved: set[bytes] = set()
         self._new_authors: dict[int, bytes] = {}
         self._rows: dict[int, WitnessRow] = {}
-        self.appended: list[SignedIntention] = []
+        self.appended: list[Op] = []
 
     @property
     def fingerprint(self) -> bytes:
@@ -198,7 +198,17 @@ class Appender:
         stamp = clamp_future(intention.stamp, self.clock, wall_ms)
         # "every witnessed foreign intention does update"; a local stamp came from this clock.
         self.clock = max(self.clock, stamp) if local else update(self.clock, stamp, wall_ms)
-        self.appended.append(signed)
+        self.appended.append(
+            Op(
+                signed.hash,
+                intention.payload,
+                intention.stamp,
+                intention.author,
+                intention.deps,
+                intention.store_prev,
+                height,
+            )
+        )
         self._places[signed.hash] = Place(seq, tip.number)
         tip.seq = seq
         tip.hash = signed.hash
@@ -280,9 +290,9 @@ class Appender:
         txn, places = self._txn, self._places
         txn.put_many(WITNESS, [(seq_key(seq), row.encode()) for seq, row in self._rows.items()])
         # Ascending keys fill the pages of the index in order
-        hashes = sorted(signed.hash for signed in self.appended)
+        hashes = sorted([op.hash for op in self.appended])
         found = [(hash, places[hash]) for hash in hashes]
-        txn.put_many(WITNESS_INDEX, [(hash, encode_place(*at)) for hash, at in found if at])
+        txn.put_many(WITNESS_INDEX, [(hash, place.encode()) for hash, place in found if place])
         self._write_ranges(hashes)
         tips = [(author, self._tips[author]) for author in sorted(self._moved)]
         txn.put_many(AUTHOR_TIPS, [(author, tip.encode()) for author, tip in tips if tip])
@@ -291,7 +301,7 @@ class Appender:
         )
         # One Appender serves a long rebuild in lots, so tips and sums stay and the rest is dropped.
         self._rows.clear()
-        self.appended.clear()
+        self.appended = []  # the caller may hold the list
         self._moved.clear()
         self._new_authors.clear()
         self._places.clear()

@@ -28,6 +28,7 @@ from datalattice.errors import BadFormat, Corruption, LimitExceeded, UsageError
 from datalattice.protobuf import read_fields, varint
 from datalattice.weaver.append import Appender
 from datalattice.weaver.intention import ZERO, Intention, LogLimits, SignedIntention
+from datalattice.weaver.op import Appended
 from datalattice.weaver.rows import (
     FLOATING,
     FLOATING_BY_DEP,
@@ -115,6 +116,7 @@ class Ingested(NamedTuple):
     witnessed: the new seqs. floating: hashes of the call that wait now. missing: predecessors to
     fetch, in order. missing_condition: dependencies to fetch, in order. forks: branches that were
     found to be forks, each reported once. futures: hashes stamped later than the clock allows.
+    appended: what became witnessed, for the projection, which need not read it back.
     """
 
     witnessed: tuple[int, ...]
@@ -123,6 +125,7 @@ class Ingested(NamedTuple):
     missing_condition: tuple[bytes, ...]
     forks: tuple[Fork, ...]
     futures: tuple[bytes, ...]
+    appended: Appended | None = None
 
     @property
     def result(self) -> str:
@@ -181,6 +184,7 @@ class Ingest:
         size -= sum(row.signed.size for row in self._gone)
         if bounded:
             self._check_bound(count, size)  # raises: the caller rolls the transaction back
+        ops = self._log.appended
         self._write(count, size, forks)
         return Ingested(
             tuple(range(self._head.seq + 1, self._log.seq + 1)),
@@ -189,6 +193,7 @@ class Ingest:
             missing_condition,
             forks,
             tuple(hash for hash, row in fresh.items() if is_future(_stamp(row), self._now)),
+            Appended(self._head.seq, self._head.content_hash, ops, self._log.content_hash),
         )
 
     def submit(
@@ -368,8 +373,8 @@ class Ingest:
         suspects = dict.fromkeys(floating)
         # A new witness may also show that an older, waiting intention is the second branch.
         if self._new or self._head.floating_count:
-            for signed in self._log.appended:
-                suspects |= dict.fromkeys(self._after(_line(signed)).values())
+            for op in self._log.appended:
+                suspects |= dict.fromkeys(self._after(line_key(op.prev, op.author)).values())
         forks = []
         for hash in suspects:
             row = self._candidate(hash)

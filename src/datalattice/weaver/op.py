@@ -55,3 +55,24 @@ class Op:
 
     def __repr__(self) -> str:
         return f"Op({self.hash.hex()}, {len(self.payload)} bytes of {self.author.hex()})"
+
+
+class Appended:
+    """Operations that a transaction has added to a log, in its order.
+
+    start: number of the record before them. before, end: content hashes of that record and of the
+    last one.
+    """
+
+    __slots__ = ("before", "end", "ops", "start")
+
+    def __init__(self, start: int, before: bytes, ops: list[Op], end: bytes) -> None:
+        self.start = start
+        self.before = before
+        self.ops = ops
+        self.end = end
+
+    @property
+    def last(self) -> int:
+        """The number of the last record of the log."""
+        return self.start + len(self.ops)

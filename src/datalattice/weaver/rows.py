@@ -14,6 +14,8 @@ one index entry an intention:
 Author and store are known: the number names the author, whose key stands in its first row, where
 it takes the room of the predecessor that a first intention has not.
 
+Length: one layout, with classes instead of tuples for rows that are made for each intention.
+
 Source: docs/design/weaver.md "Tables of a store".
 """
 
@@ -93,27 +95,30 @@ def number_key(number: int) -> bytes:
 # --- places -----------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class Place:
     """Where an intention is witnessed: its seq, and its author's number."""
 
-    seq: int
-    number: int
+    __slots__ = ("number", "seq")
+
+    def __init__(self, seq: int, number: int) -> None:
+        self.seq = seq
+        self.number = number
+
+    def encode(self) -> bytes:
+        """Return the value of `witness_index`."""
+        return _PLACE.pack(self.seq, self.number)
 
 
 # The author is known without a look at the row, for the test whether a frontier has it already.
 _PLACE: Final = Struct(">II")
 
 
-def encode_place(seq: int, number: int) -> bytes:
-    """Return a value of `witness_index`."""
-    return _PLACE.pack(seq, number)
-
-
 def decode_place(data: bytes) -> Place:
     """Return a value of `witness_index`."""
     if len(data) != _PLACE.size:  # fixed width: damage shows as a length
         raise Corruption(f"{WITNESS_INDEX}: a value of {len(data)} bytes")
-    return Place(*_PLACE.unpack(data))
+    seq, number = _PLACE.unpack(data)
+    return Place(seq, number)
 
 
 def read_place(txn: ReadTxn, hash: bytes) -> Place | None:
@@ -130,7 +135,7 @@ WITNESS_ROW: Final = Struct("<IIIIIIQBBI32s")
 """The front of a row of `witness`, as far as its length is fixed."""
 
 
-class WitnessRow(NamedTuple):
+class WitnessRow:
     """One row of `witness`, the intention still encoded in `body`.
 
     height: position in the author's chain, from 1. contents: the author's intentions up to here
@@ -140,23 +145,67 @@ class WitnessRow(NamedTuple):
     frontier is the difference to, 0 where it is complete; depth: rows to read for all of it.
     """
 
-    number: int
-    height: int
-    contents: int
-    prev: int
-    skip: int
-    base: int
-    wall: int
-    depth: int
-    flags: int
-    before: bytes
-    frontier: bytes
-    signature: bytes
-    body: bytes
+    __slots__ = (
+        "base",
+        "before",
+        "body",
+        "contents",
+        "depth",
+        "flags",
+        "frontier",
+        "height",
+        "number",
+        "prev",
+        "signature",
+        "skip",
+        "wall",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        height: int,
+        contents: int,
+        prev: int,
+        skip: int,
+        base: int,
+        wall: int,
+        depth: int,
+        flags: int,
+        before: bytes,
+        frontier: bytes,
+        signature: bytes,
+        body: bytes,
+    ) -> None:
+        self.number = number
+        self.height = height
+        self.contents = contents
+        self.prev = prev
+        self.skip = skip
+        self.base = base
+        self.wall = wall
+        self.depth = depth
+        self.flags = flags
+        self.before = before
+        self.frontier = frontier
+        self.signature = signature
+        self.body = body
 
     def encode(self) -> bytes:
         """Return the bytes of the row."""
-        head = WITNESS_ROW.pack(*self[:9], len(self.frontier), self.before)
+        head = WITNESS_ROW.pack(
+            self.number,
+            self.height,
+            self.contents,
+            self.prev,
+            self.skip,
+            self.base,
+            self.wall,
+            self.depth,
+            self.flags,
+            len(self.frontier),
+            self.before,
+        )
         return b"".join((head, self.frontier, self.signature, self.body))
 
     @property
@@ -196,12 +245,27 @@ def decode_witness(data: bytes, seq: int) -> WitnessRow:
     """
     at = WITNESS_ROW.size
     if len(data) >= at + SIGNATURE_BYTES:
-        *head, length, before = WITNESS_ROW.unpack_from(data)
+        number, height, contents, prev, skip, base, wall, depth, flags, length, before = (
+            WITNESS_ROW.unpack_from(data)
+        )
         end = at + length
         body = end + SIGNATURE_BYTES
         if body <= len(data):
-            rest = (before, data[at:end], data[end:body], data[body:])
-            return WitnessRow._make((*head, *rest))
+            return WitnessRow(
+                number,
+                height,
+                contents,
+                prev,
+                skip,
+                base,
+                wall,
+                depth,
+                flags,
+                before,
+                data[at:end],
+                data[end:body],
+                data[body:],
+            )
     raise Corruption(f"{WITNESS} {seq}: a row of {len(data)} bytes is too short")
 
 
@@ -447,12 +511,15 @@ def decode_range(data: bytes | None) -> RangeSum:
 _FLOATING: Final = Struct("<QQ64s")
 
 
-class FloatingRow(NamedTuple):
+class FloatingRow:
     """An intention that waits: its number in the order of arrival, and when it came."""
 
-    arrival: int
-    received_ms: int
-    signed: SignedIntention
+    __slots__ = ("arrival", "received_ms", "signed")
+
+    def __init__(self, arrival: int, received_ms: int, signed: SignedIntention) -> None:
+        self.arrival = arrival
+        self.received_ms = received_ms
+        self.signed = signed
 
     def encode(self) -> bytes:
         """Return the value of `floating`."""

@@ -29,7 +29,7 @@ from datalattice.protobuf import Message
 from datalattice.weaver import dag as dags
 from datalattice.weaver.intention import ZERO
 from datalattice.weaver.machine import Dag, Layer, Machine, StateTables
-from datalattice.weaver.op import Op
+from datalattice.weaver.op import Appended, Op
 from datalattice.weaver.snapshot import read_snapshot, write_snapshot
 from datalattice.weaver.tables import DATA, META, STATE_TABLES, SYSTEM, Overlay, TableReader
 
@@ -258,27 +258,42 @@ class State:
             self._write_guards(txn)  # "a missing type is written"
 
     def project(
-        self, txn: WriteTxn, limit: int | None = None, *, events: bool = True
+        self,
+        txn: WriteTxn,
+        limit: int | None = None,
+        *,
+        events: bool = True,
+        appended: Appended | None = None,
     ) -> Projection:
         """Apply the records behind the position, at most `limit`.
 
         A position that is not in the log means that the state is not of this log: it is rebuilt,
-        without events. events: whether to return them.
+        without events. events: whether to return them. appended: what this transaction added to
+        the end of the log; a state that was up to date is spared the reading.
         Raises: StoreError: the store failed, or the log is damaged; roll the transaction back.
         """
         position = self.position(txn)
-        if not self._resolves(txn, position):
-            self._clear(txn)  # "cursor not found: state must be rebuilt"
-            position, events = START, False  # subscribers saw these events when the records came
+        if appended is not None and position == (appended.start, appended.before):
+            last = appended.last
+        else:
+            appended = None
+            if not self._resolves(txn, position):
+                self._clear(txn)  # "cursor not found: state must be rebuilt"
+                position, events = START, False  # subscribers saw these events before
+            last = self._log.head(txn).seq
         run = _Run(txn, self._layer, LogDag(txn, self._log), events=events)
-        last = self._log.head(txn).seq
         if limit is not None:
             last = min(last, position.seq + limit)
         start = seq = position.seq
         while seq < last and not run.is_stalled:
             reached = seq
             count = min(BATCH_RECORDS, last - seq)
-            for op in self._log.operations(txn, seq + 1, count):
+            ops: Iterable[Op]
+            if appended is None:
+                ops = self._log.operations(txn, seq + 1, count)
+            else:
+                ops = appended.ops[seq - start : seq - start + count]
+            for op in ops:
                 if not run.apply(op, seq + 1):
                     break
                 seq += 1
@@ -290,8 +305,12 @@ class State:
                 raise Corruption(f"the log has no record {seq + 1}, and its head says {last}")
         # In the same transaction as the rows: no crash applies a record twice or leaves one out.
         if seq > start:
-            txn.put(META, _APPLIED, self._log.content_hash(txn, seq) or ZERO)
-            txn.put(META, _APPLIED_SEQ, seq.to_bytes(8, "big"))
+            if appended is not None and seq == appended.last:
+                end: bytes | None = appended.end
+            else:
+                end = self._log.content_hash(txn, seq)
+            applied = [(_APPLIED_SEQ, seq.to_bytes(8, "big")), (_APPLIED, end or ZERO)]
+            txn.put_many(META, applied)
         return Projection(seq - start, tuple(run.events), run.stall)
 
     def position(self, txn: ReadTxn) -> Position:

@@ -504,8 +504,9 @@ class WeaverStore:
         """Bring the state up to the log, and have the events delivered after the commit."""
         # Witness, state and position in one transaction: a crash leaves all of it or nothing. A
         # stall rolls nothing back: the log goes on.
-        projection = self._state.project(part)
-        seq = self._log.head(part).seq
+        appended = None if ingested is None else ingested.appended
+        projection = self._state.project(part, appended=appended)
+        seq = self._log.head(part).seq if appended is None else appended.last
         # Own writes need no ack.
         is_foreign = own is None and ingested is not None and bool(ingested.witnessed)
         txn.after_commit(lambda: self._deliver(projection, own, seq, is_foreign=is_foreign))

@@ -60,7 +60,9 @@ def edit(store: LogFixture, table: str, key: bytes, change: Callable[[bytes], by
 def edit_row(store: LogFixture, seq: int, **changed: object) -> None:
     def change(data: bytes) -> bytes:
         row: WitnessRow = decode_witness(data, seq)
-        return row._replace(**changed).encode()  # type: ignore[arg-type]
+        for name, value in changed.items():
+            setattr(row, name, value)
+        return row.encode()
 
     edit(store, WITNESS, seq_key(seq), change)
 

@@ -48,6 +48,7 @@ from datalattice.weaver.kv import (
     WatchParams,
 )
 from datalattice.weaver.null import WriteRequest
+from datalattice.weaver.state import BATCH_RECORDS
 from datalattice.weaver.store import ACK_DELAY_MS, EVENTS_MAX
 from datalattice.weaver.systemops import UniversalOp
 
@@ -224,6 +225,21 @@ def test_out_of_order_ingest_reports_what_is_missing_and_wakes() -> None:
     assert theirs.ingest(first).result == "applied"
     assert theirs.status().floating == 0
     assert state_of(theirs) == state_of(ours)
+
+
+def test_a_large_call_gives_the_state_that_a_rebuild_gives() -> None:
+    _, ours = kv()
+    for number in range(2 * BATCH_RECORDS + 3):
+        ours.execute("Put", PutRequest(b"%d" % (number % 7), b"%d" % number))
+    theirs = WeaverNode(2).join(ours)
+    theirs.ingest(envelopes_of(ours)[:9])
+    theirs.ingest(envelopes_of(ours))
+    status = theirs.status()
+    assert status.applied == status.intentions == ours.status().intentions
+    found = state_of(theirs)
+    theirs.rebuild()
+    assert (theirs.status(), state_of(theirs)) == (status, found)
+    assert found == state_of(ours)
 
 
 # --- events ---------------------------------------------------------------------------------------
