@@ -416,6 +416,10 @@ class IntentionLog:
             found.append(hash)
         return found
 
+    def iter_hashes(self, txn: ReadTxn, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Yield the witnessed hashes in a range, ascending."""
+        return (hash for hash, _ in txn.scan(WITNESS_INDEX, start, end))
+
     def in_log_order(self, txn: ReadTxn, hashes: Sequence[bytes]) -> list[bytes]:
         """Return those of `hashes` that are witnessed, dependencies first."""
         places = zip(txn.get_many(WITNESS_INDEX, hashes), hashes, strict=True)

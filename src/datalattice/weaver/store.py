@@ -228,6 +228,10 @@ class StoreView:
         """
         return self._log.hashes_in_range(self._txn, start, end)
 
+    def iter_hashes(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Yield the witnessed hashes in a range, ascending."""
+        return self._log.iter_hashes(self._txn, start, end)
+
     def in_log_order(self, hashes: Sequence[bytes]) -> list[bytes]:
         """Return those of `hashes` that are witnessed, dependencies first."""
         return self._log.in_log_order(self._txn, hashes)

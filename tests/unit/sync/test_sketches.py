@@ -315,13 +315,12 @@ def test_cells_are_bounded(more: int) -> None:
     assert found.needs == [b - a, a - b]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "accepted"),
-    [((4, 4), False), ((5, 1), True), ((1, 5), True), ((9, 9), True), ((10, 9), False)],
-)
-def test_sets_of_some_sizes_are_sketched(sizes: tuple[int, int], accepted: bool) -> None:
-    limits = SketchLimits(items_min=5, items=9)
-    assert SketchReceiver.accepts(SketchOpening(count=sizes[0]), sizes[1], limits) == accepted
+@pytest.mark.parametrize("has_numpy", [True, False])
+def test_sets_of_some_sizes_are_sketched(has_numpy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sketchset, "_arrays", lambda: object() if has_numpy else None)
+    limits = SketchLimits(items_min=5, items=9, items_alone=7)
+    accepted = [size for size in range(12) if SketchReceiver.accepts(size, limits)]
+    assert accepted == ([5, 6, 7, 8, 9] if has_numpy else [5, 6, 7])
 
 
 def test_the_regions_that_differ_are_sketched_alone() -> None:

@@ -17,11 +17,19 @@ from datalattice.engine import GroupCommit, MemoryEngine
 from datalattice.errors import PeerError, Unfenced
 from datalattice.protobuf import Message, varint
 from datalattice.sync import Offer, Part, Peer, Probe, Replicator, Step, Want, Why
-from datalattice.sync.reconcile import RangeFingerprint, RangeMessage
+from datalattice.sync.reconcile import (
+    SKETCH_LIMITS,
+    RangeFingerprint,
+    RangeMessage,
+    SketchLimits,
+    SketchMessage,
+    SketchOpening,
+)
 from datalattice.sync.weaver import (
     FETCH_HASHES_ACCEPTED,
     SESSIONS_MAX,
     SILENCE_MS,
+    SKETCHES,
     BootstrapRequest,
     BootstrapResponse,
     FetchIntentions,
@@ -29,10 +37,12 @@ from datalattice.sync.weaver import (
     JoinRequest,
     JoinResponse,
     NewsMessage,
+    NodeMessage,
     PeerMessage,
     RangeComparison,
     ReconcilePayload,
     SendLimits,
+    SketchComparison,
     SyncDone,
     WeaverConversation,
     WeaverProtocol,
@@ -68,11 +78,15 @@ def new_store(key: KeyPair | None = None) -> WeaverStore:
 class Site:
     """A store and its replica, whose peers are all but the refused keys."""
 
-    def __init__(self, key: KeyPair | None = None) -> None:
+    def __init__(self, key: KeyPair | None = None, sketches: SketchLimits = SKETCH_LIMITS) -> None:
         self.store = new_store(key)
         self.refused: set[bytes] = set()
         self.replica = WeaverReplica(
-            self.store, lambda: everyone - self.refused, SeededEntropy(1), limits=SMALL
+            self.store,
+            lambda: everyone - self.refused,
+            SeededEntropy(next(keys)),
+            limits=SMALL,
+            sketches=sketches,
         )
         everyone.add(self.store.author)
 
@@ -88,8 +102,11 @@ class Site:
             return log.get(hash)
 
 
-def make() -> KitReplica:
-    store = Site()
+ANY_SIZE = SKETCH_LIMITS._replace(items_min=0)
+
+
+def make(sketches: SketchLimits = SKETCH_LIMITS) -> KitReplica:
+    store = Site(sketches=sketches)
     return KitReplica(
         store.replica,
         WeaverProtocol(STORE, store.replica.gaps),
@@ -102,14 +119,27 @@ def test_a_weaver_replica_keeps_to_the_kit(seed: int) -> None:
     check_replica(make, seed)
 
 
-class Pair:
-    """Two stores and a calm connection between them."""
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "limits",
+    [ANY_SIZE, ANY_SIZE._replace(regions_from=0), ANY_SIZE._replace(listed=0, cells=30)],
+    ids=["cells", "regions", "none"],
+)
+def test_a_weaver_replica_that_sketches_sets_of_any_size_keeps_to_the_kit(
+    seed: int, limits: SketchLimits
+) -> None:
+    check_replica(lambda: make(limits), seed)
 
-    def __init__(self) -> None:
+
+class Pair:
+    """Two stores and a calm connection between them. limits: of sketches, of each side."""
+
+    def __init__(self, *limits: SketchLimits) -> None:
+        each = iter(limits or (SKETCH_LIMITS, SKETCH_LIMITS))
         self.stores: list[Site] = []
 
         def make() -> KitReplica:
-            store = Site()
+            store = Site(sketches=next(each))
             self.stores.append(store)
             return KitReplica(
                 store.replica, WeaverProtocol(STORE, store.replica.gaps), lambda number: number
@@ -152,6 +182,114 @@ def test_what_was_written_apart_is_exchanged_when_they_meet() -> None:
     pair.link.pass_time(2_000)
     assert pair.is_equal
     assert pair.stores[0].count() == 300
+
+
+NEVER = SKETCH_LIMITS._replace(items_min=1_000_000)
+FEW = ANY_SIZE._replace(cells=30, listed=0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kinds"),
+    [
+        ((ANY_SIZE, ANY_SIZE), {"opening", "estimate", "cells", "result", "hashes"}),
+        ((NEVER, ANY_SIZE), {"opening", "estimate", "cells", "result", "hashes"}),
+        ((NEVER, NEVER), set()),
+        ((FEW, FEW), {"opening", "estimate"}),
+    ],
+    ids=["both", "one", "neither", "too many"],
+)
+def test_sketches_are_spoken_where_both_sides_are_willing_and_ranges_otherwise(
+    limits: tuple[SketchLimits, SketchLimits], kinds: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(*limits)
+    common = [signed_by(1_000 + number, b"same") for number in range(200)]
+    for site in pair.stores:
+        site.store.ingest([one.encode() for one in common])
+    for number in range(40):
+        pair.stores[number % 2].submit(b"%d" % number)
+    said: list[str] = []
+    encode = SketchMessage.encode
+
+    def noted(message: SketchMessage) -> bytes:
+        said.extend(kind for kind, value in vars(message).items() if value is not None)
+        return encode(message)
+
+    monkeypatch.setattr(SketchMessage, "encode", noted)
+    # Which side dials is up to chance, and that of the two that is willing has to open.
+    for _ in range(20):
+        pair.meet()
+    assert pair.is_equal
+    assert pair.stores[0].count() == 240
+    assert set(said) - {"more"} <= kinds
+    assert bool(said) == bool(kinds)
+
+
+def test_equal_sets_say_no_more_than_two_payloads() -> None:
+    pair = Pair(ANY_SIZE, ANY_SIZE)
+    for site in pair.stores:
+        site.store.ingest([signed_by(number, b"x").encode() for number in range(1, 9)])
+    opener, answerer = (
+        site.replica.compare(peer(), why)
+        for site, why in zip(pair.stores, (Why.PULL, Why.ASKED), strict=True)
+    )
+    assert opener is not None
+    assert answerer is not None
+    step = opener.start()
+    assert isinstance(step.say[-1], SketchMessage)
+    answer = answerer.receive(step.say)
+    assert answer.is_done
+    assert opener.receive(answer.say) == Step(is_done=True)
+
+
+def peer() -> Peer:
+    return Peer("p", dialled=True, features=frozenset({SKETCHES}))
+
+
+def test_a_peer_without_the_feature_is_compared_by_ranges_alone() -> None:
+    site = Site(sketches=ANY_SIZE)
+    site.submit(b"x")
+    with_sketch, without = (
+        site.replica.compare(one, Why.PULL) for one in (peer(), Peer("q", dialled=True))
+    )
+    assert isinstance(with_sketch, SketchComparison)
+    assert not isinstance(without, SketchComparison)
+    assert without is not None
+    assert {type(one) for one in without.start().say} == {RangeMessage}
+
+
+def test_a_node_that_does_not_know_sketches_reads_the_ranges_beside_them() -> None:
+    ranges = ReconcilePayload(STORE, (RangeMessage(done=True),))
+    framed = NodeMessage(reconcile_payload=ranges, sketch=SketchMessage(more=True)).encode()
+    assert PeerMessage.decode(framed) == PeerMessage(reconcile_payload=ranges)
+    alone = PeerMessage(reconcile_payload=ranges).encode()
+    assert NodeMessage(reconcile_payload=ranges).encode() == alone
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([(SketchMessage(more=True),)], "a sketch in a session of ranges"),
+        ([(RangeMessage(done=True),), (SketchMessage(more=True),)], "in a session of ranges"),
+        ([(SketchMessage(opening=SketchOpening(bytes(16), 1, bytes(32))),)], "an estimate comes"),
+        ([(RangeMessage(done=True), SketchMessage(more=True))], "in a session of ranges"),
+    ],
+)
+def test_a_sketch_out_of_place_ends_the_comparison(
+    messages: list[tuple[object, ...]], reason: str
+) -> None:
+    site = Site(sketches=ANY_SIZE)
+    if reason == "a sketch in a session of ranges":
+        comparison = site.replica.compare(peer(), Why.ASKED)
+    else:
+        comparison = site.replica.compare(peer(), Why.PULL)
+        assert comparison is not None
+        comparison.start()
+    assert comparison is not None
+    for message in messages[:-1]:
+        comparison.receive(message)
+    with pytest.raises(PeerError, match=reason):
+        comparison.receive(messages[-1])
+    comparison.ended()
 
 
 def test_a_gap_is_filled_by_asking_for_what_an_intention_names() -> None:

@@ -57,6 +57,7 @@ from datalattice.sync.reconcile.sketchset import (
     SketchKey,
     combine,
     estimate,
+    has_arrays,
     pack,
     pack_cells,
     unpack,
@@ -78,6 +79,8 @@ class SketchLimits(NamedTuple):
     """Items of the larger set from which sketches are shorter and quicker than ranges."""
     items: int = 2_000_000
     """Most items of either set: a side holds 60 bytes for each during a session."""
+    items_alone: int = 200_000
+    """Most items where NumPy is not installed: each takes about 20 microseconds."""
     cells: int = 131_072
     """Most cells of an attempt."""
     listed: int = 131_072
@@ -102,7 +105,7 @@ FIRST_CELLS_MIN: Final = 24
 class ScannedSet(HashSet, Protocol):
     """A set of hashes that can be read from end to end."""
 
-    def scan(self, start: bytes, end: bytes) -> Iterator[bytes]:
+    def iter_hashes(self, start: bytes, end: bytes) -> Iterator[bytes]:
         """Yield the hashes in the range, ascending."""
         ...
 
@@ -142,6 +145,7 @@ class _Side:
     """What both sides keep of a session."""
 
     def __init__(self, own: ScannedSet, nonce: bytes, limits: SketchLimits) -> None:
+        self._is_done = False
         self._own = own
         self._nonce = nonce
         self._limits = limits
@@ -168,10 +172,10 @@ class _Side:
     def _sketch(self, key: SketchKey, regions: Iterable[int] | None) -> SketchedSet:
         """Return the sketch of all hashes, or of those in some regions."""
         if regions is None:
-            return SketchedSet(key, self._own.scan(HASH_START, HASH_END))
+            return SketchedSet(key, self._own.iter_hashes(HASH_START, HASH_END))
         sketch = SketchedSet(key)
         for region in regions:
-            sketch.add(self._own.scan(*_region(region)))
+            sketch.add(self._own.iter_hashes(*_region(region)))
         return sketch
 
     def _region_prints(self, key: SketchKey) -> bytes:
@@ -196,7 +200,6 @@ class SketchSender(_Side):
         self._more = 0  # windows of it that were not enough
         self._is_listed = False
         self._awaits_estimate = True
-        self._is_done = False
 
     def start(self) -> SketchMessage:
         """Return the message that opens the session."""
@@ -264,7 +267,6 @@ class SketchSender(_Side):
 
     def _list(self, peer_count: int) -> SketchStep:
         if max(self._count, peer_count) > self._limits.listed:
-            self._is_done = True
             return SketchStep(by_ranges=True)
         self._is_listed = True
         return SketchStep((SketchMessage(ids=pack(self._set.ids)),))
@@ -302,7 +304,6 @@ class SketchSender(_Side):
         # "Done means: equal set fingerprints after the exchange."
         if len(ours) < len(wanted) or not both.are_equal_without(ours, given):
             if self._is_listed:
-                self._is_done = True
                 return SketchStep(by_ranges=True)
             return self._retry()
         self._is_done = True
@@ -334,14 +335,12 @@ class SketchReceiver(_Side):
         self._given: tuple[bytes, ...] = ()
         self._by_regions = self._count >= limits.regions_from
         self._attempts += self._by_regions
-        self._is_done = False
 
     @staticmethod
-    def accepts(
-        opening: SketchOpening, own_count: int, limits: SketchLimits = SKETCH_LIMITS
-    ) -> bool:
-        """Return whether sets of these sizes are sketched."""
-        return limits.items_min <= max(opening.count, own_count) <= limits.items
+    def accepts(larger: int, limits: SketchLimits = SKETCH_LIMITS) -> bool:
+        """Return whether sets are sketched of which the larger one has so many items."""
+        most = limits.items if has_arrays() else limits.items_alone
+        return limits.items_min <= larger <= most
 
     def start(self) -> SketchMessage:
         """Return the first estimate."""
@@ -464,7 +463,7 @@ class SketchReceiver(_Side):
 class ScannedHashes(SortedHashes):
     """A `ScannedSet` over hashes in memory."""
 
-    def scan(self, start: bytes, end: bytes) -> Iterator[bytes]:
+    def iter_hashes(self, start: bytes, end: bytes) -> Iterator[bytes]:
         """Yield the hashes in the range, ascending."""
         return iter(self.hashes(start, end))
 

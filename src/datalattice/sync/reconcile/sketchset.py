@@ -50,6 +50,11 @@ def _arrays() -> Any:
     return sketcharrays
 
 
+def has_arrays() -> bool:
+    """Return whether large sets are worked on with NumPy."""
+    return _arrays() is not None
+
+
 class SketchKey(NamedTuple):
     """Key of ids, and the salts of their checks, places and sums."""
 

@@ -17,9 +17,15 @@ from datalattice.errors import BadFormat, ProtocolViolation
 from datalattice.sync.reconcile import (
     HASH_END,
     HASH_START,
-    HashSet,
+    SKETCH_LIMITS,
     RangeMessage,
     RangeReconciliation,
+    ScannedSet,
+    SketchLimits,
+    SketchMessage,
+    SketchOpening,
+    SketchReceiver,
+    SketchSender,
 )
 from datalattice.sync.replica import Offer, Part, Probe, Step
 from datalattice.sync.weaver.conversation import probe_key
@@ -37,7 +43,7 @@ from datalattice.weaver import (
 )
 
 
-class LogView(HashSet, Protocol):
+class LogView(ScannedSet, Protocol):
     """The log of a store as it was at one moment."""
 
     def head(self) -> Head:
@@ -205,12 +211,16 @@ class RangeComparison:
         assert isinstance(message, tuple)
         ranges: tuple[RangeMessage, ...] = message
         step = self._ranges.receive(ranges)
-        self._needs.update(step.needs)  # what the union will hold, if all of it comes
-        # "A hash that is stored, floating or as the loser of a fork, is not fetched again."
-        need = tuple([one for one in step.needs if self._held.get(one) is None])
+        need = self._lacking(step.needs)
         self._is_done = all(one.done is not None for one in step.answer)
         partial = self._ranges.partial
         return Step(step.answer, need=need, is_done=self._is_done, is_partial=partial)
+
+    def _lacking(self, hashes: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Return those of the peer's hashes that are not stored."""
+        self._needs.update(hashes)  # what the union will hold, if all of it comes
+        # "A hash that is stored, floating or as the loser of a fork, is not fetched again."
+        return tuple([one for one in hashes if self._held.get(one) is None])
 
     def ended(self) -> Probe | None:
         """Return what both sides have: the union; None when some range was left out."""
@@ -239,3 +249,71 @@ class RangeComparison:
             fingerprint ^= int.from_bytes(each, "big")
         key = probe_key(fingerprint.to_bytes(len(HASH_START), "big"), count)
         return Probe(key, self._arrived)
+
+
+class SketchComparison(RangeComparison):
+    """A comparison that opens with ranges and a sketch; the peer answers one or the other.
+
+    Ranges it is where the sets are equal or small, and where the peer does not know sketches. A
+    session of sketches that has failed goes on by ranges from the beginning.
+    """
+
+    def __init__(
+        self,
+        store: ReplicatedStore,
+        arrived: int,
+        cut: bytes | None,
+        on_end: Callable[[RangeComparison], None],
+        nonce: bytes,
+        limits: SketchLimits = SKETCH_LIMITS,
+    ) -> None:
+        super().__init__(store, arrived, cut, on_end)
+        self._nonce = nonce
+        self._limits = limits
+        self._sketch: SketchSender | SketchReceiver | None = None
+        self._may_open = True  # the peer, with its first message
+
+    def start(self) -> Step:
+        """State two ranges around a random cut, and open a session of sketches."""
+        step = super().start()
+        self._may_open = False
+        if not SketchReceiver.accepts(self._count, self._limits):
+            return step
+        self._sketch = SketchSender(self._held, self._nonce, self._limits)
+        return replace(step, say=(*step.say, self._sketch.start()))
+
+    @property
+    def _count(self) -> int:
+        return self._held.count(HASH_START, HASH_END)
+
+    def receive(self, message: object) -> Step:
+        """Take in ranges or a sketch.
+
+        Raises: ProtocolViolation: neither of it follows from what was said.
+        """
+        assert isinstance(message, tuple)
+        sketch = message[-1] if message else None
+        may_open, self._may_open = self._may_open, False
+        if not isinstance(sketch, SketchMessage):
+            self._sketch = None  # the peer goes on by ranges
+            return super().receive(message)
+        if may_open and sketch.opening is not None:
+            return self._answer(message[:-1], sketch.opening)
+        if self._sketch is None or len(message) > 1:
+            raise ProtocolViolation("reconciliation: a sketch in a session of ranges")
+        step = self._sketch.receive(sketch)
+        if step.by_ranges:
+            self._sketch, self._ranges = None, RangeReconciliation(self._held)
+            return super().start()
+        self._is_done = step.is_done
+        return Step(step.say, need=self._lacking(step.needs), is_done=step.is_done)
+
+    def _answer(self, ranges: tuple[RangeMessage, ...], opening: SketchOpening) -> Step:
+        """Answer the first message: by ranges if they are equal or the sets small."""
+        step = super().receive(ranges)
+        larger = max(opening.count, self._count)
+        if step.is_done or not SketchReceiver.accepts(larger, self._limits):
+            return step
+        self._ranges = RangeReconciliation(self._held)
+        self._sketch = SketchReceiver(self._held, opening, self._nonce, self._limits)
+        return Step((self._sketch.start(),))

@@ -11,6 +11,7 @@ begins with the number of its exchange:
 | exchange | opened by | then | over |
 |---|---|---|---|
 | comparison of ranges | ReconcilePayload | ReconcilePayload in turn | SyncDone both ways |
+| the same by sketches | ReconcilePayload with one | further ones in turn | SyncDone both ways |
 | comparison with the log | BootstrapRequest | BootstrapResponse, next request | one with `done` |
 | joining, a comparison, too | JoinRequest | JoinResponse | at once |
 | fetch | FetchIntentions, FetchChain | IntentionResponse | one with `done` |
@@ -35,7 +36,7 @@ from datalattice.errors import BadFormat
 from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Field, Message, read_varint, varint
 from datalattice.sync.conduct import IGNORED, MALFORMED, UNASKED
-from datalattice.sync.reconcile import RangeMessage
+from datalattice.sync.reconcile import RangeMessage, SketchMessage
 from datalattice.sync.replica import FETCHES, REPLICATES, Offer, Part, Peer, Probe, Reply, Want
 from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
 from datalattice.sync.weaver.gossip import ANNOUNCED_MAX, GRAFT_MS, GossipOffer
@@ -47,6 +48,7 @@ from datalattice.sync.weaver.messages import (
     IntentionResponse,
     JoinRequest,
     JoinResponse,
+    NodeMessage,
     PeerMessage,
     ReconcilePayload,
     SyncDone,
@@ -55,6 +57,9 @@ from datalattice.weaver import ZERO, SignedIntention
 
 PROTOCOL: Final = "weaver/1"
 """Name of this protocol on a multiplexed connection."""
+
+SKETCHES: Final = "sketches"
+"""Feature of a peer that may answer ranges by sketches."""
 
 SILENCE_MS: Final = 15_000  # "Receive timeout 15 s"
 """How long an exchange may take without a message of the peer."""
@@ -145,7 +150,7 @@ class WeaverConversation:
     def __init__(self, peer: Peer, store_id: bytes | None, gaps: ChainGaps | None = None) -> None:
         """store_id: of all messages; None: of any, for joining. gaps: those of the store."""
         self._gaps = gaps or ChainGaps()
-        self.peer = replace(peer, features=frozenset({FETCHES, REPLICATES}))
+        self.peer = replace(peer, features=frozenset({FETCHES, REPLICATES, SKETCHES}))
         self._store_id = store_id or b""
         self._is_any = store_id is None
         self._frames: list[bytes] = []
@@ -283,10 +288,13 @@ class WeaverConversation:
                 self._write(exchange, PeerMessage(bootstrap_request=request))
             case _:
                 ranges = tuple([one for one in said if isinstance(one, RangeMessage)])
-                payload = ReconcilePayload(self._store_id, ranges)
-                self._write(exchange, PeerMessage(reconcile_payload=payload))
-                # "pending_ranges +1 when a payload with any non-done message is sent"
-                session.is_awaited = session.is_awaited or not _is_done(ranges)
+                sketches = [one for one in said if isinstance(one, SketchMessage)]
+                for sketch in sketches or (None,):
+                    payload = ReconcilePayload(self._store_id, ranges)
+                    self._write(exchange, NodeMessage(reconcile_payload=payload, sketch=sketch))
+                    # "pending_ranges +1 when a payload with any non-done message is sent"
+                    session.is_awaited = session.is_awaited or not _is_done(ranges, sketch)
+                    ranges = ()
 
     def _settle(self, exchange: int) -> None:
         """Say SyncDone if it is time, and end the comparison if the peer said it, too."""
@@ -327,7 +335,7 @@ class WeaverConversation:
             elif at == len(payload):
                 self._refused(exchange)
             else:
-                self._take(exchange, PeerMessage.decode(payload[at:]), now_ms)
+                self._take(exchange, NodeMessage.decode(payload[at:]), now_ms)
         except BadFormat as error:
             self._events.append(talk.Fault(MALFORMED, str(error)))
 
@@ -371,14 +379,14 @@ class WeaverConversation:
                 self._events.append(talk.Fault(MALFORMED, str(error)))
         return tuple(parts)
 
-    def _take(self, exchange: int, message: PeerMessage, now_ms: int) -> None:
+    def _take(self, exchange: int, message: NodeMessage, now_ms: int) -> None:
         for body in vars(message).values():
-            # As proto3 has it: one kind is set, the others are None.
-            if body is None or not self._is_ours(body.store_id):
+            # As proto3 has it: one kind is set, the others are None. A sketch goes with ranges.
+            if body is None or body is message.sketch or not self._is_ours(body.store_id):
                 continue
             match body:
                 case ReconcilePayload():
-                    self._take_ranges(exchange, body.messages, now_ms)
+                    self._take_ranges(exchange, body.messages, message.sketch, now_ms)
                 case SyncDone():
                     self._take_done(exchange, now_ms)
                 case FetchIntentions():
@@ -423,7 +431,13 @@ class WeaverConversation:
         self._events.append(talk.Fault(MALFORMED, f"a message for store {store_id.hex()}"))
         return False
 
-    def _take_ranges(self, exchange: int, ranges: tuple[RangeMessage, ...], now_ms: int) -> None:
+    def _take_ranges(
+        self,
+        exchange: int,
+        ranges: tuple[RangeMessage, ...],
+        sketch: SketchMessage | None,
+        now_ms: int,
+    ) -> None:
         session = self._sessions.get(exchange)
         if session is None:
             if exchange > 0:
@@ -436,7 +450,7 @@ class WeaverConversation:
             self._events.append(talk.Fault(MALFORMED, "ranges where a log or an answer is awaited"))
             self._give_up(exchange, "the peer sent something else")
             return
-        if session.heard_done and not _is_done(ranges):
+        if session.heard_done and not _is_done(ranges, sketch):
             # "After that point a payload with a non-done message is a protocol error."
             self._events.append(talk.Fault(MALFORMED, "ranges behind SyncDone"))
             self._give_up(exchange, "the peer went on behind SyncDone")
@@ -444,7 +458,8 @@ class WeaverConversation:
         session.deadline_ms = now_ms + SILENCE_MS
         session.has_payload = True
         session.is_awaited = False  # "-1 when a payload arrives"
-        self._events.append(talk.Round(exchange, ranges))
+        said = ranges if sketch is None else (*ranges, sketch)
+        self._events.append(talk.Round(exchange, said))
 
     def _take_request(
         self, exchange: int, request: object, hashes: int = 0, *, is_open: bool = False
@@ -525,6 +540,7 @@ class WeaverProtocol:
         return WeaverConversation(peer, self._store_id, self._gaps)
 
 
-def _is_done(ranges: Sequence[RangeMessage]) -> bool:
+def _is_done(ranges: Sequence[RangeMessage], sketch: SketchMessage | None) -> bool:
     """Return whether a payload asks nothing."""
-    return all(one.done is not None for one in ranges)
+    is_last = sketch is None or sketch.hashes is not None
+    return is_last and all(one.done is not None for one in ranges)

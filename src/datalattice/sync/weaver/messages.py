@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from datalattice.crypto import blake3
 from datalattice.protobuf import Field, Message
-from datalattice.sync.reconcile import RangeMessage
+from datalattice.sync.reconcile import RangeMessage, SketchMessage
 from datalattice.weaver import store_id_text
 from datalattice.wire import Framing
 
@@ -112,6 +112,15 @@ class PeerMessage(Message, name="lattice.network.PeerMessage"):
     bootstrap_request: Annotated[BootstrapRequest | None, Field(7, oneof="message")] = None
     bootstrap_response: Annotated[BootstrapResponse | None, Field(8, oneof="message")] = None
     sync_done: Annotated[SyncDone | None, Field(9, oneof="message")] = None
+
+
+class NodeMessage(PeerMessage, name="datalattice.weaver.NodeMessage"):
+    """A frame between two of our own nodes: a sketch may come with a payload of ranges.
+
+    Whoever does not know sketches skips the field, and goes on by ranges.
+    """
+
+    sketch: Annotated[SketchMessage | None, Field(100)] = None
 
 
 class GossipMessage(Message, name="lattice.network.GossipMessage"):

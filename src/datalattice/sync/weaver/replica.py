@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from datalattice.crypto import Entropy
 from datalattice.errors import LimitExceeded, UnsupportedOperation
-from datalattice.sync.reconcile import first_cut
+from datalattice.sync.reconcile import SKETCH_LIMITS, SKETCH_NONCE_BYTES, SketchLimits, first_cut
 from datalattice.sync.replica import (
     Absorbed,
     News,
@@ -33,8 +33,13 @@ from datalattice.sync.replica import (
     Want,
     Why,
 )
-from datalattice.sync.weaver.comparisons import LogComparison, RangeComparison, ReplicatedStore
-from datalattice.sync.weaver.conversation import probe_key
+from datalattice.sync.weaver.comparisons import (
+    LogComparison,
+    RangeComparison,
+    ReplicatedStore,
+    SketchComparison,
+)
+from datalattice.sync.weaver.conversation import SKETCHES, probe_key
 from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
 from datalattice.sync.weaver.gossip import ANNOUNCED_MAX, GossipOffer, Neighbours
 from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse, FetchChain
@@ -75,6 +80,7 @@ class _Arrival(NamedTuple):
 class WeaverReplica:
     """See the module.
 
+    sketches: when its set is compared by sketches, and their bounds.
     peers:  gives the keys that may connect and whose news are taken, as the store says now.
     source: the peer whose witness log is fetched first, for a store that was just joined.
     on_copied: called once that is done.
@@ -89,10 +95,12 @@ class WeaverReplica:
         *,
         on_copied: Callable[[], None] | None = None,
         limits: SendLimits = SEND_LIMITS,
+        sketches: SketchLimits = SKETCH_LIMITS,
     ) -> None:
         self.source = source
         self._on_copied = on_copied
         self.limits: Final = limits
+        self._sketches = sketches
         self._store = store
         self._peers = peers
         self._allowed: frozenset[bytes] | None = None
@@ -355,7 +363,13 @@ class WeaverReplica:
             return None
         # "cut at 8 random bytes": only where this side opens.
         cut = first_cut(self._entropy) if begins else None
-        comparison = RangeComparison(self._store, self._arrived, cut, self._compared)
+        begun = (self._store, self._arrived, cut, self._compared)
+        comparison: RangeComparison
+        if SKETCHES in peer.features:
+            nonce = self._entropy.bytes(SKETCH_NONCE_BYTES)
+            comparison = SketchComparison(*begun, nonce, self._sketches)
+        else:
+            comparison = RangeComparison(*begun)
         self._open.add(comparison)
         return comparison
 

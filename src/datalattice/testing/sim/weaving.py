@@ -15,6 +15,7 @@ from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.engine import GroupCommit, MemoryEngine
 from datalattice.protobuf import read_varint
 from datalattice.sync import Replica, WireProtocol
+from datalattice.sync.reconcile import SKETCH_LIMITS
 from datalattice.sync.weaver import (
     GRAFT_MS,
     PROTOCOL,
@@ -49,6 +50,10 @@ KEYS: Final = 12
 DELETES: Final = 0.15
 
 
+SIM_SKETCHES: Final = SKETCH_LIMITS._replace(items_min=8)
+"""The sets of a simulation are small; some are compared by sketches all the same."""
+
+
 class SimWeaverReplica(WeaverReplica):
     """A replica whose user's writes are made when they are published.
 
@@ -56,7 +61,8 @@ class SimWeaverReplica(WeaverReplica):
     """
 
     def __init__(self, host: WeaverHost, store: WeaverStore) -> None:
-        super().__init__(store, host.peers, SeededEntropy(host.node.dice.bits()))
+        entropy = SeededEntropy(host.node.dice.bits())
+        super().__init__(store, host.peers, entropy, sketches=SIM_SKETCHES)
         self.store: Final = store
         self.planned: Final[list[tuple[bytes, bytes | None]]] = []
 
