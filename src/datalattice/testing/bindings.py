@@ -52,7 +52,7 @@ class MemoryBinding:
         fork = self.root.fork()
         result = change(fork)
         fork.sync()
-        self.edit_threads.append(threading.current_thread())
+        self.edit_threads.append(threading.current_thread())  # tests see which thread wrote
         return result
 
     def on_undo(self, undo: Callable[[], None]) -> bool:

@@ -44,7 +44,7 @@ def database(cursor: RootLattice, chance: Chance, clock: StoppedClock) -> None:
         lambda: store.sadd(key, chance.choice("xy")),
         lambda: store.incr(key),
     ]
-    chance.choice(acts)()
+    chance.choice(acts)()  # one change, chosen at random
 
 
 def drive(cursor: RootLattice, chance: Chance, clock: StoppedClock) -> None:
@@ -108,7 +108,7 @@ def grown(
     """Return a state after a few writes."""
     cursor = RootLattice(lattice, value)
     for _ in range(chance.randrange(1, 5)):
-        clock.now += chance.randrange(3)
+        clock.now += chance.randrange(3)  # a stamp may repeat
         try:
             write(cursor, chance, clock)
         except (UsageError, WrongType):

@@ -40,16 +40,16 @@ from datalattice.sync import (
 
 talk = sync.conversation  # what conversations say and report
 
-LEAF_HASHES: Final = 2
+LEAF_HASHES: Final = 2  # small, so that few counts need several rounds
 """Hashes that are listed instead of halved."""
 
-REPLY_PARTS: Final = 2
+REPLY_PARTS: Final = 2  # small, so that a request has several replies
 """Parts of one reply; one request asks for more."""
 
-SILENCE_MS: Final = 15_000
+SILENCE_MS: Final = 15_000  # as the lattice's requests
 """How long a comparison may take without a message of it."""
 
-_END: Final = "g" * 64
+_END: Final = "g" * 64  # no digit of hex is greater
 """Behind every hash in hex."""
 
 
@@ -71,6 +71,7 @@ class CountFile:
             if not self._disk.exists(self.path):
                 return {}
             # A process that ended before it synced the folder has left a file that may yet be lost.
+            # Durable on return: the file may be of a process that was killed.
             self._disk.sync_folder(self._folder)
             file = self._disk.open(self.path)
             try:
@@ -85,7 +86,7 @@ class CountFile:
 
         Raises: StoreFailed: either of the two is kept.
         """
-        fresh = f"{self.path}.new"
+        fresh = f"{self.path}.new"  # never in place: a crash leaves the old counts or the new ones
         try:
             file = self._disk.open(fresh, create=True)
             try:
@@ -94,7 +95,7 @@ class CountFile:
             finally:
                 file.close()
             self._disk.replace(fresh, self.path)
-            self._disk.sync_folder(self._folder)
+            self._disk.sync_folder(self._folder)  # the rename is durable before `save` returns
         except OSError as error:
             raise StoreFailed(f"{self.path}: {error.strerror}") from error
 
@@ -129,7 +130,7 @@ class Counters:
 
     def _probe_of(self, counts: dict[str, int]) -> Probe:
         hashes = []
-        for name in sorted(counts):
+        for name in sorted(counts):  # sorted: equal counts have equal hashes
             part = part_of(json.dumps([name, counts[name]]))
             self.parts[part.hash] = part
             hashes.append(part.hash.hex())
@@ -144,6 +145,7 @@ class Counters:
         return self._probe_of(counts)
 
     def has(self, hash: str) -> bool:
+        # Overtaken counts stay known, so they are not fetched again.
         """Return whether a part is here; a count that was overtaken is contained, too."""
         return bytes.fromhex(hash) in self.parts
 
@@ -161,10 +163,10 @@ class Counters:
 
     def _keep(self, counts: Mapping[str, int]) -> bool:
         """Make counts durable, then what is published; return whether that is news."""
-        if counts == self._published:
+        if counts == self._published:  # nothing new: nothing is written
             return False
         if self._file is not None:
-            self._file.save(counts)
+            self._file.save(counts)  # durable before it is published
         self._published = dict(counts)
         self._probe = self._probe_of(self._published)
         return True
@@ -178,7 +180,7 @@ class Counters:
         for part in offer.parts:
             name, count = json.loads(part.data)
             counts[name] = max(count, counts.get(name, 0))
-        changed = self._keep(counts)
+        changed = self._keep(counts)  # kept before it is taken: an error takes nothing
         self.counts = counts
         self.parts.update((part.hash, part) for part in offer.parts)
         if offer.probe is None:
@@ -189,7 +191,7 @@ class Counters:
         return Absorbed(missing, holds, done, changed=changed)
 
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
-        probe = self.probe
+        probe = self.probe  # the peer has it all
         if any(base.key == probe.key for base in known):
             return None
         there = {hash for base in known for hash in hashes_of(base)}
@@ -204,6 +206,7 @@ class Counters:
             yield Reply([self.parts.get(hash) for hash in chunk], last=is_last)
 
     def compare(self, peer: Peer, why: Why, path: Sequence[object] = ()) -> Ranges | None:
+        # One side begins, or both would compare twice.
         begins = why in (Why.PULL, Why.DIRTY) or (peer.dialled and why in (Why.MEETING, Why.DUE))
         return Ranges(self) if begins or why is Why.ASKED else None
 
@@ -217,6 +220,7 @@ class Counters:
         if peer.connection in self.refused:
             return Regard.REFUSED
         is_member = self._members is None or peer.public_key in self._members
+        # Others are refused as a store of members alone does.
         return Regard.STRANGER if is_member else Regard.REFUSED
 
     def hear(self, peer: Peer) -> None:
@@ -233,7 +237,7 @@ class Ranges:
     [low, high, hashes, is_answer]   all that it has in it; unless it answers one, it is answered
     """
 
-    probe = None
+    probe = None  # ranges tell a peer nothing that news could begin at
 
     def __init__(self, replica: Counters) -> None:
         self._replica = replica
@@ -255,20 +259,21 @@ class Ranges:
         for one in message:
             match one:
                 case [str(low), str(high), str(fingerprint)]:
-                    if fingerprint != self._fingerprint(low, high):
+                    if fingerprint != self._fingerprint(low, high):  # equal ranges are done with
                         said += self._smaller(low, high)
                 case [str(low), str(high), [*hashes], bool(is_answer)]:
                     self._theirs.update(hashes)
                     need |= dict.fromkeys(hash for hash in hashes if not self._replica.has(hash))
                     if not is_answer:
                         said.append([low, high, self._within(low, high), True])
-                case _:
+                case _:  # a peer may send anything
                     raise ProtocolViolation(f"not a range: {one}")
         return Step(tuple(said), (), tuple(map(bytes.fromhex, need)), is_done=not said)
 
     def ended(self) -> Probe | None:
         """Return what both have: all that either had; None when some of it was given up."""
         hashes = [*self._own, *self._theirs]
+        # A part that was given up leaves the union unknown.
         is_here = all(map(self._replica.has, hashes))
         return self._replica.joined(hashes) if is_here else None
 
@@ -303,6 +308,7 @@ class JsonConversation:
     batch_max = 3
 
     def __init__(self, peer: Peer) -> None:
+        # JSON has every feature from its first version.
         self.peer = replace(peer, features=frozenset({FETCHES}))
         self._requests = talk.Requests()
         self._frames: list[bytes] = []
@@ -337,6 +343,7 @@ class JsonConversation:
     def send(self, saying: talk.Saying, now_ms: int) -> int | None:
         match saying:
             case talk.Greet() if self.peer.dialled:
+                # The greeting of who dialled; the other answers it.
                 self._write("hello", self._requests.add(saying, now_ms + ASK_TIMEOUT_MS))
                 self._events.append(talk.Joined())
             case talk.Push(offer):
@@ -360,7 +367,7 @@ class JsonConversation:
             case talk.Finish(exchange):
                 self._write("finish", exchange)
                 self._open[exchange].ours = True
-                self._end(exchange)
+                self._end(exchange)  # both ends say it: only then nothing more comes
             case talk.Deny(int(exchange)) if exchange in self._open:
                 self._write("deny", exchange)
                 del self._open[exchange]
@@ -400,6 +407,7 @@ class JsonConversation:
                 self._round(-id, ranges, now_ms)
             case ["finish", int(id)] if -id in self._open:
                 self._open[-id].theirs = True
+                # An empty round ends what waits for an answer.
                 self._events.append(talk.Round(-id, []))  # nothing of ours is answered any more
                 self._end(-id)
             case ["deny", int(id)] if -id in self._open:
@@ -415,6 +423,7 @@ class JsonConversation:
                 self._write("bad", str(other))
                 self._events.append(talk.Fault(MALFORMED, f"not a message: {other}"))
 
+    # The peer's own exchanges have negative numbers here.
     def _round(self, exchange: int, ranges: list[object], now_ms: int) -> None:
         if exchange > 0 and exchange not in self._open:
             return  # it came after this side had given it up
@@ -425,6 +434,7 @@ class JsonConversation:
     def _answered(self, id: object, content: list[str | None] | None) -> None:
         pending = self._requests.answered(id)
         if pending is None:
+            # An answer to nothing: a fault, and no end.
             self._events.append(talk.Fault(UNASKED, "an answer to nothing that was asked"))
             return
         self._events.append(talk.Answered(pending.saying))
@@ -452,6 +462,7 @@ class JsonConversation:
             if isinstance(pending.saying, talk.Request):
                 self._events.append(talk.Failed(pending.saying.want))
             else:
+                # A greeting is said again: nothing else begins without one.
                 id = self._requests.add(pending.saying, now_ms + ASK_TIMEOUT_MS)
                 self._write("hello", id)
         for exchange, one in list(self._open.items()):

@@ -29,12 +29,13 @@ from datalattice.engine import Engine, MemoryEngine, ReadTxn, Snapshot, WriteTxn
 from datalattice.errors import StoreFull, StoreLocked
 from datalattice.store import DiskFile, FileView, Lock, LockFile, lock_mark
 
-SECTOR_BYTES: Final = 512
+SECTOR_BYTES: Final = 512  # a disk writes sectors whole
 
 UNBOUNDED: Final = 1 << 60
 """Free bytes of a disk without a capacity."""
 
 
+# No `except Exception` of the product may hide the end of its process.
 class SimulatedCrash(BaseException):
     """The process ended here. Not an Exception, so the product never catches it."""
 
@@ -50,14 +51,14 @@ class _Content:
 
     @property
     def size(self) -> int:
-        return len(self.now) or self.reserved
+        return len(self.now) or self.reserved  # reserved room counts as used, as blocks do
 
     def do(self, offset: int, data: bytes | None) -> None:
         _apply(self.now, offset, data)
         self.pending.append((offset, data))
 
     def sync(self) -> None:
-        for offset, data in self.pending:
+        for offset, data in self.pending:  # in order: later writes win
             _apply(self.durable, offset, data)
         self.pending.clear()
 
@@ -65,7 +66,7 @@ class _Content:
 def _apply(target: bytearray, offset: int, data: bytes | None) -> None:
     if data is None:
         del target[offset:]
-        target.extend(bytes(offset - len(target)))
+        target.extend(bytes(offset - len(target)))  # a longer cut leaves zeros, as `ftruncate`
         return
     if len(target) < offset:
         target.extend(bytes(offset - len(target)))
@@ -76,7 +77,7 @@ class SimDisk:
     """A disk of one machine; see the module."""
 
     def __init__(self, seed: int) -> None:
-        self._entropy = SeededEntropy(seed)
+        self._entropy = SeededEntropy(seed)  # seeded: a failing run can be repeated
         self._names: dict[str, _Content] = {}
         self._kept: dict[str, _Content] = {}
         self._name_changes: list[tuple[str, str, _Content | None]] = []  # folder, path, content
@@ -108,14 +109,15 @@ class SimDisk:
         self.check_alive()
         self.steps += 1
         if self.steps == self.crash_at:
-            self._dead = True
+            self._dead = True  # this operation is still done, or half done: the crash is behind it
         if self.steps == self.fills_at:
-            self.capacity = self.used_bytes
+            self.capacity = self.used_bytes  # full from here on, whatever was free
         return self.steps == self.fail_at
 
     @property
     def used_bytes(self) -> int:
         """Bytes of all files and tables."""
+        # By identity: two names may be one file.
         contents = {id(content): content.size for content in self._names.values()}
         return sum(contents.values()) + sum(one.size_bytes for one in self._tables.values())
 
@@ -140,21 +142,21 @@ class SimDisk:
         """Begin a new process, after a power failure or not, without planned faults."""
         self._dead = False
         self.crash_at = self.fail_at = self.fills_at = None
-        self._locks.clear()
+        self._locks.clear()  # the system drops the locks of a process that ended
         if power_failure:
-            self._boot += 1
+            self._boot += 1  # a boot of its own: an unsynced index must not be trusted
             self._lose_names()
             for content in {id(content): content for content in self._kept.values()}.values():
                 self._lose_writes(content)
             self._names = dict(self._kept)
-            self._lose_tables()
+            self._lose_tables()  # tables last: they may be of a folder that is lost
 
     def _chance(self, of: int) -> int:
         return int.from_bytes(self._entropy.bytes(4), "big") % of
 
     def _lose_names(self) -> None:
         for _, path, content in self._name_changes:
-            if self._chance(2):
+            if self._chance(2):  # each name by itself: a rename may be half on the disk
                 self._set_kept(path, content)
         self._name_changes.clear()
 
@@ -165,19 +167,22 @@ class SimDisk:
             self._kept[path] = content
 
     def _lose_writes(self, content: _Content) -> None:
+        # The two extremes are likely, too: they show most faults.
         mood = self._chance(3)  # everything, nothing, or anything in between
         for offset, data in content.pending:
             if mood == 0 or (mood == 2 and self._chance(3) == 0):
                 _apply(content.durable, offset, data)
             elif mood == 2 and data is not None:
-                self._tear(content, offset, data)
+                self._tear(content, offset, data)  # a cut is never torn
         content.pending.clear()
+        # After a power failure everybody sees what is durable.
         content.now = bytearray(content.durable)
 
     def _tear(self, content: _Content, offset: int, data: bytes) -> None:
         start = offset
         end = offset + len(data)
         while start < end:
+            # Up to the next border of a sector.
             stop = min(end, (start // SECTOR_BYTES + 1) * SECTOR_BYTES)
             if self._chance(2):
                 _apply(content.durable, start, data[start - offset : stop - offset])
@@ -185,14 +190,15 @@ class SimDisk:
 
     def _lose_tables(self) -> None:
         for path, removed in self._removed.items():
+            # A removal that was not synced may come back.
             if path not in self._tables and self._chance(2):
                 self._tables[path] = removed
         self._removed.clear()
         for path, tables in list(self._tables.items()):
-            if not tables.named and self._chance(2):
+            if not tables.named and self._chance(2):  # a folder that was not synced has no entry
                 del self._tables[path]
             elif tables.dirty:
-                tables.spoil(self._chance)
+                tables.spoil(self._chance)  # not synced: the tables of an index may be anything
 
     # --- the disk ---
 
@@ -231,6 +237,7 @@ class SimDisk:
             self._names.pop(path, None)
         else:
             self._names[path] = content
+        # Neither durable nor lost until the folder is synced.
         self._name_changes.append((path.rpartition("/")[0], path, content))
 
     def view(self, path: str) -> FileView:
@@ -265,7 +272,7 @@ class SimDisk:
         self.check_alive()
         for folder, name, content in self._name_changes:
             if folder == path:
-                self._set_kept(name, content)
+                self._set_kept(name, content)  # "each name since the folder's last sync"
         self._name_changes = [change for change in self._name_changes if change[0] != path]
         self._removed = {p: t for p, t in self._removed.items() if p.rpartition("/")[0] != path}
         for name, tables in self._tables.items():
@@ -304,6 +311,7 @@ class SimDisk:
         if path in self._locks:
             raise StoreLocked(f"{path}: another writer has this store open")
         self._locks.add(path)
+        # Who had it last may trust what it remembers.
         before, self._last_holders[path] = self._last_holders.get(path), holder
         return before is holder
 
@@ -314,7 +322,7 @@ class SimDisk:
 
     def note_holder(self, path: str, data: bytes) -> None:
         """Replace the bytes of a lock file, visible at once and never durable."""
-        self._names.setdefault(path, _Content()).now[:] = data
+        self._names.setdefault(path, _Content()).now[:] = data  # a lock's text is never synced
 
     def drop_lock(self, path: str) -> None:
         """Release a lock."""
@@ -330,6 +338,7 @@ class SimDisk:
         found = self._tables.get(path)
         if found is None:
             # As file systems do, reuse the lowest free number.
+            # A number in use by a removed file must not come back.
             used = {t.identity for t in [*self._tables.values(), *self._removed.values()]}
             identity = min(n for n in range(len(used) + 1) if n not in used)
             found = self._tables[path] = _Tables(MemoryEngine(tables), identity)
@@ -341,7 +350,7 @@ class SimDisk:
         return "" if found is None else f"file-{found.identity}"
 
     def engine_bytes(self, path: str) -> int:
-        return 0
+        return 0  # tables count with the files
 
     # --- for tests ---
 
@@ -349,7 +358,7 @@ class SimDisk:
         """Change bits of a file, also on the disk."""
         content = self._names[path]
         content.now[offset] ^= mask
-        if offset < len(content.durable):
+        if offset < len(content.durable):  # also on the disk: damage survives a restart
             content.durable[offset] ^= mask
 
     def cut(self, path: str, size: int) -> None:
@@ -412,7 +421,7 @@ class SimLock:
         self._write()
 
     def _write(self) -> None:
-        text = f"1 1 {self._number}".encode()
+        text = f"1 1 {self._number}".encode()  # what a real lock file has: process, start, number
         if self._has_text:
             self._disk.note_holder(self._path, lock_mark(text, self._generation))
 
@@ -443,9 +452,11 @@ class SimFile:
         try:
             self._disk.check_alive()
         except SimulatedCrash:
+            # Half of it is written: a process ends anywhere.
             self._content.do(offset, data[: len(data) // 2])
             raise
         if refused:
+            # An error may come behind a part of the bytes.
             self._content.do(offset, data[: len(data) // 2])
             self._disk.refuse()
         growth = max(0, offset + len(data) - len(self._content.now))
@@ -453,12 +464,13 @@ class SimFile:
             try:
                 self._disk.take_room(growth)
             except OSError:
-                self._content.do(offset, data[: len(data) - growth])
+                self._content.do(offset, data[: len(data) - growth])  # as much as there is room for
                 raise
         self._content.do(offset, data)
 
     def sync(self) -> None:
         if self._disk.step():
+            # "writes before a failed sync are neither on the disk nor part of the next sync"
             self._content.pending.clear()
             self._disk.refuse()
         self._disk.check_alive()
@@ -507,7 +519,7 @@ class _Tables:
         with self.engine.write() as txn:
             for key, value in list(txn.scan("places")):
                 if chance(2):
-                    txn.delete("places", key)
+                    txn.delete("places", key)  # entries are gone, or lead to another place
                 else:
                     txn.put("places", key, value[:-2] + bytes([value[-2] ^ 0x55]) + value[-1:])
 
@@ -550,8 +562,8 @@ class SimEngine:
             self._disk.step()
             self._disk.check_alive()
             self._grow(txn)
-            self._tables.dirty = True
-        self._disk.step()
+            self._tables.dirty = True  # dirty until the next sync
+        self._disk.step()  # a second step: the process may end behind the commit
         self._disk.check_alive()
 
     def _grow(self, txn: WriteTxn) -> None:

@@ -33,7 +33,7 @@ def check_engine(make: Callable[[], Engine]) -> None:
 
     Raises: AssertionError: it does not; the text says which rule.
     """
-    for rule in (
+    for rule in (  # a new engine for each rule: none depends on another
         _reads_what_was_written,
         _orders_keys_as_unsigned_bytes,
         _takes_keys_of_any_length,
@@ -58,7 +58,7 @@ def check_engine(make: Callable[[], Engine]) -> None:
             rule(engine)
         finally:
             engine.close()
-    _refuses_use_after_close(make())
+    _refuses_use_after_close(make())  # last: the engine is closed by the rule
 
 
 def _fill(engine: Engine, *keys: bytes) -> None:
@@ -81,7 +81,7 @@ def _refused(call: Callable[[], object], error: type[Exception] = UsageError) ->
 
 def _reads_what_was_written(engine: Engine) -> None:
     assert engine.tables == TABLES, "tables are named in order"
-    _fill(engine, b"a", b"b")
+    _fill(engine, b"a", b"b")  # a second table shows that tables are apart
     with engine.write() as txn:
         txn.put("one", b"b", b"")
         txn.put("two", b"a", b"other")
@@ -98,17 +98,20 @@ def _reads_what_was_written(engine: Engine) -> None:
 
 
 def _orders_keys_as_unsigned_bytes(engine: Engine) -> None:
+    # Unsigned bytes, and a prefix before its extensions.
     keys = [b"\xff", b"\x00", b"a", b"ab", b"\x7f", b"\x80", b"a\x00"]
     _fill(engine, *keys)
     assert _keys(engine) == sorted(keys), "a prefix comes first, bytes are unsigned"
 
 
 def _takes_keys_of_any_length(engine: Engine) -> None:
+    # Around LMDB's own limit, and the greatest allowed.
     lengths = (0, 1, 509, 510, 511, 512, 1_012, 1_013, 65_536, KEY_BYTES_MAX)
     keys = [head * length for head in (b"a", b"b", b"\xff") for length in lengths if length]
     keys += [b"", b"a" * 510 + b"\0", b"a" * 510 + b"\0\0", b"a" * 509 + b"b", b"a" * 600 + b"b"]
     keys.sort()
     _fill(engine, *keys[::-1])
+    # A second time: keys in place are replaced.
     _fill(engine, *keys[::3])  # once more
     assert _keys(engine) == keys, "long keys and the empty one stand in order"
     with engine.read() as view:
@@ -126,7 +129,7 @@ def _takes_keys_of_any_length(engine: Engine) -> None:
     with engine.write() as txn:
         assert [k for k, _ in txn.scan("one")] == keys, "the writer sees the same order"
         assert [k for k, _ in txn.scan("one", reverse=True)] == keys[::-1], "in reverse"
-        for key in keys[::2]:
+        for key in keys[::2]:  # every second one: groups of long keys lose some members
             assert txn.delete("one", key), "each can be deleted"
             assert not txn.delete("one", key), "once"
         assert txn.count("one") == len(keys) // 2, "and is no longer counted"
@@ -138,6 +141,7 @@ def _takes_keys_of_any_length(engine: Engine) -> None:
 def _scans_ranges_both_ways(engine: Engine) -> None:
     _fill(engine, b"b", b"d", b"f")
     with engine.read() as view:
+        # Ranges that begin or end between keys, or are empty.
         cases = [(b"", None), (b"b", b"f"), (b"c", b"e"), (b"e", b"c"), (b"g", None), (b"", b"b")]
         for start, end in cases:
             wanted = [k for k in (b"b", b"d", b"f") if k >= start and (end is None or k < end)]
@@ -154,7 +158,7 @@ def _takes_a_failed_transaction_back(engine: Engine) -> None:
     def fail() -> None:
         with engine.write() as txn:
             txn.put("one", b"b", b"")
-            txn.delete_range("one")
+            txn.delete_range("one")  # both kinds of change are taken back
             raise KeyError(b"b")
 
     assert _refused(fail, KeyError), "the exception comes through"
@@ -174,7 +178,7 @@ def _keeps_a_snapshot_unchanged(engine: Engine) -> None:
     view.renew()
     assert [key for key, _ in view.scan("one")] == [b"a", b"bb", b"c"], "renewed, it does"
     view.close()
-    view.close()
+    view.close()  # closing twice is allowed
     assert _refused(lambda: view.get("one", b"a")), "a closed snapshot is refused"
 
 
@@ -215,6 +219,7 @@ def _scans_ahead_of_its_own_writes(engine: Engine) -> None:
                 txn.put("one", b"b", b"")
                 txn.delete("one", b"c")
     assert seen == [b"a", b"b", b"e"], "a scan sees what its transaction changed ahead of it"
+    # Many: a page of the engine splits while the scan runs.
     many = [b"%04d" % i for i in range(2_000)]
     with engine.write() as txn:
         txn.put_many("two", [(key, b"") for key in many])
@@ -254,7 +259,7 @@ def _ends_transactions(engine: Engine) -> None:
 
 def _lets_one_thread_write_at_a_time(engine: Engine) -> None:
     def add() -> None:
-        for _ in range(20):
+        for _ in range(20):  # a lost update shows as a smaller count
             with engine.write() as txn:
                 count = int(txn.get("one", b"count") or b"0")
                 txn.put("one", b"count", b"%d" % (count + 1))
@@ -282,7 +287,7 @@ def _refuses_use_after_close(engine: Engine) -> None:
 
 # --- sections and group commit ---
 
-LIMIT_S: Final = 60
+LIMIT_S: Final = 60  # a deadlock must end the test
 """Longest wait for another thread of a test."""
 
 Work = Callable[[GroupTxn], Any]
@@ -311,7 +316,7 @@ class CountingEngine:
         with self._engine.write() as txn:
             yield txn
             self.commits += 1
-            if self.error is not None:
+            if self.error is not None:  # after the work: what was written must be taken back
                 raise self.error
 
     def sync(self) -> None:
@@ -339,6 +344,7 @@ def run_together(group: GroupCommit, works: Sequence[Work]) -> list[Any]:
 
     Returns: what each returned, or the exception that its `run` raised.
     """
+    # In the place of the group's queue: the test sees arrivals.
     queue = group._queue = SignallingQueue()
     outcomes: list[Any] = [None] * len(works)
     threads = []
@@ -351,7 +357,7 @@ def run_together(group: GroupCommit, works: Sequence[Work]) -> list[Any]:
 
     def lead(_: GroupTxn) -> None:
         assert queue.arrivals.acquire(timeout=LIMIT_S), "this piece came in"
-        for i in range(len(works)):
+        for i in range(len(works)):  # one by one, so that their order is known
             threads.append(threading.Thread(target=run, args=(i,)))
             threads[i].start()
             assert queue.arrivals.acquire(timeout=LIMIT_S), "a piece comes in while another runs"
@@ -370,6 +376,7 @@ class _Leading(Exception):
 
 
 def _separates_sections(engine: Engine) -> None:
+    # Prefixes that end in ff: the successor is the hard case.
     prefixes = (b"a", b"b\xff", b"c", b"\xff\xff")
     with engine.write() as txn:
         for prefix in prefixes:
@@ -378,7 +385,7 @@ def _separates_sections(engine: Engine) -> None:
             part.put_many("one", [(b"", b"e"), (b"m", b""), (b"x", b"")])
             assert part.delete("one", b"x"), "delete sees the section"
             assert part.delete_range("one", b"l") == 1, "delete_range stays inside"
-        txn.put("one", b"d", b"outside")
+        txn.put("one", b"d", b"outside")  # a key between two sections
     with engine.read() as view:
         for prefix in prefixes:
             inside = section(view, prefix)
@@ -388,6 +395,7 @@ def _separates_sections(engine: Engine) -> None:
             assert list(inside.scan("one", reverse=True)) == wanted[::-1], "in reverse too"
             assert inside.get_many("one", [b"k", b"d"]) == [prefix, None], "the rest is not there"
             assert (inside.get("one", b""), inside.count("one")) == (b"e", 2), "keys are counted"
+            # A reader must not become a writer.
             assert not hasattr(inside, "put"), "a section of a view cannot write"
         nested = section(section(view, b"b"), b"\xff")
         assert nested.get("one", b"k") == b"b\xff", "a section has sections"
@@ -414,10 +422,10 @@ def _rolls_back_a_piece_alone(engine: Engine) -> None:
 
     def change(txn: GroupTxn) -> None:
         txn.put("one", b"a", b"1")
-        txn.put("one", b"a", b"2")
+        txn.put("one", b"a", b"2")  # the same key twice: the first value must come back
         txn.put_many("one", [(b"b", b"1"), (b"n", b"1")])
         txn.delete("one", b"c")
-        txn.delete_range("one", b"a", b"d")
+        txn.delete_range("one", b"a", b"d")  # ranges are remembered key by key
         txn.put("one", b"c", b"3")
         raise KeyError("change")
 
@@ -454,6 +462,7 @@ def _calls_back_after_the_commit(engine: Engine) -> None:
     assert calls == wanted, "callbacks run in order, after the commit, for kept pieces"
 
     def chained(txn: GroupTxn) -> None:
+        # A callback that writes: its own transaction, behind this one.
         txn.after_commit(lambda: group.run(work(b"inner")))
         txn.after_commit(lambda: calls.append("last"))
 
@@ -468,7 +477,7 @@ def _calls_back_after_the_commit(engine: Engine) -> None:
             raise KeyError("callback")
 
         txn.after_commit(fail)
-        txn.after_commit(lambda: calls.append("after"))
+        txn.after_commit(lambda: calls.append("after"))  # a broken callback must not stop the next
 
     assert _refused(lambda: group.run(broken), KeyError), "its exception is raised"
     assert calls[-1] == "after", "the other callbacks are called"
@@ -493,7 +502,7 @@ def _refuses_run_within_work(engine: Engine) -> None:
 def _shares_commits_between_threads(engine: Engine) -> None:
     counting = CountingEngine(engine)
     group = GroupCommit(counting)
-    threads = 64
+    threads = 64  # more threads than cores
     works = [_put(b"%02d" % i) for i in range(threads)]
     assert run_together(group, works) == [None] * threads, "each gets its result"
     assert counting.commits == 1, "pieces that wait share a commit"
@@ -525,7 +534,7 @@ def _gives_a_failed_commit_to_all(engine: Engine) -> None:
         txn.put("one", b"k", b"v")
         txn.after_commit(lambda: calls.append(1))
 
-    counting.error = StoreFull("the disk is full")
+    counting.error = StoreFull("the disk is full")  # the commit fails, not the work
     outcomes = run_together(group, [work, _put(b"a", error=KeyError()), work])
     assert [type(found) for found in outcomes] == [StoreFull, KeyError, StoreFull], "each its own"
     assert (_keys(engine), calls) == ([], []), "nothing is kept and nothing is called"

@@ -31,7 +31,7 @@ from datalattice.store import CellStore
 from datalattice.sync import HostingPolicy, LatticeReplica, Peer, offer_of
 from datalattice.testing.clocks import StoppedClock
 
-READY_S: Final = 60.0
+READY_S: Final = 60.0  # a loaded machine starts slowly
 
 
 @contextmanager
@@ -46,6 +46,7 @@ def running(folder: Path, *, has_key: bool = True, **settings: Any) -> Iterator[
 
     keys = read_keys_or_none(Folder(folder)) if has_key else None
     identity = None if keys is None else keys.identity
+    # Port 0: several tests run at once.
     daemon = Daemon(folder, NodeConfig(port=0, **settings), key_pair=identity, ready=told)
     thread = threading.Thread(target=daemon.run)
     thread.start()
@@ -56,7 +57,7 @@ def running(folder: Path, *, has_key: bool = True, **settings: Any) -> Iterator[
         client = connect(folder)
         assert client is not None, "the node is gone"
         with client:
-            client.call("node.stop")
+            client.call("node.stop")  # ended as a user ends it
         thread.join(READY_S)
         assert not thread.is_alive(), "the node did not end"
 
@@ -106,7 +107,7 @@ def fill(
         for root in roots:
             store.put(root)
             taken = replica.absorb(offer_of(value_hash(root), {}), Peer("peer"))
-            assert not taken.missing, "a root came without its cells"
+            assert not taken.missing, "a root came without its cells"  # the cells were put before
             assert not taken.refused, taken.refused
         if replica.hosting is not None:
-            replica.hosting.quotas.usage.save()
+            replica.hosting.quotas.usage.save()  # usage is saved as a node does

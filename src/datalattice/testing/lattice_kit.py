@@ -37,11 +37,12 @@ def check_lattice(
     reports: list[MergeNotice] = []
     context = observed(context, reports)
     zero = lattice.zero()
-    nothing = lattice.merge(None, None, context)
+    nothing = lattice.merge(None, None, context)  # nil with nil may stay nil
     assert nothing is None or same(nothing, zero), "nil with nil"
     for value in values:
         assert value is not None, "nil is checked with every value"
         _check_one(lattice, value, zero, context)
+    # Equal values without shared cells: only hashes can tell.
     copies = [copy_of(value) for value in values]
     for at, own in enumerate(values):
         for position, other in enumerate(values):
@@ -58,9 +59,10 @@ def check_lattice(
 def check_total_order(lattice: Lattice, values: Sequence[Value]) -> None:
     """Check that one of any two values is the greater, and that there are no cycles."""
     assert lattice.has_order()
-    ranks: dict[tuple[int, int], int] = {}
+    ranks: dict[tuple[int, int], int] = {}  # every pair is asked once
     for at, own in enumerate(values):
         for position, other in enumerate(values):
+            # The reverse, with copies: identity must not decide.
             found = verdict(lattice.latest(own, other, Walk()))
             back = verdict(lattice.latest(copy_of(other), copy_of(own), Walk()))
             assert found == -back, _say("both are the greater", own, other)
@@ -68,6 +70,7 @@ def check_total_order(lattice: Lattice, values: Sequence[Value]) -> None:
             ranks[at, position] = found
     for a, b, c in permutations(range(len(values)), 3):
         if ranks[a, b] >= 0 and ranks[b, c] >= 0:
+            # Transitive: no cycle of three.
             assert ranks[a, c] >= 0, _say("a cycle", values[a], values[b], values[c])
             strict = ranks[a, b] > 0 or ranks[b, c] > 0
             assert not strict or ranks[a, c] > 0, _say("a tie", values[a], values[b], values[c])
@@ -77,11 +80,12 @@ def check_order(lattice: Lattice, values: Sequence[Value]) -> None:
     """Check the order of values that fork: total, and greater wherever a value covers another.
 
     Values may be malformed inside; covering is then asked only of what joins alike both ways.
-    """
+    """  # total first: what follows relies on it
     check_total_order(lattice, values)
     for own in values:
         for other in values:
             joined = lattice.merge(own, other)
+            # Covers: the join is own, from both sides.
             if same(joined, own) and same(lattice.merge(other, own), own):
                 found = verdict(lattice.latest(own, other, Walk()))
                 assert found >= 0, _say("covers, and is the lesser", own, other)
@@ -93,6 +97,7 @@ def check_joins_rise(lattice: Lattice, values: Sequence[Value]) -> None:
         for other in values:
             joined = lattice.merge(own, other)
             found = verdict(lattice.latest(joined, own, Walk()))
+            # A join that is less would lose against its parts.
             assert found >= 0, _say("the join is the lesser", own, other, joined)
 
 
@@ -106,6 +111,7 @@ def check_paths(
         assert child is not None, f"no lattice at {path!r}"
         joined = child.merge(get_in(own, path), get_in(other, path))
         assert same(joined, get_in(merged, path)), f"the join at {path!r}"
+        # A key that JSON cannot name is out of reach of REST.
         outside = lattice.resolve_key(to_json_key(path[0]))
         assert lattice.child(outside) is not None, f"{path[0]!r} is lost in JSON"
 
@@ -121,6 +127,7 @@ def check_foreign_merge(
     context = observed(context, reports)
     merged = lattice.merge(own, foreign, context)
     first = list(reports)
+    # A second time changes nothing, and returns the very value.
     assert lattice.merge(merged, foreign, context) is merged, _say("again", merged, foreign)
     if own is not None:
         assert lattice.merge(merged, own, context) is merged, _say("own again", merged, own)
@@ -134,12 +141,13 @@ def observed(context: MergeContext, reports: list[MergeNotice]) -> MergeContext:
 
 def copy_of(value: Value) -> Value:
     """Return an equal value that shares no cell with `value`."""
-    return decode_message(encode_message(value))
+    return decode_message(encode_message(value))  # through bytes: nothing is shared
 
 
 def _check_one(lattice: Lattice, value: Value, zero: Value, context: MergeContext) -> None:
     assert lattice.check_foreign(value), _say("refused its own value", value)
     assert same(lattice.merge(zero, value, context), value), _say("zero with", value)
+    # The very object: caches and signatures stay.
     assert lattice.merge(value, zero, context) is value, _say("with zero", value)
     assert lattice.merge(value, None, context) is value, _say("with nil", value)
     assert lattice.merge(None, value, context) is value, _say("nil with", value)
@@ -160,6 +168,7 @@ def _check_two(
     assert same(lattice.merge(zero, merged, context), merged), _say("zero with", merged)
     assert lattice.merge(merged, zero, context) is merged, _say("with zero", merged)
     for part in (own, other, merged):
+        # Absorption: a merge with a part changes nothing.
         assert same(lattice.merge(part, merged, context), merged), _say("absorb", part, merged)
         assert lattice.merge(merged, part, context) is merged, _say("absorbed", merged, part)
     return merged
@@ -167,7 +176,7 @@ def _check_two(
 
 def _triples(values: Sequence[Value]) -> list[tuple[Value, Value, Value]]:
     """Return the ordered triples of different values: of many values the first four only."""
-    few = list(values)[:4]
+    few = list(values)[:4]  # the number of triples grows with the cube
     return list(permutations(few, 3)) if len(few) > 2 else []
 
 

@@ -28,7 +28,7 @@ from datalattice.weaver import (
 
 STORE = bytes(range(16))
 NODE = KeyPair(blake3(b"node"))
-NOW = 1_700_000_000_000
+NOW = 1_700_000_000_000  # a fixed time: stamps repeat in every run
 
 
 def author(number: int) -> KeyPair:
@@ -59,8 +59,9 @@ class Author:
         stamp: Hlc | None = None,
     ) -> SignedIntention:
         """Return the next intention; after `prev` instead of the last one, to make a fork."""
+        # A chain's stamps increase unless a test says otherwise.
         self.stamp = self.stamp.after() if stamp is None else stamp
-        before = self.last if prev is None else prev
+        before = self.last if prev is None else prev  # `prev` makes the second branch of a fork
         signed = Intention.build(
             self.public_key, self.stamp, self.store_id, before, deps, payload
         ).sign(self.key)
@@ -81,7 +82,7 @@ class LogFixture:
         *,
         limits: LogLimits = LOG_LIMITS,
         store_id: bytes = STORE,
-        prefix: bytes = b"\0\0\0\1",
+        prefix: bytes = b"\0\0\0\1",  # not the first section: keys of others would show
     ) -> None:
         self.engine = MemoryEngine(LOG_TABLES) if engine is None else engine
         self.clock = StoppedClock(NOW)
@@ -92,7 +93,7 @@ class LogFixture:
     def write(self, work: Callable[[WriteTxn], Any]) -> Any:
         """Call `work` with this store's section of a transaction, and commit it."""
         with self.engine.write() as txn:
-            return work(section(txn, self.prefix))
+            return work(section(txn, self.prefix))  # as a store does: behind its prefix
 
     def read(self, work: Callable[..., Any], *arguments: object) -> Any:
         """Call `work` with this store's section of a snapshot and the arguments."""
@@ -144,7 +145,7 @@ class LogFixture:
     def plant(self, table: str, key: bytes, value: bytes | None) -> None:
         """Set a row behind the log's back, or take it away."""
         with self.engine.write() as txn:
-            view = section(txn, self.prefix)
+            view = section(txn, self.prefix)  # behind the log's back: damage for fsck
             if value is None:
                 view.delete(table, key)
             else:
@@ -168,6 +169,7 @@ class NaiveLog:
     def __init__(self) -> None:
         self.witnessed: list[SignedIntention] = []
         self.waiting: list[SignedIntention] = []
+        # As the tables: one row, below the first that is missing.
         self._watched: dict[bytes, bytes] = {}  # the first dependency that was found missing
 
     @property
@@ -186,10 +188,11 @@ class NaiveLog:
         known = {s.hash for s in (*self.witnessed, *self.waiting)}
         queue = []
         for each in signed:
-            if each.hash not in known:
+            if each.hash not in known:  # a repeat in the call is skipped, too
                 known.add(each.hash)
                 self.waiting.append(each)
                 queue.append(each)
+        # What waits has been looked at by its own call.
         examined = {s.hash for s in self.waiting if s not in queue}
         while queue:
             each = queue.pop(0)
@@ -197,14 +200,15 @@ class NaiveLog:
                 continue
             examined.add(each.hash)
             intention = each.intention
+            # Rule (b): all dependencies witnessed.
             missing = [d for d in intention.deps if d != ZERO and d not in self.hashes]
             self._watched.pop(each.hash, None)
             if missing:
                 self._watched[each.hash] = missing[0]
-            elif self.tip(intention.author) == intention.store_prev:
+            elif self.tip(intention.author) == intention.store_prev:  # rule (a): the author's tip
                 self.waiting.remove(each)
                 self.witnessed.append(each)
-                queue += [
+                queue += [  # first the author's next ones, then those with the dependency
                     s
                     for s in self.waiting
                     if s.hash in examined
@@ -242,7 +246,7 @@ class FailingTxn:
 
     def _count(self) -> WriteTxn:
         self.calls += 1
-        if self.calls == self._fail_at:
+        if self.calls == self._fail_at:  # before the call: nothing of it has happened
             raise InjectedFailure
         return self._txn
 
@@ -283,5 +287,6 @@ class FailingTxn:
 
 def batches(items: Sequence[SignedIntention], cuts: Iterable[int]) -> list[list[SignedIntention]]:
     """Return `items` cut behind each of the positions `cuts`."""
+    # Cuts beyond the end wrap around.
     edges = sorted({0, len(items), *(cut % (len(items) + 1) for cut in cuts)})
     return [list(items[i:j]) for i, j in pairwise(edges)]

@@ -33,7 +33,7 @@ from datalattice.weaver import (
     State,
 )
 
-STORE_ID: Final = bytes(range(16))
+STORE_ID: Final = bytes(range(16))  # any fixed id
 
 AUTHORS: Final = tuple(bytes([number]) * 32 for number in range(1, 8))
 """Seven authors, in ascending order."""
@@ -70,7 +70,7 @@ class MemoryLog:
         return MemoryHead(self.entries[-1].seq, self.entries[-1].content_hash)
 
     def entry(self, txn: ReadTxn | None, seq: int) -> MemoryEntry:
-        """Return a record."""
+        """Return a record."""  # a log in memory has no snapshots
         return self.entries[seq - 1]
 
     def content_hash(self, txn: ReadTxn | None, seq: int) -> bytes | None:
@@ -99,6 +99,7 @@ class MemoryLog:
         """Return whether an intention may be witnessed now."""
         intention = signed.intention
         tip = self.tips.get(intention.author)
+        # Rule (a), of witnessing.
         follows = intention.store_prev == (ZERO if tip is None else tip.signed.hash)
         return follows and all(dep in self.seqs for dep in intention.deps)
 
@@ -107,6 +108,7 @@ class MemoryLog:
         author = signed.intention.author
         tip = self.tips.get(author)
         height = 1 if tip is None else tip.height + 1
+        # A chain, so that positions of another log do not resolve.
         content_hash = blake3(self.head().content_hash + signed.hash)
         entry = MemoryEntry(len(self.entries) + 1, signed, content_hash, height)
         self.entries.append(entry)
@@ -139,6 +141,7 @@ def unsigned(
     """Return an intention with an empty signature."""
     intention = Intention.build(author, stamp, store_id, prev, deps, payload)
     borsh = intention.encode()
+    # Unsigned: machines look at no signature.
     return SignedIntention(intention, borsh, bytes(64), blake3(borsh))
 
 
@@ -154,7 +157,7 @@ def legal_order(
     order = []
     while left:
         ready = [signed for signed in left if log.can_append(signed)]
-        chosen = ready[choose(len(ready))]
+        chosen = ready[choose(len(ready))]  # any order that the rules allow
         log.append(chosen)
         order.append(chosen)
         left.remove(chosen)
@@ -180,7 +183,7 @@ class MachineReplica:
     ) -> Message:
         """Run a command, as the author's next operation, and apply it."""
         with self.engine.read() as txn:
-            proposal = self.machine.execute(
+            proposal = self.machine.execute(  # read and written apart: one thread
                 name, request, self.state.reader(txn), self.state.dag(txn)
             )
         signed = self.write(author, proposal.payload, proposal.deps, stamp)
@@ -199,6 +202,7 @@ class MachineReplica:
         stamp: Hlc | None = None,
     ) -> SignedIntention:
         """Witness and apply an operation of an author of this node; the clock ticks."""
+        # A given stamp may be any: clocks of others are.
         self._clock = tick(self._clock, self.now_ms) if stamp is None else stamp
         tip = self.log.tips.get(author)
         prev = ZERO if tip is None else tip.signed.hash
@@ -209,7 +213,7 @@ class MachineReplica:
     def deliver(self, signed: SignedIntention) -> Projection:
         """Witness an operation, whether or not it may be, and apply it."""
         self.log.append(signed)
-        self._clock = max(self._clock, signed.intention.stamp)
+        self._clock = max(self._clock, signed.intention.stamp)  # never backwards
         return self.project()
 
     def project(self, limit: int | None = None) -> Projection:
@@ -255,8 +259,9 @@ class CrashingEngine:
     def write(self) -> Iterator[WriteTxn]:
         """Begin the write transaction."""
         with self.engine.write() as txn:
-            yield _CrashingTxn(txn, self)
+            yield _CrashingTxn(txn, self)  # each call may be the last
             self.count()  # before the commit
+        # The commit has happened, and its caller does not know.
         self.count()  # behind it
 
     def count(self) -> None:
@@ -265,7 +270,7 @@ class CrashingEngine:
         Raises: SimulatedCrash: it is the one to crash at.
         """
         self.calls += 1
-        if self.calls - 1 == self.crash_at:
+        if self.calls - 1 == self.crash_at:  # counted from 0
             raise SimulatedCrash(f"call {self.crash_at}")
 
 

@@ -38,7 +38,7 @@ Below = dict[bytes, bytes]
 def cells_of(value: Value) -> tuple[bytes, Below]:
     """Return the encoding of a value, and those of the cells below it."""
     below: Below = {}
-    front = list(branch_kids(value))
+    front = list(branch_kids(value))  # a cell that is only a reference is loaded
     while front:
         hash, kid = front.pop()
         if hash not in below:
@@ -51,6 +51,7 @@ def cells_of(value: Value) -> tuple[bytes, Below]:
 def with_blob(value: Value) -> Value:
     """Return a container of several levels in which a node is a Blob."""
     top, below = cells_of(value)
+    # A child of the same kind: an inner node.
     node = next(hash for hash in references(top) if below[hash][0] == top[0])
     below[value_hash(_BLOB)] = encode(_BLOB)
     return value_of(*with_cell(top, below, node, encode(_BLOB)))
@@ -75,7 +76,7 @@ def value_of(top: bytes, below: Mapping[bytes, bytes]) -> Value:
     """
     parts = MessageCells(None)
     for encoding in below.values():
-        decode(encoding)
+        decode(encoding)  # each by itself is well formed: only together they are not
         parts.add(encoding)
     return decode(top, parts)
 
@@ -91,14 +92,14 @@ def with_cell(top: bytes, below: Below, old: bytes, new: bytes) -> tuple[bytes, 
         if not is_done:
             if hash not in done and hash in below:
                 done.add(hash)
-                stack.append((hash, True))
+                stack.append((hash, True))  # first all below it: hashes are made from the leaves up
                 if hash != old:
                     stack += [(ref, False) for ref in references(below[hash])]
             continue
         encoding = new if hash == old else _renamed(below[hash], renamed)
         made = sha3_256(encoding)
         found[made] = encoding
-        if made != hash:
+        if made != hash:  # every cell above gets a new name
             renamed[hash] = made
     if old in renamed or old not in below:  # the new cell may refer to others
         found |= {hash: cell for hash, cell in below.items() if hash in references(new)}
@@ -108,6 +109,7 @@ def with_cell(top: bytes, below: Below, old: bytes, new: bytes) -> tuple[bytes, 
 def _renamed(encoding: bytes, names: Mapping[bytes, bytes]) -> bytes:
     for ref in references(encoding):
         if ref in names:
+            # With the tag of a reference: 32 bytes may be data, too.
             encoding = encoding.replace(b"\x20" + ref, b"\x20" + names[ref])
     return encoding
 
@@ -127,12 +129,13 @@ def mutated(
     pool = {**below, **strangers}
     change = change or _mutated_cell
     while True:
-        old = dice.pick([b"", *below])
+        old = dice.pick([b"", *below])  # the top as well
         new = change(below[old] if old else top, list(pool), dice)
         try:
             decode(new)
-        except BadFormat:
+        except BadFormat:  # most changes break the cell itself, and say nothing
             continue
+        # An embedded child would not be a cell.
         if old and len(new) <= EMBEDDED_BYTES_MAX and dice.below(10):
             continue
         changed, cells = (new, below) if not old else with_cell(top, below, old, new)
@@ -149,6 +152,7 @@ def another_key(encoding: bytes, pool: list[bytes], dice: Dice) -> bytes:
     found = [at for at in range(len(encoding) - 33) if encoding[at : at + 2] == b"\x31\x20"]
     if not found or dice.chance(0.5):
         return _mutated_cell(encoding, pool, dice)
+    # So a changed digit puts an entry into the wrong branch.
     # A tree of hashes sorts its keys by their first digits.
     at = dice.pick(found) + 2 + dice.pick((0, 0, 0, 1, dice.below(32)))
     mask = dice.pick((0x10, 0x20, 0x40, 0x80, 1, 2, 0xF0))
@@ -157,9 +161,10 @@ def another_key(encoding: bytes, pool: list[bytes], dice: Dice) -> bytes:
 
 def _mutated_cell(encoding: bytes, pool: list[bytes], dice: Dice) -> bytes:
     refs = references(encoding)
-    kind = dice.below(4 if refs else 2)
+    kind = dice.below(4 if refs else 2)  # references can only be swapped where there are some
     if kind == 0:
         draft = bytearray(encoding)
+        # The front: tags, counts and lengths.
         draft[dice.below(min(12, len(draft)))] ^= 1 << dice.below(8)
         return bytes(draft)
     if kind == 1:
@@ -170,4 +175,5 @@ def _mutated_cell(encoding: bytes, pool: list[bytes], dice: Dice) -> bytes:
     if kind == 2 and pool:
         return encoding.replace(dice.pick(refs), dice.pick(pool))
     first, second = dice.pick(refs), dice.pick(refs)
+    # Two references change places.
     return encoding.replace(first, bytes(32)).replace(second, first).replace(bytes(32), second)

@@ -41,7 +41,7 @@ class MeshClock(Clock):
 
     def now_ms(self) -> int:
         """Return it, behind a time at which no store was made."""
-        return 1_000_000_000 + self._mesh.now_ms
+        return 1_000_000_000 + self._mesh.now_ms  # not at zero: a time of 0 is left out of messages
 
 
 class MeshNode:
@@ -59,7 +59,11 @@ class MeshNode:
         self.store.open()
         self.admits: set[bytes] = set(mesh.keys)
         self.replica: Final = WeaverReplica(
-            self.store, lambda: self.admits, SeededEntropy(number), limits=limits
+            # Seeded by the number: runs repeat.
+            self.store,
+            lambda: self.admits,
+            SeededEntropy(number),
+            limits=limits,
         )
         protocol = WeaverProtocol(MESH_STORE, self.replica.gaps)
         self.replicator: Final = Replicator(self.replica, protocol, Pace())
@@ -98,7 +102,7 @@ class WeaverMesh:
         self.machine: Final = machine
         self.keys: Final = [KeyPair(bytes([one + 1]) * 32).public_key for one in range(size)]
         self.nodes: Final = [MeshNode(self, one, limits, engine()) for one in range(size)]
-        self.lose: Loss = lambda _sender, _receiver, _payload: False
+        self.lose: Loss = lambda _sender, _receiver, _payload: False  # nothing is lost by default
         self.sent: Counter[str] = Counter()
         self.bytes_sent = 0
         self._links: dict[tuple[int, int], str] = {}
@@ -109,11 +113,12 @@ class WeaverMesh:
 
     def connect(self, dialler: int, other: int) -> None:
         """Connect two nodes anew."""
-        self.cut(dialler, other)
+        self.cut(dialler, other)  # one connection for each pair
         self._connections += 1
         connection = f"link {self._connections}"
         self._links[min(dialler, other), max(dialler, other)] = connection
         self._ends[connection] = (dialler, other)
+        # The other side first: the dialler's first frame must find it.
         for node, peer in ((other, dialler), (dialler, other)):
             self.nodes[node].replicator.open(
                 connection, self.now_ms, outbound=node == dialler, public_key=self.keys[peer]
@@ -136,7 +141,7 @@ class WeaverMesh:
         """Connect every two of the nodes, and let them compare."""
         for one, other in combinations(range(len(self.nodes)) if nodes is None else nodes, 2):
             self.connect(one, other)
-        self.pass_time(1_000)
+        self.pass_time(1_000)  # a second: comparisons after meeting have ended
 
     # --- work and time ------------------------------------------------------------------------
 
@@ -172,6 +177,7 @@ class WeaverMesh:
         node.notes.update({one.kind: one.count for one in effects.notes})
         node.finished += effects.finished
         for connection, payload in effects.sends:
+            # Sent at once: there is no buffer to wait for.
             node.replicator.written(connection, 1, self.now_ms)
             if connection not in self._ends:
                 continue
@@ -193,6 +199,7 @@ class WeaverMesh:
         while self.now_ms < end_ms:
             times = (node.replicator.deadline_ms for node in self.nodes)
             due_ms = min((one for one in times if one is not None), default=end_ms)
+            # At least a millisecond: a deadline in the past must not stop time.
             self.now_ms = min(end_ms, max(self.now_ms + 1, due_ms))
             for node in self.nodes:
                 node.replicator.tick(self.now_ms)
@@ -218,4 +225,5 @@ def message_name(payload: bytes) -> str:
             return "news"
         return "announcement" if news.announced else "statement"
     message = PeerMessage.decode(payload[at:])
+    # An empty message refuses the exchange.
     return next((name for name, body in vars(message).items() if body is not None), "refusal")

@@ -26,7 +26,7 @@ def text(number: int, length: int = 180) -> str:
 def put_raw(store: CellStore, encoding: bytes) -> bytes:
     """Store bytes as a cell with their hash, whatever they are."""
     hash = sha3_256(encoding)
-    store.put_encodings([(hash, encoding)])
+    store.put_encodings([(hash, encoding)])  # the store believes the hash: it is the caller's
     return hash
 
 
@@ -40,7 +40,7 @@ def forged(number: int) -> bytes:
     """Return a signed value with one bit of the signature, of the key or of the value changed."""
     good = bytearray(encode(Signed.sign(KEYS, Vector.of([number, text(number, 80)]))))
     place = (5, 40, 120)[number % 3]
-    good[place] ^= 1
+    good[place] ^= 1  # a bit of the value, of the key or of the signature
     return bytes(good)
 
 
@@ -48,6 +48,7 @@ def forged_inside(number: int) -> bytes:
     """Return a vector with a forged signed value embedded in it."""
     signed = bytearray(encode(Signed.sign(KEYS, number)))
     signed[50] ^= 4
+    # Inside a parent no reference leads to it.
     return b"\x80\x03" + bytes(signed) + b"".join(encode(text(n, 60)) for n in (number, 0))
 
 
@@ -61,11 +62,13 @@ def swapped_keys(number: int) -> bytes:
     """Return a map with two keys in the wrong order."""
     whole = encode(Map.of([(f"k{number}", text(1, 90)), (f"l{number}", text(2, 90))]))
     entry = (len(whole) - 2) // 2
+    # The two entries in the other order.
     return whole[:2] + whole[2 + entry :] + whole[2 : 2 + entry]
 
 
 def long_inline(number: int) -> bytes:
     """Return a vector with an embedded child that is too long for that."""
+    # 151 bytes and more are cells of their own.
     return b"\x80\x02" + encode(text(number, 150)) + encode(number)
 
 
@@ -107,7 +110,7 @@ def plant(folder: Path, each: int, *, segment_bytes: int = 65_536) -> Planted:
             signed = Signed.sign(KEYS, Vector.of([number, text(number, 200)]))
             root = root.put(f"signed {number}", signed)
             flipped.append(sha3_256(encode(text(number))))
-            if number % 20 == 0:
+            if number % 20 == 0:  # several packs, of which some are whole
                 store.commit(root)
             if number % 5 == 0:
                 store.sync()
@@ -118,9 +121,10 @@ def plant(folder: Path, each: int, *, segment_bytes: int = 65_536) -> Planted:
             made.expected.add(("encoding", put_raw(store, malformed)))
         store.commit(root)
     with CellStore.open(folder, read_only=True) as reader:
-        places = reader._index.find_many(flipped)
+        places = reader._index.find_many(flipped)  # the index leads to the bytes of a cell
     for number, (hash, place) in enumerate(zip(flipped, places, strict=True)):
         segment, offset, length = locate(place)
+        # A bit inside the cell's own bytes.
         flip(segment_file(folder, segment), offset + number % length, number % 8)
         made.expected.add(("hash", hash))
     return made

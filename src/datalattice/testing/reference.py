@@ -75,7 +75,7 @@ from datalattice.wire import (
 
 META: Final = Keyword("meta")
 PARTITIONS: Final = Keyword("partitions")
-_FIELDS: Final = 4
+_FIELDS: Final = 4  # "a state is rebuilt from the four positions it knows"
 _READ_BYTES: Final = 65_536
 _FRAME_BYTES_MAX: Final = 50_000_000
 
@@ -92,16 +92,17 @@ class ReferenceQueue(Lattice):
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the longer log, its own if both reach equally far; metadata of `other` wins."""
         if other is None or same(own, other):
-            return own
+            return own  # the seed's rule: own stays
         if own is None:
             return other
         assert isinstance(own, Vector)
         assert isinstance(other, Vector)
         a, b = read_state(own), read_state(other)
         start = max(a.start, b.start)
+        # Both cut at the greater start.
         cut = [one.entries.drop(min(start - one.start, len(one.entries))) for one in (a, b)]
-        entries = cut[1] if len(cut[1]) > len(cut[0]) else cut[0]
-        meta = _overwritten(own[1], other[1])
+        entries = cut[1] if len(cut[1]) > len(cut[0]) else cut[0]  # of equal length its own stays
+        meta = _overwritten(own[1], other[1])  # "metadata of the other side wins"
         return _one_of(Vector.of((entries, meta, max(a.stamp_ms, b.stamp_ms), start)), own, other)
 
 
@@ -115,6 +116,7 @@ class ReferenceTopic(Lattice):
         return isinstance(value, Index)
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
+        # Not checked any further: any Index will do.
         if not isinstance(other, Index) or same(own, other):
             return own
         made = own if isinstance(own, Index) else EMPTY_INDEX
@@ -156,6 +158,7 @@ class ReferenceOwner(Lattice):
 
     def join(self, owner: Value, own: Value, other: Value) -> Value:
         """Return the join of two values of one owner, signed with its own key if it is new."""
+        # The one check that it makes.
         if not isinstance(other, Signed) or other.public_key != owner or not other.verify():
             return own
         if own is None or same(own, other):
@@ -166,6 +169,7 @@ class ReferenceOwner(Lattice):
             return own
         if same(joined, other.value):
             return other
+        # "signed with its own key, whoever the owner is": what a good peer must prevent.
         if owner != self.keys.public_key:
             self.foreign.append(owner)
         return Signed.sign(self.keys, joined)
@@ -195,7 +199,7 @@ def _overwritten(own: Value, other: Value) -> Map:
 
 def _one_of(made: Value, own: Value, other: Value) -> Value:
     if same(made, own):
-        return own
+        return own  # an operand itself where it equals the result
     return other if same(made, other) else made
 
 
@@ -255,6 +259,7 @@ class ReferencePeer:
     def challenge(self) -> bytes:
         """Return the first message on a dialled connection."""
         self._id += 1
+        # It challenges whoever it dials.
         return encode_challenge(self._id, self.keys, bytes(32), None)
 
     def heard(self, payload: bytes, *, accepted: bool) -> tuple[list[bytes], list[bytes]]:
@@ -265,10 +270,11 @@ class ReferencePeer:
         try:
             message, parts = decode_payload(payload)
         except (BadFormat, LimitExceeded) as error:
+            # Any malformed frame gets a failure, without a request.
             return [encode_failure(None, ErrorCode.FORMAT, str(error))], []
         if isinstance(message, Challenge):
             return [answer_challenge(message, self.keys)], []
-        if not accepted:
+        if not accepted:  # on dialled connections it reads nothing else
             return [], []
         match message:
             case Ping(id):
@@ -287,6 +293,7 @@ class ReferencePeer:
         try:
             return [encode_result(Result(id, value))]
         except MissingData:
+            # Silence, where a good peer would explain.
             return []  # "if some cell below the value is missing, no answer is sent at all"
 
     def _take(
@@ -296,13 +303,13 @@ class ReferencePeer:
         self.values += 1
         named = f"a value at {path!r}"
         if absent is not None:
-            self.incomplete.append(named)
+            self.incomplete.append(named)  # it fetches nothing, so the value is lost to it
             return []
         sent = parts.encodings()
         try:
             outside = self._outside(value, sent)
         except MissingData as error:
-            self.incomplete.append(f"{named}: {error}")
+            self.incomplete.append(f"{named}: {error}")  # the peer should have sent these cells
             return []
         if outside:
             self.bare.append(f"{named}: {outside} cells")
@@ -311,7 +318,7 @@ class ReferencePeer:
         target = self.lattice.path(*path)
         try:
             if target is None:  # "wrapped back into its parent and merged there"
-                key, path = path[-1:], path[:-1]
+                key, path = path[-1:], path[:-1]  # a path that it has no lattice for
                 target = self.lattice.path(*path)
                 other = assoc_in(None, key, other, target)
             if target is None:
@@ -346,18 +353,20 @@ class ReferencePeer:
 
     def _commit(self) -> list[bytes]:
         """Announce the root; return the bare value with the new cells, parents first."""
+        # The same root is not announced again.
         if self.announced is not None and same(self.root, self.announced):
             return []
         cells = self._cells.encodings
         cells.update((hash, encoding) for hash, encoding, _ in novelty(self.root, self._cells))
         top, name = encode(self.root), value_hash(self.root)
         cells[name] = top
+        # Decoded anew: what it has is what it can load.
         self.root = self.announced = decode(top, self._cells)
         fresh: list[bytes] = []
         level = references(top)
         while level:
             hash = level.pop()
-            if hash not in self._known:
+            if hash not in self._known:  # a cell goes out once, whatever refers to it
                 self._known.add(hash)
                 fresh.append(cells[hash])
                 level.extend(references(cells[hash]))
@@ -375,6 +384,7 @@ class ReferenceNode:
         self.heard = asyncio.Event()
 
     async def __aenter__(self) -> Self:
+        # Loopback, any free port.
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
         return self
 
@@ -395,7 +405,7 @@ class ReferenceNode:
     async def dial(self, port: int) -> None:
         """Connect to a node, and broadcast there from now on."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        self._made.append(writer)
+        self._made.append(writer)  # it broadcasts on dialled connections alone
         writer.write(encode_frame(self.peer.challenge()))
         task = asyncio.ensure_future(self._serve(reader, writer, accepted=False))
         self._tasks.add(task)
@@ -415,7 +425,7 @@ class ReferenceNode:
         """Return when `condition` holds. Raises: TimeoutError: it does not in time."""
         async with asyncio.timeout(timeout_s):
             while not condition(self.peer):
-                self.heard.clear()
+                self.heard.clear()  # cleared before waiting, after looking
                 await self.heard.wait()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -426,7 +436,7 @@ class ReferenceNode:
     ) -> None:
         self._writers.add(writer)
         buffer = FrameBuffer(_FRAME_BYTES_MAX)
-        with suppress(ConnectionError):
+        with suppress(ConnectionError):  # a peer that goes away is no fault
             while data := await reader.read(_READ_BYTES):
                 buffer.feed(data)
                 while (payload := buffer.next_payload()) is not None:

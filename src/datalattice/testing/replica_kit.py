@@ -24,7 +24,7 @@ from datalattice.sync import (
 )
 from datalattice.testing.dice import Dice
 
-STEPS: Final = 60
+STEPS: Final = 60  # enough for several connections, and still quick
 """Steps of one check."""
 
 WRITES: Final = 0.4
@@ -67,11 +67,11 @@ class ReplicaPair:
         for end in self.ends:
             if self._connection:
                 end.replicator.closed(self._connection, self.now_ms)
-            end.inbox.clear()
+            end.inbox.clear()  # what was on the way is lost
         self._number += 1
         self._connection = f"link {self._number}"
         dialler = self._dice.below(2)
-        for side in (1 - dialler, dialler):
+        for side in (1 - dialler, dialler):  # the dialler last: it begins to talk
             opened = self.ends[side].replicator.open
             opened(self._connection, self.now_ms, outbound=side == dialler)
 
@@ -88,12 +88,13 @@ class ReplicaPair:
             for side, end in enumerate(self.ends):
                 effects = end.replicator.take_effects()
                 self.finished += effects.finished
+                # A kind must never close on an honest peer.
                 assert not effects.closes, effects.closes
                 for connection, payload in effects.sends:
                     moved = True
                     end.replicator.written(connection, 1, self.now_ms)
                     if connection == self._connection and not self._dice.chance(loss):
-                        times = 1 + self._dice.chance(repeat)
+                        times = 1 + self._dice.chance(repeat)  # a frame twice is legal
                         self.ends[1 - side].inbox.extend([payload] * times)
                 while end.inbox:
                     moved = True
@@ -105,7 +106,7 @@ class ReplicaPair:
         while self.now_ms < end_ms:
             times = (end.replicator.deadline_ms for end in self.ends)
             due_ms = min((one for one in times if one is not None), default=end_ms)
-            self.now_ms = min(end_ms, max(self.now_ms + 1, due_ms))
+            self.now_ms = min(end_ms, max(self.now_ms + 1, due_ms))  # time goes on, whatever is due
             for end in self.ends:
                 end.replicator.tick(self.now_ms)
             self.carry(loss=loss)
@@ -124,10 +125,10 @@ def check_replica(make: Callable[[], KitReplica], seed: int = 0) -> None:
         if dice.chance(WRITES):
             pair.write(dice.below(2), step)
         elif dice.chance(0.1):
-            pair.connect()
+            pair.connect()  # torn in the middle of anything
         pair.carry(loss=0.3, repeat=0.1)
         pair.pass_time(dice.pick((0, 10, 60, 700)), loss=0.3)
-    pair.pass_time(3 * ROOT_SYNC_INTERVAL_MS)
+    pair.pass_time(3 * ROOT_SYNC_INTERVAL_MS)  # longer than the interval of comparisons
     assert pair.keys[0] == pair.keys[1], "a calm connection has not made them equal"
     for end in pair.ends:
         assert end.replicator.missing_count == 0, "something is still wanted"

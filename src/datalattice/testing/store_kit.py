@@ -20,6 +20,7 @@ from datalattice.cells import (
 from datalattice.errors import MissingData, StoreClosed, UsageError
 from datalattice.store import PRIVATE_KEY, Store
 
+# Long enough to be a cell of its own.
 LONG = "a text that is too long to stand inside its parent " * 4
 
 
@@ -41,13 +42,13 @@ def check_store(make: Callable[[], Store], *, announces_all: bool = False) -> No
         _takes_commits_from_many_threads,
         _refuses_bad_arguments,
     ):
-        store = make()
+        store = make()  # a new store for each rule
         try:
             rule(store)
         finally:
             store.close()
     if not announces_all:
-        store = make()
+        store = make()  # only where a part can be private
         _keeps_the_private_part_of_a_root(store)
         store.close()
     _refuses_use_after_close(make())
@@ -70,7 +71,7 @@ def _keeps_a_root_and_its_cells(store: Store) -> None:
     assert store.root_hash() is None, "a new store has no root"
     assert store.root() is None, "and none to read"
     value = records(0, 100)
-    hashes = [hash for hash, _, _ in novelty(value)]
+    hashes = [hash for hash, _, _ in novelty(value)]  # before the commit: afterwards nothing is new
     done = store.commit(value)
     assert done.root_hash == value_hash(value) == store.root_hash(), "the root is the value"
     assert same(store.root(), value), "and reads as it"
@@ -91,10 +92,11 @@ def _returns_the_novelty_alone(store: Store) -> None:
     assert len(first.novelty) > 500, "all cells of the first root are new"
     value = value.append(LONG)
     second = store.commit(value)
+    # A path of the tree, not the value.
     assert 1 < len(second.novelty) < 10, "of the second only the changed path is"
     assert second.novelty[-1][0] == second.root_hash, "the root last"
     assert second.sequence > first.sequence, "commits are numbered"
-    top = store.root()
+    top = store.root()  # loaded again: behind references of the store
     assert isinstance(top, Vector)
     third = store.commit(top.append(LONG + "!"))
     assert len(third.novelty) < 10, "a value that was loaded counts as stored"
@@ -111,6 +113,7 @@ def _moves_the_root_by_compare_and_set(store: Store) -> None:
 
 
 def _keeps_any_value_as_root(store: Store) -> None:
+    # Embedded values are roots, too.
     for value in (None, 5, True, 1.5, "short", LONG * 100, b"b" * 5000, Map.of([("k", LONG)])):
         done = store.commit(value)
         assert store.root_hash() == done.root_hash == value_hash(value), "any value is a root"
@@ -121,6 +124,7 @@ def _keeps_any_value_as_root(store: Store) -> None:
 def _writes_the_same_root_once(store: Store) -> None:
     first = store.commit(records(0, 3))
     again = store.commit(records(0, 3))
+    # An unchanged root makes no record.
     assert again.sequence == first.sequence, "an unchanged root is not written again"
 
 
@@ -138,7 +142,7 @@ def _loads_children_through_itself(store: Store) -> None:
 
 def _names_what_is_missing(store: Store) -> None:
     store.commit(records(0, 20))
-    absent = bytes(31) + b"x"
+    absent = bytes(31) + b"x"  # no cell has this hash
     assert store.get(absent, "none") == "none", "get has a default"
     assert store.get_encoding(absent) is None, "there is no encoding"
     assert not store.has(absent), "nor a cell"
@@ -161,6 +165,7 @@ def _announces_what_a_root_reaches(store: Store) -> None:
     value = Vector.of([records(start, 12) for start in range(0, 600, 100)])
     hashes = {hash for hash, _, _ in novelty(value)} | {value_hash(value)}
     loose = records(700, 3)
+    # Reached by no root.
     loose_hashes = {hash for hash, _, _ in novelty(loose)} | {value_hash(loose)}
     assert store.put(value, loose) == len(hashes | loose_hashes), "put counts new cells"
     assert store.put(value) == 0, "and knows old ones"
@@ -171,6 +176,7 @@ def _announces_what_a_root_reaches(store: Store) -> None:
     store.commit(Vector.of([0]))
     assert not any(store.announced(hash) for hash in hashes), "a root elsewhere changes nothing"
     part = value[0]
+    # The loaded part refers to cells that are staged.
     below = {hash for hash, _, _ in novelty(part)}  # loaded: behind references of the store
     store.commit(Vector.of([part, LONG]))
     reached = {hash for hash in hashes if store.announced(hash)}
@@ -184,6 +190,7 @@ def _announces_what_a_root_reaches(store: Store) -> None:
 
 def _keeps_the_private_part_of_a_root(store: Store) -> None:
     own, both, shared = records(0, 20), records(100, 20), records(200, 20)
+    # By identity: values may be equal.
     hashes = {id(one): {hash for hash, _, _ in novelty(one)} for one in (own, both, shared)}
     seen = records(300, 20)
     seen_hashes = {hash for hash, _, _ in novelty(seen)}
@@ -191,6 +198,7 @@ def _keeps_the_private_part_of_a_root(store: Store) -> None:
     def served(value: Value) -> set[bool]:
         return {store.announced(hash) for hash in hashes[id(value)]}
 
+    # Private and shared by the rest at once.
     store.commit(Index.of([(PRIVATE_KEY, Vector.of([own, both])), ("data", both)]))
     root = store.root_hash() or b""
     assert store.has(root), "the root is stored"
@@ -218,7 +226,7 @@ def _takes_commits_from_many_threads(store: Store) -> None:
 
     def add(name: str) -> None:
         try:
-            for number in range(10):
+            for number in range(10):  # few: a compare-and-set that fails is tried again
                 while True:
                     before = store.root_hash()
                     root = store.root() if before is not None else Map.of({})
@@ -243,7 +251,7 @@ def _takes_commits_from_many_threads(store: Store) -> None:
 
 
 def _refuses_bad_arguments(store: Store) -> None:
-    for hash in (b"", b"x" * 31, "text"):
+    for hash in (b"", b"x" * 31, "text"):  # a hash of another length would be an empty answer
         assert _refused(lambda hash=hash: store.get_encoding(hash)), "a hash is 32 bytes"  # type: ignore[misc]
         assert _refused(lambda hash=hash: store.has(hash)), "a hash is 32 bytes"  # type: ignore[misc]
     assert _refused(lambda: store.commit(object())), "only values can be committed"
@@ -252,7 +260,7 @@ def _refuses_bad_arguments(store: Store) -> None:
 def _refuses_use_after_close(store: Store) -> None:
     store.commit(records(0, 5))
     store.close()
-    store.close()
+    store.close()  # closing twice is allowed
     for call in (
         store.root,
         store.root_hash,

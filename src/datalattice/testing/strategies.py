@@ -42,7 +42,7 @@ Value = object
 
 Strategy = st.SearchStrategy
 
-BORDER_COUNTS: Final = (
+BORDER_COUNTS: Final = (  # around powers of 16, the fan-out
     0,
     1,
     2,
@@ -66,10 +66,11 @@ BORDER_COUNTS: Final = (
 )
 """Counts where a vector, map, set or index changes its shape."""
 
+# Around 140, the greatest embedded length, and 4,096, a chunk.
 BORDER_BYTES: Final = (0, 1, 32, 33, 136, 137, 138, 140, 141, 4095, 4096, 4097, 8192, 12289)
 """Lengths where a blob or string changes between embedded, branch and tree."""
 
-BORDER_INTEGERS: Final = tuple(
+BORDER_INTEGERS: Final = tuple(  # where an integer needs another byte; 1095 bits are beyond doubles
     sign * 2**bits + delta
     for bits in (7, 8, 15, 16, 31, 32, 53, 63, 64, 127, 1095)
     for sign in (1, -1)
@@ -86,7 +87,10 @@ COUNT_MAX: Final = 2**63 - 1
 def integers() -> Strategy[int]:
     """Return integers of every encoded length, many of them small."""
     return st.one_of(
-        st.integers(-2, 300), st.sampled_from(BORDER_INTEGERS), st.integers(-(2**80), 2**80)
+        # Many small ones: they shrink to something readable.
+        st.integers(-2, 300),
+        st.sampled_from(BORDER_INTEGERS),
+        st.integers(-(2**80), 2**80),
     )
 
 
@@ -102,6 +106,7 @@ def nan_bits() -> Strategy[object]:
         st.integers(0, 1),
         st.integers(1, 2**52 - 1),
     )
+    # The usual NaN is an ordinary double.
     return patterns.filter(lambda bits: bits != 0x7FF8000000000000).map(NanBits)
 
 
@@ -130,7 +135,7 @@ def strings(max_size: int = 40) -> Strategy[object]:
         st.sampled_from(BORDER_BYTES),
         st.integers(0, 9),
     )
-    return st.one_of(short, short, short, long)
+    return st.one_of(short, short, short, long)  # short ones thrice as often: long ones are slow
 
 
 def blobs(max_size: int = 40) -> Strategy[object]:
@@ -168,7 +173,7 @@ def counts() -> Strategy[int]:
 
 def extensions() -> Strategy[Extension]:
     """Return extension values that are not addresses."""
-    digits = st.integers(0, 15).filter(lambda digit: digit != 10)
+    digits = st.integers(0, 15).filter(lambda digit: digit != 10)  # digit 10 is the address
     return st.builds(Extension, digits, counts())
 
 
@@ -204,7 +209,7 @@ def plain_scalars() -> Strategy[Value]:
         st.sampled_from(["", "a", "b", "ab", "1"]),
         st.sampled_from([b"", b"a", b"ab", b"\x00", b"\x01"]),
         st.sampled_from([Keyword("a"), Keyword("ab"), Symbol("a"), Address(1), Char(97)]),
-        st.sampled_from(["x" * 150, b"y" * 150]),
+        st.sampled_from(["x" * 150, b"y" * 150]),  # long enough to be cells of their own
     )
 
 
@@ -213,12 +218,14 @@ def plain_scalars() -> Strategy[Value]:
 
 def index_keys() -> Strategy[Value]:
     """Return keys of an index: byte-like values whose bytes often collide or share a prefix."""
+    # Few letters, so that prefixes collide.
     near = st.text(st.sampled_from("ab"), min_size=1, max_size=4)
     return st.one_of(
         near,
         near.map(lambda text: text.encode()),
         near.map(Keyword),
         near.map(Symbol),
+        # Around the 32 bytes that an Index compares.
         st.sampled_from([b"", "", b"\x00", b"\x00\x00", b"k" * 32, b"k" * 32 + b"x", "k" * 40]),
         st.integers(0, 3).map(Address),
         st.builds(Extension, st.sampled_from([0, 3]), st.integers(0, 3)),
@@ -229,6 +236,7 @@ def index_keys() -> Strategy[Value]:
 def map_keys() -> Strategy[Value]:
     """Return keys of a map that often collide, some equal for Python though different values."""
     return st.one_of(
+        # Equal in Python, and different values here.
         st.sampled_from([None, True, False, 1, 0, 1.0, 0.0, -0.0, "1", b"1", Keyword("1")]),
         st.integers(0, 60),
         st.integers(0, 60).map(lambda n: f"key-{n}"),
@@ -247,7 +255,7 @@ def sequences(elements: Strategy[T], max_size: int = 12) -> Strategy[Sequence[ob
         st.sampled_from(BORDER_COUNTS),
         st.integers(0, 3),
     )
-    return st.one_of(short, short, long)
+    return st.one_of(short, short, long)  # short ones twice as often
 
 
 def vectors(elements: Strategy[Value] | None = None) -> Strategy[Vector]:
@@ -321,7 +329,7 @@ def signed(elements: Strategy[Value] | None = None) -> Strategy[Signed]:
     bad = st.builds(
         Signed, st.binary(min_size=32, max_size=32), st.binary(min_size=64, max_size=64), inner
     )
-    return st.one_of(good, good, bad)
+    return st.one_of(good, good, bad)  # unverified signatures are legal values
 
 
 def values(max_leaves: int = 12) -> Strategy[Value]:
@@ -356,6 +364,7 @@ def _around(inner: Strategy[Value]) -> Strategy[Value]:
         maps(inner, inner),
         indexes(index_keys(), inner),
         signed(inner),
+        # An empty Map of metadata would be another encoding.
         st.builds(Syntax, inner, st.one_of(st.none(), small_maps(inner, inner).filter(len))),
         st.builds(Coded, digits, inner, inner),
         st.builds(Record, digits, fields),
@@ -368,6 +377,7 @@ def _around(inner: Strategy[Value]) -> Strategy[Value]:
 def pattern_bytes(size: int, seed: int = 0, *, letters: bool = False) -> bytes:
     """Return `size` reproducible bytes without a short period; small letters on demand."""
     if letters:
+        # No short period: a misplaced chunk must show.
         return bytes(97 + (7 * i + (i >> 8) + seed) % 26 for i in range(size))
     return bytes((7 * i + (i >> 8) + seed) & 0xFF for i in range(size))
 
@@ -380,5 +390,6 @@ def by_hash(entries: Sequence[tuple[Value, Value]]) -> dict[bytes, tuple[Value, 
     twin: dict[bytes, tuple[Value, Value]] = {}
     for key, value in entries:
         name = value_hash(key)
+        # The first key stays: a put replaces the value alone.
         twin[name] = (twin[name][0] if name in twin else key, value)
     return twin

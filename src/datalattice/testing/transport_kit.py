@@ -15,16 +15,17 @@ from datalattice.node import Transport
 from datalattice.node.transport import Link, Listener
 from datalattice.wire import PLAIN_PROTOCOL
 
-RULE_TIMEOUT_S: Final = 20.0
+RULE_TIMEOUT_S: Final = 20.0  # a rule that hangs fails, and does not stop the run
+# Around the sizes of TLS records and frames.
 SIZES: Final = (1, 2, 127, 16_383, 16_384, 16_385, 65_536, 300_000)
 LONG_BYTES: Final = 10_000_000
 LONG_PIECES: Final = 200
-LINKS: Final = 40
+LINKS: Final = 40  # more than one listen queue takes at once
 PIECE: Final = bytes(65_536)
 FLOOD_PIECES: Final = 2_000
 """More pieces than a transport may accept while the peer does not read."""
 
-DIALLER: Final = KeyPair(b"the one who dials is seeded thus")
+DIALLER: Final = KeyPair(b"the one who dials is seeded thus")  # two fixed keys, so that runs repeat
 LISTENER: Final = KeyPair(b"and this is he who was listening")
 NOBODY: Final = KeyPair(b"a key that no transport here has")
 
@@ -50,6 +51,7 @@ class TransportPair:
         async def accept(link: Link) -> None:
             self.links.append(link)
             self.accepted.put_nowait(link)
+            # Returning would end the link.
             await self.released.wait()  # a link lives as long as the call
 
         self.listener = await self.there.listen(self.bind, port, accept)
@@ -82,7 +84,7 @@ class TransportPair:
         self.released.set()
         if self.listener is not None:
             await self.listener.close()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # one turn of the loop: closed links run their callbacks
         await self.here.close()
         await self.there.close()
 
@@ -142,6 +144,7 @@ async def _take(link: Link, count: int) -> bytes:
     found = bytearray()
     while len(found) < count:
         data = await link.read()
+        # An early end is a fault, not a short read.
         assert data, f"the stream ended after {len(found)} of {count} bytes"
         found += data
     return bytes(found)
@@ -174,7 +177,7 @@ async def _until_refused(link: Link) -> int:
 
 
 def _pattern(count: int) -> bytes:
-    return (bytes(range(251)) * (count // 251 + 1))[:count]
+    return (bytes(range(251)) * (count // 251 + 1))[:count]  # 251 is prime: a shifted piece shows
 
 
 async def _agrees_on_a_protocol(pair: TransportPair) -> None:
@@ -190,11 +193,13 @@ async def _carries_bytes_of_any_number_both_ways(pair: TransportPair) -> None:
     for size in SIZES:
         data = _pattern(size)
         for one, other in ((near, far), (far, near)):
+            # At the same time: a link may hold less than that.
             writing = asyncio.ensure_future(one.write(data))
             assert await _take(other, size) == data, f"{size} bytes arrive as they were"
             await writing
     await near.write(b"")
     await near.write(b"x")
+    # An empty write is no end of the stream.
     assert await far.read() == b"x", "nothing written is nothing read"
 
 
@@ -232,7 +237,7 @@ async def _ends_while_it_is_written_to(pair: TransportPair) -> None:
 async def _delivers_all_before_an_end(pair: TransportPair) -> None:
     await pair.listen()
     data = _pattern(1_000_000)
-    for turn in range(2):
+    for turn in range(2):  # both ends close once
         ends = await pair.connect()
         one, other = ends if turn else ends[::-1]
         reading = asyncio.ensure_future(_rest(other))
@@ -249,9 +254,10 @@ async def _ends_for_the_other_side_too(pair: TransportPair) -> None:
     near, far = await pair.connect()
     await near.close()
     assert await far.read() == b"", "an end is seen by the other side"
+    # "in the end": buffers may take some pieces first.
     assert await _until_refused(far) < FLOOD_PIECES, "and what it writes is refused in the end"
     await far.close()
-    await far.close()
+    await far.close()  # closing and aborting twice is allowed
     far.abort()
     near.abort()
 
@@ -266,7 +272,7 @@ async def _wakes_who_waits_when_it_is_aborted(pair: TransportPair) -> None:
     near, far = await pair.connect()
     writer = asyncio.ensure_future(_until_refused(near))
     with suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(writer), 0.2)
+        await asyncio.wait_for(asyncio.shield(writer), 0.2)  # until it is held back
     near.abort()
     assert await writer < FLOOD_PIECES, "a writer that nobody reads wakes"
 
@@ -275,7 +281,7 @@ async def _breaks_in_the_middle(pair: TransportPair) -> None:
     await pair.listen()
     near, far = await pair.connect()
     writer = asyncio.ensure_future(_until_refused(near))
-    await _take(far, 3 * len(PIECE))
+    await _take(far, 3 * len(PIECE))  # in the middle of what is written
     far.abort()
     assert await writer < FLOOD_PIECES, "writing to a broken link is refused"
     assert await _rest(near) == b"", "reading from it ends"
@@ -297,7 +303,7 @@ async def _holds_back_who_is_not_read(pair: TransportPair) -> None:
     seen = -1
     while seen != taken:
         seen = taken
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # until it stops: the buffers of the system are full
     assert taken < FLOOD_PIECES, "what is not read is not taken for ever"
     await _take(far, (taken + 1) * len(PIECE))
     assert taken > seen, "and is taken again when it is read"
@@ -321,7 +327,7 @@ async def _keeps_many_links_apart(pair: TransportPair) -> None:
     async def ask(number: int) -> None:
         link = await pair.here.dial(pair.address())
         pair.links.append(link)
-        data = number.to_bytes(2, "big") * 20_000
+        data = number.to_bytes(2, "big") * 20_000  # each link's own bytes
         writing = asyncio.ensure_future(link.write(data))
         assert await _take(link, len(data)) == data, "each link has its own bytes"
         await writing
@@ -341,6 +347,7 @@ async def _says_why_it_cannot_dial(pair: TransportPair) -> None:
     await pair.listener.close()
     said = await _failure(pair.here.dial(pair.address(port)), OSError)
     assert said, "dialling where nobody listens says so"
+    # What `parse_address` refuses, and what dials nowhere.
     for wrong in ("", "nowhere", "http://h:1", "h:0", "h:65536", "a b:1", "@h:1", "12@h:1"):
         said = await _failure(pair.here.dial(wrong), UsageError)
         assert said, f"{wrong!r} is no address, and the error says so"
@@ -351,7 +358,7 @@ async def _refuses_a_port_in_use(pair: TransportPair) -> None:
     first = pair.listener
     said = await _failure(pair.listen(port), UsageError)
     assert str(port) in said, "the error names the port that is in use"
-    assert pair.listener is first
+    assert pair.listener is first  # the failed listener leaves the first alone
     await pair.connect()
 
 
