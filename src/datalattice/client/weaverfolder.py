@@ -14,20 +14,20 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from datalattice.apps import value_type
-from datalattice.cells import decode_message, encode_message
+from datalattice.cells import Map, Vector, decode_message, encode_message
 from datalattice.client.addresses import IROH, parse_ticket
 from datalattice.client.bound import NodeBinding, Options
-from datalattice.client.control import running
+from datalattice.client.control import connect, running
 from datalattice.client.folder import Folder
 from datalattice.client.opening import accepts_unasked, moved_wait_s
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
 from datalattice.cursors import Wake
 from datalattice.engine import DATA_FILE, Engine, GroupCommit, LmdbEngine, MemoryEngine
-from datalattice.errors import AlreadyExists, NoSuchPath, ReadOnly, UsageError
+from datalattice.errors import AlreadyExists, NoSuchPath, PeerUnavailable, ReadOnly, UsageError
 from datalattice.store import RealDisk
 from datalattice.weaver import (
     CORE_MACHINES,
@@ -43,13 +43,17 @@ from datalattice.weaver import (
     Machine,
     MachineStore,
     PeerManager,
+    PeerPresence,
     StoreHandle,
     StoreInfo,
     Stores,
+    SyncedPeer,
     WeaverStore,
     parse_store_id,
     store_id_text,
 )
+
+T = TypeVar("T")
 
 LOOK_S: Final = 0.01
 """How often readers that wait for changes look for commits of other processes."""
@@ -372,6 +376,10 @@ class NodeStores:
         return sorted(info.name or store_id_text(info.id) for info in there if not info.is_archived)
 
 
+def _optional(value: object, type: Callable[[Any], T]) -> T | None:
+    return None if value is None else type(value)
+
+
 def _id_of(name: str) -> bytes | None:
     """Return the id that a name is in full, None for any other name."""
     try:
@@ -421,6 +429,43 @@ class NodeStore:
         found = parse_ticket(served.ticket)
         keyless = [one if one.scheme == IROH else one.with_key(None) for one in found]
         return tuple(one if "://" in one else f"tls://{one}" for one in map(str, keyless))
+
+    def presence(self) -> list[PeerPresence]:
+        """Return what the running node knows of connected peers."""
+        return [
+            PeerPresence(
+                bytes.fromhex(str(one["key"])),
+                one["equal"] is True,
+                one["dirty"] is True,
+                _optional(one.get("lag"), int),
+                _optional(one.get("compared_s"), float),
+                _optional(one.get("agreed_s"), float),
+            )
+            for one in self._ask("weaver.peers")
+        ]
+
+    def sync(self, timeout_s: float) -> list[SyncedPeer]:
+        """Have the running node compare the store with its peers."""
+        found = self._ask("weaver.sync", timeout_ms=round(timeout_s * 1_000))
+        return [
+            SyncedPeer(bytes.fromhex(str(one["key"])), _optional(one.get("error"), str))
+            for one in found
+        ]
+
+    def _ask(self, operation: str, **arguments: object) -> list[Map]:
+        """Have the node that serves the folder do something with the store.
+
+        Raises: PeerUnavailable: there is none.
+        """
+        folder = self.stores.folder
+        client = None if folder is None else connect(folder.path)
+        if client is None:
+            where = "memory" if folder is None else str(folder.path)
+            raise PeerUnavailable(f"no node runs in {where}; start one with `lattice node start`")
+        with client:
+            answer = client.call(operation, store=store_id_text(self.id), **arguments)
+        assert isinstance(answer, Vector)
+        return [one for one in answer if isinstance(one, Map)]
 
     def hold(self, name: str) -> Callable[[], None]:
         """Take the lock with this name on this machine; return what gives it back."""

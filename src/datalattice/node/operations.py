@@ -23,6 +23,8 @@ Map of arguments; its result is a value.
     owner.forget         owner section? own? reason?              Map of what went
     forks.resolve        id action: append or drop                Map of what was done
     weaver.join          token                                    Map: store and kind
+    weaver.peers         store                                    Maps: what is known of each peer
+    weaver.sync          store timeout_ms                         Maps: how each peer's ended
 
 `root.swap` sets all slots, or none if one of them has another value by now (compare and set);
 `root.put` brings cells ahead that are too many for one swap. `queue.offer_many` appends to the
@@ -92,11 +94,12 @@ from datalattice.node.decisions import (
 from datalattice.node.server import NodeServer
 from datalattice.node.tasks import NodeTask, NodeTasks, Work
 from datalattice.node.weaverhosts import WeaverHosts
+from datalattice.node.weaverpeers import SYNC_TIMEOUT_S_MAX
 from datalattice.store import CheckedCells
 from datalattice.store.gc import GRACE_MS
 from datalattice.sync import Absorbed, Offer
 from datalattice.version import VERSION
-from datalattice.weaver import InviteToken, store_id_text
+from datalattice.weaver import InviteToken, parse_store_id, store_id_text
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -454,11 +457,38 @@ class NodeOperations:
         )
 
     async def _join(self, arguments: Map) -> Value:
+        token = InviteToken.from_text(_text(arguments, "token"))
+        store = await self._stores().join(token)
+        return to_cell({"store": store_id_text(store.id), "kind": store.kind})
+
+    async def _store_peers(self, arguments: Map) -> Value:
+        known = await self._stores().presence(parse_store_id(_text(arguments, "store")))
+        return to_cell(
+            [
+                {
+                    "key": one.public_key.hex(),
+                    "equal": one.is_equal,
+                    "dirty": one.is_dirty,
+                    "lag": one.lag,
+                    "compared_s": one.compared_s,
+                    "agreed_s": one.agreed_s,
+                }
+                for one in known
+            ]
+        )
+
+    async def _sync_store(self, arguments: Map) -> Value:
+        timeout_ms, store = _need(arguments, "timeout_ms"), _text(arguments, "store")
+        most = round(SYNC_TIMEOUT_S_MAX * 1_000)
+        if type(timeout_ms) is not int or not 1 <= timeout_ms <= most:
+            raise UsageError(f"a comparison may take 1 to {most} ms, got {timeout_ms!r}")
+        synced = await self._stores().sync(parse_store_id(store), timeout_ms / 1e3)
+        return to_cell([{"key": one.public_key.hex(), "error": one.error} for one in synced])
+
+    def _stores(self) -> WeaverHosts:
         if self._weaver is None:
             raise NoSigningKey("a node without a key has no Weaver stores")
-        token = InviteToken.from_text(_text(arguments, "token"))
-        store = await self._weaver.join(token)
-        return to_cell({"store": store_id_text(store.id), "kind": store.kind})
+        return self._weaver
 
     async def _stop_node(self, arguments: Map) -> Value:
         self._stop()
@@ -485,6 +515,8 @@ _OPERATIONS: Final[dict[str, Operation]] = {
     "owner.forget": NodeOperations._forget_owner,
     "forks.resolve": NodeOperations._resolve_fork,
     "weaver.join": NodeOperations._join,
+    "weaver.peers": NodeOperations._store_peers,
+    "weaver.sync": NodeOperations._sync_store,
 }
 
 

@@ -558,6 +558,7 @@ class NodeServer:
         wire: WireProtocol,
         *,
         framing: Framing | None = None,
+        on_loop: Callable[[Effects], None] | None = None,
     ) -> Host[R]:
         """Replicate something beside the lattice, with the peers that both sides admit.
 
@@ -565,6 +566,7 @@ class NodeServer:
 
         protocol, store_id: its name on every node that has it: 1 to 64 ASCII characters, up to 64
                             bytes. wire: makes its conversations. framing: how its frames are cut.
+        on_loop: as of `Host`.
         Raises: UsageError: the name is taken or too long.
                 StoreClosed: the node is closed, or was not started.
         """
@@ -574,6 +576,7 @@ class NodeServer:
             Replicator(replica, wire, self.config.pace),
             self.observer.failed,
             self._hosts.pool,
+            on_loop=on_loop,
         )
         self._hosts.add(host, framing or Framing())
         host.start(self._network.carry_out)

@@ -33,6 +33,7 @@ from datalattice.errors import (
 from datalattice.node.hosts import Host
 from datalattice.node.logs import log_event
 from datalattice.node.server import NodeServer
+from datalattice.node.weaverpeers import on_finished, presences, synchronise
 from datalattice.sync import Absorbed, Pull, Replicator
 from datalattice.sync.weaver import (
     FRAMING,
@@ -43,7 +44,15 @@ from datalattice.sync.weaver import (
     WeaverProtocol,
     WeaverReplica,
 )
-from datalattice.weaver import Doubt, InviteToken, Stores, WeaverStore, store_id_text
+from datalattice.weaver import (
+    Doubt,
+    InviteToken,
+    PeerPresence,
+    Stores,
+    SyncedPeer,
+    WeaverStore,
+    store_id_text,
+)
 
 WEAVER_WRITES: Final = "weaver-writes"
 """Health key: own writes of stores are refused, were not asked about, or have forked."""
@@ -158,7 +167,12 @@ class WeaverHosts:
             on_copied=lambda: self._copied(store.id),
         )
         host = self._node.host(
-            PROTOCOL, store.id, replica, WeaverProtocol(store.id, replica.gaps), framing=FRAMING
+            PROTOCOL,
+            store.id,
+            replica,
+            WeaverProtocol(store.id, replica.gaps),
+            framing=FRAMING,
+            on_loop=on_finished,
         )
         self._hosts[store.id] = host
         self._ends += [
@@ -225,6 +239,21 @@ class WeaverHosts:
         return None
 
     # --- peers --------------------------------------------------------------------------------
+
+    async def presence(self, store_id: bytes) -> list[PeerPresence]:
+        """Return what is known of the connected peers of a store. Raises: NoSuchPath."""
+        host = self._host_of(store_id)
+        return await host.act(partial(presences, host.replica))
+
+    async def sync(self, store_id: bytes, timeout_s: float) -> list[SyncedPeer]:
+        """Compare a store with every connected peer. Raises: NoSuchPath, Timeout."""
+        return await synchronise(self._host_of(store_id), timeout_s)
+
+    def _host_of(self, store_id: bytes) -> Host[WeaverReplica]:
+        host = self._hosts.get(store_id)
+        if host is None:
+            raise NoSuchPath(f"the running node does not replicate {store_id_text(store_id)}")
+        return host
 
     async def join(self, token: InviteToken, timeout_s: float = JOIN_TIMEOUT_S) -> WeaverStore:
         """Become a peer of the store of an invite; return the store, which is then fetched.

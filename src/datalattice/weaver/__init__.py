@@ -115,6 +115,7 @@ from datalattice.weaver.policy import (
     PeerManager,
     PeerPolicy,
 )
+from datalattice.weaver.presence import PeerPresence, SeenMatrix, SyncedPeer
 from datalattice.weaver.rows import (
     LOG_TABLES,
     Head,
@@ -241,6 +242,7 @@ __all__ = [
     "PayloadTooLarge",
     "PeerManager",
     "PeerPolicy",
+    "PeerPresence",
     "PeerStatus",
     "PeerStrategy",
     "PlainLayer",
@@ -251,6 +253,7 @@ __all__ = [
     "PutRequest",
     "ReadRequest",
     "ReadResponse",
+    "SeenMatrix",
     "SignedIntention",
     "SnapshotRefused",
     "Stall",
@@ -268,6 +271,7 @@ __all__ = [
     "Stores",
     "Subscription",
     "Summary",
+    "SyncedPeer",
     "SystemBatch",
     "SystemEvent",
     "SystemEventKind",

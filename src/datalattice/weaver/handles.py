@@ -28,6 +28,7 @@ from datalattice.protobuf import Message
 from datalattice.weaver.log import WitnessEntry
 from datalattice.weaver.machine import Machine, MethodKind
 from datalattice.weaver.policy import PeerManager
+from datalattice.weaver.presence import PeerPresence, SeenMatrix, SyncedPeer
 from datalattice.weaver.store import StoreStatus, StoreView, Subscription, WeaverStore
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.system import StorePeer
@@ -61,6 +62,18 @@ class StoreSource(Protocol):
 
     def addresses(self) -> tuple[str, ...]:
         """Return where a running node of this folder can be reached; empty without one."""
+
+    def presence(self) -> list[PeerPresence]:
+        """Return what the running node knows of connected peers.
+
+        Raises: PeerUnavailable: no node runs.
+        """
+
+    def sync(self, timeout_s: float) -> list[SyncedPeer]:
+        """Have the running node compare the store with its peers.
+
+        Raises: as `presence`. Timeout: no peer has finished.
+        """
 
     def hold(self, name: str) -> Callable[[], None]:
         """Take the lock with this name on this machine; return what gives it back.
@@ -182,6 +195,26 @@ class StoreHandle:
     def peers(self) -> list[StorePeer]:
         """Return the peers of the store, or of the store that it shares them with, in key order."""
         return self._source.peers().peers(self._source.store().id)
+
+    def presence(self) -> list[PeerPresence]:
+        """Return what the running node knows of the peers that are connected, in key order.
+
+        Raises: PeerUnavailable: no node runs in the folder.
+        """
+        return self._source.presence()
+
+    def sync(self, timeout: float = 30.0) -> list[SyncedPeer]:
+        """Have the running node compare the store with all connected peers, and wait for the end.
+
+        Returns: what came of it for each peer; none is connected when it is empty.
+        Raises: PeerUnavailable: no node runs in the folder. Timeout: no peer has finished.
+        """
+        return self._source.sync(timeout)
+
+    def seen(self) -> SeenMatrix:
+        """Return how much of each author's content the newest intention of each other has seen."""
+        with self._source.store().read() as view:
+            return view.seen()
 
     def revoke(self, public_key: bytes) -> None:
         """Shut a peer out: it gets nothing new, and nothing new of it is taken.

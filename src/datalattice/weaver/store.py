@@ -32,12 +32,13 @@ from datalattice.errors import DataLatticeError, StoreClosed
 from datalattice.protobuf import Message
 from datalattice.weaver.dag import Branch, branches
 from datalattice.weaver.fence import Doubt, check_fence, doubt_of, settle, suspect
-from datalattice.weaver.frontier import ack_deps
+from datalattice.weaver.frontier import ack_deps, observations
 from datalattice.weaver.fsck import LogFault, fsck
 from datalattice.weaver.ingest import Fork, Ingested
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits, SignedIntention, admit
 from datalattice.weaver.log import IntentionLog, WitnessEntry
 from datalattice.weaver.machine import EventFilter, Machine, Proposal, StateReader
+from datalattice.weaver.presence import SeenMatrix
 from datalattice.weaver.rows import Head
 from datalattice.weaver.state import START, LogDag, Position, Projection, Stall, State
 from datalattice.weaver.system import (
@@ -266,6 +267,14 @@ class StoreView:
     def entries(self, start_seq: int = 1, limit: int | None = None) -> Iterator[WitnessEntry]:
         """Yield the witness log from a sequence number on."""
         return self._log.scan(self._txn, start_seq, limit)
+
+    def seen(self) -> SeenMatrix:
+        """Return who has said to have seen how much of whom. Cost: a row for each two authors."""
+        seen: dict[bytes, dict[bytes, int]] = {}
+        for one in observations(self._txn):
+            seen.setdefault(one.observer, {})[one.observed] = one.seen
+        tips = self._log.tips(self._txn)
+        return SeenMatrix({author: tip.contents for author, tip in sorted(tips.items())}, seen)
 
     def find(self, hash_prefix: bytes) -> list[SignedIntention]:
         """Return the intentions whose hash begins so."""

@@ -61,6 +61,8 @@ CALLS: dict[str, str] = {
     "store create": "store create made",
     "store list": "store list",
     "store open": "store open notes",
+    "store status": "store status notes",
+    "store watch": "store watch notes --count 1",
     "store archive": "store archive team child",
     "store fsck": "store fsck notes",
     "kv put": "kv put notes k v",
@@ -164,13 +166,14 @@ ELSEWHERE = {
     "kv watch": "tests/unit/cli/test_store_commands.py",
     "weave inspect": "tests/unit/cli/test_store_commands.py",
     "weave branch": "tests/unit/cli/test_store_commands.py",
+    "store sync": "tests/unit/cli/test_convergence_commands.py",
     "peer join": "tests/unit/cli/test_peer_commands.py",
     "peer revoke": "tests/unit/cli/test_peer_commands.py",
     "spark": "tests/integration",
 }
 """Commands that other tests call: they need Spark or a fork, or print bytes."""
 
-LIVE = {"db watch", "node watch"}
+LIVE = {"db watch", "node watch", "store watch"}
 """They print a document a line."""
 
 

@@ -16,6 +16,7 @@ from datalattice.cli.store.access import (
     has_stores,
     reader,
 )
+from datalattice.cli.store.convergence import status_of_store, sync_store, watch_store
 from datalattice.cli.units import moment_text
 from datalattice.errors import AlreadyExists
 
@@ -134,6 +135,11 @@ def _document(info: StoreInfo, view: StoreView) -> dict[str, Any]:
         "forks": status.forks,
         "head": status.head.hex(),
     }
+
+
+command(app, "status", ANY)(status_of_store)
+command(app, "sync", ANY)(sync_store)
+command(app, "watch", ANY)(watch_store)
 
 
 @command(app, "archive", WRITES)

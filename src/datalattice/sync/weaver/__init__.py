@@ -19,6 +19,7 @@ from datalattice.sync.weaver.conversation import (
     NewsMessage,
     WeaverConversation,
     WeaverProtocol,
+    count_of,
 )
 from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
 from datalattice.sync.weaver.gossip import (
@@ -91,5 +92,6 @@ __all__ = [
     "WeaverConversation",
     "WeaverProtocol",
     "WeaverReplica",
+    "count_of",
     "topic_of",
 ]

@@ -154,7 +154,8 @@ class LogComparison:
         offers = (offer,) if named else ()
         if message.done:
             self._is_copied = True
-            return Step(offers=offers, is_done=True)
+            # "Clear the bootstrap set, reconcile with all peers": the source may lack some, too.
+            return Step(offers=offers, is_done=True, is_partial=True)
         if self._chain.seq < self._asked_to:
             return Step(offers=offers)  # more of this answer follows
         return replace(self._ask(), offers=offers)  # "Joiner continues from last_seq + 1"

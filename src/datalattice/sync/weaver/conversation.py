@@ -104,6 +104,11 @@ def probe_key(fingerprint: bytes, count: int) -> bytes:
     return fingerprint + count.to_bytes(8, "big")
 
 
+def count_of(probe: Probe) -> int:
+    """Return how many intentions the log of a state has."""
+    return int.from_bytes(probe.key[-8:], "big")
+
+
 @dataclass(slots=True)
 class _Session:
     """A comparison: whether a payload of ours waits for an answer, and who has said SyncDone.

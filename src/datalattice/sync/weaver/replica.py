@@ -215,7 +215,7 @@ class WeaverReplica:
                 absorbed.reports.append(Remark("intention-refused", str(error), is_refusal=True))
                 continue
             # "A revoked author is refused in gossip only": its history goes on spreading.
-            if not asked and signed.intention.author not in self._keys():
+            if not asked and signed.intention.author not in self.allowed:
                 text = f"news of {signed.intention.author.hex()}, which is no peer of the store"
                 absorbed.reports.append(Remark("author-refused", text, is_refusal=True))
                 continue
@@ -389,9 +389,11 @@ class WeaverReplica:
 
     def regard(self, peer: Peer) -> Regard:
         """Return whether the policy of the store lets a peer connect."""
-        return Regard.STRANGER if peer.public_key in self._keys() else Regard.REFUSED
+        return Regard.STRANGER if peer.public_key in self.allowed else Regard.REFUSED
 
-    def _keys(self) -> frozenset[bytes]:
+    @property
+    def allowed(self) -> frozenset[bytes]:
+        """The keys that may connect and whose news are taken."""
         if self._allowed is None:
             self._allowed = frozenset(self._peers())
         return self._allowed

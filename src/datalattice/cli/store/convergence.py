@@ -1,0 +1,219 @@
+"""Commands `lattice store status/sync/watch`: how far a store and its peers are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from datalattice.cli.command import Call
+from datalattice.cli.render import CommandResult, Listing, Records, pair_lines
+from datalattice.cli.store.access import (
+    HASH_DIGITS_SHOWN,
+    KEY_DIGITS_SHOWN,
+    ForOption,
+    StoreArgument,
+    handle_of,
+    reader,
+)
+from datalattice.cli.units import duration_s, moment_text
+from datalattice.clock import SystemClock
+from datalattice.errors import PeerUnavailable
+
+if TYPE_CHECKING:
+    from datalattice.weaver import PeerPresence, SeenMatrix, StoreHandle, StorePeer
+
+SYNC_TIMEOUT: Final = "30s"
+LOOK_S: Final = 1.0
+"""How often a watched store is looked at."""
+
+TimeoutOption = Annotated[str, typer.Option("--timeout", help="Wait so long for the peers.")]
+
+PEER_COLUMNS: Final = ("peer", "name", "status", "online", "state", "compared", "has seen")
+
+
+def _peer_rows(held: StoreHandle) -> tuple[bool, list[dict[str, Any]]]:
+    """Return whether a node runs, and who each other peer of a store is and how far."""
+    try:
+        online: dict[bytes, PeerPresence] = {one.public_key: one for one in held.presence()}
+        is_running = True
+    except PeerUnavailable:
+        online, is_running = {}, False
+    matrix = held.seen()
+    own = held.store.author
+    rows = [
+        _peer_row(peer, online.get(peer.public_key), matrix)
+        for peer in held.peers()
+        if peer.public_key != own
+    ]
+    return is_running, rows
+
+
+def _peer_row(peer: StorePeer, found: PeerPresence | None, matrix: SeenMatrix) -> dict[str, Any]:
+    return {
+        "key": peer.public_key.hex(),
+        "name": peer.name,
+        "status": peer.status.name.lower(),
+        "online": found is not None,
+        "equal": None if found is None else found.is_equal,
+        "dirty": None if found is None else found.is_dirty,
+        "lag": None if found is None else found.lag,
+        "compared_s": None if found is None else found.compared_s,
+        "agreed_s": None if found is None else found.agreed_s,
+        "behind": matrix.behind(peer.public_key),
+    }
+
+
+def _state_text(row: dict[str, Any]) -> str:
+    """Return how far a peer is, for people."""
+    if not row["online"]:
+        return ""
+    if row["equal"]:
+        return "equal"
+    lag = row["lag"]
+    parts = ["dirty"] if row["dirty"] else []
+    if lag is not None and lag != 0:
+        parts.append(f"{abs(lag):,} {'behind' if lag > 0 else 'ahead'}")
+    return ", ".join(parts) or "differs"
+
+
+def _ago(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.0f} s ago"
+
+
+def _shown(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["key"][:KEY_DIGITS_SHOWN],
+        row["name"] or "",
+        row["status"],
+        "online" if row["online"] else "offline",
+        _state_text(row),
+        _ago(row["compared_s"]),
+        "all" if row["behind"] == 0 else f"all but {row['behind']:,}",
+    )
+
+
+def status_of_store(call: Call, store: StoreArgument) -> CommandResult:
+    """Show how far a store is, and its peers: who is online, equal, behind, and when compared.
+
+    `has seen` counts contents that the peer's own intentions acknowledge, also while it is offline.
+    """
+    held = handle_of(reader(call), store)
+    status = held.status()
+    is_running, peers = _peer_rows(held)
+    with held.store.read() as view:
+        head = view.head()
+    document = {
+        "id": held.id,
+        "name": status.name,
+        "kind": held.store.kind,
+        "authors": status.authors,
+        "intentions": status.intentions,
+        "witness": {"seq": head.seq, "hash": status.head.hex()},
+        "projection": {"applied": status.applied, "stall": status.stall},
+        "floating": status.floating,
+        "forks": status.forks,
+        "doubt": status.doubt,
+        "running": is_running,
+        "peers": peers,
+    }
+    lines = pair_lines(
+        {
+            **{key: document[key] for key in ("id", "name", "kind", "authors", "intentions")},
+            "witness": f"{head.seq} {status.head.hex()[:HASH_DIGITS_SHOWN]}",
+            "projection": f"{status.applied}/{head.seq}"
+            + ("" if status.stall is None else f" STALLED: {status.stall}"),
+            "floating": status.floating,
+            "forks": status.forks,
+        }
+    )
+    notices = [] if is_running else ["no node runs in this folder, so nobody is online"]
+    listing = Listing(PEER_COLUMNS, [_shown(row) for row in peers])
+    return CommandResult(document, [*lines, listing], notices=notices)
+
+
+def sync_store(
+    call: Call, store: StoreArgument, timeout: TimeoutOption = SYNC_TIMEOUT
+) -> CommandResult:
+    """Have the running node compare a store with all connected peers, and wait for the end.
+
+    Exit code 1 if no peer is connected, or if a comparison was not complete.
+    """
+    held = handle_of(reader(call), store)
+    before = held.status().intentions
+    results = held.sync(duration_s(timeout))
+    after = held.status().intentions
+    peers = [{"key": one.public_key.hex(), "error": one.error} for one in results]
+    document = {"received": after - before, "intentions": after, "peers": peers}
+    rows = [(one["key"][:KEY_DIGITS_SHOWN], one["error"] or "done") for one in peers if one["key"]]
+    text: list[str | Listing] = [f"{after - before:,} intentions came, {after:,} are here"]
+    if not peers:
+        return CommandResult(document, text, 1, ["no peer of the store is connected"])
+    failed = any(one.error is not None for one in results)
+    return CommandResult(document, [*text, Listing(("peer", "comparison"), rows)], int(failed))
+
+
+def watch_store(
+    call: Call,
+    store: StoreArgument,
+    span: ForOption = None,
+    count: Annotated[
+        int | None, typer.Option("--count", help="End after so many sights.", min=1)
+    ] = None,
+) -> Records:
+    """Print who is online, equal or behind, and who has seen what of whom, at each change.
+
+    The first sight is the present state; with --json each is a document on one line, with the
+    matrix `seen` of observers and authors.
+    """
+    held = handle_of(reader(call), store)
+    return Records(_sights(held, span, count), lambda sight: sight, _line, is_live=True)
+
+
+def _sights(held: StoreHandle, span: str | None, count: int | None) -> Iterator[dict[str, Any]]:
+    """Yield what is seen, once at first and then at each change, until the time is over."""
+    # Monotonic: the clock may be set meanwhile.
+    end_s = None if span is None else time.monotonic() + duration_s(span)
+    before: dict[str, Any] | None = None
+    clock = SystemClock()
+    shown = 0
+    while True:
+        is_running, peers = _peer_rows(held)
+        sight = {"intentions": held.status().intentions, "running": is_running, "peers": peers}
+        # What only grows with the time is no change.
+        core = {**sight, "peers": [_without_ages(row) for row in peers]}
+        if core != before:
+            before = core
+            shown += 1
+            now = moment_text(clock.now_ms())
+            yield {"time": now, **sight, **_matrix(held.seen())}
+        left_s = LOOK_S if end_s is None else min(LOOK_S, end_s - time.monotonic())
+        if shown == count or left_s <= 0:
+            return
+        time.sleep(left_s)
+
+
+def _without_ages(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if not key.endswith("_s")}
+
+
+def _matrix(found: SeenMatrix) -> dict[str, Any]:
+    return {
+        "contents": {author.hex(): count for author, count in found.totals.items()},
+        "seen": {
+            observer.hex(): {author.hex(): count for author, count in sorted(row.items())}
+            for observer, row in sorted(found.seen.items())
+        },
+    }
+
+
+def _line(sight: dict[str, Any]) -> str:
+    """Return a sight as one line: the time, the intentions, and each peer."""
+    peers = [
+        f"{row['key'][:KEY_DIGITS_SHOWN]} {_state_text(row) or 'offline'}"
+        + ("" if row["behind"] == 0 else f" (has seen all but {row['behind']:,})")
+        for row in sight["peers"]
+    ]
+    return "\t".join([sight["time"], f"{sight['intentions']:,} intentions", *peers])
