@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import types
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -157,6 +158,46 @@ def test_a_peer_that_resets_its_stream_or_speaks_another_protocol_ends_alone() -
                 await endpoint.connect(host.where(), b"another/1")
             await host.until("handshakes-failed")
             assert await is_well(host)
+
+    run(work)
+
+
+class FakeConnection:
+    """A connection on which datagrams come as listed; none after these."""
+
+    def __init__(self, *received: int) -> None:
+        self._received = list(received)
+        self.looks = 0
+        self.is_over = asyncio.Event()
+
+    async def closed(self) -> None:
+        await self.is_over.wait()
+
+    def stats(self) -> Any:
+        self.looks += 1
+        count = self._received.pop(0) if len(self._received) > 1 else self._received[0]
+        return types.SimpleNamespace(udp_rx_datagrams=count)
+
+    def close(self, _code: int, _reason: bytes) -> None:
+        self.is_over.set()
+
+
+def test_a_connection_ends_when_nothing_comes_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iroh_module, "LOOK_S", 0.001)
+    looks = iroh_module.SILENT_LOOKS
+
+    async def work() -> None:
+        dead = FakeConnection(7)
+        await iroh_module._end_when_silent(dead)
+        assert dead.is_over.is_set()
+        assert dead.looks == 1 + looks
+        slow = FakeConnection(1, *[2] * looks, 3)  # one look less than it takes, and then more
+        await iroh_module._end_when_silent(slow)
+        assert slow.looks == 2 + looks + looks
+        ended = FakeConnection(1)
+        ended.is_over.set()
+        await iroh_module._end_when_silent(ended)
+        assert not ended.looks
 
     run(work)
 
