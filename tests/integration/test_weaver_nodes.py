@@ -1,4 +1,4 @@
-"""Weaver stores of nodes in folders: handles, serving nodes and invites, over TLS on loopback."""
+"""Weaver stores of nodes in folders: handles, serving nodes and invites, on loopback."""
 
 from __future__ import annotations
 
@@ -63,14 +63,16 @@ def test_two_sites_share_a_store_and_each_sees_what_the_other_writes(tmp_path: P
 class Serving:
     """`lattice node start` as a process over a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, scheme: str = "tls") -> None:
         self.folder = folder
         self.port = 0
+        self._iroh = "direct" if scheme == "iroh" else "off"
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         command = [sys.executable, "-m", "datalattice.cli", "--dir", str(self.folder)]
         command += ["node", "start", "--port", str(self.port), "--accept-unfenced"]
+        command += ["--iroh", self._iroh]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
@@ -92,8 +94,25 @@ class Serving:
             self._process.wait()
 
 
-def test_nodes_that_are_killed_go_on_where_they_were(tmp_path: Path) -> None:
-    home, guest = Serving(tmp_path / "home"), Serving(tmp_path / "guest")
+@pytest.fixture(params=["tls", "iroh"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    if request.param == "iroh":
+        pytest.importorskip("iroh")
+    return str(request.param)
+
+
+def addresses(node: datalattice.Node, scheme: str) -> list[str]:
+    """Return the addresses in the node's ticket that have a scheme, for an invite."""
+    found = str(node.ticket).split(",")
+    return [
+        one if "://" in one else f"tls://{one}"
+        for one in found
+        if ("iroh" in one) == (scheme == "iroh")
+    ]
+
+
+def test_nodes_that_are_killed_go_on_where_they_were(tmp_path: Path, scheme: str) -> None:
+    home, guest = Serving(tmp_path / "home", scheme), Serving(tmp_path / "guest")
     try:
         home.start()
         guest.start()
@@ -101,7 +120,7 @@ def test_nodes_that_are_killed_go_on_where_they_were(tmp_path: Path) -> None:
             notes = here.store("notes", "kv")
             for number in range(300):
                 notes[f"before {number}"] = "x"
-            copy = there.join(notes.invite())
+            copy = there.join(notes.invite(*addresses(here, scheme)))
             guest.kill()  # somewhere in the first copy
             home.kill()
             notes["alone"] = "no node runs"
@@ -112,6 +131,21 @@ def test_nodes_that_are_killed_go_on_where_they_were(tmp_path: Path) -> None:
             wait(notes, "back", "from the guest")
             assert dict(notes) == dict(copy)
             assert len(copy) == 302
+            (peer,) = there.peers()
+            assert peer["address"].startswith("iroh:") == (scheme == "iroh")
+            # A node that goes and comes back at once is found again, and a revocation holds.
+            guest.kill()
+            notes["while away"] = "x"
+            guest.start()
+            wait(copy, "while away", "x")
+            served = there.running
+            assert served is not None
+            notes.revoke(bytes.fromhex(str(served.public_key)))
+            notes["for others"] = "x"
+            # The lattice on the same connection still goes on: what follows it has had its turn.
+            here.queue("log").offer("after the revocation")
+            assert next(there.feed("log").follow(timeout=TIMEOUT)).value == "after the revocation"
+            assert "for others" not in copy
     finally:
         home.end()
         guest.end()
