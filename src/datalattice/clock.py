@@ -45,7 +45,8 @@ class BoundedClock:
 
     def now_ms(self) -> int:
         """Return Unix time in milliseconds, from 0 to LAST_MS."""
-        return min(max(0, self._clock.now_ms()), LAST_MS)
+        now_ms = self._clock.now_ms()
+        return now_ms if 0 <= now_ms <= LAST_MS else min(max(0, now_ms), LAST_MS)
 
 
 def present_ms(clock: Clock) -> int:

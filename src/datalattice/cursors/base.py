@@ -171,7 +171,7 @@ class Cursor(ABC):
 
     def path(self, *keys: object) -> Cursor:
         """Return a cursor on the value at `keys`; with no keys, this cursor."""
-        return PathCursor(self, keys) if keys else self
+        return PathCursor(self, cells(keys)) if keys else self
 
     def version(self) -> object:
         """Return an object that stays the same until something below the root is written.
@@ -348,10 +348,10 @@ class PathCursor(Cursor):
     __slots__ = ("_base", "_keys", "_lattice")
 
     def __init__(
-        self, base: Cursor, keys: Sequence[object], lattice: Lattice | None = None
+        self, base: Cursor, keys: tuple[Value, ...], lattice: Lattice | None = None
     ) -> None:
         self._base: Final = base
-        self._keys: Final = cells(keys)
+        self._keys: Final = keys
         self._lattice: Final = lattice
 
     @property

@@ -102,13 +102,13 @@ class LatticeCursor(Cursor):
             # between two such borders is one `Descended`" (docs/cursors.md "Paths").
             if isinstance(lattice, SignedLattice) and child is not None:
                 if pending:
-                    cursor = Descended(cursor, pending, lattice, context)
+                    cursor = Descended(cursor, tuple(pending), lattice, context)
                     pending = []
                 cursor = SignedCursor(cursor, child, below, strict=self._strict)
             else:
                 pending.append(key)
             lattice, context = child, below
-        return Descended(cursor, pending, lattice, context) if pending else cursor
+        return Descended(cursor, tuple(pending), lattice, context) if pending else cursor
 
     def fork(self) -> ForkedLattice:
         """Return a working copy of the current value."""
@@ -284,13 +284,13 @@ class Descended(LatticeCursor):
     def __init__(
         self,
         parent: LatticeCursor,
-        keys: Sequence[object],
+        keys: tuple[Value, ...],
         lattice: Lattice | None,
         context: MergeContext,
     ) -> None:
         super().__init__(lattice, context, strict=parent._strict, gate=parent._gate)
         self._parent: Final = parent
-        self._keys: Final = cells(keys)
+        self._keys: Final = keys
         self._path: Final = PathCursor(parent, self._keys, parent.lattice)
         self._reference: Final[Watched] = parent._watched()
 

@@ -160,7 +160,6 @@ class LanePool:
             # Queued actions go first: a thread that publishes all the time must not starve peers.
             if not (lane._is_held or lane._line or lane._strangers or lane in self._ready):
                 lane._is_held = True
-                lane._armed_ms = None
                 return None
             place: Future[None] = Future()
             lane._line.append(place)
@@ -170,7 +169,10 @@ class LanePool:
     def _give_back(self, lane: Lane) -> None:
         with self._lock:
             lane._is_held = False
-            self._settle(lane)
+            # Nothing was queued meanwhile and its deadline is entered: as for most publications.
+            is_settled = lane._deadline_ms == lane._armed_ms and not lane._is_ending
+            if lane._line or lane._strangers or not is_settled:
+                self._settle(lane)
 
     def _account(self, others_ms: int, strangers_ms: int, *, waited: bool) -> bool:
         """Add time used; `waited`: others wait. Return whether strangers are ahead in time."""
@@ -235,7 +237,8 @@ class LanePool:
                 if now_ms is None or first_ms > now_ms:
                     return first_ms
                 lane._armed_ms = None
-                self._make_ready(lane, now_ms)
+                if not lane._is_held:  # else it looks itself at the end of its turn
+                    self._make_ready(lane, now_ms)
             # Superseded: its lane has another deadline by now, or none.
             heapq.heappop(heap)
         return None
@@ -288,7 +291,6 @@ class LanePool:
             lane, _ = self._ready.popitem(last=False)
             self._passed = self._passed + 1 if self._strangers else 0
         lane._is_held = True
-        lane._armed_ms = None
         return lane
 
     # --- on the threads -----------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from datalattice.cells import Value, branch_hashes, close_cells, novelty, value_hash
@@ -82,19 +82,19 @@ class MemoryStore(Store):
                 return None
             parts = novelty(value, self)
             tops = with_top(parts, value, root)
-            shown = tops if announced is None else announced_parts(announced, self)
-            if self._staged:
-                below = reachable(shown, self._staged_encoding)
-                self._staged.difference_update(below)
-            self._check_below({hash: encoding for hash, encoding, _ in tops})
-            public = {hash for hash, _, _ in shown}
-            # Announced once, a cell stays announced.
-            self._staged -= public
-            for hash, encoding, _ in tops:
+            cells = {hash: encoding for hash, encoding, _ in tops}
+            self._check_below(cells)
+            shown, hidden = tops, []
+            if announced is not None:
+                shown = announced_parts(announced, self)
+                public = {hash for hash, _, _ in shown}
                 # An announced cell stays announced (`Store`).
-                if hash not in public and hash not in self._encodings:
-                    self._staged.add(hash)
-                self._keep(hash, encoding)
+                hidden = [one for one in cells if one not in public and one not in self._encodings]
+            if self._staged:
+                self._staged.difference_update(reachable(shown, self._staged_encoding))
+                self._staged.difference_update([hash for hash, _, _ in shown])
+            self._staged.update(hidden)
+            self._keep(cells)
             # The same root again makes no new number.
             if root != self._root:
                 self._sequence += 1
@@ -105,12 +105,14 @@ class MemoryStore(Store):
         self.history.flush()
         return Commit(root, parts, self._sequence)
 
-    def _keep(self, hash: bytes, encoding: bytes) -> None:
-        self._size_bytes += 0 if hash in self._encodings else len(encoding)
-        self._encodings[hash] = encoding
+    def _keep(self, cells: Mapping[bytes, bytes]) -> None:
+        here = self._encodings
+        for hash, encoding in cells.items():
+            if hash not in here:
+                self._size_bytes += len(encoding)
+                here[hash] = encoding
 
     def _touch(self, hash: bytes) -> None:
-        self._touched.pop(hash, None)
         self._touched[hash] = self.clock.now_ms()
 
     def _staged_encoding(self, hash: bytes) -> bytes | None:
@@ -122,10 +124,10 @@ class MemoryStore(Store):
         with self._lock:
             new = {hash: cell for hash, cell in cells if hash not in self._encodings}
             self._check_below(new)
-            for hash, encoding in new.items():
-                self._keep(hash, encoding)
-                self._staged.add(hash)
-                self._touch(hash)
+            self._encodings.update(new)
+            self._size_bytes += sum(map(len, new.values()))
+            self._staged.update(new)
+            self._touched.update(dict.fromkeys(new, self.clock.now_ms()))
         return len(new)
 
     def _check_below(self, cells: dict[bytes, bytes]) -> None:
@@ -147,8 +149,7 @@ class MemoryStore(Store):
         self._check_open()
         healed = check_cells(cells)
         with self._lock:
-            for hash, encoding in healed.items():
-                self._keep(hash, encoding)
+            self._keep(healed)
         return len(healed)
 
     def size_bytes(self) -> int:

@@ -55,7 +55,7 @@ def kinds(value: object) -> dict[str, Cursor]:
         "signed": signed,
         "fork of signed": signed.fork(),
         "below no lattice": RootLattice(MapLattice(ANY), {"a": {"b": value}}).path("a", "b"),
-        "path with lattice": PathCursor(below(value), ["at"], MapLattice(ANY)),
+        "path with lattice": PathCursor(below(value), ("at",), MapLattice(ANY)),
     }
 
 
@@ -233,11 +233,11 @@ def test_a_plain_path_needs_its_containers() -> None:
 def test_a_path_with_a_lattice_creates_and_seeds() -> None:
     lattice = KeyedLattice({"n": MaxLattice(), "m": MapLattice(MaxLattice())})
     root = Root(None)
-    PathCursor(root, [Keyword("n")], lattice).update(lambda value: value)
+    PathCursor(root, (Keyword("n"),), lattice).update(lambda value: value)
     assert root.get() is None
-    assert PathCursor(root, [Keyword("n")], lattice).accumulate_and_get(-5, minus) == 5
-    PathCursor(root, [Keyword("m")], lattice).assoc("x", 1)
-    PathCursor(root, [Keyword("m")], lattice).path("y").set(2)
+    assert PathCursor(root, (Keyword("n"),), lattice).accumulate_and_get(-5, minus) == 5
+    PathCursor(root, (Keyword("m"),), lattice).assoc("x", 1)
+    PathCursor(root, (Keyword("m"),), lattice).path("y").set(2)
     wanted = Index.of([(Keyword("n"), 5), (Keyword("m"), to_cell({"x": 1, "y": 2}))])
     assert same(root.get(), wanted)
 

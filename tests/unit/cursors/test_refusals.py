@@ -159,7 +159,7 @@ REFUSED: dict[str, tuple[Write, type[DataLatticeError], str]] = {
         "without a signature",
     ),
     "a plain path": (
-        lambda cursor: PathCursor(cursor, [KV, E]).set(EMPTY),
+        lambda cursor: PathCursor(cursor, (KV, E)).set(EMPTY),
         NoSigningKey,
         "without a signature",
     ),

@@ -648,6 +648,37 @@ def test_deadlines_that_are_put_off_take_no_room() -> None:
         assert all(node.ticks.wait(20) for node in nodes)
 
 
+def test_publications_that_move_no_deadline_enter_it_once() -> None:
+    clock = Clock()
+    with pooled(1, clock) as pool:
+        node = Counting()
+        lane = resting(pool, node)
+        node.deadline_ms = 1_000
+        lane.start()
+        for _ in range(100):
+            lane.publish()
+        assert len(pool._deadlines) == 1
+        clock.now = 1_000
+        lane.submit(lambda _replicator, _now_ms: None)  # a thread wakes, and reads the clock
+        assert node.ticks.wait(20)
+
+
+def test_a_deadline_that_passes_during_a_publication_is_kept() -> None:
+    clock = Clock()
+    with pooled(1, clock) as pool:
+        node = Counting()
+        lane = resting(pool, node)
+        node.deadline_ms = 1_000
+        lane.start()
+        assert pool._hold(lane) is None
+        clock.now = 2_000
+        with pool._lock:  # another thread looks for work meanwhile
+            pool._next_deadline(clock.now)
+            assert lane not in pool._ready, "a thread publishes in it"
+        pool._give_back(lane)
+        assert node.ticks.wait(20)
+
+
 @pytest.mark.parametrize(("busy_ms", "excused"), [(BUSY_MS_MIN - 1, []), (BUSY_MS_MIN, [500])])
 def test_the_time_a_lane_waited_for_a_thread_is_not_held_against_its_peers(
     busy_ms: int, excused: list[int]

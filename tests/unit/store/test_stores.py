@@ -47,6 +47,23 @@ def fixture_timed(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store
     return CellStore.open(tmp_path / "s", segment_bytes=8_192, clock=clock), clock
 
 
+def test_a_memory_store_reads_the_clock_once_for_a_batch_of_cells() -> None:
+    class Counted(StoppedClock):
+        reads = 0
+
+        def now_ms(self) -> int:
+            self.reads += 1
+            return super().now_ms()
+
+    clock = Counted(1_000)
+    store = MemoryStore(clock=clock)
+    cells = {hash: encoding for hash, encoding, _ in novelty(texts(0), store)}
+    clock.reads = 0
+    assert store.put_encodings(cells.items()) == len(cells) > 40
+    assert clock.reads == 1
+    assert store.size_bytes() == sum(map(len, cells.values()))
+
+
 def texts(first: int, count: int = 40) -> Vector:
     return Vector.of([f"{number} ".ljust(400, "x") for number in range(first, first + count)])
 
