@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,12 @@ def shared(home: Path, guest: Path) -> int:
         return int(here.address.rpartition(":")[2])
 
 
+def back_up(folder: Path, target: Path) -> None:
+    """Run `lattice disk backup`, as its user does."""
+    command = [sys.executable, "-m", "datalattice.cli", "--dir", str(folder)]
+    subprocess.run([*command, "disk", "backup", str(target)], check=True, capture_output=True)
+
+
 def write_more(home: Path, guest: Path, port: int, count: int) -> None:
     """Write as home, and see the guest have it."""
     with datalattice.serve(home, port=port) as here, datalattice.serve(guest) as there:
@@ -44,7 +53,7 @@ def write_more(home: Path, guest: Path, port: int, count: int) -> None:
 def test_a_restored_folder_fetches_its_own_writes_before_it_writes(tmp_path: Path) -> None:
     home, guest, backup = tmp_path / "home", tmp_path / "guest", tmp_path / "backup"
     port = shared(home, guest)
-    shutil.copytree(home, backup)
+    back_up(home, backup)
     write_more(home, guest, port, 300)
     shutil.rmtree(home)
     shutil.copytree(backup, home)
@@ -60,4 +69,36 @@ def test_a_restored_folder_fetches_its_own_writes_before_it_writes(tmp_path: Pat
         wait(copy, "after", "the restore")
         assert dict(notes) == dict(copy)
         assert len(notes) == 302
+        assert notes.status().forks == copy.status().forks == 0
+
+
+def test_a_backup_beside_writers_is_a_whole_folder_and_every_write_is_there_after_a_sync(
+    tmp_path: Path,
+) -> None:
+    home, guest, backup = tmp_path / "home", tmp_path / "guest", tmp_path / "backup"
+    port = shared(home, guest)
+    with datalattice.serve(home, port=port) as here, datalattice.serve(guest) as there:
+        notes, copy = here.store("notes"), there.store("notes")
+        written = 0
+        copying = threading.Thread(target=back_up, args=(home, backup))
+        copying.start()
+        while copying.is_alive():
+            notes[f"during {written}"] = "acknowledged"
+            written += 1
+        copying.join()
+        wait(copy, f"during {written - 1}", "acknowledged")
+        here.database("shop")["opened"] = True
+    assert written > 0
+    shutil.rmtree(home)
+    shutil.copytree(backup, home)
+    with datalattice.open(home, read_only=True) as node:
+        restored = node.store("notes")
+        assert len(restored) == len(dict(restored)) >= 1
+        assert restored.store.status().applied == restored.store.status().intentions
+    with datalattice.serve(home, port=port) as here, datalattice.serve(guest) as there:
+        notes, copy = here.store("notes"), there.store("notes")
+        notes["after"] = "the restore"  # waits until the guest has said what it has
+        wait(copy, "after", "the restore")
+        assert {f"during {number}" for number in range(written)} < set(notes)
+        assert dict(notes) == dict(copy)
         assert notes.status().forks == copy.status().forks == 0

@@ -221,6 +221,15 @@ class Call:
         return folder_of(self.dir)
 
     @property
+    def filled(self) -> Folder:
+        """The folder, which has a store, weaver stores or both.
+
+        Raises: UsageError: it has neither.
+        """
+        folder = self.folder
+        return folder if (folder.path / "weaver").is_dir() else self.existing
+
+    @property
     def existing(self) -> Folder:
         """The folder, which has a store.
 

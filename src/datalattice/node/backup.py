@@ -18,9 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from datalattice.cells import Value, decode, encode, novelty, references, same, value_hash
-from datalattice.errors import MissingData, UsageError
-from datalattice.lattice import KeyedLattice, Lattice, replicable
+from datalattice.cells import Value, same
+from datalattice.client.backups import LACKING, copy_value, has_all_of
+from datalattice.errors import UsageError
+from datalattice.lattice import Lattice
 from datalattice.node.observe import Observer
 from datalattice.store import CellStore, Store
 
@@ -28,13 +29,6 @@ RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
 
 LAST_VALUE_S: Final = 10.0  # a closing node waits this long for a backup to store the last value
-
-LACKING: Final = (
-    "it has data that this node does not have, and stays as it is; recover from it, or have the "
-    "node back up to another folder"
-)
-
-BATCH_CELLS: Final = 512  # cells stored at a time
 
 # Returns a value without the parts that must not be kept. Applied to its own result it changes
 # nothing.
@@ -173,46 +167,3 @@ class Backup:
             if not same(self._filter(value), value):
                 raise UsageError("the filter changes its own result")
         copy_value(value, source, store)
-
-
-def has_all_of(value: Value, other: Value, lattice: Lattice) -> bool:
-    """Return whether merging `other` into a value would add nothing, `:local` apart.
-
-    Cost: that of a merge: proportional to the difference.
-    """
-    if isinstance(lattice, KeyedLattice):
-        value, other = replicable(value), replicable(other)
-    return same(lattice.merge(value, other), value)
-
-
-def copy_value(value: Value, source: Store, target: Store) -> None:
-    """Make `value`, whose cells are in `source` or in memory, the root of `target`.
-
-    Raises: MissingData, Corruption: a cell cannot be had. StoreError: it cannot be written.
-    Cost:   reads the cells that `target` does not have.
-    """
-    if target.root_hash() == value_hash(value):
-        return  # stored already: equal hashes are equal values
-    made = {hash: encoding for hash, encoding, _ in novelty(value, source)}
-    top = encode(value)
-    batch: dict[bytes, bytes] = {}
-    # Depth first, without recursion: values may be deep. A cell is stored after all below it, so a
-    # cell that the target has is complete there.
-    stack: list[tuple[bytes, bytes | None]] = [(hash, None) for hash in references(top)]
-    while stack:
-        hash, encoding = stack.pop()
-        if hash in batch or target.has(hash):
-            continue
-        if encoding is None:
-            encoding = made.get(hash) or source.get_encoding(hash)
-            if encoding is None:
-                raise MissingData([hash])
-            stack.append((hash, encoding))
-            stack.extend((below, None) for below in references(encoding))
-            continue
-        batch[hash] = encoding
-        if len(batch) >= BATCH_CELLS:
-            target.put_encodings(batch.items())
-            batch.clear()
-    target.put_encodings(batch.items())
-    target.commit(decode(top, target))

@@ -44,7 +44,7 @@ from datalattice.store.log.folder import STORE_FILE, store_in
 from datalattice.store.log.locking import wait_for_lock
 from datalattice.store.memory import MemoryStore
 from datalattice.store.notes import Notes
-from datalattice.store.placefile import START_BYTES, PlaceFile
+from datalattice.store.placefile import PLACE_FILE, START_BYTES, PlaceFile
 from datalattice.store.records import Damage
 from datalattice.store.refs import parse_time, time_text
 from datalattice.store.turn import WriteTurn
@@ -55,6 +55,7 @@ __all__ = [
     "CACHE_BYTES_MAX",
     "FILE_MODE",
     "FOLDER_MODE",
+    "PLACE_FILE",
     "PRIVATE_KEY",
     "START_BYTES",
     "STORE_FILE",

@@ -112,15 +112,20 @@ def settle(txn: WriteTxn, store_id: bytes, *, asked: bool) -> None:
         txn.put(FENCE, store_id, Doubt.UNASKED.value.encode())
 
 
-def arrive(txn: WriteTxn, author: bytes, place: str, shared: Callable[[], Iterable[bytes]]) -> None:
-    """Note where the engine is; where it was elsewhere, put stores with other peers in doubt."""
+def arrive(txn: WriteTxn, author: bytes, place: str, shared: Callable[[], Iterable[bytes]]) -> bool:
+    """Note where the engine is; where it was elsewhere, put stores with other peers in doubt.
+
+    Returns: whether the author is another one than before.
+    """
     before = txn.get(FENCE, _PLACE_KEY)
-    if before is not None and before[:_KEY_BYTES] != author:
+    is_new_author = before is not None and before[:_KEY_BYTES] != author
+    if is_new_author:
         txn.delete_range(FENCE)  # a new key has no chain, so nothing of it can be elsewhere
     elif before is not None and not is_at(txn, author, place):
         for store_id in shared():
             suspect(txn, store_id, Doubt.MOVED)
     txn.put(FENCE, _PLACE_KEY, author + place.encode())
+    return is_new_author
 
 
 def is_at(txn: ReadTxn, author: bytes, place: str) -> bool:

@@ -23,7 +23,7 @@ from typing import Annotated, Final, NamedTuple
 
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
-from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, section
+from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
 from datalattice.errors import (
     AlreadyExists,
     DataLatticeError,
@@ -41,7 +41,7 @@ from datalattice.weaver.log import IntentionLog
 from datalattice.weaver.machine import Machine, Proposal
 from datalattice.weaver.null import NullMachine
 from datalattice.weaver.policy import PeerManager, PeerPolicy, activation
-from datalattice.weaver.rows import LOG_TABLES, read_head
+from datalattice.weaver.rows import HEAD_KEY, LOG_META, LOG_TABLES, read_head
 from datalattice.weaver.state import State
 from datalattice.weaver.store import CONSUMERS, Listeners, StoreView, WeaverStore, store_prefix
 from datalattice.weaver.storeid import new_store_id, parse_store_id, store_id_text
@@ -431,15 +431,16 @@ class Stores:
                 return
 
         def work(txn: GroupTxn) -> None:
-            arrive(txn, self._key.public_key, place, lambda: self._shared(txn))
+            if arrive(txn, self._key.public_key, place, lambda: self._shared(txn)):
+                for _, row in list(txn.scan(INVENTORY)):
+                    _seal_again(section(txn, store_prefix(_Record.decode(row).number)), self._key)
 
         self._commits.run(work)
 
     def doubts(self) -> dict[bytes, Doubt]:
         """Return the stores in which intentions of this node may be missing, and why."""
         with self._commits.read() as snapshot:
-            ids = [id for id, _ in snapshot.scan(INVENTORY)]
-            found = {id: doubt_of(snapshot, id) for id in ids}
+            found = {id: doubt_of(snapshot, id) for id, _ in snapshot.scan(INVENTORY)}
         return {id: doubt for id, doubt in found.items() if doubt is not None}
 
     def accept_unasked(self) -> None:
@@ -673,6 +674,11 @@ class Stores:
         """Return the system table of a store, open or not."""
         return SystemReader(TableReader(section(txn, store_prefix(record.number)), SYSTEM))
 
+    def ids(self) -> Sequence[bytes]:
+        """Return the ids of all stores in the inventory, open or not."""
+        with self._commits.read() as snapshot:
+            return [id for id, _ in snapshot.scan(INVENTORY)]
+
     def has(self, id: bytes) -> bool:
         """Return whether the inventory has a store, open or not."""
         with self._commits.read() as snapshot:
@@ -689,6 +695,13 @@ class Stores:
             self._limits,
             parent=record.parent_id or None,
         )
+
+
+def _seal_again(part: WriteTxn, key: KeyPair) -> None:
+    """Seal the newest record of a log with the new key of the node."""
+    head = read_head(part)
+    if head.seq:
+        part.put(LOG_META, HEAD_KEY, replace(head, seal=key.seal(head.content_hash)).encode())
 
 
 def _copy_peers(source: SystemReader, batch: SystemBatch, source_id: bytes) -> None:

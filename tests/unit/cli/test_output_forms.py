@@ -141,6 +141,7 @@ CALLS: dict[str, str] = {
     "disk forget": "disk forget 1h",
     "disk export": "disk export HEAD {tmp}/archive",
     "disk import": "disk import {tmp}/archive --pin got",
+    "disk backup": "disk backup {tmp}/backup",
     "etch write": "etch write {tmp}/e --text 1 --root",
     "etch info": "etch info {tmp}/e",
     "etch dump": "etch dump {tmp}/e",

@@ -90,6 +90,8 @@ def test_another_key_begins_chains_of_its_own() -> None:
     there = moved(node)
     other = WeaverNode(2, there.engine)
     other.stores.arrive("there")
+    with other.stores.view(store.id) as view:
+        assert view.fsck(2) == []  # the records are signed by the new key
     put(other.stores.open(store.id))
 
 

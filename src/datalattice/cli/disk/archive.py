@@ -56,6 +56,31 @@ def export(
     return CommandResult(document, pair_lines({**document, "bytes": size_text(size)}))
 
 
+@command(app, "backup", ANY)
+def backup(
+    call: Call,
+    target: Annotated[
+        Path, typer.Argument(help="The folder of the copy: a new one, or an earlier copy.")
+    ],
+    without_keys: Annotated[
+        bool, typer.Option("--without-keys", help="Leave the private keys out of the copy.")
+    ] = False,
+) -> CommandResult:
+    """Bring a copy of the folder up to date: data, weaver stores, settings and keys.
+
+    Works beside a running node and programs that write. The copy is a folder like any other: to
+    restore it, copy it where it is needed. A copy that has data which this folder lacks stays as it
+    is, and the command fails.
+    """
+    from datalattice.client.backups import back_up
+
+    bar = call.bar(f"backup {target}")
+    document = back_up(call.filled, target, with_keys=not without_keys, progress=bar.to)
+    shown = {**document, "files": ", ".join(document["files"])}
+    shown["weaver bytes"] = size_text(shown.pop("weaver_bytes"))
+    return CommandResult(document, pair_lines(shown))
+
+
 @command(app, "import", ANY)
 def import_(
     call: Call,

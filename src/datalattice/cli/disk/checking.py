@@ -29,10 +29,18 @@ LINES_MAX: Final = 20
 def check(call: Call) -> CommandResult:
     """Verify every byte of the store: checksums, encodings, hashes, index, and that all is here.
 
+    Also the log of each weaver store: links, hashes and signatures.
+
     Works beside a running node. Exit code 1 when anything is damaged, missing or lost.
     """
+    from datalattice.client.backups import weaver_figures
     from datalattice.client.network import report_document
 
+    weaver = weaver_figures(call.filled, check=True)
+    found = [_WEAVER_DAMAGED] if weaver["faults"] else []
+    if not call.folder.store_path.is_dir():
+        code = EXIT_FAILED if found else 0
+        return CommandResult({"weaver": weaver}, list(_weaver_lines(weaver)), code, found)
     store = call.enter(open_reader(call.existing))
     report = store.check(call.bar(f"check {store.path}").to)  # "every byte": reads all packs
     document = report_document(report)
@@ -40,6 +48,7 @@ def check(call: Call) -> CommandResult:
     # Only where there is something to look for.
     document["malformed"] = malformed_parts(store, unsound) if unsound else []
     document["lost"] = _loss_of(store)
+    document["weaver"] = weaver
     advice = ""
     if not document["clean"]:  # damage first: the rest may follow from it
         advice = "the store is damaged; `lattice disk heal` repairs it from peers"
@@ -49,10 +58,16 @@ def check(call: Call) -> CommandResult:
         advice = f"{_MALFORMED}; only earlier or pinned roots have it, until they are collected"
     elif document["lost"]:
         advice = f"{document['lost']}; to go on without it: lattice disk heal --accept-loss"
+    elif weaver["faults"]:
+        advice = _WEAVER_DAMAGED
     lines = _report_lines(document, verdict="lost" if document["lost"] else "clean")
     return CommandResult(document, lines, *((EXIT_FAILED, [advice]) if advice else ()))
 
 
+_WEAVER_DAMAGED: Final = (
+    "the log of a weaver store is damaged; stop the node and put the folder weaver/ of a backup in "
+    "its place: what is newer comes back from peers"
+)
 _MALFORMED: Final = "the store holds malformed data, accepted by an earlier version"
 
 
@@ -232,7 +247,19 @@ def _report_lines(
     yield from _some("malformed", document.get("malformed", []))
     yield from _some("scar", [_location(one) for one in document["scars"]])
     verdict = "malformed" if document["unsound"] else verdict
-    yield verdict if document["clean"] else "damaged"
+    verdict = verdict if document["clean"] else "damaged"
+    weaver = document.get("weaver", {"stores": 0})
+    if weaver["stores"]:
+        *lines, weaver_verdict = _weaver_lines(weaver)
+        yield from lines
+        verdict = verdict if weaver_verdict == "clean" else weaver_verdict
+    yield verdict
+
+
+def _weaver_lines(figures: dict[str, Any]) -> Iterator[str]:
+    yield from pair_lines({name: figures[name] for name in ("stores", "intentions")})
+    yield from _some("damaged", figures["faults"])
+    yield "damaged" if figures["faults"] else "clean"
 
 
 def malformed_parts(store: CellStore, unsound: set[bytes]) -> list[str]:

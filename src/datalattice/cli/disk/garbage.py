@@ -36,10 +36,17 @@ def stats(
 ) -> CommandResult:
     """Report how much the store holds, and what keeps it. Works beside a running node.
 
+    The last figures are those of the weaver stores, which share one file.
+
     With --live also how much a collection with that grace would find alive and dead.
     """
-    folder = call.existing
-    store = call.enter(open_reader(folder))  # stats need no lock
+    from datalattice.client.backups import weaver_figures
+
+    folder = call.filled
+    weaver = weaver_figures(folder)
+    if not folder.store_path.is_dir():
+        return CommandResult(weaver, _stats_lines(weaver))
+    store = call.enter(open_reader(folder))
     document = asdict(store.stats())
     if live:
         bar = call.bar(f"count {folder.store_path}")
@@ -55,6 +62,7 @@ def stats(
             "bytes_dead": found.bytes_dead,
             "bytes_removable": found.bytes_before - found.bytes_after,
         }
+    document |= weaver
     return CommandResult(document, _stats_lines(document))
 
 
@@ -126,11 +134,12 @@ def collected(
 
 def _stats_lines(document: dict[str, Any]) -> list[str]:
     pairs = {name.replace("_", " "): value for name, value in document.items()}
-    for name in ("bytes", "bytes live", "bytes dead", "bytes removable"):
+    for name in ("bytes", "bytes live", "bytes dead", "bytes removable", "weaver bytes"):
         if name in pairs:
             pairs[name] = size_text(pairs[name])
-    last = document["collected_ms"]
-    pairs.pop("collected ms")
+    if "collected ms" not in pairs:
+        return pair_lines(pairs)  # weaver stores alone
+    last = pairs.pop("collected ms")
     left = pairs.pop("dead left")
     # A collection that left much says so.
     pairs["last gc"] = "never" if last is None else time_text(last)

@@ -96,7 +96,7 @@ def open_(call: Call, store: StoreArgument) -> CommandResult:
     stores = reader(call).weaver
     info = found(stores, store)
     with stores.view(info.id) as view:  # by view: also a kind that this program does not know
-        document = _document(info, view)
+        document = {**_document(info, view), "doubt": _doubt(stores, info)}
         peers: list[dict[str, Any]] = [
             {
                 "key": peer.public_key.hex(),
@@ -110,6 +110,12 @@ def open_(call: Call, store: StoreArgument) -> CommandResult:
     text: list[str | Listing] = [*pair_lines(document)]
     text.append(Listing(("peer", "name", "status"), rows))
     return CommandResult({**document, "peers": peers}, text)
+
+
+def _doubt(stores: Stores, info: StoreInfo) -> str | None:
+    """Return why writes of this node are refused, or were not asked about."""
+    doubt = stores.doubts().get(info.id)
+    return None if doubt is None else doubt.text
 
 
 def _document(info: StoreInfo, view: StoreView) -> dict[str, Any]:
