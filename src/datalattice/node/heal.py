@@ -136,11 +136,14 @@ class Healer:
 
     def settle(self, effects: Effects) -> None:
         """Note which cells peers delivered, and which no peer has."""
-        if not effects.healed and not effects.unhealed:
+        # Others ask for cells as well (`NodeServer.fetch_cells`), which this node may do without.
+        healed = [hash for hash in effects.healed if hash in self._wanted]
+        lost = {hash for hash in effects.unhealed if hash in self._wanted}
+        if not healed and not lost:
             return
         below: list[bytes] = []
-        lost = set(effects.unhealed)
-        for hash in effects.healed:
+        doubted = bool(lost)
+        for hash in healed:
             try:
                 encoding = self._store.get_encoding(hash)
             except Corruption:
@@ -153,14 +156,14 @@ class Healer:
         with self._changed:
             for hash in lost & self._wanted.keys():
                 self._wanted[hash] = False
-            for hash in set(effects.healed) - lost:
+            for hash in set(healed) - lost:
                 self._wanted.pop(hash, None)
-            self._healed_count += len(effects.healed)
+            self._healed_count += len(healed)
             # No peer has it: a check of the store finds out whether it is needed at all.
-            self._doubted = self._doubted or bool(effects.unhealed)
+            self._doubted = self._doubted or doubted
             is_done = not self._wanted
             self._changed.notify_all()
-        self._observer.count("cells-healed", len(effects.healed))
+        self._observer.count("cells-healed", len(healed))
         if is_done:
             self._observer.recover(MISSING)
             self._lane.submit(Replicator.publish)  # writes that failed for want of these cells

@@ -18,7 +18,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypedDict, TypeVar, Unpack
@@ -625,6 +625,10 @@ class NodeServer:
             whom = "any peer" if address is None else address
             raise PeerUnavailable(f"not connected to {whom}")
         await self._pulls.pull(self._host, chosen, timeout_s)
+
+    def fetch_cells(self, hashes: Sequence[bytes]) -> None:
+        """Ask every peer for cells by hash; what comes is stored. Any thread may call it."""
+        self._host.lane.submit(lambda replicator, now_ms: replicator.acquire(hashes, now_ms))
 
     def look_for_more(self) -> None:
         """Ask every peer for its root, since what was refused until now may be accepted."""

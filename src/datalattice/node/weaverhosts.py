@@ -33,6 +33,7 @@ from datalattice.errors import (
 from datalattice.node.hosts import Host
 from datalattice.node.logs import log_event
 from datalattice.node.server import NodeServer
+from datalattice.node.weavercells import MISSING_CELLS, NamedCells
 from datalattice.node.weaverpeers import on_finished, presences, synchronise
 from datalattice.sync import Absorbed, Pull, Replicator
 from datalattice.sync.weaver import (
@@ -83,6 +84,9 @@ class WeaverHosts:
         self._looking: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._is_begun = self._is_cloned = False
+        self._cells: Final = NamedCells(
+            node.store, node.fetch_cells, node.clock, lambda: node.observer.count("values-pinned")
+        )
         door = JoinReplica(_Door(folder, node))
         self._joining: Final = node.host(
             JOIN_PROTOCOL, b"", door, WeaverProtocol(None), framing=FRAMING
@@ -109,6 +113,7 @@ class WeaverHosts:
         if self._node.config.accept_unfenced:
             await asyncio.to_thread(stores.accept_unasked)
         self._node.observer.checks[WEAVER_WRITES] = self._trouble
+        self._node.observer.checks[MISSING_CELLS] = lambda: self._cells.trouble
         self._ends += [
             stores.on_ready.add(lambda store: self._call(self._replicate, store)),
             stores.on_warning.add(lambda text: self._call(_warn, text)),
@@ -135,6 +140,7 @@ class WeaverHosts:
     async def stop(self) -> None:
         """Notice nothing more; call it before the node is closed, which ends the hosts."""
         self._node.observer.checks.pop(WEAVER_WRITES, None)
+        self._node.observer.checks.pop(MISSING_CELLS, None)
         for end in self._ends:
             end()
         if self._looking is not None:
@@ -227,6 +233,7 @@ class WeaverHosts:
         if self.stores.look() and self.stores.has_more():
             self.stores.open_all()
         self.stores.tick()
+        self._cells.look(self.stores.opened())
 
     def _trouble(self) -> str | None:
         """Return why own writes of a store are not safe, for the health of the node."""

@@ -9,6 +9,8 @@ from typing import Self
 
 import pytest
 
+from datalattice.apps.kv import Database
+from datalattice.cells import make_blob, value_hash
 from datalattice.client import parse_address
 from datalattice.client.settings import NodeConfig
 from datalattice.client.weaverfolder import WeaverFolder
@@ -18,6 +20,7 @@ from datalattice.node import NodeServer, open_node
 from datalattice.node.fencing import CLONED
 from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.store import MemoryStore
+from datalattice.testing.gallery import Gallery, Photos
 from datalattice.weaver import Doubt, HeadReader, InviteToken, Stores, WeaverStore
 from datalattice.weaver.kv import PutRequest
 
@@ -264,3 +267,49 @@ def test_a_copy_with_a_key_of_its_own_joins_the_stores_that_it_has() -> None:
                 await clone.hosts.join(home.invite(notes))
 
     run(work)
+
+
+# --- values of the lattice --------------------------------------------------------------------
+
+
+def test_a_value_that_an_intention_names_is_fetched_and_kept_by_every_peer() -> None:
+    photo = make_blob(bytes(range(256)) * 200)
+    top = value_hash(photo)
+
+    async def work() -> None:
+        async with Site(1) as home, Site(2) as guest, Site(3) as late:
+            for site in (home, guest, late):
+                site.folder.register(Gallery)
+            # It was published and is no longer, so no merge brings it.
+            shop = Database.at(home.node.cursor, home.key.public_key, "shop")
+            shop.set("photo", photo)
+            await home.node.sync()
+            gallery = home.stores.create("test:gallery", "photos")
+            gallery.execute("Add", Photos((top,)))
+            await pinned(home, top)
+            shop.delete("photo")
+            await home.node.sync()
+            await guest.hosts.join(home.invite(gallery))
+            await pinned(guest, top)
+            assert guest.node.store.load(top) == photo
+            assert guest.node.observer.health == "ok"
+            # Who has fetched it gives it to others.
+            await late.hosts.join(guest.invite(guest.stores.open(gallery.id)))
+            await pinned(late, top)
+
+    run(work)
+
+
+async def pinned(site: Site, hash: bytes) -> None:
+    """Wait until a site keeps a value."""
+    observer = site.node.observer
+
+    def listen(tell: Callable[[object], object]) -> Callable[[], object]:
+        def count(name: str, amount: int = 1) -> None:
+            type(observer).count(observer, name, amount)
+            tell(name)
+
+        observer.count = count  # type: ignore[method-assign]
+        return lambda: delattr(observer, "count")
+
+    await until(lambda: hash in site.node.store.pins.roots(), listen)
