@@ -70,13 +70,13 @@ VALUE: Final = Keyword("value")
 KV: Final = Keyword("kv")
 FS: Final = Keyword("fs")
 
-ENTRIES: Final = 36
+ENTRIES: Final = 36  # one level has 16
 """Entries of a value that is made malformed: enough for several levels."""
 
 OVERSIZE_BYTES: Final = 36_000
 """Size of one slot, above the quota of an owner where hosting is limited."""
 
-KNOWN_MAX: Final = 4_000
+KNOWN_MAX: Final = 4_000  # bounded: runs of many attacks stay small
 """Most cells that a hostile peer keeps to serve."""
 
 PEER: Final = Keyword("PEER")
@@ -107,7 +107,7 @@ class Knowledge:
 
     def lie(self, id: Value, dice: Dice) -> bytes:
         """Return an answer to a query for its root."""
-        if dice.chance(0.5):
+        if dice.chance(0.5):  # nothing, or a root of its own making
             return encode_result(Result(id, None))
         return encode_message(_wrapped(Vector.of([dice.bytes(200)])))
 
@@ -127,9 +127,11 @@ def forge(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     victim = dice.pick(knowledge.victims)
     owner = victim.keys.public_key
     topics = Map.of([("t", Vector.of([dice.below(10**6)]))])
+    # A stamp far ahead would win, were it accepted.
     info = Map.of([(TIMESTAMP, EPOCH_MS + 10**12), (Keyword("type"), "forged")])
     value = dice.pick((topics, info))
     signature = dice.bytes(SIGNATURE_BYTES)
+    # An old signature of the victim, over other data.
     if victim.keys.signatures and dice.chance(0.5):
         signature = list(victim.keys.signatures)[
             -1 - dice.below(min(5, len(victim.keys.signatures)))
@@ -137,7 +139,7 @@ def forge(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     entry: Value = dice.pick(
         (Signed(owner, signature, value), Signed.sign(knowledge.keys, value), value)
     )
-    name: Value = did_of(owner) if dice.chance(0.3) else owner
+    name: Value = did_of(owner) if dice.chance(0.3) else owner  # by DID, too: both name the owner
     section = (QUEUE,) if value is topics else (P2P, NODES)
     kind = dice.below(4)
     if kind == 0:
@@ -169,6 +171,7 @@ def ask_for_private_cells(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     yield encode_frame(encode_query(2, (LOCAL_KEY, victim.keys.public_key)))
     if victim.is_up:
         slot = local_slot(victim.cursor.get(), victim.keys.public_key)
+        # As if the hashes had leaked.
         hashes = [hash for hash, _, _ in novelty(slot, MemoryStore())]
         if isinstance(slot, Signed):
             hashes.append(value_hash(slot))
@@ -187,6 +190,7 @@ def tamper(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     for _ in range(dice.between(1, 4)):
         if knowledge.captured:
             data = bytearray(dice.pick(list(knowledge.captured)))
+            # One bit: checksums and signatures must notice.
             data[dice.below(len(data))] ^= 1 << dice.below(8)
             yield encode_frame(bytes(data[: dice.between(1, len(data))]))
 
@@ -194,6 +198,7 @@ def tamper(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
 def withhold(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     """Announce a root that does not exist, or some of whose cells do not."""
     if dice.chance(0.5):
+        # A cell that was never made.
         top = Index.of([(DATA, Vector.of([dice.bytes(200), dice.bytes(200)]))])
         yield encode_frame(encode_announcement((), top, []))
     else:
@@ -210,7 +215,7 @@ def _incomplete(dice: Dice, leaves: int) -> bytes:
     """Return the frame of a root with its inner cells and without its leaves."""
     blobs = [dice.bytes(160) for _ in range(leaves)]
     root = Index.of([(DATA, Index.of([(value_hash(blob), blob) for blob in blobs]))])
-    lost = {value_hash(blob) for blob in blobs}
+    lost = {value_hash(blob) for blob in blobs}  # inner cells come, leaves never
     cells = [data for hash, data, _ in novelty(root, MemoryStore()) if hash not in lost]
     return encode_frame(encode_announcement((), root, cells))
 
@@ -220,7 +225,7 @@ def bomb(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     kind = dice.below(6)
     if kind == 0:  # nested beyond any stack
         yield encode_frame(b"\x80\x01" * dice.pick((100, 5_000, 200_000)) + b"\x00")
-    elif kind == 1:  # a vector and a blob of 2**60 elements
+    elif kind == 1:
         count = encode_length(2**60)
         yield encode_frame(_VECTOR_TAG + count + _REF_TAG + dice.bytes(32))
         yield encode_frame(_BLOB_TAG + count + _REF_TAG + dice.bytes(32))
@@ -259,17 +264,18 @@ def babble(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     if kind == 0:
         yield encode_frame(dice.bytes(dice.between(1, 200)))
     elif kind == 1:
-        yield encode_frame(b"")
+        yield encode_frame(b"")  # an empty frame is legal
         yield encode_frame(encode(Vector.of([Keyword("PING")])))
         yield encode_frame(encode(Vector.of([Keyword("LV"), 1])))
     elif kind == 2:
-        yield b"\x80" + dice.bytes(10)
+        yield b"\x80" + dice.bytes(10)  # no length that any frame has
     else:
         yield encode_frame(encode_goodbye())
 
 
 def dribble(_knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     """Begin a frame that never ends, or one that is too long to begin with."""
+    # Just below, just above, far above.
     length = dice.pick((MESSAGE_BYTES_MAX - 1, MESSAGE_BYTES_MAX + 1, 2**34))
     yield encode_length(length) + bytes(100)
     for _ in range(1 if length < MESSAGE_BYTES_MAX else 6):  # longer than any frame may be
@@ -280,6 +286,7 @@ def use_as_oracle(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     """Have a node sign things, as answers to challenges."""
     for number in range(3):
         token = dice.pick((b"", dice.bytes(32), dice.bytes(200)))
+        # A token for a victim: a node must not sign it for others.
         wanted = dice.pick((None, dice.pick(knowledge.victims).keys.public_key))
         yield encode_frame(encode_challenge(number, knowledge.keys, token, wanted))
 
@@ -317,6 +324,7 @@ def signed(
 ) -> Signed:
     """Return a signed slot with `count` honest entries."""
     root = RootLattice(root_lattice(), None, MergeContext(key_pair=keys))
+    # A victim's clock: stamps are plausible.
     write(root, knowledge.victims[0].clock, keys.public_key, dice, count)
     slot = root.get(section, keys.public_key)
     assert isinstance(slot, Signed)
@@ -337,7 +345,7 @@ def blob_as_child(value: Value, dice: Dice) -> Value:
     else:
         old = dice.pick(references(top)) if references(top) else b""
     if not old:
-        return mutated(value, dice, {})
+        return mutated(value, dice, {})  # nothing to replace: any change will do
     return value_of(*with_cell(top, below, old, encode(blob)))
 
 
@@ -357,6 +365,7 @@ def _malformed(knowledge: Knowledge, dice: Dice) -> tuple[tuple[Value, ...], Val
         return (DATA,), change(Index.of([(value_hash(one), one) for one in blobs]), dice)
     section, write = dice.pick(SECTIONS)
     slot = signed(knowledge.keys, knowledge, section, write, dice, ENTRIES)
+    # Signed by the attacker: only the shape is wrong.
     bad = Signed.sign(knowledge.keys, change(slot.value, dice))
     return (section,), Map.of([(knowledge.keys.public_key, bad)])
 
@@ -373,7 +382,7 @@ def explode(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
         yield from _announced(knowledge, (section,), Map.of([(keys.public_key, slot)]), dice)
 
 
-@cache
+@cache  # made once: it takes seconds
 def _bombs() -> list[tuple[Keyword, tuple[Value, Value]]]:
     """Return (section, two states of a slot): making them costs more than sending them."""
     drives = [
@@ -383,6 +392,7 @@ def _bombs() -> list[tuple[Keyword, tuple[Value, Value]]]:
     return [
         *((QUEUE, pair) for partitions in (1, 6) for pair in queue_bombs(3, partitions)),
         *((FS, (Map.of([("d", one)]), Map.of([("d", two)]))) for one, two in drives),
+        # In both orders: one may be cheap.
         *((FS, (Map.of([("d", two)]), Map.of([("d", one)]))) for one, two in drives),
         (KV, (_database_bomb(5), _database_bomb(40))),
     ]
@@ -399,7 +409,7 @@ def overfill(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     """Sign more than a node that limits what it hosts has room for, or put it into content."""
     keys = knowledge.keys
     if dice.chance(0.3):
-        blob = dice.bytes(32) * (OVERSIZE_BYTES // 32)
+        blob = dice.bytes(32) * (OVERSIZE_BYTES // 32)  # cheap to make, and over the quota
         yield from _announced(knowledge, (DATA,), Index.of([(value_hash(blob), blob)]), dice)
         return
     section, write = dice.pick(SECTIONS[:2])
@@ -412,7 +422,7 @@ def equivocate(knowledge: Knowledge, dice: Dice) -> Iterator[bytes]:
     keys = knowledge.keys
     section, write = dice.pick(SECTIONS)
     branches = knowledge.branches.setdefault(section.name, [])
-    for _ in range(2 if dice.chance(0.2) else 1):
+    for _ in range(2 if dice.chance(0.2) else 1):  # sometimes both branches to one peer
         if branches and dice.chance(0.5):
             slot = dice.pick(branches)
             if dice.chance(0.5):
@@ -434,12 +444,12 @@ def _announced(
 ) -> Iterator[bytes]:
     """Yield an announcement at a path or of a root, with its cells or with some of them."""
     if dice.chance(0.3):
-        value, path = Index.of([(path[0], value)]), ()
+        value, path = Index.of([(path[0], value)]), ()  # as a root, too
     top, cells = cells_of(value)
     if not is_embedded(value):
         cells[value_hash(value)] = top
     _keep(knowledge, cells)
-    along = dice.pick((1.0, 1.0, 0.5, 0.0))
+    along = dice.pick((1.0, 1.0, 0.5, 0.0))  # with all its cells, half of them, or none
     sent = [cell for cell in cells.values() if dice.chance(along)]
     yield encode_frame(encode_announcement(path, value, sent))
 
@@ -447,7 +457,7 @@ def _announced(
 def _keep(knowledge: Knowledge, cells: Below) -> None:
     known = knowledge.known
     known.update(cells)
-    while len(known) > KNOWN_MAX:
+    while len(known) > KNOWN_MAX:  # the oldest go
         del known[next(iter(known))]
 
 

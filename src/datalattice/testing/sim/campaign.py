@@ -22,7 +22,7 @@ from datalattice.testing.sim.weaving import weaver_kind
 
 NODES_MIN: Final = 3
 NODES_MAX: Final = 7
-TWICE_EVERY: Final = 50
+TWICE_EVERY: Final = 50  # a second run costs as much as the first
 """One seed in so many runs twice: both traces must be equal."""
 
 LATTICE_KIND: Final = "lattice"
@@ -51,16 +51,17 @@ def scenario(seed: int, keep: int = 0, kinds: Sequence[str] = (LATTICE_KIND,)) -
     limit what strangers may store.
     """
     dice = Dice(seed, "scenario")
-    size = dice.between(NODES_MIN, NODES_MAX)
+    size = dice.between(NODES_MIN, NODES_MAX)  # three are the fewest with a way around
     hostile = dice.pick((0, 0, max(1, size // 3), size - 2))
     hosting = dice.chance(0.3)
     faults = Faults.drawn(dice)
     settle = dice.chance(0.75)
-    references = 0 if hosting else int(dice.chance(0.25))
+    references = 0 if hosting else int(dice.chance(0.25))  # a plain peer knows no quotas
     has_lattice = LATTICE_KIND in kinds
     made = [standard_kind(hosting=hosting)] if has_lattice else []
     made += [OTHER_KINDS[one]() for one in kinds if one != LATTICE_KIND]
     if len(made) > has_lattice:
+        # Dice of its own: the other draws stay.
         exclusions = Dice(seed, "members").between(0, EXCLUSIONS_MAX)
         faults = replace(faults, exclusions=exclusions)
     return Simulation(
@@ -103,7 +104,9 @@ def judge_all(seeds: range, jobs: int, kinds: Sequence[str]) -> Iterator[Verdict
     if jobs == 1:
         yield from map(judge_one, seeds)
         return
+    # Spawned: a forked process would share the parent's threads.
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        # In chunks: sending a seed costs more than a short run.
         yield from pool.imap_unordered(judge_one, seeds, chunksize=CHUNK_SEEDS)
 
 
@@ -148,6 +151,6 @@ def run_campaign(
         f"{1_000 * took * jobs / max(1, done):.0f} ms a seed and process; "
         f"violations: {len(failed)}\n"
     )
-    for verdict in sorted(failed, key=lambda one: one.seed)[:1]:
+    for verdict in sorted(failed, key=lambda one: one.seed)[:1]:  # one is enough to begin with
         out.write(f"\nthe end of seed {verdict.seed}:\n{replay(verdict.seed, kinds)}\n")
     return len(failed)

@@ -22,7 +22,7 @@ COUNTERS: Final[HostName] = ("counters", b"toy")
 
 FOLDER: Final = "counters"
 
-NAMES_MAX: Final = 20
+NAMES_MAX: Final = 20  # few, so that counts are overtaken
 """Names of a node's own that its user counts under."""
 
 
@@ -84,6 +84,7 @@ class CountersHost(SimHost):
     def covers(self, name: bytes) -> bool:
         """Return whether the count of a name has come as far."""
         counted, count = self._counts[name]
+        # A greater count replaces a smaller one.
         return self._replica.counts.get(counted, 0) >= count
 
     def is_durable(self, name: bytes) -> bool:
@@ -92,6 +93,7 @@ class CountersHost(SimHost):
         if part is None:
             return False  # a name that no part here has
         counted, count = json.loads(part.data)
+        # Read from what a power failure would leave.
         return self._on_disk().get(counted, 0) >= int(count)
 
     def _on_disk(self) -> dict[str, int]:
@@ -99,7 +101,7 @@ class CountersHost(SimHost):
         if not self.node.world.disks:
             return self._replica.counts
         data = self.node.disk.durable(f"{FOLDER}/counts")
-        if data is not None and data != self._read[0]:
+        if data is not None and data != self._read[0]:  # parsed once for each state of the disk
             self._read = data, json.loads(data)
         return {} if data is None else self._read[1]
 

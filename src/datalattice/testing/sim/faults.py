@@ -49,7 +49,7 @@ class Faults:
         """
 
         def some(value: float) -> float:
-            return value if dice.chance(0.6) else 0.0
+            return value if dice.chance(0.6) else 0.0  # each kind may be absent
 
         def count(most: int) -> int:
             return dice.between(1, most) if dice.chance(0.6) else 0

@@ -55,6 +55,7 @@ class HostilePeer(ScriptedPeer):
         super().__init__(name, timeline, network, STREAM_BYTES_MAX)
         self._dice = dice
         self._knowledge = Knowledge(KeyPair(dice.bytes(32)), victims, deque(maxlen=CAPTURED_MAX))
+        # Few arms a peer: each run shows something else.
         self._arms = [dice.pick(ATTACKS), dice.pick(ATTACKS), dice.pick(POISON)]
         self._manner = dice.pick(MANNERS)
         self._pause_ms = dice.pick((600, 1_500, 4_000))
@@ -67,7 +68,7 @@ class HostilePeer(ScriptedPeer):
         self._act()
 
     def _act(self) -> None:
-        if self._buffers:
+        if self._buffers:  # without a connection there is nothing to attack
             connection = self._dice.pick(list(self._buffers))
             arm = self._dice.pick(self._arms)
             self._timeline.record(self.name, f"does {arm.__name__} on {connection}")
@@ -85,13 +86,14 @@ class HostilePeer(ScriptedPeer):
         self.send(connection, encode_query(self._id, ()))
 
     def heard(self, connection: str, payload: bytes) -> None:
-        self._knowledge.captured.append(payload)
+        self._knowledge.captured.append(payload)  # kept to be sent again
         try:
             message, _ = decode_payload(payload)
         except (BadFormat, LimitExceeded):
             return
         if isinstance(message, Ping):
             self.send(connection, encode_result(Result(message.id, "PONG")))
+        # Half of the questions stay open.
         elif isinstance(message, Query) and self._dice.chance(0.5):
             self.send(connection, self._knowledge.lie(message.id, self._dice))
         elif isinstance(message, DataRequest):

@@ -75,7 +75,7 @@ class MeteredLattice(KeyedLattice):
         try:
             return super().merge(own, other, context)
         finally:
-            self.ticks += work.spent - before
+            self.ticks += work.spent - before  # also of a merge that raises
 
 
 class SharedLattice:
@@ -89,7 +89,7 @@ class SharedLattice:
         self.lattice = lattice
         self.hosting = hosting
         self.values: dict[bytes, Value] = {}
-        self.memory: dict[str, Store] = {}
+        self.memory: dict[str, Store] = {}  # without disks the store outlives the process
 
 
 class LatticeHost(SimHost):
@@ -110,12 +110,12 @@ class LatticeHost(SimHost):
 
         lattice = self.lattice
         if isinstance(lattice, KeyedLattice):
-            lattice = MeteredLattice(lattice)
+            lattice = MeteredLattice(lattice)  # only a root can count
         replica = LatticeReplica(
             self._store(),
             lattice,
             MergeContext(key_pair=node.keys),
-            sync,
+            sync,  # a sync of the user's cursor is a publish
             hosting=self.policy,
             clock=node.clock,
             evidence_limits=EVIDENCE_LIMITS,
@@ -141,8 +141,9 @@ class LatticeHost(SimHost):
     def policy(self) -> HostingPolicy | None:
         """Whose data the node stores; None: everyone's."""
         if not self._shared.hosting:
-            return None
+            return None  # without hosting everything is taken
         return HostingPolicy(
+            # Honest owners have no quota.
             allow=tuple(sorted(owner.hex() for owner in self.node.world.owners)),
             owner_bytes=OWNER_BYTES,
             strangers_bytes=STRANGERS_BYTES,
@@ -151,7 +152,7 @@ class LatticeHost(SimHost):
         )
 
     def introduce(self, connection: str, peer: str) -> None:
-        known = peer in self.node.world.keys
+        known = peer in self.node.world.keys  # honest nodes are wanted, strangers are not
         self.data.charges.introduce(connection, peer, is_wanted=known, is_known=known)
 
     def leave(self, connection: str) -> None:
@@ -166,7 +167,7 @@ class LatticeHost(SimHost):
 
     @property
     def state(self) -> bytes:
-        if self._takes_all:
+        if self._takes_all:  # the whole root must be equal
             return self.data.announced_hash
         return value_hash(self.promised(self.data.announced))
 
@@ -198,7 +199,7 @@ class LatticeHost(SimHost):
     def held(self) -> Collection[bytes]:
         value = self.data.cursor.get()
         name = value_hash(value)
-        self._shared.values[name] = value
+        self._shared.values[name] = value  # kept, so that checkers can compare it later
         return (name,)
 
     def acknowledged(self, name: bytes) -> Value:
@@ -212,6 +213,7 @@ class LatticeHost(SimHost):
 
     def is_durable(self, name: bytes) -> bool:
         data = self.data
+        # Announced and committed: the root on the disk is the live one.
         return name == data.announced_hash and data.store.root_hash() == value_hash(data.root)
 
     def told(self, payload: bytes) -> Collection[bytes] | None:
@@ -260,7 +262,7 @@ def honest_part(lattice: Lattice, value: Value, owners: Collection[Value]) -> Va
     """Return a root with the slots of these owners only, and all unsigned data."""
     if isinstance(lattice, OwnerLattice) and isinstance(value, Map):
         kept = Map.of([(owner, entry) for owner, entry in value.items() if owner in owners])
-        return kept if len(kept) else None
+        return kept if len(kept) else None  # an empty part is left out, as the root itself does
     if isinstance(lattice, KeyedLattice) and isinstance(value, Index):
         parts = []
         for key, below in value.items():
@@ -279,5 +281,6 @@ def contains(lattice: Lattice, path: Path, slot: Value, entry: Value) -> bool:
         return False
     reports: list[MergeNotice] = []
     context = MergeContext(path=path, owner=path[-1], report=reports.append)
+    # Kept, and no branch of it was given up.
     is_kept = same(below.merge(slot, entry, context), slot)
     return is_kept and not any(isinstance(one, OwnerForked) for one in reports)

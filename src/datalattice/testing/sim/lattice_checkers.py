@@ -56,6 +56,7 @@ class ForkedDurability(Durability):
         self._doubled.add(owner)
         for other in nodes:
             if other.name != node.name and other.is_up:
+                # What others had of it must not be lost by the restore.
                 seen = honest_part(node.lattice, other.data.announced, {owner})
                 self._witnessed.append(seen)
 
@@ -73,7 +74,7 @@ class ForkedDurability(Durability):
     def covers(self, node: LatticeHost, name: bytes, writer: str) -> bool:
         """Return whether a node has data that another one acknowledged, or evidence of it."""
         known = node.acknowledged(name)
-        if node.name != writer:
+        if node.name != writer:  # its own `:local` is asked of the writer alone
             known = node.promised(_public(known, node.lattice))
         return self._holds(node, node.data.cursor.get(), known)
 
@@ -82,11 +83,13 @@ class ForkedDurability(Durability):
         lattice = node.lattice
         # A join of two logs seems to contain both, so slots with two histories are compared first.
         for path, entry in list(owned_slots(lattice, known)) if self._doubled else ():
+            # `:local` is never forked: it has one writer.
             if path[-1] not in self._doubled or path[0] == LOCAL_KEY:
                 continue
             slot = get_in(value, path)
             if not (contains(lattice, path, slot, entry) or self._is_evident(path, entry)):
                 return False
+            # Compared already: the slot counts as contained.
             known = assoc_in(known, path, slot, lattice)
         return same(lattice.merge(value, known), value)
 
@@ -128,6 +131,7 @@ class Authority(SimChecker):
             if isinstance(owner, bytes) and len(owner) == 32 and entry.public_key != owner:
                 self.fail(f"{node.name} has an entry of {owner.hex()[:8]} signed by another")
             made = self._signed.get(entry.public_key)
+            # The simulation knows every signature of its owners.
             if made is not None and entry.signature not in made:
                 self.fail(f"{node.name} has what {entry.public_key.hex()[:8]} never signed")
             if not verify(entry.public_key, entry.signature, entry.message()):
@@ -151,6 +155,7 @@ class Completeness(SimChecker):
         # Peers may request the announced value by its hash, also if it is embedded.
         names = [part.hash for part in top] or [node.data.announced_hash]
         while names:
+            # A cell below served cells was checked with them.
             names = [name for name in dict.fromkeys(names) if name not in served]
             parts = node.data.views.supply(names)
             below: list[bytes] = []
@@ -179,7 +184,7 @@ class LocalStays(SimChecker):
 
     def on_commit(self, node: LatticeHost) -> None:
         slot = local_slot(node.data.root, node.keys.public_key)
-        if slot is self._asked.get(node.name):
+        if slot is self._asked.get(node.name):  # the same slot: nothing new in it
             return
         self._asked[node.name] = slot
         held = self._held[node.name]
@@ -199,6 +204,7 @@ class LocalStays(SimChecker):
 
     def _expect_none(self, node: LatticeHost, names: list[bytes]) -> None:
         for part in node.data.views.supply(names):
+            # A cell without the mark may be shared with public data.
             if part is not None and LOCAL_MARK in part.data:
                 self.fail(f"{node.name} gives a cell of :local to whoever has its hash")
 

@@ -22,7 +22,7 @@ from datalattice.testing.sim.faults import NO_FAULTS, Faults
 from datalattice.testing.sim.timeline import Timeline
 from datalattice.wire import FrameBuffer, encode_frame
 
-NOTICE_MS_MAX: Final = 300
+NOTICE_MS_MAX: Final = 300  # as long as a keep-alive may take
 """Longest time until an end notices a torn connection."""
 
 HostName = tuple[str, bytes]
@@ -132,6 +132,7 @@ class SimNetwork:
         """Make a connection; return whether it could be made."""
         now_ms = self._timeline.now_ms
         for pair in ((dialler, acceptor), (acceptor, dialler)):
+            # In either direction: a handshake needs both.
             blocked_ms = self._blocked.get(pair, (0, False))[0]
             if max(blocked_ms, self._ends[pair[0]].idle_until_ms) > now_ms:
                 return False
@@ -167,7 +168,7 @@ class SimNetwork:
         """Send a piece to the replica of this name at the other end."""
         connection = self._connections.get(id)
         if connection is None or not connection.flows or source not in connection.knowing:
-            return
+            return  # a closed connection takes nothing
         stream = connection.stream(source, name)
         self.frames += 1
         self.sent_bytes += len(data)
@@ -179,10 +180,11 @@ class SimNetwork:
             self._timeline.after(1, partial(self._written, stream))
             return
         for copy in range(2 if dice.chance(faults.repeat) else 1):
+            # Each copy has its own delay.
             due_ms = now_ms + dice.between(faults.delay_min_ms, faults.delay_ms)
             if not dice.chance(faults.reorder):  # else it may overtake earlier pieces
                 due_ms = stream.last_due_ms = max(due_ms, stream.last_due_ms)
-            self._put(stream, due_ms, due_ms, data, counts=copy == 0)
+            self._put(stream, due_ms, due_ms, data, counts=copy == 0)  # one copy counts as written
 
     def _put(self, stream: _Stream, due_ms: int, at_ms: int, data: bytes, *, counts: bool) -> None:
         self._order += 1
@@ -198,22 +200,24 @@ class SimNetwork:
         blocked = self._blocked.get((stream.source, stream.target))
         if blocked is not None:
             ready_ms = max(ready_ms, blocked[0])
-        if ready_ms > now_ms:
+        if ready_ms > now_ms:  # not yet: paused, cut off, or behind its own rest
             self._timeline.at(ready_ms, partial(self._arrive, stream))
             return
         _, _, data, counts = heapq.heappop(stream.pieces)
         if len(data) > 1 and self._dice.chance(self.faults.split):
             cut = self._dice.between(1, len(data) - 1)
+            # The stream waits for the rest.
             stream.closed_until_ms = now_ms + 1 + self._dice.below(self.faults.delay_ms)
             self._put(stream, _FIRST, stream.closed_until_ms, data[cut:], counts=counts)
             data, counts = data[:cut], False  # written once its rest has arrived
+        # Joined with the next, as TCP may.
         elif stream.pieces and stream.pieces[0][0] <= now_ms and self._dice.chance(0.5):
             _, _, more, also = heapq.heappop(stream.pieces)
             data += more
             if also:
                 self._written(stream)
         connection = stream.connection
-        if stream.target in connection.knowing:
+        if stream.target in connection.knowing:  # an end that knows of the end hears nothing more
             target.arrived(connection.id, stream.name, data)
         if counts:
             self._written(stream)
@@ -222,6 +226,7 @@ class SimNetwork:
         connection, source = stream.connection, stream.source
         idle_ms = self._ends[source].idle_until_ms
         if idle_ms > self._timeline.now_ms:
+            # A paused process learns of it later.
             self._timeline.at(idle_ms, partial(self._written, stream))
         elif source in connection.knowing:
             self._ends[source].written(connection.id, stream.name)
@@ -236,14 +241,14 @@ class SimNetwork:
         self._timeline.record(connection.dialler, f"loses {id}")
         for stream in connection.each():
             target = self._ends[stream.target]
-            if stream.pieces and self._dice.chance(0.7):
+            if stream.pieces and self._dice.chance(0.7):  # often inside a frame
                 data = heapq.heappop(stream.pieces)[2]
                 cut = self._dice.below(len(data))
                 if target.idle_until_ms <= self._timeline.now_ms and cut:
                     target.arrived(id, stream.name, data[:cut])
         self._stop(connection)
         for name in (connection.dialler, connection.acceptor):
-            self._timeline.after(
+            self._timeline.after(  # each end at its own time
                 self._dice.below(NOTICE_MS_MAX), partial(self._inform, connection, name)
             )
 
@@ -276,7 +281,7 @@ class SimNetwork:
                 continue
             self._stop(connection)
             other = connection.other(name)
-            connection.knowing.discard(name)
+            connection.knowing.discard(name)  # the dead end knows nothing any more
             self._timeline.after(
                 self._dice.below(NOTICE_MS_MAX), partial(self._inform, connection, other)
             )
@@ -288,7 +293,7 @@ class SimNetwork:
     def _stop(self, connection: _Connection) -> None:
         connection.flows = False
         for stream in connection.each():
-            stream.pieces.clear()
+            stream.pieces.clear()  # what was on the way is lost
 
     def _inform(self, connection: _Connection, name: str) -> None:
         idle_ms = self._ends[name].idle_until_ms
@@ -298,6 +303,7 @@ class SimNetwork:
         if name in connection.knowing:
             connection.knowing.discard(name)
             self._ends[name].ended(connection.id)
+        # Both know: it may be dialled again.
         if not connection.knowing and self._connections.pop(connection.id, None) is not None:
             self.on_gone(connection.dialler, connection.acceptor)
 
@@ -328,6 +334,7 @@ class ScriptedPeer(ABC):
         if buffer is None:
             return
         buffer.feed(data)
+        # Framing errors are the peer's own matter.
         while (payload := buffer.next_payload()) is not None:
             self._timeline.record(self.name, f"hears {connection}", payload)
             self.heard(connection, payload)

@@ -13,7 +13,7 @@ from datalattice.sync import UNSENT_MAX
 from datalattice.testing.sim.checkers import SimChecker
 from datalattice.testing.sim.node import SimHost
 
-TURNS_PER_LOOK = 7
+TURNS_PER_LOOK = 7  # looking costs more than a step
 """Memory is measured after one in so many steps of a host."""
 
 
@@ -37,6 +37,7 @@ class Durability(SimChecker):
         return bool(node.covers(name))
 
     def on_restore(self, node: Any, nodes: Sequence[Any]) -> None:
+        # A restored disk has lost what it acknowledged since.
         self._acknowledged.pop(node.name, None)
 
     def on_ack(self, node: Any, names: Collection[bytes]) -> None:
@@ -48,6 +49,7 @@ class Durability(SimChecker):
 
     def at_end(self, nodes: Sequence[Any], *, settled: bool) -> None:
         for node in nodes:
+            # After faults every node has everything.
             for writer in self._acknowledged if settled else (node.name,):
                 self._check(node, writer)
 
@@ -70,6 +72,7 @@ class AdmittedOnly(SimChecker):
     """A peer that is not admitted receives nothing about the state here."""
 
     def on_send(self, node: SimHost, peer: str, payload: bytes) -> None:
+        # Even that it has nothing is told to members only.
         if not node.admits(peer) and node.told(payload) is not None:
             self.fail(f"{node.name} tells {peer} of its state and does not admit it")
 
@@ -91,7 +94,7 @@ class BoundedMemory(SimChecker):
 
     def on_turn(self, node: SimHost) -> None:
         self._turns += 1
-        if self._turns % TURNS_PER_LOOK:
+        if self._turns % TURNS_PER_LOOK:  # memory moves slowly
             return
         replicator, peers = node.replicator, max(1, node.peers_count)
         for what, amount, most in node.amounts:
@@ -101,6 +104,7 @@ class BoundedMemory(SimChecker):
         self._bound(node, "partners", len(replicator._partners), peers)
         for partner in replicator._partners.values():
             self._bound(node, "open requests", partner.conversation.pending_count, self._requests)
+            # Some frames wait for each store.
             self._bound(node, "unwritten frames", partner.unsent_count, 4 * UNSENT_MAX)
 
     def _bound(self, node: SimHost, what: str, amount: int, most: int) -> None:

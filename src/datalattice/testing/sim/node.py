@@ -39,7 +39,7 @@ from datalattice.testing.sim.network import LATTICE, HostName, SimNetwork
 from datalattice.testing.sim.timeline import SimClock, Timeline
 from datalattice.wire import FrameBuffer, encode_frame
 
-MESSAGE_BYTES_MAX: Final = 1_000_000
+MESSAGE_BYTES_MAX: Final = 1_000_000  # small, so that tests meet the limit
 """Longest message. Honest data fits; hostile data meets the limit."""
 
 Workload = Callable[["SimNode", Dice], None]
@@ -88,6 +88,7 @@ class KindWatch:
 
 
 def _overrides(checker: SimChecker, hook: str) -> bool:
+    # Compared on the classes: an override is enough.
     return getattr(type(checker), hook) is not getattr(SimChecker, hook)
 
 
@@ -175,6 +176,7 @@ class SimHost(ABC):
     @property
     def buffered_bytes(self) -> int:
         """Most bytes held of one incomplete frame."""
+        # Of one frame: buffers are bounded each.
         return max((buffer.buffered_bytes for buffer in self._buffers.values()), default=0)
 
     @property
@@ -184,9 +186,10 @@ class SimHost(ABC):
     @property
     def is_calm(self) -> bool:
         """Whether it has greeted every linked node and waits for no answer."""
-        partners = self.replicator._partners
+        partners = self.replicator._partners  # what checkers must see is private to the replicator
         nodes = self._world.keys
         linked = (partners.get(id) for id in self._buffers if self.node.peer_of(id) in nodes)
+        # Hostile peers never become calm.
         return all(not one or (one.met and not one.conversation.pending_count) for one in linked)
 
     # --- its life -----------------------------------------------------------------------------
@@ -198,7 +201,7 @@ class SimHost(ABC):
         """
         self.replica, protocol = self.make()
         self.replicator = Replicator(self.replica, protocol, self._world.pace)
-        self._alarm_ms = None
+        self._alarm_ms = None  # alarms of the process before are void
 
     def end(self) -> None:
         self._buffers.clear()
@@ -209,11 +212,12 @@ class SimHost(ABC):
 
     def publish(self) -> bool:
         """Make durable what was written; return whether it was acknowledged."""
+        # Read before the publish: it may change what is held.
         names = self.held if self._watch.on_ack else ()
         publish = partial(self.replicator.publish, self.node.steady_ms())
         if not self.do("publishes", publish):
             return False
-        for ack_hook in self._watch.on_ack:
+        for ack_hook in self._watch.on_ack:  # only what is durable is acknowledged
             ack_hook(self, names)
         return True
 
@@ -227,7 +231,7 @@ class SimHost(ABC):
 
     def connected(self, connection: str, peer: str, *, outbound: bool) -> None:
         key = self._world.keys.get(peer)
-        if not self.kind.is_plain and key is None:
+        if not self.kind.is_plain and key is None:  # strangers have no stream of such a kind
             return  # "Any other kind speaks to nodes only, whose keys the transport has proved."
         self._buffers[connection] = FrameBuffer(MESSAGE_BYTES_MAX)
         self.introduce(connection, peer)
@@ -243,7 +247,7 @@ class SimHost(ABC):
     def arrived(self, connection: str, data: bytes) -> None:
         buffer = self._buffers.get(connection)
         if buffer is None:
-            return
+            return  # closed meanwhile
         buffer.feed(data)
         try:
             # Handling a frame may close the connection.
@@ -254,14 +258,14 @@ class SimHost(ABC):
                     payload,
                 )
         except (ProtocolViolation, LimitExceeded) as error:
-            self._world.counts["illegal frames"] += 1
+            self._world.counts["illegal frames"] += 1  # counted: a run without any tests less
             self.node.observer.note(Note("closed-framing", connection, str(error)))
             for close_hook in self._watch.on_close:
                 close_hook(self, self.node.peer_of(connection), str(error))
             self._world.network.close(connection, self.node.name)
 
     def written(self, connection: str) -> None:
-        if connection in self._buffers:
+        if connection in self._buffers:  # a late note of a closed connection
             self.replicator.written(connection, 1, self.node.steady_ms())
             self._settle()
 
@@ -285,7 +289,7 @@ class SimHost(ABC):
             done = True
         except SimulatedCrash:
             world.timeline.record(node.name, "ends at a write")
-            world.on_end(node)
+            world.on_end(node)  # the process is gone: nothing more of it runs
             return False
         except StoreError as error:
             # As a real node, it keeps serving what it has until an operator restarts it.
@@ -296,10 +300,11 @@ class SimHost(ABC):
         return done
 
     def _settle(self) -> None:
-        if not self.node.is_up:
+        if not self.node.is_up:  # an effect may have ended the process
             return
         # Effects are carried out in order: commits are checked before messages about them leave.
         effects = self.replicator.take_effects()
+        # Before the messages: "commits are checked before messages about them leave"
         if effects.changed:
             for commit_hook in self._watch.on_commit:
                 commit_hook(self)
@@ -321,6 +326,7 @@ class SimHost(ABC):
         for connection, payload in effects.sends:
             for send_hook in watch.on_send:
                 send_hook(self, node.peer_of(connection), payload)
+            # Framed as on a socket.
             world.network.send(connection, node.name, encode_frame(payload), self.kind.name)
         for connection, _reason in effects.suspects:
             for note_hook in watch.on_note:
@@ -332,7 +338,7 @@ class SimHost(ABC):
 
     def _set_alarm(self, due_ms: int) -> None:
         due_ms = max(due_ms, self._world.timeline.now_ms)
-        if self._alarm_ms is None or due_ms < self._alarm_ms:
+        if self._alarm_ms is None or due_ms < self._alarm_ms:  # one alarm, the earliest
             self._alarm_ms = due_ms
             self._world.timeline.at(due_ms, partial(self._ring, due_ms, self.replicator))
 
@@ -343,13 +349,14 @@ class SimHost(ABC):
         if not node.is_up or whose is not self.replicator or due_ms != self._alarm_ms:
             return
         self._alarm_ms = None
+        # A paused process does nothing in time.
         if node.idle_until_ms > self._world.timeline.now_ms:
             self._set_alarm(node.idle_until_ms)
             return
         deadline_ms = self.replicator.deadline_ms
         if deadline_ms is None:
             return
-        if deadline_ms <= node.steady_ms():
+        if deadline_ms <= node.steady_ms():  # rung too early: the deadline has moved
             self.do("ticks", partial(self.replicator.tick, node.steady_ms()))
             return
         self._set_alarm(node.due_ms(deadline_ms))
@@ -366,6 +373,7 @@ class RecordingKeyPair(KeyPair):
 
     def sign(self, message: bytes) -> bytes:
         signature = super().sign(message)
+        # Remembered, so that checkers know what was really signed.
         self.signatures[signature] = None
         return signature
 
@@ -397,7 +405,7 @@ class SimWorld:
 
     def add(self, node: SimNode) -> None:
         """Add a node: it admits all others, and checkers watch its hosts."""
-        node.admitted.update(self.owners)
+        node.admitted.update(self.owners)  # by default everybody is a member
         for watch, host in zip(self.watches, node.hosts.values(), strict=True):
             watch.hosts.append(host)
 
@@ -421,7 +429,7 @@ class SimNode:
         world.owners.add(self.keys.public_key)
         self.clock: Final = SimClock(world.timeline, skew_ms)
         self.disk = SimDisk(dice.bits())
-        self.idle_until_ms = 0
+        self.idle_until_ms = 0  # until then it receives nothing
         self.is_up = False
         self.observer = Observer()
         self.admitted: Final[set[bytes]] = set()
@@ -477,15 +485,16 @@ class SimNode:
             self.world.timeline.record(self.name, "ends while it opens")
             self.world.on_end(self)
         except Corruption as error:
+            # A store that cannot be opened has lost what it acknowledged.
             raise Violation("durability", f"{self.name} cannot open its store: {error}") from error
         except StoreError as error:
             self.world.timeline.record(self.name, f"cannot open its store: {error.code}")
-            self.world.on_end(self)
+            self.world.on_end(self)  # the operator tries again
 
     def _open(self) -> None:
         world = self.world
         for host in self.hosts.values():
-            host.open()
+            host.open()  # all replicas, before the node counts as up
         # A monotonic clock has any origin, and another one in each process.
         self._origin_ms = self.dice.below(1_000_000) - world.timeline.now_ms
         self.observer = Observer(lambda: self.steady_ms() / 1_000)
@@ -504,8 +513,8 @@ class SimNode:
         for host in self.hosts.values():
             host.end()
         self._peers.clear()
-        self.world.network.die(self.name)
-        self.disk.restart(power_failure=power_failure)
+        self.world.network.die(self.name)  # the others notice later
+        self.disk.restart(power_failure=power_failure)  # what the disk keeps is decided here
 
     def write(self, dice: Dice) -> None:
         """Have its user change something in each of its replicas."""
@@ -514,6 +523,7 @@ class SimNode:
 
     def publish(self) -> bool:
         """Make durable what was written; return whether all of it was acknowledged."""
+        # A crash in the first leaves the others unpublished.
         published = [host.publish() for host in self.hosts.values() if self.is_up]
         return all(published)
 
@@ -543,7 +553,7 @@ class SimNode:
 
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
         host = self.hosts.get(name)
-        if host is not None:
+        if host is not None:  # a stream of a kind that this node does not have
             host.arrived(connection, data)
 
     def written(self, connection: str, name: HostName) -> None:

@@ -23,7 +23,7 @@ from datalattice.testing.sim.lattice import honest_part
 from datalattice.testing.sim.network import HostName, ScriptedPeer, SimNetwork
 from datalattice.testing.sim.timeline import SimClock, Timeline
 
-ROOT_SYNC_MS: Final = 30_000
+ROOT_SYNC_MS: Final = 30_000  # as the reference's own interval
 FRAME_BYTES_MAX: Final = 50_000_000
 DATA: Final = Keyword("data")
 
@@ -70,6 +70,7 @@ class SimReference(ScriptedPeer):
         def changed(state: Value) -> Value:
             before = read_state(state)
             meta = before.meta.values.put(key, value)
+            # Without a stamp: what a plain peer writes.
             return Vector.of((before.entries, meta, self.clock.now_ms(), before.start))
 
         queue.cursor.update(changed)
@@ -93,7 +94,7 @@ class SimReference(ScriptedPeer):
     def opened(self, connection: str, peer: str, *, outbound: bool) -> None:
         super().opened(connection, peer, outbound=outbound)
         if outbound:
-            self._made[connection] = None
+            self._made[connection] = None  # it broadcasts on dialled connections
             self.send(connection, self.peer.challenge())
 
     def arrived(self, connection: str, name: HostName, data: bytes) -> None:
@@ -101,7 +102,7 @@ class SimReference(ScriptedPeer):
         try:
             super().arrived(connection, name, data)
         except (ProtocolViolation, LimitExceeded):
-            self._network.close(connection, self.name)
+            self._network.close(connection, self.name)  # as the reference does
 
     def heard(self, connection: str, payload: bytes) -> None:
         is_accepted = connection not in self._made
@@ -150,7 +151,7 @@ def are_like(
     def comparable(root: Value) -> bytes:
         part = honest_part(node.lattice, root, owners)
         if is_attacked and isinstance(part, Index):
-            part = part.remove(DATA)
+            part = part.remove(DATA)  # unsigned data of hostile peers is merged differently
         return value_hash(part)
 
     expected = comparable(node.announced)

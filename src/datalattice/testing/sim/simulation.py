@@ -41,7 +41,7 @@ the timeouts of requests that were under way."""
 CALM_MS: Final = 12_000
 """Longest wait until nodes are calm: they have greeted one another and wait for no answer."""
 
-CALM_LOOKS: Final = 5
+CALM_LOOKS: Final = 5  # one look may fall between two messages
 """Checks in a row that must find all nodes calm."""
 
 HOP_MS: Final = BROADCAST_DELAY_MS + 60
@@ -50,10 +50,10 @@ HOP_MS: Final = BROADCAST_DELAY_MS + 60
 VOID_MS: Final = 200
 """Time during which all frames are lost after the faulty time, in half of the runs."""
 
-WRITES: Final = 300
+WRITES: Final = 300  # enough for concurrent writes on every node
 """Writes in a faulty time, divided by the number of nodes and hostile peers."""
 
-EVENTS_MAX: Final = 1_000_000
+EVENTS_MAX: Final = 1_000_000  # a loop of messages must end as a violation, not hang
 """More events than any run that makes progress has."""
 
 SLICE_MS: Final = 500
@@ -150,8 +150,9 @@ class Simulation:
         self._world.on_end = self._ended
         self._world.on_failing = self._failing
         self.network.on_gone = self._dial_later
-        skew_ms = faults.skew_ms
+        skew_ms = faults.skew_ms  # each node's clock is off by another amount
         self.nodes = [
+            # A fork of the dice for each: one node's draws do not move another's.
             SimNode(name, self._world, dice.fork(name), dice.between(-skew_ms, skew_ms))
             for name in (f"n{index}" for index in range(nodes))
         ]
@@ -165,7 +166,7 @@ class Simulation:
         self._writes = WRITES // (nodes + hostile) if writes is None else writes
         self._duration_ms = duration_ms
         self._events_min = events_min
-        self._redials = dice.fork("redials")
+        self._redials = dice.fork("redials")  # its own dice: redials do not move other draws
         self._linked: set[tuple[str, str]] = set()
         self._faulty = True
         self._returning: set[str] = set()
@@ -186,14 +187,14 @@ class Simulation:
     def run(self) -> SimOutcome:
         """Run to the end or the first violation."""
         outcome = SimOutcome(self.seed)
-        try:
+        try:  # the first violation ends the run
             self.begin()
             self._plan()
             self.run_for(self._duration_ms)
-            while self.timeline.events < self._events_min:
+            while self.timeline.events < self._events_min:  # a short run proves little
                 self._go_on()
             if self._settle:
-                self._heal()
+                self._heal()  # liveness: "all nodes must become equal once faults stop"
                 self._speak_into_the_void()
                 self._converge()
                 self._be_quick()
@@ -210,6 +211,7 @@ class Simulation:
         except Exception as error:  # noqa: BLE001 - an exception that leaves a node is a violation
             text = f"{error!r}\n{traceback.format_exc()}"
             outcome.violation = Violation("fault", text)
+        # Recorded after a violation, too: it must repeat.
         outcome.trace, outcome.events = self.timeline.trace, self.timeline.events
         outcome.frames, outcome.sent_bytes = self.network.frames, self.network.sent_bytes
         outcome.simulated_ms = self.timeline.now_ms
@@ -219,7 +221,7 @@ class Simulation:
 
     def begin(self) -> None:
         """Start all nodes and have them connect; `run_for` then moves the time."""
-        self.network.faults = self.faults
+        self.network.faults = self.faults  # faults begin with the first frame
         for watch in self._world.watches:
             for checker in watch.checkers:
                 checker.on_begin(watch.hosts)
@@ -229,9 +231,11 @@ class Simulation:
             node.start()
         dice = self._dice.fork("begin")
         for dialler, acceptor in self.links:
+            # Not all at once: handshakes cross.
             self.timeline.after(dice.below(20), partial(self._link, f"n{dialler}", f"n{acceptor}"))
         for peer in self._hostile:
             for node in self.nodes:
+                # Either side may dial.
                 pair = (peer.name, node.name) if dice.chance(0.5) else (node.name, peer.name)
                 self.timeline.after(dice.below(20), partial(self._link, *pair))
             self.timeline.after(dice.below(2_000), peer.begin)
@@ -251,7 +255,7 @@ class Simulation:
         self._by_name[name] = double
         self.network.add(double)
         double.start()
-        for other in others:
+        for other in others:  # linked like any other node
             self._link(name, self.nodes[other].name)
         for peer in self._hostile:
             self._link(peer.name, name)
@@ -261,7 +265,7 @@ class Simulation:
         dice = self._dice.fork(f"links of {reference.name}")
         near = dice.shuffled(self.nodes)[: dice.between(1, len(self.nodes))]
         for node in near:
-            pairs = [(node.name, reference.name)]
+            pairs = [(node.name, reference.name)]  # at least one node dials it
             if dice.chance(0.5):
                 pairs.append((reference.name, node.name))
             for pair in pairs:
@@ -272,11 +276,13 @@ class Simulation:
         """Add another faulty time, or the part of it that is needed for enough events."""
         self._plan()
         end_ms = self.timeline.now_ms + self._duration_ms
+        # In slices: no more events than are needed.
         while self.timeline.now_ms < end_ms and self.timeline.events < self._events_min:
             self.run_for(SLICE_MS)
 
     def _plan(self) -> None:
         """Draw the writes and faults of the next faulty time."""
+        # By the time, so that each faulty time has its own.
         dice = self._dice.fork(f"plan at {self.timeline.now_ms}")
         length_ms = self._duration_ms
         for _ in range(self._writes):
@@ -291,10 +297,12 @@ class Simulation:
             (self.faults.restores, self._restore),
             (self.faults.exclusions, self._exclude),
         ):
+            # Each kind of fault has its own dice: leaving one out moves no other.
             own = dice.fork(fault.__name__)
             for _ in range(count):
                 self.timeline.after(own.below(length_ms), partial(self._strike, fault, own))
         if self.faults.restores:
+            # A copy before it can be restored.
             self.timeline.after(dice.below(length_ms // 2), self._doubles.back_up)
 
     def _strike(self, fault: _Fault, dice: Dice) -> None:
@@ -318,11 +326,13 @@ class Simulation:
     # --- users --------------------------------------------------------------------------------
 
     def _write_somewhere(self, dice: Dice) -> None:
+        # Users of reference peers write, too.
         if self.references and self._faulty and dice.chance(0.2):
             dice.pick(self.references).write(dice)
             return
         node = dice.pick(self.nodes)
         if self._faulty and node.is_up and node.idle_until_ms <= self.timeline.now_ms:
+            # One in twenty writes waits for the next publish.
             self.write(node, dice, publish=not dice.chance(0.05))
 
     def write(self, node: SimNode, dice: Dice, *, publish: bool = True) -> None:
@@ -340,16 +350,17 @@ class Simulation:
 
     def _partition(self, dice: Dice) -> None:
         names = dice.shuffled([node.name for node in self.nodes])
-        if len(names) < 2:
+        if len(names) < 2:  # one node cannot be parted from itself
             return
         cut = dice.between(1, len(names) - 1)
         left, right = names[:cut], names[cut:]
         pairs = [(a, b) for a in left for b in right]
-        if dice.chance(0.6):
+        if dice.chance(0.6):  # else frames are lost in one direction only
             pairs += [(b, a) for a, b in pairs]
         lasting_ms = dice.pick((300, 2_000, 6_000))
         self.timeline.record("", f"cuts {' '.join(left)} from {' '.join(right)}")
         until_ms = self.timeline.now_ms + lasting_ms
+        # Stalled frames come later, lost ones never.
         self.network.block(pairs, until_ms, lossy=dice.chance(0.5))
 
     def _crash(self, dice: Dice) -> None:
@@ -364,19 +375,20 @@ class Simulation:
     def _fail_disk(self, dice: Dice) -> None:
         node = dice.pick(self.nodes)
         if node.is_up:
-            node.disk.fail_at = node.disk.steps + dice.between(1, 4)
+            node.disk.fail_at = node.disk.steps + dice.between(1, 4)  # the next few operations
             node.disk.fail_errno = dice.pick((errno.ENOSPC, errno.EIO))
 
     def _pause(self, dice: Dice) -> None:
         node = dice.pick(self.nodes)
         if node.is_up:
+            # Shorter and longer than the timeouts of requests.
             lasting_ms = dice.pick((200, 1_500, 7_000))
             node.idle_until_ms = self.timeline.now_ms + lasting_ms
             self.timeline.record(node.name, f"pauses for {lasting_ms} ms")
 
     def _jump(self, dice: Dice) -> None:
         node = dice.pick(self.nodes)
-        by_ms = dice.pick((-3_600_000, -1_000, 1_000, 3_600_000))
+        by_ms = dice.pick((-3_600_000, -1_000, 1_000, 3_600_000))  # an hour: far beyond any wait
         node.clock.skew_ms += by_ms
         self.timeline.record(node.name, f"has its wall clock set by {by_ms} ms")
 
@@ -388,7 +400,7 @@ class Simulation:
         dice = self._dice.fork("newcomer")
         key = dice.pick(self.nodes).keys.public_key
         for other in self.nodes:
-            other.admitted.discard(key)
+            other.admitted.discard(key)  # not admitted at first
             admit = partial(self._admit, other, key, is_admitted=True)
             self.timeline.after(dice.below(self._duration_ms), admit)
 
@@ -396,13 +408,14 @@ class Simulation:
         key = dice.pick(self.nodes).keys.public_key
         lasting_ms = dice.pick((300, 2_000, 6_000))
         for other in self.nodes:
-            begin_ms = dice.below(EXCLUSION_MS)
+            begin_ms = dice.below(EXCLUSION_MS)  # each at its own time: for a while nodes disagree
             for after_ms, is_admitted in ((begin_ms, False), (begin_ms + lasting_ms, True)):
                 admit = partial(self._admit, other, key, is_admitted=is_admitted)
                 self.timeline.after(after_ms, admit)
 
     def _admit(self, node: SimNode, key: bytes, *, is_admitted: bool) -> None:
         """Have an operator admit a peer, or exclude it while there are faults."""
+        # A paused operator acts when the node goes on.
         if node.idle_until_ms > self.timeline.now_ms:
             again = partial(self._admit, node, key, is_admitted=is_admitted)
             self.timeline.at(node.idle_until_ms, again)
@@ -414,13 +427,13 @@ class Simulation:
     def _ended(self, node: SimNode) -> None:
         """End a process and start it again later."""
         dice = self._dice.fork(f"return of {node.name} at {self.timeline.events}")
-        node.end(power_failure=dice.chance(0.5))
+        node.end(power_failure=dice.chance(0.5))  # half of the ends lose what was not synced
         delay_ms = dice.between(10, 2_500) if self._faulty else 10
         self.timeline.after(delay_ms, partial(self._return, node))
 
     def _failing(self, node: SimNode) -> None:
         """Have an operator restart a node whose disk failed, some time later."""
-        if node.name not in self._returning:
+        if node.name not in self._returning:  # one restart is enough
             self._returning.add(node.name)
             self.timeline.after(300, partial(self._replace, node))
 
@@ -430,7 +443,7 @@ class Simulation:
             self._ended(node)
 
     def _return(self, node: SimNode) -> None:
-        if not node.is_up:
+        if not node.is_up:  # started meanwhile by another event
             node.start()
 
     def _link(self, dialler: str, acceptor: str) -> None:
@@ -438,7 +451,7 @@ class Simulation:
         self._dial(dialler, acceptor)
 
     def _dial(self, dialler: str, acceptor: str) -> None:
-        if (dialler, acceptor) not in self._linked:
+        if (dialler, acceptor) not in self._linked:  # the link was cut
             return
         both = [self._by_name.get(name) for name in (dialler, acceptor)]
         able = all(node is None or node.is_up for node in both)
@@ -464,6 +477,7 @@ class Simulation:
         names = [node.name for node in self.nodes]
         pairs = [(one, other) for one in names for other in names if one != other]
         self.timeline.record("", "nobody hears anybody")
+        # Lossy: what is said now is never heard.
         self.network.block(pairs, self.timeline.now_ms + VOID_MS, lossy=True)
         for node in self.nodes:
             if node.is_up:
@@ -476,6 +490,7 @@ class Simulation:
         looks = 0
         while self.timeline.now_ms < end_ms and looks < CALM_LOOKS:
             self.timeline.run(self.timeline.now_ms + LOOK_MS)
+            # Calm several times in a row.
             looks = looks + 1 if all(node.is_calm for node in self.nodes) else 0
 
     def _heal(self) -> None:
@@ -484,7 +499,8 @@ class Simulation:
         self.network.calm()
         self.timeline.record("", "faults stop")
         for node in self.nodes:
-            node.disk.crash_at = node.disk.fail_at = None
+            node.disk.crash_at = node.disk.fail_at = None  # planned faults of disks are void, too
+            # Everyone is admitted again, or they could not become equal.
             for key in sorted(self._world.owners):
                 self._admit(node, key, is_admitted=True)
 
@@ -493,13 +509,13 @@ class Simulation:
         """Whether all nodes run and announce the same."""
         if not all(node.is_up for node in self.nodes):
             return False
-        return len({node.state for node in self.nodes}) == 1
+        return len({node.state for node in self.nodes}) == 1  # one state for all
 
     def _await_equal(self, within_ms: int, step_ms: int) -> bool:
         end_ms = self.timeline.now_ms + within_ms
         while self.timeline.now_ms < end_ms:
             if self.is_equal:
-                return True
+                return True  # as soon as it holds
             self.timeline.run(min(end_ms, self.timeline.now_ms + step_ms))
         return self.is_equal
 
@@ -520,13 +536,14 @@ class Simulation:
         while self.timeline.now_ms < end_ms and not (self.is_equal and self._are_like()):
             self.timeline.run(self.timeline.now_ms + LOOK_MS)
         judge(self.references, self._single_owners)
-        if not self._are_like():
+        if not self._are_like():  # nodes and reference peers alike
             told = ", ".join(f"{one.name} {one.state.hex()[:8]}" for one in self.references)
             raise Violation("reference convergence", f"{self.nodes[0].state.hex()[:8]}, {told}")
 
     @property
     def _single_owners(self) -> set[bytes]:
         """The honest owners with one history."""
+        # An owner with two histories may differ between peers.
         return self._world.owners - self._doubles.owners
 
     def _are_like(self) -> bool:
@@ -542,7 +559,7 @@ class Simulation:
         """Write in quick succession: no update may wait for the periodic statement of the root."""
         self._await_calm()
         dice = self._dice.fork("burst")
-        for _ in range(3):
+        for _ in range(3):  # three in quick succession: the last one must not be lost by pacing
             for node in self.nodes:
                 self.write(node, dice)
             self.timeline.run(self.timeline.now_ms + dice.below(BROADCAST_DELAY_MS))
@@ -557,6 +574,7 @@ class Simulation:
 
     def _expect_last_update(self) -> None:
         hop_ms = HOP_MS + max(one.kind.hop_ms for one in self._world.watches)
+        # A change crosses the longest way, hop by hop.
         within_ms = diameter(len(self.nodes), self.links) * hop_ms
         if not self._await_equal(within_ms, 10):
             self._fail_equal("last update", within_ms)
@@ -574,9 +592,9 @@ class Simulation:
             return
         roots = [node.state for node in self.nodes]
         for node, root in zip(self.nodes, roots, strict=True):
-            node.end(power_failure=True)
+            node.end(power_failure=True)  # all of them at once: nobody can bring anything back
             node.start()
-            if not node.is_up or node.state != root:
+            if not node.is_up or node.state != root:  # the very root that was announced
                 raise Violation("durability", f"{node.name} comes back with another root")
 
 

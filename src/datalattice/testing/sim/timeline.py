@@ -36,6 +36,7 @@ class Timeline:
     def at(self, due_ms: int, action: Action) -> None:
         """Run `action` at a time; a past time counts as now, behind what is due already."""
         self._order += 1
+        # In the order of their making where times are equal.
         heapq.heappush(self._due, (max(due_ms, self.now_ms), self._order, action))
 
     def after(self, delay_ms: int, action: Action) -> None:
@@ -47,7 +48,7 @@ class Timeline:
         while due and due[0][0] <= until_ms:
             self.now_ms, _, action = heapq.heappop(due)
             action()
-        self.now_ms = max(self.now_ms, until_ms)
+        self.now_ms = max(self.now_ms, until_ms)  # also without an event
 
     def record(self, who: str, what: str, data: bytes = b"") -> None:
         """Note an event: it counts, and it goes into the trace.

@@ -11,6 +11,7 @@ Topology = list[tuple[int, int]]
 
 def ring(nodes: int) -> Topology:
     """Return a ring."""
+    # Two nodes have one link.
     return [(index, (index + 1) % nodes) for index in range(nodes)] if nodes > 2 else line(nodes)
 
 
@@ -35,7 +36,7 @@ def random_links(nodes: int, degree: int, dice: Dice) -> Topology:
     found = dict.fromkeys((order[low], order[high]) for low, high in ring(nodes))
     while len(found) * 2 < nodes * degree:
         low, high = dice.below(nodes), dice.below(nodes)
-        if low != high and (high, low) not in found:
+        if low != high and (high, low) not in found:  # one link for each pair, whoever dials
             found[low, high] = None
     return list(found)
 

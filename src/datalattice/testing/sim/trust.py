@@ -90,7 +90,7 @@ class Soundness(SimChecker):
         while stack:
             name, encoding, is_below_done = stack.pop()
             if is_below_done:
-                try:
+                try:  # from the leaves up: a cell needs the facts below it
                     known.facts[name] = check_cell(encoding, known)
                 except BadFormat as error:
                     self.fail(f"{node.name} announces {name.hex()[:8]}, and it is unsound: {error}")
@@ -126,7 +126,7 @@ class Ranks(SimChecker):
         self._greater: dict[tuple[bytes, bytes], bool] = {}
 
     def on_restore(self, node: LatticeHost, nodes: Sequence[LatticeHost]) -> None:
-        self._slots.pop(node.name, None)
+        self._slots.pop(node.name, None)  # an old disk may hold lesser values
 
     def on_commit(self, node: LatticeHost) -> None:
         held = self._slots.setdefault(node.name, {})
@@ -139,7 +139,7 @@ class Ranks(SimChecker):
             if before is None or value_hash(before) == value_hash(entry):
                 continue
             pair = value_hash(before), value_hash(entry)
-            if pair not in self._greater:
+            if pair not in self._greater:  # each pair is compared once
                 self._greater[pair] = self._rises(node, path, before, entry)
             if not self._greater[pair]:
                 self.fail(f"{node.name} took a lesser value at {path}")
@@ -147,7 +147,7 @@ class Ranks(SimChecker):
     def _rises(self, node: LatticeHost, path: tuple[Value, ...], old: Signed, new: Signed) -> bool:
         lattice = node.lattice.path(*path)
         if not isinstance(lattice, SignedLattice) or not lattice.inner.has_order():
-            return True
+            return True  # unsigned slots and lattices without an order have no rank
         hashes = value_hash(new), value_hash(old)
         return is_greater(lattice.inner, new.value, hashes[0], old.value, hashes[1], Walk())
 
@@ -184,22 +184,24 @@ class BoundedEvidence(SimChecker):
     def on_commit(self, node: LatticeHost) -> None:
         evidence, limits = node.data.evidence, self._limits
         records = evidence.open
-        if records is self._seen.get(node.name):
+        if records is self._seen.get(node.name):  # the same records object: nothing changed
             return
         self._seen[node.name] = records
         slots: dict[bytes, int] = {}
         owners: dict[bytes, int] = {}
         for one in records:
-            if evidence.is_mine(one.owner):
+            if evidence.is_mine(one.owner):  # own owners' forks have no limit
                 continue
             place = b"".join(value_hash(key) for key in one.path)
             owner = value_hash(one.owner)
             slots[place] = slots.get(place, 0) + 1
+            # Count and bytes in one number.
             owners[owner] = owners.get(owner, 0) + (1 << 32) + max(one.bytes, 0)
         self._bound(node, "branches of a slot", slots.values(), limits.records_per_slot)
         # The first two branches of an owner are always kept.
         sizes = [n & 0xFFFFFFFF for n in owners.values() if n >> 32 > 2]
         self._bound(node, "bytes of an owner's branches", sizes, limits.bytes_per_owner)
+        # A watched owner's fork may exceed the node's bounds.
         strangers = [one for one in records if not evidence.is_watched(one.owner)]
         if strangers:
             self._bound(node, "branches", [len(records)], limits.records)
@@ -222,6 +224,7 @@ class Blame(SimChecker):
         self._nodes = nodes
 
     def on_note(self, node: LatticeHost, kind: str, peer: str) -> None:
+        # Malformed data of an honest node would be this node's mistake.
         if kind in (UNSOUND_CELLS, MALFORMED) and any(one.name == peer for one in self._nodes):
             self.fail(f"{node.name} blames {peer} for {kind}")
 
@@ -247,11 +250,11 @@ class Named(SimChecker):
             self._remember(node, peer, kind)
 
     def on_close(self, node: LatticeHost, peer: str, reason: str) -> None:
-        if not reason.startswith(LEAVES):
+        if not reason.startswith(LEAVES):  # who left by himself was not refused
             self._remember(node, peer, "")
 
     def _remember(self, node: LatticeHost, peer: str, kind: str) -> None:
-        if peer and peer not in self._known:
+        if peer and peer not in self._known:  # honest nodes and their copies are no strangers
             self._refused[node.name].setdefault(peer, set()).add(kind)
 
     def at_rest(self, nodes: Sequence[LatticeHost]) -> None:
@@ -261,6 +264,7 @@ class Named(SimChecker):
                 said = noticed.get(peer, {})
                 words = said.get("kinds", ())
                 assert isinstance(words, Collection)
+                # Each kind of refusal must be named.
                 lacking = sorted(kind for kind in kinds if kind and kind not in words)
                 is_cut = "" in kinds and not any(word.startswith("closed-") for word in words)
                 if lacking or is_cut or not said.get("text"):
@@ -280,6 +284,7 @@ class BoundedHosting(SimChecker):
         found: dict[Value, int] = {}
         for path, entry in owned_slots(node.lattice, node.data.announced):
             owner = path[-1]
+            # Allowed owners have no quota.
             if isinstance(owner, bytes) and owner.hex() not in policy.allow:
                 found[owner] = found.get(owner, 0) + self._size(entry)
         for owner, size in found.items():
@@ -292,6 +297,7 @@ class BoundedHosting(SimChecker):
         name = value_hash(slot)
         size = self._sizes.get(name)
         if size is None:
+            # The slot's cells, embedded values apart.
             size = self._sizes[name] = sum(len(cell) for _, cell, _ in novelty(slot))
         return size
 

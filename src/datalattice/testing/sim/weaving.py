@@ -44,7 +44,7 @@ WEAVER: Final[HostName] = (PROTOCOL, STORE_ID)
 
 FOLDER: Final = "weaver"
 
-KEYS: Final = 12
+KEYS: Final = 12  # few, so that writes conflict
 """Keys that all users write to, so that many writes are concurrent."""
 
 DELETES: Final = 0.15
@@ -68,6 +68,7 @@ class SimWeaverReplica(WeaverReplica):
 
     def publish(self) -> bool:
         while self.planned:
+            # Removed only once it is durable: a crash leaves it planned.
             key, value = self.planned[0]
             if value is None:
                 self.store.execute("Delete", DeleteRequest(key=key))
@@ -117,7 +118,7 @@ class WeaverHost(SimHost):
 
     def peers(self) -> set[bytes]:
         """Return the nodes that the operator admits, and every author."""
-        return self.node.admitted | self._authors
+        return self.node.admitted | self._authors  # histories of former authors must spread
 
     def readmit(self) -> None:
         """Apply a changed list of admitted peers, as a node does after an event of its stores."""
@@ -155,6 +156,7 @@ class WeaverHost(SimHost):
         """Return whether the disk is sure to have an intention, which its journal names."""
         if not self.node.world.disks:
             return True
+        # The journal names each intention by its bytes.
         return name in (self.node.disk.durable(f"{FOLDER}/journal") or b"")
 
     def told(self, payload: bytes) -> Collection[bytes] | None:

@@ -42,7 +42,7 @@ def standard_workload(node: SimNode, dice: Dice) -> None:
 
 def offer_records(node: SimNode, dice: Dice) -> None:
     """Offer records to a queue of this node's own."""
-    count = dice.pick((1, 1, 1, 3, 40))
+    count = dice.pick((1, 1, 1, 3, 40))  # mostly one, sometimes more than a leaf holds
     topics = Topics.at(node.cursor, node.keys.public_key, node.clock)
     queue = topics.partition("t", dice.below(2))
     queue.offer_many([f"{node.name} {dice.below(10**9)}".ljust(count) for _ in range(count)])
@@ -50,7 +50,7 @@ def offer_records(node: SimNode, dice: Dice) -> None:
 
 def put_content(node: SimNode, dice: Dice) -> None:
     """Put a blob under its hash, sometimes one of several cells."""
-    blob = dice.bytes(20) * dice.pick((1, 15, 15, 450))
+    blob = dice.bytes(20) * dice.pick((1, 15, 15, 450))  # in one cell, in several, or as a tree
     content = Index.of([(value_hash(blob), blob)])
     node.cursor.path(DATA).merge(content)
 
@@ -60,6 +60,7 @@ def announce_info(node: SimNode) -> None:
     path = (*INFO_PATH, node.keys.public_key)
     before = get_in(node.cursor.get(), path)
     last_ms = map_timestamp(before.value) if isinstance(before, Signed) else 0
+    # Later than the last: a clock may have been set back.
     stamp = next_stamp(node.clock.now_ms(), last_ms)
     info = Map.of([(TIMESTAMP, stamp), (Keyword("type"), f"simulated {node.name}")])
     signed = Signed.sign(node.keys, info)
