@@ -249,18 +249,18 @@ class WeaverHosts:
 
     async def presence(self, store_id: bytes) -> list[PeerPresence]:
         """Return what is known of the connected peers of a store. Raises: NoSuchPath."""
-        host = self._host_of(store_id)
+        host = await self._host_of(store_id)
         return await host.act(partial(presences, host.replica))
 
     async def sync(self, store_id: bytes, timeout_s: float) -> list[SyncedPeer]:
         """Compare a store with every connected peer. Raises: NoSuchPath, Timeout."""
-        return await synchronise(self._host_of(store_id), timeout_s)
+        return await synchronise(await self._host_of(store_id), timeout_s)
 
-    def _host_of(self, store_id: bytes) -> Host[WeaverReplica]:
-        host = self._hosts.get(store_id)
-        if host is None:
-            raise NoSuchPath(f"the running node does not replicate {store_id_text(store_id)}")
-        return host
+    async def _host_of(self, store_id: bytes) -> Host[WeaverReplica]:
+        await self._begin()
+        if store_id not in self._hosts:  # another process has made it just now
+            self._replicate(await asyncio.to_thread(self.stores.open, store_id))
+        return self._hosts[store_id]
 
     async def join(self, token: InviteToken, timeout_s: float = JOIN_TIMEOUT_S) -> WeaverStore:
         """Become a peer of the store of an invite; return the store, which is then fetched.

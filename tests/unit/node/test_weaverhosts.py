@@ -16,7 +16,7 @@ from datalattice.client.settings import NodeConfig
 from datalattice.client.weaverfolder import WeaverFolder
 from datalattice.crypto import KeyPair, SystemEntropy
 from datalattice.errors import IdentityCloned, Timeout, Unauthorized, UsageError
-from datalattice.node import NodeServer, open_node
+from datalattice.node import MemoryTransport, NodeServer, open_node
 from datalattice.node.fencing import CLONED
 from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.store import MemoryStore
@@ -29,16 +29,21 @@ STORES = 30
 
 
 class Site:
-    """A node with stores in memory."""
+    """A node with stores in memory. network: in place of the sockets of this machine."""
 
-    def __init__(self, seed: int, scheme: str = "tls") -> None:
+    def __init__(
+        self, seed: int, scheme: str = "tls", network: MemoryTransport | None = None
+    ) -> None:
         self.scheme = scheme
         iroh = "direct" if scheme == "iroh" else "off"
         self.key = KeyPair(bytes([seed]) * 32)
         self.folder = WeaverFolder.in_memory(self.key)
         self.stores = self.folder.stores()
         self.node: NodeServer = open_node(
-            MemoryStore(), key_pair=self.key, config=NodeConfig(port=0, iroh=iroh)
+            MemoryStore(),
+            key_pair=self.key,
+            config=NodeConfig(port=0, iroh=iroh),
+            transport=None if network is None else network.keyed(self.key.public_key),
         )
 
     async def __aenter__(self) -> Self:

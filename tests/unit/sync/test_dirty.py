@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from datalattice.sync import Pace, Standing
 from datalattice.sync.partner import AGAIN_MS, Partner
-from datalattice.sync.weaver import SILENCE_MS, SendLimits
+from datalattice.sync.reconcile import RangeLimits, RangeReconciliation
+from datalattice.sync.weaver import SILENCE_MS, SendLimits, comparisons
 from datalattice.testing.mesh_kit import MeshNode, WeaverMesh
 
 ARRIVALS = 64
@@ -111,3 +114,21 @@ def test_it_is_known_since_when_a_peer_has_another_state() -> None:
     behind = standing(pair.nodes[0])
     assert not behind.equal
     assert behind.agreed_ms == pair.now_ms  # until then
+
+
+def test_a_comparison_that_leaves_some_out_is_followed_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = RangeLimits(answer_bytes=4_000, session_bytes=8_000, session_hash_bytes=0)
+    made = partial(RangeReconciliation, limits=limits)
+    monkeypatch.setattr(comparisons, "RangeReconciliation", made)
+    pair = WeaverMesh(2)
+    for number in range(600):
+        pair.nodes[0].store.submit(b"%d" % number)
+    pair.connect(1, 0)
+    pair.carry()
+    assert 0 < len(pair.nodes[1].log()) < 600
+    assert standing(pair.nodes[1]).is_dirty
+    pair.pass_time(5_000)
+    assert pair.is_equal()
+    assert not standing(pair.nodes[1]).is_dirty

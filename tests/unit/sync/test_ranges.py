@@ -99,6 +99,23 @@ def test_large_differences_take_several_sessions_of_bounded_payloads() -> None:
     assert sessions > 1
 
 
+@pytest.mark.once
+@pytest.mark.timeout(300)
+def test_300_000_hashes_against_an_empty_set_end_in_partial_sessions() -> None:
+    a: set[bytes] = set()
+    b = names(range(300_000))
+    sessions = 0
+    is_over = False
+    while not is_over:
+        sessions += 1
+        found = Outcome(a, b)
+        assert max(found.sizes) < 8 * 1024 * 1024  # a frame
+        a |= found.a_needs
+        is_over = not found.partial
+    assert a == b
+    assert sessions == 3
+
+
 def test_sets_crafted_to_equal_fingerprints_differ_at_a_random_cut() -> None:
     a, b = crafted_pair()
     assert a != b

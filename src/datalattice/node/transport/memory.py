@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 from collections import deque
 from typing import Final
@@ -57,11 +58,12 @@ class Pipe:
 
 
 class MemoryLink:
-    """One end of a pair of pipes. It proves no key."""
+    """One end of a pair of pipes. public_key: of the other end, None if it has no key."""
 
-    public_key: None = None
-
-    def __init__(self, remote: str, incoming: Pipe, outgoing: Pipe, protocol: str) -> None:
+    def __init__(
+        self, remote: str, incoming: Pipe, outgoing: Pipe, protocol: str, public_key: bytes | None
+    ) -> None:
+        self.public_key = public_key
         self.remote = remote
         self.protocol = protocol
         self._incoming = incoming
@@ -88,7 +90,7 @@ class MemoryLink:
 class MemoryListener:
     """A port of a memory transport."""
 
-    def __init__(self, ports: dict[int, Accept], port: int) -> None:
+    def __init__(self, ports: dict[int, tuple[Accept, bytes | None]], port: int) -> None:
         self._ports = ports
         self.port = port
         self.addresses = (f"memory:{port}",)
@@ -101,14 +103,22 @@ class MemoryListener:
 class MemoryTransport:
     """A network of its own; nodes that share the object reach each other at `memory:port`.
 
-    The scheme of an address is ignored. mux: whether links carry several streams.
+    The scheme of an address is ignored. mux: whether links carry several streams. Links prove no
+    key, except those of nodes that have `keyed` of it.
     """
 
     def __init__(self, *, mux: bool = False) -> None:
         self._protocol = MUX_PROTOCOL if mux else PLAIN_PROTOCOL
-        self._ports: dict[int, Accept] = {}
+        self._key: bytes | None = None
+        self._ports: dict[int, tuple[Accept, bytes | None]] = {}
         self._free = itertools.count(1)
         self._running: set[asyncio.Future[None]] = set()  # the loop alone keeps no task alive
+
+    def keyed(self, public_key: bytes) -> MemoryTransport:
+        """Return the same network as the node with this key has it: its links prove the key."""
+        made = copy.copy(self)
+        made._key = public_key
+        return made
 
     def endpoint(self, address: str) -> PeerAddress:
         """Return the endpoint of an address in the usual form."""
@@ -116,15 +126,16 @@ class MemoryTransport:
 
     async def dial(self, address: str) -> Link:
         """Return a link to a node that listens here."""
-        accept = self._ports.get(parse_address(address).port)
-        if accept is None:
+        found = self._ports.get(parse_address(address).port)
+        if found is None:
             raise ConnectionRefusedError(f"no node listens at {address}")
+        accept, key = found
         there, back = Pipe(), Pipe()
-        far = MemoryLink(f"memory:{next(self._free)}", there, back, self._protocol)
+        far = MemoryLink(f"memory:{next(self._free)}", there, back, self._protocol, self._key)
         task = asyncio.ensure_future(accept(far))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        return MemoryLink(address, back, there, self._protocol)
+        return MemoryLink(address, back, there, self._protocol, key)
 
     async def listen(
         self, bind: str, port: int, accept: Accept, refused: Refused | None = None
@@ -134,7 +145,7 @@ class MemoryTransport:
             raise UsageError(f"port {port} on {bind} is in use; choose another")
         if port == 0:
             port = next(free for free in itertools.count(20_000) if free not in self._ports)
-        self._ports[port] = accept
+        self._ports[port] = accept, self._key
         return MemoryListener(self._ports, port)
 
     async def close(self) -> None:
