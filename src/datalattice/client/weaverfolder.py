@@ -334,6 +334,9 @@ class NodeStores:
         elif wanted is not None and found.kind != wanted.kind:
             # A log read as keys would show nothing.
             raise UsageError(f"the store {name!r} is of kind {found.kind}, not {wanted.kind}")
+        elif not (self.read_only or found.is_archived or stores.has(found.id)):
+            # A parent declares its children before they are taken here.
+            stores.adopt(found.id, found.kind, found.parent)
         return self._handle(found, of)
 
     def _made(self, stores: Stores, kind: str, name: str, parent: bytes | None) -> StoreInfo:

@@ -19,7 +19,7 @@ from datalattice.weaver.invite import SECRET_BYTES, InviteToken
 from datalattice.weaver.store import WeaverStore
 from datalattice.weaver.storeid import store_id_text
 from datalattice.weaver.system import StorePeer, SystemBatch, SystemReader
-from datalattice.weaver.systemops import InviteStatus, PeerStatus
+from datalattice.weaver.systemops import INHERITED, InviteStatus, PeerStatus
 
 _CONNECTING: Final = (PeerStatus.ACTIVE, PeerStatus.DORMANT)
 
@@ -172,8 +172,9 @@ class PeerManager:
     def _holder(self, id: bytes) -> bytes:
         """Return the store whose peers count here: the store itself or an ancestor."""
         with self._stores.open(id).read() as view:
-            # A child that was declared and is not fetched yet says nothing: "strategy inherited".
-            inherits = view.system.strategy().inherited or view.last_seq() == 0
+            # A child that was declared and is not fetched yet does not say it; it may have been
+            # written to already, and without the peers of its parent it would never be fetched.
+            inherits = view.system.strategy(INHERITED).inherited
         parent = self._stores.parent_of(id)
         # Recursion is bounded by the depth limit of the tree.
         return self._holder(parent) if inherits and parent is not None else id

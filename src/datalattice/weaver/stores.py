@@ -54,6 +54,8 @@ from datalattice.weaver.system import (
     SystemReader,
 )
 from datalattice.weaver.systemops import (
+    INDEPENDENT,
+    INHERITED,
     ChildStatus,
     PeerStrategy,
     genesis_payload,
@@ -245,7 +247,7 @@ class Stores:
             if source is not None:
                 _copy_peers(source.system_in(txn), batch, source.id)
             elif parent is not None:
-                batch.set_strategy(PeerStrategy(inherited=True))
+                batch.set_strategy(INHERITED)
             else:
                 self._begin_peers(batch, peer_name, now_ms)
             store.write_system_in(txn, lambda _: batch)  # name, peers and strategy in one intention
@@ -264,7 +266,7 @@ class Stores:
         activation(batch, own, by=own, now_ms=now_ms)
         if peer_name is not None:
             batch.set_peer_name(own, peer_name)
-        batch.set_strategy(PeerStrategy(independent=True))
+        batch.set_strategy(INDEPENDENT)
 
     def adopt(
         self, id: bytes, kind: str, parent: bytes | None = None, invite: InviteToken | None = None

@@ -29,6 +29,7 @@ from datalattice.weaver.machine import (
 from datalattice.weaver.op import Op
 from datalattice.weaver.payloads import app_data
 from datalattice.weaver.systemops import (
+    INDEPENDENT,
     AddChild,
     ChildStatus,
     HierarchyOp,
@@ -153,11 +154,10 @@ class SystemReader:
         found = self.table.get(b"name")
         return None if found is None else SetStoreName.decode(found).name
 
-    def strategy(self) -> PeerStrategy:
-        """Return the strategy; independent where none was written."""
+    def strategy(self, missing: PeerStrategy = INDEPENDENT) -> PeerStrategy:
+        """Return the strategy, `missing` where none was written."""
         found = self.table.get(b"strategy")
-        # "Missing strategy: treated as none (independent)"
-        return PeerStrategy(independent=True) if found is None else PeerStrategy.decode(found)
+        return missing if found is None else PeerStrategy.decode(found)
 
     def peers(self) -> dict[bytes, StorePeer]:
         """Return the peers by public key, in key order."""

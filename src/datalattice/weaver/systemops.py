@@ -121,6 +121,12 @@ class PeerStrategy(Message, name="lattice.storage.PeerStrategy"):
     snapshot: Annotated[bytes | None, Field(3, oneof="strategy")] = None
 
 
+INDEPENDENT: Final = PeerStrategy(independent=True)
+"""Also where a store without a parent states no strategy: "missing strategy: independent"."""
+
+INHERITED: Final = PeerStrategy(inherited=True)
+
+
 class SetPeerStrategy(Message, name="lattice.storage.SetPeerStrategy"):
     """Sets the strategy."""
 

@@ -34,8 +34,10 @@ from datalattice.weaver import (
     Proposal,
     StateReader,
     StateWriter,
+    SystemBatch,
     command,
     query,
+    store_id_text,
     stream,
 )
 
@@ -398,6 +400,21 @@ def test_a_store_is_made_by_its_kind_and_found_without(node: datalattice.Node) -
     with pytest.raises(UsageError, match="no machine of kind"):
         node.store("other", kind="nothing")
     assert node.stores() == ["notes"]
+
+
+def test_a_child_opens_as_soon_as_its_parent_declares_it(
+    node: datalattice.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    team = node.store("team", kind="kv")
+    id = bytes(range(16))
+    with monkeypatch.context() as patched:
+        # As between the commit of a declaration, here or in another process, and what follows it.
+        patched.setattr(type(node.weaver), "_reconcile_quietly", lambda _stores, _id: None)
+        team.store.write_system(SystemBatch().add_child(id, "diary", "core:logstore"))
+    assert not node.weaver.has(id)
+    assert node.stores(team) == ["diary"]
+    assert list(node.store("diary", parent=team)) == []
+    assert node.store("team/diary").id == store_id_text(id)
 
 
 def test_children_are_found_below_their_parent(node: datalattice.Node) -> None:

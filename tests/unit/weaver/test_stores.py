@@ -385,6 +385,21 @@ def test_a_child_shares_the_policy_of_its_parent() -> None:
             call()
 
 
+def test_a_child_that_is_written_to_before_it_is_fetched_has_the_peers_of_its_parent() -> None:
+    anna, bert = WeaverNode(1), WeaverNode(2)
+    parent = anna.stores.create("kv", "team")
+    child = anna.stores.create("kv", "notes", parent=parent.id)
+    theirs = bert.join(parent)
+    exchange(parent, theirs)
+    copy = bert.stores.open(child.id)
+    copy.execute("Put", PutRequest(key=b"k", value=b"v"))
+    assert bert.stores.peers.policy(child.id) is bert.stores.peers.policy(parent.id)
+    # Without a parent, a store that states nothing has peers of its own: none.
+    alone = bert.stores.adopt(b"\x07" * 16, "kv")
+    alone.execute("Put", PutRequest(key=b"k", value=b"v"))
+    assert bert.stores.peers.policy(alone.id).authors() == []
+
+
 def test_peers_are_copied_once_for_a_snapshot() -> None:
     stores = WeaverNode(1).stores
     source = stores.create("kv")
