@@ -52,6 +52,13 @@ from datalattice.weaver.witness import witness_content
 FRONTIER_DEPTH_MAX: Final = 63
 """Rows that a frontier may build on: reading one takes at most 64."""
 
+FRONTIER_ENTRIES_MAX: Final = 65_536
+"""Entries of other frontiers that one intention's frontier is made of: 256 dependencies that have
+seen 256 authors each. It bounds the work that a thousand dependencies are to whoever takes them."""
+
+FRONTIER_ROW_COST: Final = 16
+"""What reading a row counts as, in entries."""
+
 
 class Appender:
     """The end of a log, with its authors' tips. `seq`, `content_hash`, `clock`: where it stands."""
@@ -236,25 +243,31 @@ class Appender:
         # The difference to `store_prev` first: one author's rows follow one another
         base, depth = tip.seq, tip.depth
         found: Frontier = {}  # what `frontier` has beyond that of the base
-        for dep in deps:
-            place = self.place(dep) if dep != ZERO else None
-            # A seq at or below the frontier is an ancestor already, and so is all below it. A seq
-            # that is not before this row is damage, which fsck reports.
-            if place is None or not frontier.get(place.number, 0) < place.seq < seq:
+        left = FRONTIER_ENTRIES_MAX
+        for place in self._newest_first(deps, seq):
+            # A seq at or below the frontier is an ancestor already, and so is all below it.
+            if frontier.get(place.number, 0) >= place.seq:
                 continue
-            other = self.tip(self._key(place.number))
-            if other is None or other.seq != place.seq:
-                self._walk_frontier(place.seq, frontier, found)
-            elif base == tip.seq and not found and other.frontier.get(tip.number, 0) == base:
-                # It has seen this author's last, so it has seen all that this author had.
-                frontier = other.frontier.copy()
-                base, depth = other.seq, other.depth
-                continue
-            else:
-                for number, seen in other.frontier.items():
-                    if seen > frontier.get(number, 0):
-                        found[number] = seen
-            frontier.update(found)
+            other = self.tip(self._key(place.number)) if left > 0 else None
+            if other is not None and other.seq != place.seq:
+                seen, cost = self._walk_frontier(place.seq, frontier, left)
+                left -= cost
+                found |= seen
+                frontier |= seen
+            elif other is not None:
+                left -= len(other.frontier)
+                is_first = base == tip.seq and not found
+                if left >= 0 and is_first and other.frontier.get(tip.number, 0) == base:
+                    # It has seen this author's last, so it has seen all that this author had.
+                    frontier = other.frontier.copy()
+                    base, depth = other.seq, other.depth
+                    continue
+                for number, last in other.frontier.items() if left >= 0 else ():
+                    if last > frontier.get(number, 0):
+                        found[number] = frontier[number] = last
+            # Beyond the bound a dependency counts by itself alone: a frontier is a lower bound
+            # then, and an ack says again what was seen.
+            found[place.number] = frontier[place.number] = place.seq
         frontier[tip.number] = seq
         tip.frontier = frontier
         found.pop(tip.number, None)
@@ -265,23 +278,34 @@ class Appender:
         others = [pair for pair in frontier.items() if pair[0] != tip.number]
         return 0, 0, encode_frontier(others, seq)
 
-    def _walk_frontier(self, seq: int, frontier: Frontier, found: Frontier) -> None:
-        """Add to `found` what the frontier at `seq` has above `frontier`.
+    def _newest_first(self, deps: Sequence[bytes], seq: int) -> list[Place]:
+        """Return where dependencies are witnessed, the newest first: it may have seen the others.
 
-        Stops at the first row that is an ancestor already.
+        One that is not before `seq` is damage, which fsck reports.
         """
-        while seq:
+        places = [self.place(dep) for dep in deps if dep != ZERO]
+        before = [one for one in places if one is not None and one.seq < seq]
+        return sorted(before, key=lambda place: place.seq, reverse=True)
+
+    def _walk_frontier(self, seq: int, frontier: Frontier, most: int) -> tuple[Frontier, int]:
+        """Return what the frontier at `seq` has above `frontier`, and what that cost.
+
+        Stops at the first row that is an ancestor already, or once it has cost `most`.
+        """
+        found: Frontier = {}
+        cost = 0
+        while seq and cost < most:
             row = self._row(seq)
             # A row at or below a known seq adds nothing: its ancestors are in the frontier too.
             if frontier.get(row.number, 0) >= seq:
-                return
-            for number, seen in (
-                (row.number, seq),
-                *decode_frontier(row.frontier, seq).items(),
-            ):
+                break
+            entries = decode_frontier(row.frontier, seq)
+            cost += FRONTIER_ROW_COST + len(entries)
+            for number, seen in ((row.number, seq), *entries.items()):
                 if seen > frontier.get(number, 0) and seen > found.get(number, 0):
                     found[number] = seen
             seq = row.base
+        return found, cost
 
     # --- writing ------------------------------------------------------------------------------
 

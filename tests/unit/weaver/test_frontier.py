@@ -19,7 +19,7 @@ from datalattice.weaver import (
     stable_frontier,
     unacknowledged,
 )
-from datalattice.weaver.append import FRONTIER_DEPTH_MAX
+from datalattice.weaver.append import FRONTIER_DEPTH_MAX, FRONTIER_ENTRIES_MAX
 from datalattice.weaver.frontier import FrontierMessage
 
 
@@ -220,3 +220,31 @@ def test_stable_frontier_is_what_all_have_seen() -> None:
     assert ask(store, stable_frontier, keys[:1]) == {a.public_key: 3}
     assert ask(store, stable_frontier, [*keys, Author(9).public_key]) == {}
     assert ask(store, stable_frontier, []) == {}
+
+
+CARRIERS = 64
+WIDTH = FRONTIER_ENTRIES_MAX // CARRIERS
+"""Authors that each of the dependencies has seen."""
+
+
+@pytest.mark.parametrize(("more", "is_exact"), [(-1, True), (0, True), (1, False)])
+def test_the_work_that_many_dependencies_are_is_bounded(more: int, is_exact: bool) -> None:
+    """64 dependencies that have seen 1,024 authors each, less one, exactly, and one more."""
+    store, hidden = LogFixture(), Author(1)
+    leaves = [Author(10 + n).write() for n in range(WIDTH - 3)]
+    wide = Author(2).write(b"", sorted(leaf.hash for leaf in leaves))
+    extra = [Author(3 + n).write() for n in range(2)]
+    only = hidden.write()
+    # The oldest one is looked at last, and it alone has seen the hidden author.
+    carriers = [Author(5_000).write(b"", sorted([wide.hash, only.hash]))]
+    for number in range(1, CARRIERS):
+        count = 1 + more if number == 1 else 1
+        deps = [wide.hash, *(one.hash for one in extra[:count])]
+        carriers.append(Author(5_000 + number).write(b"", sorted(deps)))
+    last = Author(9_000).write(b"", sorted(one.hash for one in carriers))
+    store.ingest(*leaves, wide, *extra, only, *carriers, last)
+    found = ask(store, frontier, last.hash)
+    assert (hidden.public_key in found) == is_exact
+    # Whatever the bound: all dependencies themselves, and all that the others have seen.
+    assert all(one.intention.author in found for one in (*carriers, *leaves, wide))
+    assert store.fsck() == []
