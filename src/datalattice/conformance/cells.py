@@ -261,7 +261,7 @@ def run_json_parse(fields: Fields) -> None:
         try:
             value = from_json(text)
         except (BadFormat, UsageError):
-            return
+            return  # refused, as recorded
         raise Mismatch(f"expected a refusal, got {to_text(value)}")
     only_fields(fields, ("id", "parse", "enc", "out"))
     value = from_json(text)

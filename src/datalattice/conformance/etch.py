@@ -34,7 +34,7 @@ from datalattice.store.etch import EtchFile, EtchRecord, EtchStore, block_bytes
 SCHEMA: Final = "datalattice-etch-file/1"
 
 FILE_BYTES_MAX: Final = 1 << 30
-"""Longest file that is rebuilt."""
+"""Longest file that is rebuilt: a changed size must not fill the disk."""
 
 CASE_FIELDS: Final = (
     "name",
@@ -104,7 +104,7 @@ def _record_bytes(record: Fields) -> bytes:
 
 
 def _place(data: bytearray, offset: int, part: bytes) -> None:
-    if offset < 0 or offset + len(part) > len(data):
+    if offset < 0 or offset + len(part) > len(data):  # else Python would lengthen the data
         raise Mismatch(f"{len(part)} bytes at {offset} are outside the file")
     data[offset : offset + len(part)] = part
 
@@ -145,6 +145,7 @@ def _compare_records(fields: Fields, file: EtchFile) -> list[EtchRecord]:
         # Found through the index, not only by walking over the records.
         expect("place of the key", record.offset, file.find(record.key))
     ends = [file.length if not found else found[-1].end]
+    # The highest used byte may be in a record or in an index block.
     ends += [offset + block_bytes(level) for offset, level in file.blocks()]
     expect("highest used byte", need_int(fields, "highest_used"), max(ends))
     for record in found:

@@ -144,6 +144,7 @@ def _run_content(fields: Fields) -> None:
     content = need_hex(fields, "content_hex")
     wanted = need_hex(fields, "content_sha256")
     expect("the entry is sound", True, STORAGE.check(wanted, content, None))
+    # Bytes are sound or not; whether the metadata wants them is another question.
     if need_bool(fields, "accept"):
         expect("content_sha256", wanted, check_content(metadata, content))
     else:
@@ -202,6 +203,7 @@ def _run_three_way(fields: Fields) -> None:
     only_fields(fields, ("name", "a", "b", "c", "expected", "note"))
     states = [_grid(need(fields, name)) for name in "abc"]
     expected = _grid(need(fields, "expected"))
+    # Commutative and associative: every order, both groupings.
     for a, b, c in permutations(states):
         expect_cell("(a b) c", expected, PLAIN_GRID.merge(PLAIN_GRID.merge(a, b), c))
         expect_cell("a (b c)", expected, PLAIN_GRID.merge(a, PLAIN_GRID.merge(b, c)))
@@ -211,7 +213,7 @@ def _run_key_order(fields: Fields) -> None:
     only_fields(fields, ("name", "inserted", "iterated", "note"))
     inserted = [as_text(did, "a DID") for did in need_list(fields, "inserted")]
     iterated = [as_text(did, "a DID") for did in need_list(fields, "iterated")]
-    for order in (inserted, inserted[::-1]):
+    for order in (inserted, inserted[::-1]):  # the order of insertion must not show
         venues = EMPTY_INDEX
         for did in order:
             venues = venues.put(did, VENUE.zero())
@@ -318,6 +320,7 @@ def _cases(file: str, sections: dict[str, Callable[[Fields], None]]) -> Callable
             if section in COMMENTS:
                 continue
             if section not in sections:
+                # A section that is not run proves nothing.
                 raise Mismatch(f"unknown section {section!r}; known: {', '.join(sections)}")
             kind = f"grid-{file}-{section}"
             entries = given if isinstance(given, list) else [given]

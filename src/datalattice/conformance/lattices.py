@@ -48,7 +48,7 @@ from datalattice.lattice import Lattice, MergeContext, assoc_in, to_json_key
 
 FORMAT: Final = 1
 
-ORDERS_MAX: Final = 120
+ORDERS_MAX: Final = 120  # five values have 120 orders
 """Most orders of the values of one vector that are merged."""
 
 COMMON_FIELDS: Final = ("id", "kind", "lattice", "decision")
@@ -179,7 +179,7 @@ def run_converge(fields: Fields) -> None:
     wanted = need_cell(fields, "merged")
     context = _context(fields)
     if not values:
-        raise Mismatch("no values to merge")
+        raise Mismatch("no values to merge")  # else the vector would prove nothing
     # Merges are commutative and associative, so any order gives the same value.
     for order in islice(permutations(range(len(values))), ORDERS_MAX):
         for name, join in _folds(lattice, context):
@@ -226,7 +226,7 @@ def run_resolve(fields: Fields) -> None:
     # None: the path leaves the lattice, on both sides or on neither.
     if wanted is None or got is None:
         expect("resolved is null", wanted is None, got is None)
-        _check_child(need(fields, "child"), None)
+        _check_child(need(fields, "child"), None)  # a path that leaves the lattice has no child
         return
     cells = read_cells(wanted, "resolved")
     expect("number of resolved keys", len(cells), len(got))
@@ -240,6 +240,7 @@ def _check_child(name: object, child: Lattice | None) -> None:
         expect("child lattice is null", name is None, child is None)
         return
     ours = type(child).__name__
+    # A stand-in knows the path, not the class.
     if name in STAND_INS or REFERENCE_NAMES.get(str(name), name) == ours:
         return
     raise Mismatch(f"child lattice: expected {shown(name)}, got {ours}")

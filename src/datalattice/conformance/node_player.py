@@ -73,7 +73,7 @@ SILENCE_MS: Final = 500
 QUIET_S: Final = 0.5
 """A node that requests no cells for so long has them all."""
 
-AT_ONCE_MAX: Final = 12
+AT_ONCE_MAX: Final = 12  # threads and sockets are limited
 """Transcripts of one file that are played at once: they mostly wait."""
 
 POLL_S: Final = 0.01
@@ -145,7 +145,7 @@ class _Client:
         """Do a sending step. If the node has closed, the next waiting step fails."""
         if "skip" in step:
             return
-        if step.get("closed"):
+        if step.get("closed"):  # the client's end, not the node's
             await self.close()
             return
         data = bytes_of(step)
@@ -189,7 +189,7 @@ class _Client:
                 while await self._reader.read(READ_BYTES):
                     pass
         except ConnectionError:
-            return
+            return  # a reset is an end, too
         except TimeoutError:
             raise Mismatch(f"the node did not close within {ANSWER_S:g} s") from None
 
@@ -271,7 +271,7 @@ async def _play(transcript: Fields) -> None:
                     if op in SENDS:
                         await client.send(step)
                     elif op != "note" and await client.expect(step):
-                        return
+                        return  # the node has ended the conversation, as recorded
                 except (Mismatch, PeerError) as error:
                     raise Mismatch(f"step {number} ({op}): {error}") from error
         finally:

@@ -74,6 +74,7 @@ def _run_hlc(fields: Fields) -> None:
     op = need_text(fields, "op")
     if op == "compare":
         only_fields(fields, ("op", "name", "values", "expect_sorted"))
+        # Compared as pairs: wall time first, then the counter.
         stamps = [_hlc(each, "values") for each in need_list(fields, "values")]
         wanted = [_hlc(each, "expect_sorted") for each in need_list(fields, "expect_sorted")]
         expect("expect_sorted", wanted, sorted(stamps))
@@ -130,6 +131,7 @@ def _run_intention(fields: Fields) -> None:
     stamp = Hlc(as_decimal(need(fields, "wall_time"), "wall_time"), need_int(fields, "counter"))
     given = _hashes(fields, "deps_as_given")
     store_id, prev = need_hex(fields, "store_id"), need_hex(fields, "store_prev")
+    # The canonical form does not depend on the order given.
     built = Intention.build(key.public_key, stamp, store_id, prev, given, need_hex(fields, "ops"))
     expect("deps_canonical", _hashes(fields, "deps_canonical"), list(built.deps))
     signed = built.sign(key)
@@ -139,6 +141,7 @@ def _run_intention(fields: Fields) -> None:
     expect("signature", need_hex(fields, "signature"), signed.signature)
     envelope = need_hex(fields, "signed_intention_proto")
     expect("signed_intention_proto", envelope, signed.encode())
+    # The envelope is accepted as it is.
     expect("what the envelope holds", [signed], admit([envelope], store_id))
 
 
@@ -157,7 +160,7 @@ def _run_refusal(fields: Fields) -> None:
     envelope = b"".join((b"\x0a", _length(borsh), borsh, b"\x12", _length(signature), signature))
     stage = need_text(fields, "reject_at")
     try:
-        admit([envelope], borsh[44:60])
+        admit([envelope], borsh[44:60])  # the store's id is in the intention: bytes 44 to 60
     except IntentionRefused as refused:
         expect("reject_at", _STAGES.get(stage, stage), refused.stage)
     else:
@@ -166,6 +169,7 @@ def _run_refusal(fields: Fields) -> None:
 
 def _length(data: bytes) -> bytes:
     size = len(data)
+    # Base 128: sizes here need at most two bytes.
     return bytes([size]) if size < 0x80 else bytes([size & 0x7F | 0x80, size >> 7])
 
 
@@ -183,6 +187,7 @@ def _run_witness(fields: Fields) -> None:
         for each in need_list(fields, "records")
     ]
     if need_bool(fields, "valid"):
+        # From the first record, each names the hash before it.
         end = check_chain(records, store_id, key.public_key)
         seq, content_hash = as_list(need(fields, "head"), "head", 2)
         expect("head", (as_int(seq, "head"), as_hex(content_hash, "head")), tuple(end))
@@ -209,7 +214,7 @@ def _witness_record(fields: Fields, store_id: bytes, key: KeyPair) -> WitnessRec
     expect("content_hash", need_hex(fields, "content_hash"), record.content_hash)
     expect("signature", need_hex(fields, "signature"), record.signature)
     expect("record", need_hex(fields, "record"), record.encode())
-    return WitnessRecord.decode(record.encode())
+    return WitnessRecord.decode(record.encode())  # from its bytes, as a peer would read it
 
 
 # --- ingest scripts ---------------------------------------------------------------------------
@@ -222,7 +227,7 @@ class _Script:
         self.store_id = need_hex(fields, "store_id")
         self.log = IntentionLog(self.store_id, NODE, _StoppedClock())
         self.engine = MemoryEngine(LOG_TABLES)
-        self.envelopes: dict[str, bytes] = {}
+        self.envelopes: dict[str, bytes] = {}  # by label: scripts name intentions so
         self.labels: dict[bytes, str] = {}
         for each in need_list(fields, "intentions"):
             listed = as_fields(each, "intentions")
@@ -243,7 +248,7 @@ class _Script:
             return self.log.ingest(txn, signed)
 
     def check(self, fields: Fields, witnessed: str, floating: str) -> None:
-        """Compare what is witnessed and what floats; no order is closed under its edges twice."""
+        """Compare what is witnessed and what floats; check the order of records and their chain."""
         with self.engine.read() as txn:
             entries = list(self.log.scan(txn))
             waiting = [each.signed.hash for each in self.log.floating(txn)]
@@ -255,9 +260,10 @@ class _Script:
             sorted(need_list(fields, floating)),
             sorted(self.labels[hash] for hash in waiting),
         )
-        before = {ZERO}
+        before = {ZERO}  # zeros stand for "none before"
         for entry in entries:
             intention = entry.signed.intention
+            # A record stands behind everything it depends on.
             if not before.issuperset((intention.store_prev, *intention.deps)):
                 raise Mismatch(f"record {entry.seq} stands before what it depends on")
             before.add(entry.signed.hash)
@@ -280,7 +286,7 @@ def _run_ingest(fields: Fields) -> None:
                 script.ingest(labels)
             except IntentionRefused as refused:
                 expect("reason", need_text(step, "reason"), refused.stage)
-                continue
+                continue  # the batch is refused as a whole
             raise Mismatch("the batch should have been refused")
         only_fields(
             step,
@@ -301,7 +307,7 @@ def _run_ingest(fields: Fields) -> None:
     final = need_fields(fields, "final")
     only_fields(final, ("witnessed", "floating", "tips", "witness_fingerprint"))
     script.check(final, "witnessed", "floating")
-    with script.engine.read() as txn:
+    with script.engine.read() as txn:  # after all steps, and not on the way
         tips = {author.hex(): tip.hash.hex() for author, tip in script.log.tips(txn).items()}
         expect("tips", dict(need_fields(final, "tips")), tips)
         fingerprint = need_hex(final, "witness_fingerprint")
@@ -367,13 +373,14 @@ def _run_frontier(fields: Fields) -> None:
             wanted = {as_hex(k, "frontier"): v for k, v in need_fields(each, "frontier").items()}
             got = frontier(txn, ours[need_hex(each, "hash")])
             expect("frontier", sorted(wanted.items()), sorted(got.items()))
+        # Our hashes back to those of the file.
         _check_observations(fields, txn, {mine: theirs for theirs, mine in ours.items()})
 
 
 def _stand_in(fields: Fields, ours: dict[bytes, bytes]) -> SignedIntention:
     known = ("label", "hash", "author", "store_prev", "deps", "content", "witness_seq")
     only_fields(fields, (*known, "frontier"))
-    intention = Intention.build(
+    intention = Intention.build(  # the place in the log stands for time
         need_hex(fields, "author"),
         Hlc(need_int(fields, "witness_seq"), 0),
         STORE,
@@ -381,6 +388,7 @@ def _stand_in(fields: Fields, ours: dict[bytes, bytes]) -> SignedIntention:
         [ours[dep] for dep in _hashes(fields, "deps")],
         need_text(fields, "label").encode() if need_bool(fields, "content") else b"",
     )
+    # No signature: ingest here trusts what `admit` let through.
     return SignedIntention.of(intention.encode(), bytes(64))
 
 
@@ -412,6 +420,7 @@ def _run_synthetic_genesis(fields: Fields) -> None:
     only_fields(fields, (*known, "signature"))
     key = KeyPair(need_hex(fields, "key_seed"))
     expect("author of key_seed", need_hex(fields, "author"), key.public_key)
+    # The same bytes on every node: made of the id and the type alone.
     signed = synthetic_genesis(need_hex(fields, "store_id"), need_text(fields, "store_type"))
     expect("author", key.public_key, signed.intention.author)
     expect("payload", need_hex(fields, "payload"), signed.intention.payload)

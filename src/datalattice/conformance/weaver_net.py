@@ -40,13 +40,15 @@ def _run_frame(fields: Fields) -> None:
     try:
         while (payload := buffer.next_payload()) is not None:
             found.append(payload)
-    except LimitExceeded:
+    except LimitExceeded:  # a length beyond the limit, before any byte of the message
         expect("error", fields.get("error"), "frame_too_long")
     else:
         expect("error", fields.get("error"), None)
+        # Streams without a fault are written as they were read.
         expect("stream", stream, b"".join(map(FRAMING.frame, messages)))
     expect("messages", messages, found)
     for message in messages:
+        # One encoding for each message.
         expect("message, encoded again", message, PeerMessage.decode(message).encode())
 
 
@@ -119,7 +121,7 @@ def _run_reconcile(fields: Fields) -> None:
     store_id = need_hex(fields, "store_id")
     sender, receiver = _Side(fields, "a"), _Side(fields, "b")
     transcript = need_list(fields, "transcript")
-    payload = sender.session.start()
+    payload = sender.session.start()  # the first side starts
     kinds: list[str] = []
     longest = 0
     for position, given in enumerate(transcript):
@@ -133,13 +135,14 @@ def _run_reconcile(fields: Fields) -> None:
         expect(f"{where}: hash", need_hex(line, "peer_message_blake3"), blake3(message))
         if "peer_message" in line:
             expect(f"{where}: bytes", need_hex(line, "peer_message"), message)
+        # Payloads are written back as they came.
         expect(f"{where}: read again", PeerMessage.decode(message).encode(), message)
         kinds += map(_kind, payload)
         longest = max(longest, len(payload))
         step = receiver.session.receive(payload)
         receiver.needs |= set(step.needs)
-        payload, sender, receiver = step.answer, receiver, sender
-    expect("payloads behind the transcript", (), payload)
+        payload, sender, receiver = step.answer, receiver, sender  # in turn: the receiver answers
+    expect("payloads behind the transcript", (), payload)  # done: nothing is left to say
     sender.check_needs(fields)
     receiver.check_needs(fields)
     _check_stats(as_fields(fields["stats"], "stats"), len(transcript), kinds, longest)

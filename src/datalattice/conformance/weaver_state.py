@@ -90,16 +90,18 @@ def _run_lww(fields: Fields) -> None:
         for place, index in enumerate(order):
             op = ops[index]
             winner = table.apply(KEY, op, written_by(op.payload)[KEY])
+            # A repeated operation changes nothing, so it has no winner.
             expect(f"order {order}: a repeat", index in order[:place], winner is None)
         found = HeadReader(state).inspect(KEY)
         heads = [as_hex(head, "heads") for head in need_list(wanted, "heads")]
         expect(f"order {order}: heads", heads, list(found.heads))
         expect(f"order {order}: value", _value(wanted), found.value)
         expect(f"order {order}: tombstone", need_bool(wanted, "tombstone"), found.tombstone)
+        # Two heads: the loser is kept, and readers may ask for it.
         conflicted = HeadReader(state).get_with_conflict(KEY)[1]
         expect(f"order {order}: conflicted", need_bool(wanted, "conflicted"), conflicted)
         rows.add(state.get(KEY))
-    expect("different rows of all orders", 1, len(rows))
+    expect("different rows of all orders", 1, len(rows))  # the same row in every order
 
 
 def _value(fields: Fields) -> bytes | None:
@@ -163,7 +165,7 @@ def _run_batch(fields: Fields) -> None:
     payload = need_hex(fields, "payload")
     expect("payload", payload, KvPayload(ops).encode())
     expect("payload, read", KvPayload(ops), KvPayload.decode(payload))
-    with _store(KvMachine()) as store:
+    with _store(KvMachine()) as store:  # through the log, as on a node
         store.log.submit(store.txn, store.key, payload)
         done = store.state.project(store.txn)
         expect("stall", None, done.stall)
@@ -181,12 +183,14 @@ def _run_log_order(fields: Fields) -> None:
         entry = as_fields(each, "appended")
         content = need_hex(entry, "content")
         stamp = Hlc(need_int(entry, "wall"), need_int(entry, "counter"))
+        # The hash of the content: the file states none.
         ops.append(Op(blake3(content), content, stamp, need_hex(entry, "author")))
     request = ReadRequest(None if need(fields, "tail") is None else need_int(fields, "tail"))
     wanted = tuple([as_hex(each, "expect") for each in need_list(fields, "expect")])
     machine = LogMachine()
     with _store(machine) as store:
         dag = store.state.dag(store.txn)
+        # Keys are sorted by time: arrival must not show.
         for order in permutations(ops):
             table = Overlay()
             for op in order:
@@ -222,6 +226,7 @@ def _tree(message: Message) -> dict[str, object]:
         if field.repeated:
             if value:
                 found[str(field.number)] = [_leaf(field, item) for item in value]
+        # Fields with their default value are not encoded, unless the message tracks presence.
         elif value is not None and (field.presence or value):
             found[str(field.number)] = _leaf(field, value)
     return found
@@ -258,10 +263,11 @@ def _run_snapshot(fields: Fields) -> None:
     error = need(fields, "error")
     with _store(KvMachine(), need_hex(fields, "store_id")) as store:
         for table in STATE_TABLES:
+            # A refused restore must leave the old rows.
             store.txn.put_many(table, rows[table].items() if error is None else [(b"old", b"row")])
         before = b"".join(store.state.snapshot(store.txn))
         if error is None:
-            expect("snapshot", snapshot, before)
+            expect("snapshot", snapshot, before)  # one snapshot for one state
         # One byte a part: the bytes alone say where a row ends.
         parts = [snapshot[at : at + 1] for at in range(len(snapshot))]
         try:

@@ -304,7 +304,6 @@ class SimHost(ABC):
             return
         # Effects are carried out in order: commits are checked before messages about them leave.
         effects = self.replicator.take_effects()
-        # Before the messages: "commits are checked before messages about them leave"
         if effects.changed:
             for commit_hook in self._watch.on_commit:
                 commit_hook(self)

@@ -194,7 +194,7 @@ class Simulation:
             while self.timeline.events < self._events_min:  # a short run proves little
                 self._go_on()
             if self._settle:
-                self._heal()  # liveness: "all nodes must become equal once faults stop"
+                self._heal()  # once faults stop, all nodes must become equal
                 self._speak_into_the_void()
                 self._converge()
                 self._be_quick()
