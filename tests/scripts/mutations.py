@@ -1351,6 +1351,48 @@ MUTATIONS: Final = (
         "            if busy < row:\n",
         (UNIT + "weaver/test_graph.py::test_a_column_is_used_again_after_a_gap_of_one_row",),
     ),
+    Mutation(
+        "sketches: an id is recovered from a cell that it does not map to",
+        "sync/reconcile/sketchcells.py",
+        "        if walk.place != place:\n",
+        "        if walk.place < place:\n",
+        (UNIT + "sync/test_sketches.py::test_a_pure_cell_counts_only_where_its_id_maps_to",),
+    ),
+    Mutation(
+        "sketches: done, though the sets stay unequal",
+        "sync/reconcile/sketches.py",
+        " or not both.are_equal_without(ours, given):\n",
+        ":\n",
+        (UNIT + "sync/test_sketches.py::test_a_result_that_does_not_hold_is_retried",),
+    ),
+    Mutation(
+        "sketches: hashes are taken for ids that they do not have",
+        "sync/reconcile/sketches.py",
+        "or [self._key.id_of(hash) for hash in hashes] != self._wanted:\n",
+        "or len(hashes) != len(self._wanted):\n",
+        (
+            UNIT
+            + "sync/test_sketches.py::test_every_hash_is_checked_against_the_id_it_was_asked_by",
+        ),
+    ),
+    Mutation(
+        "sketches: windows of cells go on without end",
+        "sync/reconcile/sketches.py",
+        "return size if windows < limits.windows and have",
+        "return size if have",
+        (UNIT + "sync/test_sketches.py::test_windows_without_end_are_bounded",),
+    ),
+    Mutation(
+        "sketches: a failed session counts as complete",
+        "sync/weaver/comparisons.py",
+        "            self._sketch, self._ranges = None, RangeReconciliation(self._held)\n"
+        "            return super().start()\n",
+        "            return Step(is_done=True)\n",
+        (
+            UNIT + "sync/test_weaver_replica.py::"
+            "test_sketches_are_spoken_where_both_sides_are_willing_and_ranges_otherwise",
+        ),
+    ),
 )
 
 

@@ -395,14 +395,6 @@ class IntentionLog:
             xor ^= int.from_bytes(hash, "big")
         return RangeSum(count, xor)
 
-    def count_range(self, txn: ReadTxn, start: bytes, end: bytes) -> int:
-        """Return how many witnessed hashes lie in start <= hash < end."""
-        return self.sum_range(txn, start, end).size
-
-    def fingerprint_range(self, txn: ReadTxn, start: bytes, end: bytes) -> bytes:
-        """Return the XOR of the witnessed hashes in a range."""
-        return self.sum_range(txn, start, end).xor.to_bytes(HASH_BYTES, "big")
-
     def hashes_in_range(self, txn: ReadTxn, start: bytes, end: bytes) -> list[bytes]:
         """Return the witnessed hashes in a range, ascending.
 

@@ -29,6 +29,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import Stream, Wake
 from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
 from datalattice.errors import DataLatticeError, StoreClosed
+from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Message
 from datalattice.weaver.dag import Branch, branches
 from datalattice.weaver.fence import Doubt, check_fence, doubt_of, settle, suspect
@@ -39,7 +40,7 @@ from datalattice.weaver.intention import LOG_LIMITS, LogLimits, SignedIntention,
 from datalattice.weaver.log import IntentionLog, WitnessEntry
 from datalattice.weaver.machine import EventFilter, Machine, Proposal, StateReader
 from datalattice.weaver.presence import SeenMatrix
-from datalattice.weaver.rows import Head
+from datalattice.weaver.rows import Head, RangeSum
 from datalattice.weaver.state import START, LogDag, Position, Projection, Stall, State
 from datalattice.weaver.system import (
     GENESIS_KEY,
@@ -177,6 +178,7 @@ class StoreView:
         self._txn: Final = txn
         self._log: Final = log
         self._state: Final = state
+        self._summed: tuple[bytes, bytes, RangeSum] | None = None
 
     @property
     def data(self) -> StateReader:
@@ -216,11 +218,17 @@ class StoreView:
 
     def count(self, start: bytes, end: bytes) -> int:
         """Return how many witnessed hashes lie in start <= hash < end."""
-        return self._log.count_range(self._txn, start, end)
+        return self._sum(start, end).size
 
     def fingerprint(self, start: bytes, end: bytes) -> bytes:
         """Return the XOR of the witnessed hashes in a range."""
-        return self._log.fingerprint_range(self._txn, start, end)
+        return self._sum(start, end).xor.to_bytes(HASH_BYTES, "big")
+
+    def _sum(self, start: bytes, end: bytes) -> RangeSum:
+        # Count and fingerprint of a range are asked for one after the other.
+        if self._summed is None or self._summed[:2] != (start, end):
+            self._summed = start, end, self._log.sum_range(self._txn, start, end)
+        return self._summed[2]
 
     def hashes(self, start: bytes, end: bytes) -> Sequence[bytes]:
         """Return the witnessed hashes in a range, ascending.

@@ -274,6 +274,15 @@ def test_an_attempt_that_comes_to_nothing_is_followed_by_one_with_new_keys_then_
     assert found.done == [True, True]
 
 
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_attempts_are_bounded(attempts: int) -> None:
+    a, b = sized(2_000, 400)
+    found = Session(a, b, ANY_SIZE._replace(windows=2, attempts=attempts), lose=shrunk)
+    assert found.needs == [b - a, a - b]
+    assert {window.attempt for window in cells_of(found)} == set(range(attempts))
+    assert found.kinds().count("ids") == 1
+
+
 @pytest.mark.parametrize("faults", [1, 2])
 def test_a_result_that_does_not_hold_is_retried(faults: int) -> None:
     a, b = sized(1_000, 20)
@@ -339,6 +348,14 @@ def test_where_most_regions_differ_sums_follow() -> None:
     found = Session(a, b, ANY_SIZE._replace(regions_from=0))
     assert found.needs == [b - a, a - b]
     assert found.kinds()[:4] == ["opening", "estimate", "retry", "estimate"]
+
+
+@pytest.mark.parametrize("regions", [127, 128, 129])
+def test_up_to_half_of_the_regions_are_sketched_alone(regions: int) -> None:
+    different = {bytes([region]) + name(region)[1:] for region in range(regions)}
+    found = Session(OWN | different, OWN, ANY_SIZE._replace(regions_from=0))
+    assert found.needs == [set(), different]
+    assert ("retry" in found.kinds()) == (regions == 129)
 
 
 # --- the decoder ----------------------------------------------------------------------------------

@@ -167,7 +167,8 @@ class SketchDecoder:
         walk.start(id, self._place_salt)
         while walk.place < place:
             walk.advance()
-            self._count_step()
+            self._steps += 1
+        self._check_steps()
         if walk.place != place:
             return
         if id in self._states:
@@ -187,10 +188,11 @@ class SketchDecoder:
             if queue is not None:
                 queue.append(place)
             walk.advance()
-            self._count_step()
+            self._steps += 1
+        self._check_steps()
         self._states[id], self._places[id] = walk.state, walk.place
 
-    def _count_step(self) -> None:
-        self._steps += 1
+    def _check_steps(self) -> None:
+        # After each walk: one has at most as many steps as there are cells.
         if self._steps > self._steps_max * len(self._cells):
             raise SketchAborted(f"more than {self._steps_max} steps a cell")

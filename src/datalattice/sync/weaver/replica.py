@@ -70,6 +70,10 @@ class _Stated(int):
     """Where the arrivals were when a peer stated our state. It does not know that it is ours."""
 
 
+WEAVER_SKETCHES: Final = SKETCH_LIMITS._replace(regions_from=100_000)
+"""Reading and hashing a log of so many intentions takes longer than sending a kilobyte more."""
+
+
 class _Arrival(NamedTuple):
     """A newly witnessed intention, and the connection that brought it; "" for one written here."""
 
@@ -95,7 +99,7 @@ class WeaverReplica:
         *,
         on_copied: Callable[[], None] | None = None,
         limits: SendLimits = SEND_LIMITS,
-        sketches: SketchLimits = SKETCH_LIMITS,
+        sketches: SketchLimits = WEAVER_SKETCHES,
     ) -> None:
         self.source = source
         self._on_copied = on_copied
