@@ -9,6 +9,8 @@
 - reopen: the time until a store with many operations answers its first query in a new process.
 - bytes: bytes of the whole folder for each byte of an envelope, payloads of 100 bytes, 50 authors.
 - get: one key of a key-value store, beside SQLite.
+- spark-read: intentions that one Spark task gives as Arrow batches of key columns and payload, with
+  the signatures of their authors verified and without, and the keys of the state in it.
 - history: puts of 100 random bytes to 10,000 keys with all of their history, beside automerge, loro
   and pycrdt (garbage collection off), each in a process of its own: time, memory without copies of
   files, and the room on disk. Only the Weaver store signs, and is on disk along the way.
@@ -73,6 +75,8 @@ def rows(quick: bool) -> Iterator[Row]:
     yield _reopen(20_000 if quick else 1_000_000)
     yield _bytes(10_000 if quick else 50_000)
     yield _get(turns, 5_000 if quick else 50_000)
+    if _installed("pyspark") is not None:
+        yield from _spark_read(10_000 if quick else 100_000)
     yield from _history(10_000 if quick else 100_000)
 
 
@@ -248,6 +252,42 @@ def _project(count: int) -> Row:
         seconds = time.perf_counter() - begun
         assert store.status().applied >= count
     return _row("weaver-project", count / seconds, "ops/s", {})
+
+
+def _spark_read(count: int) -> Iterator[Row]:
+    from datalattice.pipeline.weaver.options import parse_options
+    from datalattice.pipeline.weaver.source import WeaverReader
+    from datalattice.testing.spark_kit import struct_of
+
+    with _folder() as folder:
+        with _stores(folder / "weaver", durable=False) as (stores, commits):
+            store = stores.create("core:kvstore", "notes")
+            last: dict[bytes, bytes] = {}
+
+            for first in range(0, count, 2_000):
+
+                def work(txn: Any, first: int = first) -> None:
+                    for i in range(first, min(first + 2_000, count)):
+                        key = _key(i, HISTORY_KEYS)
+                        seen = [last[key]] if key in last else []
+                        last[key] = store.write_in(txn, Proposal(_put(i, HISTORY_KEYS), seen))
+
+                commits.run(work)
+        for name, more in (
+            ("intentions", {"columns": "seq,hash,author,time,payload"}),
+            ("state", {"table": "state"}),
+        ):
+            rates = []
+            for verify in ("true", "false"):
+                given = {"store": str(folder), "name": "notes", "verify": verify, **more}
+                options = parse_options(given)
+                reader = WeaverReader(options, struct_of(options.types))
+                begun = time.perf_counter()
+                parts = [batch for task in reader.partitions() for batch in reader.read(task)]
+                rates.append(count / (time.perf_counter() - begun))
+                assert sum(part.num_rows for part in parts) >= min(count, HISTORY_KEYS)
+            peers = {"unverified": rates[1]}
+            yield _row(f"weaver-spark-read-{name}", rates[0], "records/s", peers)
 
 
 def _reopen(count: int) -> Row:
