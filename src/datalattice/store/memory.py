@@ -36,7 +36,7 @@ class MemoryStore(Store):
         self._lock = threading.Lock()
         self._encodings: dict[bytes, bytes] = {}
         self._size_bytes = 0
-        self._staged: set[bytes] = set()
+        self._staged: dict[bytes, bytes] = {}  # never announced
         self._touched: dict[bytes, int] = {}  # hashes of roots and of staged cells, and when
         self._has_collected = False
         self._root: bytes | None = None
@@ -50,7 +50,9 @@ class MemoryStore(Store):
 
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         """Return the encodings of cells in the order of `hashes`, None for the absent ones."""
-        return [self.get_encoding(hash, verify=verify) for hash in hashes]
+        self._check_open()
+        find = self._encodings.get
+        return [find(check_hash(hash)) for hash in hashes]
 
     def has(self, hash: bytes) -> bool:
         """Return whether the cell is here."""
@@ -91,9 +93,10 @@ class MemoryStore(Store):
                 # An announced cell stays announced (`Store`).
                 hidden = [one for one in cells if one not in public and one not in self._encodings]
             if self._staged:
-                self._staged.difference_update(reachable(shown, self._staged_encoding))
-                self._staged.difference_update([hash for hash, _, _ in shown])
-            self._staged.update(hidden)
+                below = reachable(shown, self._staged.get)
+                for hash in (*below, *[hash for hash, _, _ in shown]):
+                    self._staged.pop(hash, None)
+            self._staged.update({hash: cells[hash] for hash in hidden})
             self._keep(cells)
             # The same root again makes no new number.
             if root != self._root:
@@ -114,9 +117,6 @@ class MemoryStore(Store):
 
     def _touch(self, hash: bytes) -> None:
         self._touched[hash] = self.clock.now_ms()
-
-    def _staged_encoding(self, hash: bytes) -> bytes | None:
-        return self._encodings[hash] if hash in self._staged else None
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
         """Stage cells given as (hash, encoding), as `Store.put_encodings`."""
@@ -192,7 +192,7 @@ class MemoryStore(Store):
                 self._has_collected = self._has_collected or bool(dead)
                 for hash in dead:
                     del self._encodings[hash]
-                self._staged.difference_update(dead)
+                    self._staged.pop(hash, None)
                 self._size_bytes -= dead_bytes
                 self._cache.clear()
         return Collected(

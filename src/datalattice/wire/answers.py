@@ -18,6 +18,7 @@ _TAG_RECORD: Final = 0xD0
 _TAG_VECTOR: Final = b"\x80"
 _TAG_REF: Final = b"\x20"
 _NIL: Final = b"\x00"
+_LOADED_MAX: Final = 256  # cells that are loaded at a time
 _LENGTH_OCTETS: Final = 2  # length before each branch: enough for a cell of 16,383 bytes
 
 
@@ -89,13 +90,13 @@ def _vector(slots: list[bytes], branches: dict[bytes, bytes]) -> bytes:
 def encode_answer(
     id: Value,
     value: Value,
-    load: Callable[[bytes], bytes | None],
+    load_all: Callable[[Sequence[bytes]], Sequence[bytes | None]],
     branches_bytes_max: int,
 ) -> bytes:
     """Return the answer to a LATTICE_QUERY: `value` and the cells below it, up to the byte limit.
 
-    Cells come breadth first; the value's own cell is always sent. A cell that `load` does not have
-    is left out with its subtree; the asker requests it by DATA_REQUEST from any node.
+    Cells come breadth first; the value's own cell is always sent. A cell for which `load_all` has
+    None is left out with its subtree; the asker requests it by DATA_REQUEST from any node.
     """
     cell = result_cell(Result(id, value))
     top = encode(cell)
@@ -106,20 +107,22 @@ def encode_answer(
     level = references(top)
     size = 0
     while level:
-        below: list[bytes] = []
-        for hash in level:
-            if hash in seen:
-                continue
-            seen.add(hash)
-            encoding = load(hash)
-            if encoding is None:
-                continue  # not complete here: the asker requests the subtree elsewhere
-            # The value's own cell goes along whatever its size: it has no other way.
-            if not is_first and size + len(encoding) > branches_bytes_max:
-                return join_cells(top, branches)
-            size += len(encoding) + _LENGTH_OCTETS
-            branches.append(encoding)
-            is_first = False
-            below.extend(references(encoding))
-        level = below  # breadth first, so that a cut answer has the upper cells
+        fresh = [hash for hash in dict.fromkeys(level) if hash not in seen]
+        seen.update(fresh)
+        level = []  # breadth first, so that a cut answer has the upper cells
+        while fresh:
+            # A branch is longer than an embedded cell: few are loaded that have no room.
+            room = max(0, branches_bytes_max - size) // EMBEDDED_BYTES_MAX
+            some = fresh[: min(_LOADED_MAX, room + 1)]
+            del fresh[: len(some)]
+            for encoding in load_all(some):
+                if encoding is None:
+                    continue  # not complete here: the asker requests the subtree elsewhere
+                # The value's own cell goes along whatever its size: it has no other way.
+                if not is_first and size + len(encoding) > branches_bytes_max:
+                    return join_cells(top, branches)
+                size += len(encoding) + _LENGTH_OCTETS
+                branches.append(encoding)
+                is_first = False
+                level.extend(references(encoding))
     return join_cells(top, branches)

@@ -41,6 +41,10 @@ def encode_length(count: int) -> bytes:
             octets except the last.
     """
     # "A count in base 128, big-endian": the last octet is the only one without bit 7.
+    if count <= _DIGIT:
+        return bytes((count,))
+    if count < 1 << 14:  # most cells: an answer has the length of each
+        return bytes((_MORE | count >> 7, count & _DIGIT))
     out = bytearray((count & _DIGIT,))
     count >>= 7
     while count:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -191,21 +193,41 @@ def test_a_supply_is_the_message_of_a_vector_without_what_is_below(kinds: list[s
     assert parts.keys() == cells_of(whole).keys() - (below_deep if "deep" in kinds else set())
 
 
+def loading(cells: Mapping[bytes, bytes]) -> Callable[[Sequence[bytes]], list[bytes | None]]:
+    return lambda hashes: [cells.get(hash) for hash in hashes]
+
+
 def test_an_answer_goes_breadth_first_as_far_as_the_bytes_go() -> None:
     value = Vector.of([Vector.of([f"{i}-{j}" + "p" * 60 for j in range(4)]) for i in range(300)])
     cells = cells_of(value)
-    whole = encode_answer(1, value, cells.get, 10**9)
+    whole = encode_answer(1, value, loading(cells), 10**9)
     message, parts = _parts(whole)
     assert isinstance(message, Result)
     assert same(message.value, value)
     assert parts.keys() == cells.keys()
-    root_only = encode_answer(1, value, cells.get, 0)
+    root_only = encode_answer(1, value, loading(cells), 0)
     assert _parts(root_only)[1].keys() == {value_hash(value)}
-    half = _parts(encode_answer(1, value, cells.get, 20_000))[1]
+    half = _parts(encode_answer(1, value, loading(cells), 20_000))[1]
     assert 0 < len(half) < len(cells)
     assert sum(map(len, half.values())) <= 20_000
     direct = set(references(encode(value)))
     assert direct <= half.keys()  # the upper level first
+
+
+@pytest.mark.parametrize("room", [0, 139, 140, 1_000, 5_000, 10**9])
+def test_an_answer_loads_cells_in_batches_and_few_that_have_no_room(room: int) -> None:
+    value = Vector.of([Vector.of([f"{i}-{j}" + "p" * 60 for j in range(4)]) for i in range(300)])
+    cells = cells_of(value)
+    asked: list[int] = []
+
+    def load_all(hashes: Sequence[bytes]) -> list[bytes | None]:
+        asked.append(len(hashes))
+        return [cells[hash] for hash in hashes]
+
+    sent = len(_parts(encode_answer(1, value, load_all, room))[1])
+    assert sum(asked) <= 2 * sent + 1
+    assert max(asked) <= 256
+    assert room < 10**9 or (sum(asked) == len(cells) and len(asked) < 12)
 
 
 def test_an_answer_leaves_out_what_is_missing() -> None:
@@ -213,7 +235,7 @@ def test_an_answer_leaves_out_what_is_missing() -> None:
     cells = cells_of(value)
     lost = references(encode(value))[-1]
     del cells[lost]
-    message, parts = _parts(encode_answer(1, value, cells.get, 10**9))
+    message, parts = _parts(encode_answer(1, value, loading(cells), 10**9))
     assert isinstance(message, Result)
     assert lost not in parts
 
@@ -273,7 +295,7 @@ def test_an_id_of_several_cells_comes_back() -> None:
     cells = cells_of(value)
     for payload in (
         encode_supply(id, [(value_hash(value), encode(value))]),
-        encode_answer(id, value, cells.get, 0),
+        encode_answer(id, value, loading(cells), 0),
     ):
         result = read(payload)
         assert isinstance(result, Result)

@@ -314,8 +314,8 @@ class LatticeConversation:
             return wire.encode_supply(id, list(zip(asked, found, strict=True)))
         if body.error is not None:
             return wire.encode_failure(id, wire.ErrorCode.ARGUMENT, body.error)
-        assert body.load is not None
-        return wire.encode_answer(id, body.value, body.load, asked)
+        assert body.load_all is not None
+        return wire.encode_answer(id, body.value, body.load_all, asked)
 
     # --- what the peer says -------------------------------------------------------------------
 

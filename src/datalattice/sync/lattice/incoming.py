@@ -21,6 +21,7 @@ from datalattice.cells import (
 )
 from datalattice.crypto import sha3_256
 from datalattice.errors import BadFormat, LimitExceeded, MissingData
+from datalattice.sync.lattice.delta import LoadAll
 from datalattice.sync.lattice.forkrecords import FORKS_KEY
 from datalattice.sync.lattice.patch import Load, cells_worth, read_patch
 from datalattice.sync.replica import FETCHES, REPLICATES, Absorbed, Offer, Probe, Undecodable
@@ -160,7 +161,7 @@ class LookupResult:
     """The answer to a `Lookup`: a value and a function that loads cells below it, or an error."""
 
     value: Value = None
-    load: Load | None = None
+    load_all: LoadAll | None = None
     error: str | None = None
 
 

@@ -261,9 +261,8 @@ class IncompleteCells:
             for ref in one.below:
                 spoiled[ref].users += 1
         ready: list[object] = []
-        if self._waiting:
-            for hash, cell in cells.items():
-                self._close_gaps(hash, len(cell.encoding) <= EMBEDDED_BYTES_MAX, ready)
+        for hash in [hash for hash in cells if hash in self._waiting] if self._waiting else ():
+            self._close_gaps(hash, len(cells[hash].encoding) <= EMBEDDED_BYTES_MAX, ready)
         self._advance(ready, progress)
         self._forget_unused(reversed(list(spoiled)))
         return progress

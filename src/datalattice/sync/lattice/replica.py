@@ -254,7 +254,7 @@ class LatticeReplica:
         except NoSuchPath as error:
             yield Reply(LookupResult(error=str(error)))
         else:
-            yield Reply(LookupResult(value, self.views.load))
+            yield Reply(LookupResult(value, self.views.load_all))
 
     def _hand_over(self, owner: Value, connection: str) -> LookupResult:
         """Return the kept branches of an owner that are not in their slots."""
@@ -264,7 +264,8 @@ class LatticeReplica:
             self.evidence.open, owner, lambda path: get_in(view, path) is not None
         )
         made = {hash: data for hash, data, _ in novelty(answer, self.store)}
-        return LookupResult(answer, lambda hash: made.get(hash) or self.views.load(hash))
+        load = self.views.load
+        return LookupResult(answer, lambda some: [made.get(one) or load(one) for one in some])
 
     # --- what peers are sent ------------------------------------------------------------------
 
