@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import socket
@@ -27,7 +26,6 @@ from datalattice.store import MemoryStore
 from datalattice.wire import FrameBuffer, Result, decode_payload, encode_frame, encode_ping
 
 LOOPBACK = "127.0.0.1"
-MDNS_GROUP = "224.0.0.251"
 
 ONE, TWO, THREE = sorted(
     (KeyPair(bytes([seed]) * 32) for seed in (1, 2, 3)), key=lambda pair: pair.public_key
@@ -390,29 +388,8 @@ def test_a_transport_has_addresses_of_its_own_kind() -> None:
     run(work)
 
 
-def has_multicast() -> bool:
-    """Return whether this machine carries multicast on loopback: not every container does."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)) for _ in range(2)]
-        one, two = sockets
-        member = socket.inet_aton(MDNS_GROUP) + socket.inet_aton(LOOPBACK)
-        try:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind(("", 0))
-            one.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
-            one.settimeout(1)
-            two.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
-            two.sendto(b"?", (MDNS_GROUP, one.getsockname()[1]))
-            return one.recv(1) == b"?"
-        except OSError:
-            return False
-
-
+@pytest.mark.usefixtures("multicast")
 def test_nodes_on_one_network_find_each_other() -> None:
-    pytest.importorskip("zeroconf")
-    if not has_multicast():
-        pytest.skip("this machine carries no multicast on loopback")
-
     async def work() -> None:
         nodes = [node_of(key, discover="mdns", mdns_interfaces=(LOOPBACK,)) for key in (ONE, TWO)]
         async with nodes[0] as one, nodes[1] as two:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -58,6 +59,26 @@ def test_two_sites_share_a_store_and_each_sees_what_the_other_writes(tmp_path: P
     # Both start anew: the guest knows from the invite where to call.
     with datalattice.serve(home, port=int(port)) as here, datalattice.serve(guest):
         wait(here.store("notes"), "alone", "written while no node ran")
+
+
+@pytest.mark.usefixtures("multicast")
+def test_peers_of_a_store_on_one_network_find_each_other(tmp_path: Path) -> None:
+    """Neither is told of the other: each knows the node alone that invited both."""
+    home, *folders = (tmp_path / name for name in ("home", "one", "two"))
+    with contextlib.ExitStack() as stack:
+        here, *guests = (stack.enter_context(datalattice.serve(at)) for at in (home, *folders))
+        notes = here.store("notes", "kv")
+        copies = [guest.join(notes.invite()) for guest in guests]
+        notes["joined"] = "both"  # it follows what names them as peers
+        for copy in copies:
+            wait(copy, "joined", "both")
+    with (
+        datalattice.serve(folders[0], discover="mdns", mdns_interfaces=["127.0.0.1"]) as one,
+        datalattice.serve(folders[1], discover="mdns", mdns_interfaces=["127.0.0.1"]) as two,
+    ):
+        one.store("notes")["without home"] = "x"
+        wait(two.store("notes"), "without home", "x")
+        assert "mdns" in {peer["source"] for node in (one, two) for peer in node.peers()}
 
 
 class Serving:

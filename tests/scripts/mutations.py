@@ -378,6 +378,27 @@ MUTATIONS: Final = (
         (UNIT + "node/transport/test_tls.py::test_a_wrong_key_is_named_and_does_not_learn_ours",),
     ),
     Mutation(
+        "let a peer open many streams over iroh",
+        "node/transport/iroh.py",
+        "        for opened in (connection.accept_bi, connection.accept_uni):\n",
+        "        for opened in ():\n",
+        (UNIT + "node/transport/test_iroh.py::test_a_peer_that_opens_a_second_stream_is_cut",),
+    ),
+    Mutation(
+        "bind iroh to all interfaces",
+        "node/transport/iroh.py",
+        "        if not is_wildcard and _is_local(other):\n",
+        "        if is_wildcard and _is_local(other):\n",
+        (UNIT + "node/transport/test_iroh.py::test_only_the_given_address_is_bound",),
+    ),
+    Mutation(
+        "let a crowd on the network keep the peers of stores out",
+        "node/peers.py",
+        "                self._is_expected(public_key) and self._has_room(is_expected=True)\n",
+        "                self._is_expected(public_key) and not is_expected\n",
+        (UNIT + "node/test_peers.py::test_a_crowd_keeps_no_peer_of_a_replica_out",),
+    ),
+    Mutation(
         "let everybody in that has a key",
         "node/network.py",
         "        elif self._allowed and key not in self._allowed:\n",

@@ -212,18 +212,20 @@ class Network:
         """Where others dial, with the key of this node; None when it does not listen."""
         if self._listener is None:
             return None
-        url = self._config.url
-        found = [*([] if url is None else [url]), *self._listener.addresses]
-        named = (str(parse_address(one).with_key(self.own_key)) for one in found)
-        return ",".join(dict.fromkeys(named))
+        found: list[Endpoint] = [self._transport.endpoint(one) for one in self._listener.addresses]
+        if self._config.url is not None:
+            found.insert(0, parse_address(self._config.url))
+        return ",".join(dict.fromkeys(str(one.with_key(self.own_key)) for one in found))
 
     def want(self, ticket: str, public_key: bytes | None = None) -> None:
         """Stay connected to the node of a ticket, at those of its addresses that are dialled here.
 
         Raises: UsageError: as `Peers.add`, or none of them is dialled here.
         """
+        # One address may be of a kind that only the transport can read.
+        addresses = [str(one) for one in parse_ticket(ticket)] if "," in ticket else [ticket]
         refused, usable = None, []
-        for address in map(str, parse_ticket(ticket)):
+        for address in addresses:
             try:
                 self._transport.endpoint(address)
                 usable.append(address)

@@ -10,6 +10,8 @@ to thirty, each time a random part of that, so that many nodes do not dial it at
 Two nodes that want each other need one connection, not two. The one dialled by the smaller key
 stays; its other end, which knows both keys, ends its own and does not dial while that one lives.
 Only the dialler ends a connection for this reason, so both are never ended at once.
+
+Length: wishes, claims, connections and dialling change one state of each peer.
 """
 
 from __future__ import annotations
@@ -35,8 +37,10 @@ OWN_KEY_PAUSE_MS: Final = (
 )
 
 DISCOVERED_MAX: Final = 32  # discovered peers that are dialled
+EXPECTED_MAX: Final = 256  # and of those that a replica names as its peers
 DISCOVERED_FAILURES_MAX: Final = 5  # failures in a row before a discovered peer is forgotten
 FORGOTTEN_MAX: Final = 1_024  # forgotten peers remembered, so that old claims do not revive them
+UNUSED_MAX: Final = 1_024  # claims kept for which there was no room
 
 # Sources of a peer: the operator added it; or it is not wanted, and connected to us.
 ADDED: Final = "added"
@@ -103,6 +107,7 @@ class WantedPeer:
 
     addresses: the given ones. learnt: the discovered one, claimed at time `stamp`.
     pinned:    the key was given, so no other is accepted.
+    is_expected: it was discovered in a crowd, and a replica names it as a peer.
     turn:      counts the attempts; it selects the address to dial.
     news:      set when it is worth dialling before the pause is over.
     """
@@ -112,6 +117,7 @@ class WantedPeer:
     learnt: Endpoint | None = None
     stamp: int = -1
     pinned: bool = False
+    is_expected: bool = False
     turn: int = 0
     connection_id: str | None = None
     pause_ms: int = 0
@@ -172,6 +178,8 @@ class Peers:
         self._peers: list[WantedPeer] = []
         self._inbound: dict[bytes, list[str]] = {}  # proven key -> ids of connections they made
         self._forgotten: dict[bytes, int] = {}  # key -> stamp up to which claims are ignored
+        self._unused: dict[bytes, tuple[Endpoint, int, str]] = {}  # claims by key, without room
+        self._is_expected: Callable[[bytes], bool] = lambda _key: False
         # Called when a wanted peer was connected, or lost, or could not be reached.
         self.changed: Callable[[], None] = lambda: None
 
@@ -274,16 +282,23 @@ class Peers:
         """Take in a claim of where a node is; return whether it was used.
 
         A newer `stamp` replaces an older claim. Nodes that the operator did not add are dialled,
-        too, up to a limit, and forgotten when they cannot be reached.
+        too, up to a limit, and forgotten when they cannot be reached. Those that a replica expects
+        have a limit of their own: a crowd that says it is on the network does not keep them out.
         """
         if public_key == self._own_key or self._forgotten.get(public_key, -1) >= stamp:
             return False
         peer = self._with_key(public_key)
         if peer is None:
-            # "Peers that were found: 32." Anybody can publish any number of entries.
-            if sum(one.info.source != ADDED for one in self._peers) >= DISCOVERED_MAX:
+            # "Peers that were found: 32." Anybody can publish any number of entries, so those that
+            # a replica names have room of their own.
+            is_expected = not self._has_room(is_expected=False)
+            if is_expected and not (
+                self._is_expected(public_key) and self._has_room(is_expected=True)
+            ):
+                self._keep_claim(public_key, address, stamp, source)
                 return False
             peer = self._start(PeerInfo(None, public_key, source=source))
+            peer.is_expected = is_expected
             peer.pinned = True  # a claim counts only if the claimed key answers
         if stamp <= peer.stamp:  # the latest claim of a node counts
             return False
@@ -294,6 +309,29 @@ class Peers:
             peer.news.set()
             peer.show()
         return True
+
+    def _has_room(self, *, is_expected: bool) -> bool:
+        """Return whether one more of the discovered peers may be dialled."""
+        found = (one for one in self._peers if one.info.source != ADDED)
+        count = sum(one.is_expected == is_expected for one in found)
+        return count < (EXPECTED_MAX if is_expected else DISCOVERED_MAX)
+
+    def _keep_claim(self, key: bytes, address: Endpoint, stamp: int, source: str) -> None:
+        """Remember a claim without room: its node may become a peer of a replica here."""
+        self._unused.pop(key, None)
+        if len(self._unused) >= UNUSED_MAX:
+            del self._unused[next(iter(self._unused))]
+        self._unused[key] = address, stamp, source
+
+    def expect(self, is_expected: Callable[[bytes], bool]) -> None:
+        """Have discovered nodes with expected keys dialled, however many others there are.
+
+        is_expected: whether a replica names a key as one of its peers. Call it again when that
+                     may have changed: nodes that were found meanwhile are dialled then.
+        """
+        self._is_expected = is_expected
+        for key in [one for one in self._unused if is_expected(one)]:
+            self.learn(key, *self._unused.pop(key))
 
     def arrived(self, id: str, public_key: bytes) -> None:
         """Note an inbound connection whose key was proved."""

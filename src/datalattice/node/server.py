@@ -604,6 +604,10 @@ class NodeServer:
         else:
             self._network.want(address, public_key)
 
+    def expect_peers(self, is_expected: Callable[[bytes], bool]) -> None:
+        """Have discovered nodes dialled that a replica names as its peers; see `Peers.expect`."""
+        self._network.peers.expect(is_expected)
+
     async def remove_peer(
         self, address: str | None = None, *, public_key: bytes | None = None
     ) -> None:
@@ -611,8 +615,9 @@ class NodeServer:
 
         Raises: UsageError: it is not a peer.
         """
-        named = None if address is None else str(parse_ticket(address)[0])
-        await self._network.peers.remove(named, public_key=public_key)
+        if address is not None and "," in address:
+            address = str(parse_ticket(address)[0])
+        await self._network.peers.remove(address, public_key=public_key)
 
     async def pull(self, address: str | None = None, timeout_s: float = PULL_TIMEOUT_S) -> None:
         """Merge all that a connected peer has, or all of them; durable on return.

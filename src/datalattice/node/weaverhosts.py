@@ -127,6 +127,7 @@ class WeaverHosts:
                 self._sources[id] = joined.inviter
         for store in await asyncio.to_thread(stores.open_all):
             self._replicate(store)
+        self._node.expect_peers(self._is_named)
 
     def _call_on(self, inviter: bytes, addresses: tuple[str, ...]) -> None:
         """Stay connected to an inviter, where it was reached or is found.
@@ -205,8 +206,13 @@ class WeaverHosts:
             self.stores.peers.policy(store_id).bootstrap.discard(source)
             self._call(self._ask_again)
 
+    def _is_named(self, key: bytes) -> bool:
+        """Return whether a store here names a node as its peer."""
+        return any(key in self._peers_of(id) for id in self._hosts)
+
     def _ask_again(self) -> None:
-        """Have every store look again whom it admits."""
+        """Have every store look again whom it admits, and the network whom it looks for."""
+        self._node.expect_peers(self._is_named)
         for host in self._hosts.values():
             # Delivered, which effects that send nothing are not: the store is offered anew to
             # peers that it has refused, also when it talks to no other.

@@ -163,14 +163,11 @@ class TcpTransport:
 
     def endpoint(self, address: str) -> PeerAddress:
         """Return the endpoint of an address of TCP or TLS."""
-        target = parse_address(address)
-        if target.scheme == IROH:
-            raise UsageError(f"an address of TCP or TLS is host:port, got {address!r}")
-        return target
+        return _target(address)
 
     async def dial(self, address: str) -> Link:
         """Return a link to a node; over TLS, it proves the key that the address names, if any."""
-        target = self.endpoint(address)
+        target = _target(address)
         link: TcpLink | None = None
         try:
             async with asyncio.timeout(DIAL_TIMEOUT_S):
@@ -210,6 +207,13 @@ class TcpTransport:
 
     async def close(self) -> None:
         """Do nothing: it holds nothing between calls."""
+
+
+def _target(address: str) -> PeerAddress:
+    target = parse_address(address)
+    if target.scheme == IROH:
+        raise UsageError(f"an address of TCP or TLS is host:port, got {address!r}")
+    return target
 
 
 async def _connected(target: PeerAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
