@@ -394,8 +394,8 @@ MUTATIONS: Final = (
     Mutation(
         "let a crowd on the network keep the peers of stores out",
         "node/peers.py",
-        "                self._is_expected(public_key) and self._has_room(is_expected=True)\n",
-        "                self._is_expected(public_key) and not is_expected\n",
+        "                self.is_expected(public_key) and self._has_room(is_expected=True)\n",
+        "                self.is_expected(public_key) and not is_expected\n",
         (UNIT + "node/test_peers.py::test_a_crowd_keeps_no_peer_of_a_replica_out",),
     ),
     Mutation(

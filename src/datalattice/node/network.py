@@ -42,6 +42,8 @@ from datalattice.wire import MAIN_STREAM, ErrorCode, encode_failure
 # five messages of the largest size.
 HELD_BYTES_MAX: Final = 256_000_000
 
+UNUSED_MAX: Final = 1_024  # claims of discovered nodes that are kept, though not used
+
 REFUSAL_TIMEOUT_S: Final = 1.0  # for the reason of a refusal to leave
 REFUSALS_MAX: Final = 32  # refusals with a reason at a time; more links end without one
 
@@ -78,6 +80,7 @@ class Network:
             clock=clock,
         )
         self._mdns: Mdns | None = None
+        self._unused: dict[bytes, FoundNode] = {}  # the last claim of each key that was not used
         self._following: asyncio.Task[None] | None = None
         self.connections: dict[str, Connection] = {}
         self._numbers = itertools.count(1)
@@ -236,14 +239,29 @@ class Network:
         for address in usable:
             self.peers.add(address, public_key=public_key)
 
-    def _learn(self, found: FoundNode) -> None:
-        with contextlib.suppress(UsageError):  # of a transport that this node does not have
-            self._transport.endpoint(str(found.address))
-            self._take_claim(found)
+    def expect_peers(self, is_expected: Callable[[bytes], bool]) -> None:
+        """Have discovered nodes with expected keys dialled, however many others there are.
 
-    def _take_claim(self, found: FoundNode) -> None:
+        is_expected: whether a replica names a key as one of its peers. Call it again when that
+                     may have changed: nodes that were found meanwhile are dialled then.
+        """
+        self.peers.is_expected = is_expected
+        for key in [one for one in self._unused if is_expected(one)]:
+            self._learn(self._unused.pop(key))
+
+    def _learn(self, found: FoundNode) -> None:
+        try:
+            self._transport.endpoint(str(found.address))
+        except UsageError:  # of a transport that this node does not have
+            return
         if self.peers.learn(found.public_key, found.address, found.stamp, found.source):
             self.observer.count(f"peers-found-{found.source}")
+            return
+        # Kept: its node may become a peer of a replica here, and does not say again where it is.
+        self._unused.pop(found.public_key, None)
+        if len(self._unused) >= UNUSED_MAX:
+            del self._unused[next(iter(self._unused))]
+        self._unused[found.public_key] = found
 
     # --- connections --------------------------------------------------------------------------
 

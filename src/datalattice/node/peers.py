@@ -40,7 +40,6 @@ DISCOVERED_MAX: Final = 32  # discovered peers that are dialled
 EXPECTED_MAX: Final = 256  # and of those that a replica names as its peers
 DISCOVERED_FAILURES_MAX: Final = 5  # failures in a row before a discovered peer is forgotten
 FORGOTTEN_MAX: Final = 1_024  # forgotten peers remembered, so that old claims do not revive them
-UNUSED_MAX: Final = 1_024  # claims kept for which there was no room
 
 # Sources of a peer: the operator added it; or it is not wanted, and connected to us.
 ADDED: Final = "added"
@@ -178,8 +177,8 @@ class Peers:
         self._peers: list[WantedPeer] = []
         self._inbound: dict[bytes, list[str]] = {}  # proven key -> ids of connections they made
         self._forgotten: dict[bytes, int] = {}  # key -> stamp up to which claims are ignored
-        self._unused: dict[bytes, tuple[Endpoint, int, str]] = {}  # claims by key, without room
-        self._is_expected: Callable[[bytes], bool] = lambda _key: False
+        # Returns whether a replica names a key as one of its peers.
+        self.is_expected: Callable[[bytes], bool] = lambda _key: False
         # Called when a wanted peer was connected, or lost, or could not be reached.
         self.changed: Callable[[], None] = lambda: None
 
@@ -293,9 +292,8 @@ class Peers:
             # a replica names have room of their own.
             is_expected = not self._has_room(is_expected=False)
             if is_expected and not (
-                self._is_expected(public_key) and self._has_room(is_expected=True)
+                self.is_expected(public_key) and self._has_room(is_expected=True)
             ):
-                self._keep_claim(public_key, address, stamp, source)
                 return False
             peer = self._start(PeerInfo(None, public_key, source=source))
             peer.is_expected = is_expected
@@ -315,23 +313,6 @@ class Peers:
         found = (one for one in self._peers if one.info.source != ADDED)
         count = sum(one.is_expected == is_expected for one in found)
         return count < (EXPECTED_MAX if is_expected else DISCOVERED_MAX)
-
-    def _keep_claim(self, key: bytes, address: Endpoint, stamp: int, source: str) -> None:
-        """Remember a claim without room: its node may become a peer of a replica here."""
-        self._unused.pop(key, None)
-        if len(self._unused) >= UNUSED_MAX:
-            del self._unused[next(iter(self._unused))]
-        self._unused[key] = address, stamp, source
-
-    def expect(self, is_expected: Callable[[bytes], bool]) -> None:
-        """Have discovered nodes with expected keys dialled, however many others there are.
-
-        is_expected: whether a replica names a key as one of its peers. Call it again when that
-                     may have changed: nodes that were found meanwhile are dialled then.
-        """
-        self._is_expected = is_expected
-        for key in [one for one in self._unused if is_expected(one)]:
-            self.learn(key, *self._unused.pop(key))
 
     def arrived(self, id: str, public_key: bytes) -> None:
         """Note an inbound connection whose key was proved."""

@@ -605,8 +605,8 @@ class NodeServer:
             self._network.want(address, public_key)
 
     def expect_peers(self, is_expected: Callable[[bytes], bool]) -> None:
-        """Have discovered nodes dialled that a replica names as its peers; see `Peers.expect`."""
-        self._network.peers.expect(is_expected)
+        """Have discovered nodes dialled that a replica names as its peers; see `Network`."""
+        self._network.expect_peers(is_expected)
 
     async def remove_peer(
         self, address: str | None = None, *, public_key: bytes | None = None

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import datalattice.node.mdns as mdns_module
+import datalattice.node.network as network_module
 from datalattice.client import PeerAddress
 from datalattice.client.settings import NodeConfig
 from datalattice.clock import SystemClock
@@ -17,6 +18,7 @@ from datalattice.errors import UsageError
 from datalattice.node import open_node
 from datalattice.node.directory import FoundNode
 from datalattice.node.mdns import SERVICE, Mdns
+from datalattice.node.peers import DISCOVERED_MAX
 from datalattice.store import MemoryStore
 
 KEY = KeyPair(b"k" * 32).public_key
@@ -95,6 +97,29 @@ def test_an_interface_that_is_not_here_is_named() -> None:
         with pytest.raises(UsageError, match=r"203\.0\.113\.77"):
             await one.start(LOOPBACK, 1)
         await one.close()
+
+    asyncio.run(work())
+
+
+def test_a_node_found_in_a_crowd_is_dialled_once_a_replica_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(network_module, "UNUSED_MAX", 2)
+
+    def claim(number: int) -> FoundNode:
+        key = number.to_bytes(32, "big")
+        return FoundNode(key, PeerAddress("tls", "127.0.0.1", 1, key), 7, "mdns")
+
+    async def work() -> None:
+        async with open_node(MemoryStore(), config=NodeConfig(port=-1)) as node:
+            for number in range(1, DISCOVERED_MAX + 4):
+                node._network._learn(claim(number))
+            late = [claim(DISCOVERED_MAX + number).public_key for number in (1, 2, 3)]
+            assert not {peer.public_key for peer in node.peers} & set(late)
+            node.expect_peers(late.__contains__)
+            found = {peer.public_key for peer in node.peers}
+            assert [key in found for key in late] == [False, True, True], "the oldest was dropped"
+            assert node.observer.counters["peers-found-mdns"] == DISCOVERED_MAX + 2
 
     asyncio.run(work())
 
