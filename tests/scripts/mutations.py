@@ -1270,6 +1270,53 @@ MUTATIONS: Final = (
         (UNIT + "weaver/test_state.py::test_snapshot_checksum_failure_last_byte",),
     ),
     Mutation(
+        "weaver state: heads of the past are those of now and what they replaced",
+        "weaver/kvstore.py",
+        "    if len(found) > 1 and later:\n",
+        "    if len(found) > 1 and not later:\n",
+        (
+            UNIT + "weaver/test_store.py::"
+            "test_the_heads_of_a_key_at_a_record_are_found_after_later_ones",
+        ),
+    ),
+    Mutation(
+        "weaver in Spark: a stream goes on in a log that was made anew",
+        "pipeline/weaver/source.py",
+        "        if view.position(position.seq) == position:\n",
+        "        if view.position(position.seq) is not None:\n",
+        (
+            UNIT + "pipeline/weaver/test_weaver.py::"
+            "test_a_log_made_anew_is_a_loss_and_not_read_again_in_silence",
+        ),
+    ),
+    Mutation(
+        "weaver in Spark: a task reads whatever log is there",
+        "pipeline/weaver/rows.py",
+        "    if at != task.end:\n",
+        "    if at.seq != task.end.seq:\n",
+        (
+            UNIT + "pipeline/weaver/test_weaver.py::"
+            "test_a_log_made_anew_is_a_loss_and_not_read_again_in_silence",
+        ),
+    ),
+    Mutation(
+        "weaver cells: what no peer has holds up the values behind it",
+        "node/weavercells.py",
+        "                self._values[value.hash] = self._values.pop(value.hash)\n",
+        "                self._values[value.hash] = value\n",
+        (UNIT + "node/test_weavercells.py::test_values_that_no_peer_has_do_not_hold_up_others",),
+    ),
+    Mutation(
+        "weaver cells: a cell is asked for once",
+        "node/weavercells.py",
+        " if now_ms - at < RETRY_MS and not has(hash)\n",
+        " if not has(hash)\n",
+        (
+            UNIT + "node/test_weavercells.py::"
+            "test_a_missing_value_is_asked_for_again_and_reported_after_a_while",
+        ),
+    ),
+    Mutation(
         "weaver: received signatures are believed",
         "weaver/intention.py",
         "    if refused is not None:\n        raise IntentionRefused(",
