@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import shutil
 import signal
@@ -138,3 +139,58 @@ def test_fresh_start_after_data_loss(tmp_path: Path) -> None:
         notes = node.store("notes", kind="kv")
         assert dict(notes) == {}
         assert notes.status().authors == 1
+
+
+MACHINE = '''
+from collections.abc import Callable
+from typing import Annotated
+from datalattice.protobuf import Field, Message
+from datalattice.weaver import Machine, Proposal, Written, command, stream
+
+
+class Bid(Message, name="test.auction.Bid"):
+    amount: Annotated[int, Field(1, "uint32")] = 0
+
+
+class Auction(Machine):
+    kind = "test:auction"
+
+    def apply(self, op, state, dag):
+        state.put(op.hash, op.payload)
+        return (Bid.decode(op.payload),)
+
+    @command
+    def bid(self, request: Bid, state, dag) -> Proposal[Written]:
+        """Bid."""
+        return Proposal(request.encode())
+
+    @stream
+    def bids(self, params: Bid) -> Callable[[Message], Bid | None]:
+        """Bids above an amount."""
+        return lambda event: event if event.amount > params.amount else None
+'''
+
+
+def test_events_of_a_machine_reach_subscribers_in_other_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "auction_machine.py").write_text(MACHINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    auction = importlib.import_module("auction_machine")
+    program = (
+        "import sys, datalattice; sys.path.insert(0, sys.argv[1]); "
+        "from auction_machine import Auction\n"
+        "with datalattice.open(sys.argv[1] + '/home') as node:\n"
+        "    store = node.store('lot', kind=Auction)\n"
+        "    for amount in range(100): store.bid(amount=amount)\n"
+    )
+    with datalattice.open(tmp_path / "home") as node:
+        lot = node.store("lot", kind=auction.Auction)
+        with lot.subscribe("bids", amount=10, timeout=40.0) as bids:
+            with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) as process:
+                found = [next(bids).amount for _ in range(89)]
+                lot.bid(amount=7_000)
+                assert next(bids).amount == 7_000
+            assert process.returncode == 0
+            assert bids.skipped == 0
+    assert found == list(range(11, 100))

@@ -320,12 +320,15 @@ class MachineStore(StoreHandle):
     def subscribe(
         self, stream: str, *, wait: bool = True, timeout: float | None = None, **fields: Any
     ) -> Subscription:
-        """Yield the events of a stream of the machine, those of commits of this process.
+        """Yield the events of a stream of the machine, also those of other processes.
 
+        A node that can only read sees them once a program that can write has subscribed.
         fields: the parameters of the stream.
         """
         params = self.machine.find_stream(stream).params(**fields)
-        return self._source.store().subscribe(stream, params, wait=wait, timeout=timeout)
+        return self._source.store().subscribe(
+            stream, params, wait=wait, timeout=timeout, changes=self._source
+        )
 
     def __repr__(self) -> str:
         return f"<MachineStore {self.name!r} of {self.machine.kind}>"

@@ -16,7 +16,6 @@ Source: docs/design/weaver.md "Who calls whom"; docs/weaver.md
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,12 +25,13 @@ from typing import Any, Final, Generic, TypeVar
 
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
-from datalattice.cursors import Stream, Wake
+from datalattice.cursors import Source, Stream, Wake
 from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
 from datalattice.errors import DataLatticeError, StoreClosed
 from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Message
 from datalattice.weaver.dag import Branch, branches
+from datalattice.weaver.events import begin, events_after, has_begun, last_event, record
 from datalattice.weaver.fence import Doubt, check_fence, doubt_of, settle, suspect
 from datalattice.weaver.frontier import ack_deps, observations
 from datalattice.weaver.fsck import LogFault, fsck
@@ -52,9 +52,6 @@ from datalattice.weaver.system import (
 from datalattice.weaver.systemops import UniversalOp
 
 T = TypeVar("T")
-
-EVENTS_MAX: Final = 1_024  # "channel 1024"
-"""Events that a subscription keeps for a reader that is behind; the oldest go."""
 
 CONSUMERS: Final = "consumers"
 """Table of the positions of consumers: a name to the hash of a record."""
@@ -99,54 +96,47 @@ class Listeners(Generic[T]):
             listener(what)
 
 
-class _Mailbox:
-    """The events of one subscription that were not taken yet."""
+class _OwnChanges:
+    """Wakes a stream after changes that this process made or met."""
 
-    def __init__(self, listeners: Listeners[Message], wanted: EventFilter) -> None:
-        self._listeners = listeners
-        self._wanted = wanted
-        self.items: Final[deque[Message]] = deque()
-        self.skipped = 0
+    def __init__(self, store: WeaverStore) -> None:
+        self._store = store
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Take events from now on, and call `wake` after each."""
-
-        def take(event: Message) -> None:
-            found = self._wanted(event)
-            if found is None:
-                return
-            if len(self.items) >= EVENTS_MAX:
-                # "A slow subscriber skips, it never blocks the writer."
-                self.items.popleft()
-                self.skipped += 1
-            self.items.append(found)
-            wake()
-
-        return self._listeners.add(take)
+        """Call `wake` after each change; return what ends this."""
+        return self._store.on_change(lambda _seq: wake())
 
 
 class Subscription(Stream[Message]):
-    """The events of one stream of a machine, from now on: those of commits of this process."""
+    """The events of one stream of a machine, from now on, whichever process wrote."""
 
     def __init__(
         self,
-        listeners: Listeners[Message],
+        store: WeaverStore,
+        changes: Source,
         wanted: EventFilter,
         *,
         wait: bool,
         timeout: float | None,
     ) -> None:
-        self._mailbox = _Mailbox(listeners, wanted)
-        super().__init__(self._mailbox, wait=wait, timeout=timeout)
-
-    @property
-    def skipped(self) -> int:
-        """How many events were lost because more than 1,024 waited to be taken."""
-        return self._mailbox.skipped
+        self._store = store
+        self._wanted = wanted
+        self._after = store.begin_events()
+        self.skipped = 0
+        """How many events of the store were lost because more than 1,024 waited to be taken."""
+        super().__init__(changes, wait=wait, timeout=timeout)
 
     def _fetch(self) -> Iterable[Message]:
-        items = self._mailbox.items  # as many as there are now: others may come meanwhile
-        return [items.popleft() for _ in range(len(items))]
+        found = []
+        with self._store.read() as view:
+            for number, event in view.events(self._after, type(self._store.machine).__module__):
+                # "A slow subscriber skips, it never blocks the writer."
+                self.skipped += number - self._after - 1
+                self._after = number
+                wanted = None if event is None else self._wanted(event)
+                if wanted is not None:
+                    found.append(wanted)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +188,20 @@ class StoreView:
     def genesis(self) -> bytes | None:
         """Return the hash of the genesis, None if it has not arrived."""
         return self._state.meta_reader(self._txn).get(GENESIS_KEY)
+
+    @property
+    def has_events(self) -> bool:
+        """Whether events are recorded."""
+        return has_begun(self._txn)
+
+    @property
+    def last_event(self) -> int:
+        """The number of the newest event, 0 for none."""
+        return last_event(self._txn)
+
+    def events(self, number: int, home: str) -> Iterator[tuple[int, Message | None]]:
+        """Yield the events after one, with their numbers; None: of a class that is unknown here."""
+        return events_after(self._txn, number, home)
 
     def last_seq(self) -> int:
         """Return the sequence number of the newest intention, 0 for an empty log."""
@@ -339,7 +343,6 @@ class WeaverStore:
         self._limits = limits
         self._log = IntentionLog(id, key, clock, limits)
         self._state = State(id, self.layer, self._log)
-        self._events: Final[Listeners[Message]] = Listeners()
         self._system: Final[Listeners[SystemEvent]] = Listeners()
         self._intentions: Final[Listeners[SignedIntention]] = Listeners()
         self._changes: Final[Listeners[int]] = Listeners()
@@ -527,6 +530,8 @@ class WeaverStore:
         # stall rolls nothing back: the log goes on.
         appended = None if ingested is None else ingested.appended
         projection = self._state.project(part, appended=appended)
+        messages = [event.message for event in projection.events]
+        record(part, [one for one in messages if not isinstance(one, SystemEvent)])
         seq = self._log.head(part).seq if appended is None else appended.last
         # Own writes need no ack.
         is_foreign = own is None and ingested is not None and bool(ingested.witnessed)
@@ -546,8 +551,6 @@ class WeaverStore:
         for event in projection.events:
             if isinstance(event.message, SystemEvent):
                 self._system.tell(event.message)
-            else:
-                self._events.tell(event.message)
         if own is not None:
             self._intentions.tell(own)  # "Only local writes are announced."
         self._changes.tell(seq)
@@ -619,14 +622,32 @@ class WeaverStore:
     # --- following --------------------------------------------------------------------------
 
     def subscribe(
-        self, stream: str, params: Message, *, wait: bool = True, timeout: float | None = None
+        self,
+        stream: str,
+        params: Message,
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        changes: Source | None = None,
     ) -> Subscription:
         """Return the events of a stream of the machine, from now on.
 
+        changes: wakes the stream after changes of any process; without it a stream that waits wakes
+                 after those of this process, and finds those of others then.
         Raises: UnknownMethod, InvalidParams.
         """
         wanted = self.machine.event_filter(stream, params)
-        return Subscription(self._events, wanted, wait=wait, timeout=timeout)
+        source = _OwnChanges(self) if changes is None else changes
+        return Subscription(self, source, wanted, wait=wait, timeout=timeout)
+
+    def begin_events(self) -> int:
+        """Have events recorded; return the number of the last one so far."""
+        with self.read() as view:
+            # A reader writes nothing: it sees events once a writer has subscribed.
+            if self._commits.engine.read_only or view.has_events:
+                return view.last_event
+        self._run(lambda txn: begin(self._section(txn)))
+        return 0
 
     def on_intention(self, listener: Callable[[SignedIntention], object]) -> Wake:
         """Call `listener` with each intention that is written here; return what ends this."""

@@ -33,6 +33,7 @@ from datalattice.errors import (
 )
 from datalattice.protobuf import Field, Message
 from datalattice.weaver.appendlog import LogMachine
+from datalattice.weaver.events import EVENTS
 from datalattice.weaver.fence import FENCE, Doubt, arrive, doubt_of, is_at, settle, suspect
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits
 from datalattice.weaver.invite import InviteToken
@@ -65,7 +66,7 @@ from datalattice.weaver.tables import STATE_TABLES, SYSTEM, TableReader
 
 INVENTORY: Final = "stores"
 
-STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, CONSUMERS, INVENTORY, FENCE)
+STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, CONSUMERS, EVENTS, INVENTORY, FENCE)
 """The tables of the engine of a node."""
 
 DEPTH_MAX: Final = 32  # a declaration is a peer's: without a bound a tree could grow without end

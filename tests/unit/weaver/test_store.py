@@ -36,6 +36,7 @@ from datalattice.weaver import (
     query,
 )
 from datalattice.weaver.appendlog import AppendRequest, FollowParams, LogEvent
+from datalattice.weaver.events import EVENTS_MAX
 from datalattice.weaver.intention import ZERO
 from datalattice.weaver.kv import (
     BatchRequest,
@@ -49,7 +50,7 @@ from datalattice.weaver.kv import (
 )
 from datalattice.weaver.null import WriteRequest
 from datalattice.weaver.state import BATCH_RECORDS
-from datalattice.weaver.store import ACK_DELAY_MS, EVENTS_MAX
+from datalattice.weaver.store import ACK_DELAY_MS
 from datalattice.weaver.systemops import UniversalOp
 
 
@@ -499,3 +500,33 @@ def test_the_heads_of_a_key_at_a_record_are_found_after_later_ones(steps: list[A
     with watcher.read() as view:
         for (key, seq), expected in heads.items():
             assert [op.hash for op in heads_at(view, key, seq)] == expected
+
+
+def test_events_of_what_another_process_writes_are_delivered_in_order() -> None:
+    node, store = kv()
+    other = WeaverNode(1, node.engine).stores.open(store.id)
+    with store.subscribe("watch", WatchParams(), timeout=30) as watch:
+        other.execute("Put", PutRequest(b"theirs", b"1"))
+        store.execute("Put", PutRequest(b"ours", b"2"))
+        other.execute("Put", PutRequest(b"theirs", b"3"))
+        assert watch.poll() == [
+            WatchEvent(b"theirs", b"1"),
+            WatchEvent(b"ours", b"2"),
+            WatchEvent(b"theirs", b"3"),
+        ]
+        other.execute("Put", PutRequest(b"theirs", b"4"))
+        store.look()  # as the watcher of a folder does
+        assert next(watch) == WatchEvent(b"theirs", b"4")
+
+
+def test_events_are_recorded_from_the_first_subscription_on_and_the_newest_are_kept() -> None:
+    node, store = kv()
+    store.execute("Put", PutRequest(b"k", b"before"))
+    with node.stores.view(store.id) as view:
+        assert (view.has_events, view.last_event) == (False, 0)
+    store.subscribe("watch", WatchParams(), wait=False).close()
+    store.execute_all("Put", [PutRequest(b"k", b"%d" % at) for at in range(EVENTS_MAX + 7)])
+    with node.stores.view(store.id) as view:
+        found = list(view.events(0, ""))
+    assert [number for number, _ in found] == list(range(8, EVENTS_MAX + 8))
+    assert found[-1][1] == WatchEvent(b"k", b"%d" % (EVENTS_MAX + 6))
