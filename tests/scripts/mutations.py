@@ -387,8 +387,8 @@ MUTATIONS: Final = (
     Mutation(
         "bind iroh to all interfaces",
         "node/transport/iroh.py",
-        "        if not is_wildcard and _is_local(other):\n",
-        "        if is_wildcard and _is_local(other):\n",
+        "            if not is_wildcard and _is_local(other):\n",
+        "            if is_wildcard and _is_local(other):\n",
         (UNIT + "node/transport/test_iroh.py::test_only_the_given_address_is_bound",),
     ),
     Mutation(

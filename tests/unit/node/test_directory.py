@@ -62,10 +62,12 @@ def test_a_node_publishes_itself_later_than_before() -> None:
     pair = keys(1)
     cursor = RootLattice(root_lattice(), context=MergeContext(key_pair=pair))
     clock = StoppedClock(1_000)
+    iroh = f"iroh://{pair.public_key.hex()}@example.org:1"
     for url, transport, stamp in (
         ("example.org:1", "tls://example.org:1", 1_000),
         (f"{pair.public_key.hex()}@[2001:db9::1]:7", "tls://[2001:db9::1]:7", 1_001),
         ("tcp://example.org:1", "tcp://example.org:1", 1_002),
+        (iroh, iroh, 1_003),
     ):
         publish(cursor, pair.public_key, url, clock)
         slot = get_in(cursor.get(), [P2P_KEY, NODES_KEY, pair.public_key])
@@ -75,7 +77,7 @@ def test_a_node_publishes_itself_later_than_before() -> None:
         assert get_in(slot.value, [Keyword("timestamp")]) == stamp
         assert get_in(slot.value, [Keyword("type")]) == "datalattice"
         assert get_in(slot.value, [Keyword("version")])
-        assert found_in(slot.value) == [transport]
+        assert found_in(slot.value) == [transport.replace(f"{pair.public_key.hex()}@", "")]
 
 
 def test_the_first_usable_transport_counts() -> None:
@@ -85,6 +87,7 @@ def test_the_first_usable_transport_counts() -> None:
     assert found_in(info(f"{other}@h:1", f"{mine}@h:2")) == ["tls://h:2"]
     assert found_in(info(*["bad"] * (TRANSPORTS_MAX - 1), "h:1")) == ["tls://h:1"]
     assert found_in(info(*["bad"] * TRANSPORTS_MAX, "h:1")) == []
+    assert found_in(info(f"iroh://{mine}", f"iroh://{other}@h:1", "h:2")) == ["tls://h:2"]
     host = "h" * (TRANSPORT_CHARS_MAX - 1)
     assert found_in(info(host + ":1", "g:1")) == ["tls://g:1"]
 

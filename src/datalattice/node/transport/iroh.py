@@ -250,13 +250,13 @@ class IrohTransport:
             builder.relay_mode(iroh.RelayMode.disabled())
         builder.secret_key(self._key_pair.seed)
         builder.alpns(protocols)
-        builder.bind_addr(_text(host, port))
         # Security: iroh binds a socket of either family, and all interfaces unless told otherwise.
         is_wildcard: bool = ipaddress.ip_address(host).is_unspecified
         other = "127.0.0.1" if ":" in host else "::1"
-        if not is_wildcard and _is_local(other):
-            builder.bind_addr(_text(other, 0))
         try:
+            builder.bind_addr(_text(host, port))
+            if not is_wildcard and _is_local(other):
+                builder.bind_addr(_text(other, 0))
             endpoint = await builder.bind()
         except iroh.IrohError as error:
             raise UsageError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
 import types
 from collections import Counter
@@ -14,9 +15,12 @@ import pytest
 
 import datalattice.node.transport.strangers as strangers_module
 from datalattice.client import parse_address
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
+from datalattice.node import open_node
 from datalattice.node.transport import Link, Listener, NodeTransport
+from datalattice.store import MemoryStore
 from datalattice.wire import MUX_PROTOCOL
 
 iroh = pytest.importorskip("iroh")
@@ -240,6 +244,80 @@ def test_only_the_given_address_is_bound() -> None:
             await transport.listen("203.0.113.9", 0, lambda _link: asyncio.sleep(0))
         await listener.close()
         await transport.close()
+
+    run(work)
+
+
+def test_a_node_listens_and_dials_over_ipv6() -> None:
+    async def work() -> None:
+        here, there = iroh_module.IrohTransport(GUEST), iroh_module.IrohTransport(HOST)
+        ended = asyncio.Event()
+        try:
+            listener = await there.listen("::1", 0, lambda _link: ended.wait())
+        except UsageError:
+            pytest.skip("this machine has no IPv6")
+        (address,) = listener.addresses
+        assert parse_address(address).host == "::1"
+        link = await here.dial(address)
+        assert link.public_key == HOST.public_key
+        ended.set()
+        link.abort()
+        await listener.close()
+        for transport in (here, there):
+            await transport.close()
+
+    run(work)
+
+
+def test_an_address_that_iroh_cannot_bind_is_named() -> None:
+    async def work() -> None:
+        transport = iroh_module.IrohTransport(HOST)
+        with pytest.raises(UsageError, match=r"cannot speak iroh at \[fe80::1%lo\]:0"):
+            await transport._bind("fe80::1%lo", 0, [])
+        await transport.close()
+
+    run(work)
+
+
+def test_two_nodes_are_connected_by_a_ticket_alone() -> None:
+    async def work() -> None:
+        key = HOST.public_key.hex()
+        config = NodeConfig(port=0, iroh="direct", url="north.example:9")
+        async with (
+            open_node(MemoryStore(), key_pair=HOST, config=config) as here,
+            open_node(MemoryStore(), key_pair=GUEST, port=-1) as there,
+        ):
+            port = here.port
+            assert here.ticket == ",".join(
+                (
+                    f"{key}@north.example:9",
+                    f"{key}@127.0.0.1:{port}",
+                    f"iroh://{key}@127.0.0.1:{port}",
+                )
+            )
+            assert there.ticket is None, "it only dials"
+            ticket = ",".join(here.ticket.split(",")[2:] * 2)
+            there.add_peer(ticket)
+            await there.wait_until(lambda node: node.root_hash == here.root_hash)
+            (peer,) = there.peers
+            assert peer.address == ticket.split(",")[0]
+            assert peer.public_key == HOST.public_key
+            await there.remove_peer(ticket)
+            assert not there.peers
+            with pytest.raises(UsageError, match="the key of one node"):
+                there.add_peer(f"{ticket},127.0.0.1:1")
+
+    run(work)
+
+
+def test_the_port_is_the_same_for_both_or_the_node_says_so() -> None:
+    async def work() -> None:
+        with socket.socket(type=socket.SOCK_DGRAM) as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+            config = NodeConfig(port=port, iroh="direct")
+            with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is in use"):
+                await open_node(MemoryStore(), key_pair=HOST, config=config).start()
 
     run(work)
 
