@@ -87,6 +87,8 @@ TABLE: list[tuple[str, str]] = [
     ("node start --port 99999", "a port is a number up to 65535, got 99999"),
     ("node start --port abc", "'--port' / '-p': Input should be a valid integer"),
     ("node start --peer bad", "an address is host:port or .*; got 'bad'"),
+    ("node start --iroh on", "iroh is off, direct or relay, got 'on'"),
+    ("peer invite notes --address bad", "an address is host:port or .*; got 'tls://bad'"),
     ("node start --log-level loud", "log_level is debug, info, warning or error, got 'loud'"),
     ("node start --config {none}", "there is no file .*none"),
     ("node config --config {toml}", "broken.toml is not TOML"),

@@ -37,9 +37,12 @@ def invite(
     ] = None,
 ) -> CommandResult:
     """Print a token with which one node may join. Send it as you would send a password."""
+    from datalattice.client import parse_address
     from datalattice.weaver import InviteToken
 
     given = [one if "://" in one else f"tls://{one}" for one in address or ()]
+    for one in given:
+        parse_address(one)  # it raises; the node that joins would find the mistake too late
     text = handle_of(call.node_handle(), store).invite(*given)
     reached = list(InviteToken.from_text(text).addresses)
     notices = [] if reached else [NOT_SERVED]  # a token without an address leads nowhere
