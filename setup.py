@@ -26,6 +26,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "apps/kv/writing.py",
     "apps/queue/entries.py",
     "engine/group.py",
+    "engine/journal.py",
     "engine/lmdb.py",
     "engine/longkeys.py",
     "engine/section.py",

@@ -106,14 +106,14 @@ except DataLatticeError as error:
 """
 
 
-@pytest.mark.parametrize("damage", ["beginning", "contents"])
+@pytest.mark.parametrize("damage", ["beginning", "contents", "journal"])
 def test_corruption_detected_on_reopen(tmp_path: Path, damage: str) -> None:
     """Opening fails, or the check says what is wrong: damage never passes as other data."""
     with datalattice.open(tmp_path) as node:
         notes = node.store("notes", kind="kv")
         for number in range(50):
-            notes[f"key {number}"] = "value " * 20
-    file = tmp_path / "weaver" / "data.mdb"
+            notes[f"key {number}"] = "value " * 2_500  # more than stays in the journal
+    file = tmp_path / "weaver" / ("journal" if damage == "journal" else "data.mdb")
     data = bytearray(file.read_bytes())
     if damage == "beginning":
         data[:8_192] = random.Random(2).randbytes(8_192)  # both headers
@@ -127,7 +127,7 @@ def test_corruption_detected_on_reopen(tmp_path: Path, damage: str) -> None:
         timeout=50,
         check=True,
     )
-    assert ran.stdout.split()[0] == ("error" if damage == "beginning" else "faults"), ran.stdout
+    assert ran.stdout.split()[0] == ("faults" if damage == "contents" else "error"), ran.stdout
 
 
 def test_fresh_start_after_data_loss(tmp_path: Path) -> None:

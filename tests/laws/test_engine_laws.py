@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from datalattice.engine import Engine, LmdbEngine, MemoryEngine, Snapshot
+from datalattice.engine import (
+    JOURNAL_TABLE,
+    Engine,
+    JournaledEngine,
+    LmdbEngine,
+    MemoryEngine,
+    Snapshot,
+    open_journal,
+)
 
 EDGES = st.builds(  # keys around the lengths at which a key is split, with few different bytes
     lambda head, length, tail: (head * 2_000)[:length] + tail,
@@ -117,6 +126,28 @@ class MemoryMachine(EngineMachine):
         self.engine = MemoryEngine((TABLE,))
 
 
+class JournaledMachine(EngineMachine):
+    """Two engines on one journal take turns, as two processes do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        base = LmdbEngine(self.folder, (TABLE, JOURNAL_TABLE), durable=False)
+        opens = partial(open_journal, self.folder, create=True)
+        # A few records fill the journal.
+        self.engine, self.other = (
+            JournaledEngine(base, opens, b"boot", full_bytes=200) for _ in range(2)
+        )
+
+    @rule()
+    def take_turns(self) -> None:
+        self.engine, self.other = self.other, self.engine
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.folder)
+
+
 class LmdbMachine(EngineMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -137,5 +168,6 @@ class LmdbMachine(EngineMachine):
         shutil.rmtree(self.folder)
 
 
+TestJournaledEngine = JournaledMachine.TestCase
 TestMemoryEngine = MemoryMachine.TestCase
 TestLmdbEngine = LmdbMachine.TestCase

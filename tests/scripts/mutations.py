@@ -1234,6 +1234,50 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "journal: a commit does not wait for the disk",
+        "engine/journal.py",
+        "            file.sync()\n            self._publish(recent.generation, recent.end + len",
+        "            self._publish(recent.generation, recent.end + len",
+        (
+            UNIT + "engine/test_journaled.py::test_a_crash_at_any_write_keeps_what_returned",
+            UNIT + "engine/test_journaled.py::test_what_is_not_durable_yet_is_seen_by_no_one",
+        ),
+    ),
+    Mutation(
+        "journal: it ends where it is damaged",
+        "engine/journal.py",
+        "        if recent.end < published:\n            raise Corruption(",
+        "        if recent.end < 0:\n            raise Corruption(",
+        (
+            UNIT + "engine/test_journaled.py::"
+            "test_a_damaged_journal_is_an_error_and_not_an_older_state",
+        ),
+    ),
+    Mutation(
+        "journal: records that went to the tables count again",
+        "engine/journal.py",
+        "        self.check = generation\n",
+        "        self.check = _NO_GENERATION\n",
+        (UNIT + "engine/test_journaled.py::test_a_crash_at_any_write_keeps_what_returned",),
+    ),
+    Mutation(
+        "journal: after a restart of the machine the header is believed",
+        "engine/journal.py",
+        "        is_bounded = header.boot == self._boot\n",
+        "        is_bounded = True\n",
+        (UNIT + "engine/test_journaled.py::test_a_crash_at_any_write_keeps_what_returned",),
+    ),
+    Mutation(
+        "weaver: an error before a transaction begins is lost",
+        "engine/group.py",
+        "            pieces.extend(self._take())\n        first = 0\n",
+        "            pass\n        first = 0\n",
+        (
+            UNIT + "engine/test_group.py::"
+            "test_a_transaction_that_cannot_begin_is_the_error_of_each_caller",
+        ),
+    ),
+    Mutation(
         "weaver: a group of long keys is counted as one of its keys",
         "engine/longkeys.py",
         "                    surplus -= at == 0\n",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from datalattice.crypto import KeyPair, SeededEntropy
-from datalattice.engine import GroupCommit
+from datalattice.engine import JOURNAL_TABLE, Engine, GroupCommit, JournaledEngine
 from datalattice.errors import StoreError
 from datalattice.testing.clocks import TickingClock
 from datalattice.testing.disk import SimDisk, SimulatedCrash
@@ -17,8 +17,13 @@ from datalattice.weaver import STORE_TABLES, PutRequest, Stores, WeaverStore
 KEY = KeyPair(b"\x07" * 32)
 
 
-def opened(disk: SimDisk) -> Stores:
-    engine = JournalEngine(disk, "weaver", STORE_TABLES)
+def opened(disk: SimDisk, boot: bytes = b"first", *, journaled: bool = True) -> Stores:
+    engine: Engine = JournalEngine(disk, "weaver", (*STORE_TABLES, JOURNAL_TABLE))
+    if journaled:
+        path = "weaver/front"
+        file = disk.open(path, create=not disk.exists(path), write=True)
+        disk.sync_folder("weaver")
+        engine = JournaledEngine(engine, lambda: file, boot, full_bytes=4_000)
     return Stores(GroupCommit(engine), KEY, TickingClock(1_000), SeededEntropy(7))
 
 
@@ -44,10 +49,10 @@ def life(stores: Stores) -> Iterator[str]:
     yield "rebuild"
 
 
-def live_until_crash(disk: SimDisk, done: list[str]) -> None:
+def live_until_crash(disk: SimDisk, done: list[str], *, journaled: bool) -> None:
     """Note in `done` what returned before the crash."""
     try:
-        done.extend(life(opened(disk)))  # item by item
+        done.extend(life(opened(disk, journaled=journaled)))  # item by item
     except (SimulatedCrash, StoreError):
         return
 
@@ -88,19 +93,21 @@ def rows_of(system: object) -> Iterator[tuple[bytes, bytes | None, list[bytes]]]
         yield key, value, table.heads(key)
 
 
+@pytest.mark.parametrize("journaled", [False, True], ids=["tables", "journal"])
 @pytest.mark.parametrize("power_failure", [False, True], ids=["process", "power"])
 def test_a_crash_at_any_write_leaves_what_returned_and_no_half_of_anything(
-    power_failure: bool,
+    power_failure: bool, journaled: bool
 ) -> None:
     whole = SimDisk(1)
-    finished = list(life(opened(whole)))
+    finished = list(life(opened(whole, journaled=journaled)))
     for crash_at in range(1, whole.steps + 1):
         disk = SimDisk(crash_at)
         disk.crash_at = crash_at
         done: list[str] = []
-        live_until_crash(disk, done)
+        live_until_crash(disk, done, journaled=journaled)
         disk.restart(power_failure=power_failure)
-        stores = opened(disk)
+        boot = b"second" if power_failure else b"first"
+        stores = opened(disk, boot, journaled=journaled)
         check(stores, done)
         if not done and not stores.list():
             assert list(life(stores)) == finished  # what is left of a crash is in no one's way

@@ -26,7 +26,7 @@ from datalattice.client.opening import accepts_unasked, moved_wait_s
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
 from datalattice.cursors import Wake
-from datalattice.engine import DATA_FILE, Engine, GroupCommit, LmdbEngine, MemoryEngine
+from datalattice.engine import DATA_FILE, Engine, GroupCommit, MemoryEngine, open_engine
 from datalattice.errors import AlreadyExists, NoSuchPath, PeerUnavailable, ReadOnly, UsageError
 from datalattice.store import RealDisk
 from datalattice.weaver import (
@@ -166,7 +166,7 @@ class WeaverFolder:
                 raise NoSuchPath(f"there are no stores in {self._path.parent}")
             # Private: the stores hold keys of peers and invites.
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return LmdbEngine(self._path, STORE_TABLES, read_only=self._read_only)
+        return open_engine(self._path, STORE_TABLES, read_only=self._read_only)
 
     def register(self, machine: type[Machine]) -> None:
         """Add a kind of store."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 
 from datalattice.engine.base import (
     KEY_BYTES_MAX,
@@ -16,6 +18,15 @@ from datalattice.engine.base import (
     successor,
 )
 from datalattice.engine.group import GroupCommit, GroupTxn
+from datalattice.engine.journal import (
+    JOURNAL_BYTES,
+    JOURNAL_FILE,
+    JOURNAL_TABLE,
+    JournaledEngine,
+    JournalFile,
+    boot_id,
+    open_journal,
+)
 from datalattice.engine.lmdb import DATA_FILE, LmdbEngine
 from datalattice.engine.memory import MemoryEngine, MemoryWriteTxn
 from datalattice.engine.section import section
@@ -47,11 +58,25 @@ def open_engine(
     # Any other scheme is a mistake, not the name of a folder.
     if "://" in text:
         raise UsageError(f"an engine is opened at a folder or at {MEMORY_URL!r}, got {text!r}")
-    return LmdbEngine(text, tables, read_only=read_only, durable=durable)
+    folder = Path(text)
+    if not durable and not (folder / JOURNAL_FILE).exists():
+        return LmdbEngine(folder, tables, read_only=read_only, durable=False)
+    base = LmdbEngine(folder, (*tables, JOURNAL_TABLE), read_only=read_only, durable=durable)
+    try:
+        opens = partial(open_journal, folder, create=not read_only)
+        # What is not made durable is not written twice.
+        full_bytes = JOURNAL_BYTES if durable else 0
+        return JournaledEngine(base, opens, boot_id(), full_bytes=full_bytes)
+    except BaseException:
+        base.close()
+        raise
 
 
 __all__ = [
     "DATA_FILE",
+    "JOURNAL_BYTES",
+    "JOURNAL_FILE",
+    "JOURNAL_TABLE",
     "KEY_BYTES_MAX",
     "MEMORY_URL",
     "TABLES_MAX",
@@ -59,14 +84,18 @@ __all__ = [
     "Engine",
     "GroupCommit",
     "GroupTxn",
+    "JournalFile",
+    "JournaledEngine",
     "LmdbEngine",
     "MemoryEngine",
     "MemoryWriteTxn",
     "ReadTxn",
     "Snapshot",
     "WriteTxn",
+    "boot_id",
     "export_tables",
     "open_engine",
+    "open_journal",
     "restore_tables",
     "section",
     "successor",

@@ -251,6 +251,9 @@ class GroupCommit:
         Without pieces it takes the queue, and what comes in before the commit: `pieces` grows.
         """
         takes_queue = not pieces
+        if takes_queue:
+            # Before the transaction begins: if it cannot, that is the error of those who wait.
+            pieces.extend(self._take())
         first = 0
         while True:
             try:

@@ -94,10 +94,10 @@ def test_fsck_of_a_sound_log(lattice: Any, level: str) -> None:
 
 @pytest.mark.usefixtures("notes")
 def test_fsck_of_a_damaged_log_says_where_and_ends_with_1(lattice: Any, home: Path) -> None:
-    from datalattice.engine import LmdbEngine
+    from datalattice.engine import open_engine
     from datalattice.weaver import STORE_TABLES
 
-    engine = LmdbEngine(home / "weaver", STORE_TABLES)
+    engine = open_engine(home / "weaver", STORE_TABLES)
     with engine.write() as txn:
         (key, row), *_ = list(txn.scan("witness"))[2:]
         txn.put("witness", key, row[:-1] + bytes([row[-1] ^ 1]))

@@ -13,7 +13,7 @@ import pytest
 
 from datalattice.engine import GroupCommit, GroupTxn, LmdbEngine, MemoryEngine
 from datalattice.engine import group as group_module
-from datalattice.errors import StoreFull
+from datalattice.errors import ReadOnly, StoreFull
 from datalattice.testing.engine_kit import LIMIT_S, SignallingQueue, Work, run_together
 
 
@@ -93,4 +93,14 @@ def test_work_that_finds_no_room_fails_its_transaction_and_the_next_one_commits(
         group.run(put(2 << 20))
     group.run(put(3))
     assert keys(group) == [b"3"]
+    engine.close()
+
+
+def test_a_transaction_that_cannot_begin_is_the_error_of_each_caller(tmp_path: Path) -> None:
+    LmdbEngine(tmp_path, ("t",)).close()
+    engine = LmdbEngine(tmp_path, ("t",), read_only=True)
+    group = GroupCommit(engine)
+    for _ in range(2):
+        with pytest.raises(ReadOnly):
+            group.run(put(1))
     engine.close()

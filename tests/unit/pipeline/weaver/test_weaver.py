@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 import datalattice
-from datalattice.engine import LmdbEngine
+from datalattice.engine import open_engine
 from datalattice.errors import BadSignature, DataLoss, NoSuchPath, UsageError
 from datalattice.pipeline.weaver import rows as weaver_rows
 from datalattice.pipeline.weaver.options import COLUMNS, WeaverTable, parse_options
@@ -268,7 +268,7 @@ def test_signatures_are_verified_unless_that_is_turned_off(home: Home) -> None:
     home.notes["a"] = "1"
     home.notes["b"] = "2"
     home.node.close()
-    engine = LmdbEngine(home.folder / "weaver", STORE_TABLES)
+    engine = open_engine(home.folder / "weaver", STORE_TABLES)
     with engine.write() as txn:
         # The signature is no part of what is hashed, so the chain of records stays in order.
         key, row = list(txn.scan("witness"))[-1]

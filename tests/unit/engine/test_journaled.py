@@ -1,0 +1,262 @@
+"""The journal in front of tables: an engine by the kit, durable at any crash, with many users."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from datalattice.engine import (
+    JOURNAL_TABLE,
+    Engine,
+    JournaledEngine,
+    LmdbEngine,
+    MemoryEngine,
+    WriteTxn,
+    open_engine,
+)
+from datalattice.errors import Corruption, StoreError, StoreFailed
+from datalattice.testing.disk import SimDisk, SimulatedCrash
+from datalattice.testing.engine_kit import TABLES, check_engine
+from datalattice.testing.journal import JournalEngine
+
+SMALL = 700
+"""Bytes of a journal that is full after a few transactions."""
+
+
+class MemoryFile:
+    """A journal in memory, for as many engines as are opened on it."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.fails = False
+        self.on_sync: Callable[[], object] = lambda: None
+
+    def read(self, offset: int, count: int) -> bytes:
+        return bytes(self.data[offset : offset + count])
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.data.extend(bytes(max(0, offset + len(data) - len(self.data))))
+        self.data[offset : offset + len(data)] = data
+
+    def sync(self) -> None:
+        self.on_sync()
+        if self.fails:
+            raise OSError(5, "Input/output error")
+
+    def size(self) -> int:
+        return len(self.data)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("full_bytes", [0, SMALL, 1 << 20])
+def test_it_is_an_engine(full_bytes: int) -> None:
+    def make() -> Engine:
+        file = MemoryFile()
+        base = MemoryEngine((*TABLES, JOURNAL_TABLE))
+        return JournaledEngine(base, lambda: file, b"boot", full_bytes=full_bytes)
+
+    check_engine(make)
+
+
+def test_it_is_an_engine_in_a_folder(tmp_path: Path) -> None:
+    numbers = count()
+    check_engine(lambda: open_engine(tmp_path / str(next(numbers)), TABLES))
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+Change = Callable[[WriteTxn], object]
+
+
+def changes() -> Iterator[Change]:
+    """Yield transactions, some of which fill the journal."""
+
+    def fill(txn: WriteTxn, number: int) -> None:
+        for key in range(3):
+            txn.put("one", b"%d" % key, b"%d" % number * (number % 5))
+        txn.delete("one", b"%d" % (number % 3))
+        if number % 4 == 3:
+            txn.put("two", b"large", bytes(SMALL))
+
+    for number in range(12):
+        yield partial(fill, number=number)
+
+
+def contents(engine: Engine) -> dict[tuple[str, bytes], bytes]:
+    with engine.read() as view:
+        return {(table, key): value for table in engine.tables for key, value in view.scan(table)}
+
+
+def opened(disk: SimDisk, boot: int = 0) -> JournaledEngine:
+    base = JournalEngine(disk, "tables", (*TABLES, JOURNAL_TABLE))
+    path = "tables/front"
+
+    def open_file() -> object:
+        file = disk.open(path, create=not disk.exists(path), write=True)
+        disk.sync_folder("tables")
+        return file
+
+    return JournaledEngine(base, open_file, b"%d" % boot, full_bytes=SMALL)  # type: ignore[arg-type]
+
+
+def states() -> list[dict[tuple[str, bytes], bytes]]:
+    engine = opened(SimDisk(0))
+    found = [contents(engine)]
+    for change in changes():
+        with engine.write() as txn:
+            change(txn)
+        found.append(contents(engine))
+    return found
+
+
+def live(engine: Engine, first: int, done: list[int]) -> None:
+    for number, change in enumerate(changes()):
+        if number >= first:
+            with engine.write() as txn:
+                change(txn)
+            done.append(number)
+
+
+@pytest.mark.parametrize("power_failure", [False, True], ids=["process", "power"])
+def test_a_crash_at_any_write_keeps_what_returned(power_failure: bool) -> None:
+    expected = states()
+    whole = SimDisk(1)
+    live(opened(whole), 0, [])
+    for crash_at in range(1, whole.steps + 1):
+        disk = SimDisk(crash_at)
+        disk.crash_at = crash_at
+        done: list[int] = []
+        with contextlib.suppress(SimulatedCrash, StoreError):
+            live(opened(disk), 0, done)
+        disk.restart(power_failure=power_failure)
+        engine = opened(disk, boot=int(power_failure))
+        reached = contents(engine)
+        # What returned is there; what did not is there in full or not at all.
+        assert reached in expected[len(done) : len(done) + 2]
+        at = expected.index(reached, len(done))
+        live(engine, at, [])
+        assert contents(engine) == contents(opened(disk, boot=2)) == expected[-1]
+
+
+def test_a_failed_sync_leaves_nothing_behind() -> None:
+    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    engine = JournaledEngine(base, lambda: file, b"boot")
+    with engine.write() as txn:
+        txn.put("one", b"k", b"1")
+    file.fails = True
+    with pytest.raises(StoreFailed), engine.write() as txn:
+        txn.put("one", b"k", b"2")
+    file.fails = False
+    assert contents(engine) == {("one", b"k"): b"1"}
+    again = JournaledEngine(base, lambda: file, b"later boot")
+    assert contents(again) == {("one", b"k"): b"1"}
+    with again.write() as txn:
+        txn.put("one", b"k", b"3")
+    assert contents(engine) == contents(again) == {("one", b"k"): b"3"}
+
+
+def test_a_damaged_journal_is_an_error_and_not_an_older_state() -> None:
+    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    engine = JournaledEngine(base, lambda: file, b"boot")
+    for number in range(3):
+        with engine.write() as txn:
+            txn.put("one", b"k", b"%d" % number)
+    file.data[file.data.index(b"k\0\0\0\x011") + 5] ^= 1
+    for boot in (b"boot", b"later boot"):
+        again = JournaledEngine(base, lambda: file, boot)
+        with pytest.raises(Corruption, match="journal"):
+            again.read()
+        with pytest.raises(Corruption, match="journal"), again.write():
+            pass
+        assert again.is_damaged
+
+
+# --- several engines ----------------------------------------------------------------------------
+
+
+def test_engines_on_one_journal_see_each_other_at_once() -> None:
+    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    one, other = (JournaledEngine(base, lambda: file, b"boot", full_bytes=SMALL) for _ in range(2))
+    for number in range(40):
+        writer, reader = (one, other) if number % 3 else (other, one)
+        before, seen = reader.read(), contents(reader)
+        commits = reader.last_commit
+        with writer.write() as txn:
+            txn.put("one", b"%d" % (number % 7), b"%d" % number)
+        assert reader.last_commit > commits
+        assert contents(one) == contents(other)
+        assert contents(one)["one", b"%d" % (number % 7)] == b"%d" % number
+        assert {("one", key): value for key, value in before.scan("one")} == seen
+        before.close()
+
+
+def test_what_is_not_durable_yet_is_seen_by_no_one() -> None:
+    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    writer = JournaledEngine(base, lambda: file, b"boot")
+    reader = JournaledEngine(base, lambda: file, b"boot")
+    with writer.write() as txn:
+        txn.put("one", b"k", b"1")
+    seen = []
+    file.on_sync = lambda: seen.append(contents(reader))
+    with writer.write() as txn:
+        txn.put("one", b"k", b"2")
+    assert seen == [{("one", b"k"): b"1"}]
+    assert contents(reader) == {("one", b"k"): b"2"}
+
+
+WRITER = """
+import sys
+from datalattice.engine import open_engine
+engine = open_engine(sys.argv[1], ("one",))
+for number in range(int(sys.argv[3])):
+    with engine.write() as txn:
+        last = int(txn.get("one", b"count") or b"0")
+        txn.put("one", b"count", b"%d" % (last + 1))
+        txn.put("one", b"%s/%d" % (sys.argv[2].encode(), number), bytes(300))
+"""
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    turns = 600  # fills the journal
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    open_engine(tmp_path, ("one",)).close()
+    running = [subprocess.Popen([*command, name, str(turns)]) for name in ("a", "b")]
+    reader = open_engine(tmp_path, ("one",), read_only=True)
+    with reader.read() as view:
+        last = 0
+        while any(one.poll() is None for one in running):
+            view.renew()
+            found = int(view.get("one", b"count") or b"0")
+            assert found >= last
+            assert view.count("one") == found + (found > 0)
+            last = found
+        view.renew()
+        assert [one.returncode for one in running] == [0, 0]
+        assert view.get("one", b"count") == b"%d" % (2 * turns)
+        assert view.count("one") == 2 * turns + 1
+    reader.close()
+
+
+def test_tables_that_need_not_be_durable_go_on_from_the_journal(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path, ("one",))
+    with engine.write() as txn:
+        txn.put("one", b"k", b"1")
+    engine.close()
+    engine = open_engine(tmp_path, ("one",), durable=False)
+    assert contents(engine) == {("one", b"k"): b"1"}
+    with engine.write() as txn:
+        txn.put("one", b"l", b"2")
+    engine.close()
+    # Nothing of it is in the journal any more.
+    engine = LmdbEngine(tmp_path, ("one",), read_only=True)
+    assert contents(engine) == {("one", b"k"): b"1", ("one", b"l"): b"2"}
+    engine.close()
