@@ -245,6 +245,32 @@ def peer() -> Peer:
     return Peer("p", dialled=True, features=frozenset({SKETCHES}))
 
 
+def test_after_an_abandoned_sketch_a_connection_goes_on_by_ranges() -> None:
+    site, other = Site(sketches=ANY_SIZE), Site(sketches=ANY_SIZE)
+    site.submit(b"x")
+
+    def kinds(of: Peer, end: bool) -> list[type]:
+        opener = other.replica.compare(of, Why.PULL)
+        answerer = site.replica.compare(of, Why.ASKED)
+        assert opener is not None
+        assert answerer is not None
+        answer = answerer.receive(opener.start().say)
+        if end:
+            answerer.ended()
+        return sorted({type(one) for one in answer.say}, key=str)
+
+    for _ in range(2):  # one that is open has not been abandoned yet
+        assert kinds(peer(), end=False) == [SketchMessage]
+    assert kinds(peer(), end=True) == [SketchMessage]
+    assert kinds(peer(), end=True) == [RangeMessage]
+    opener = site.replica.compare(peer(), Why.PULL)
+    assert opener is not None
+    assert {type(one) for one in opener.start().say} == {RangeMessage}
+    assert kinds(replace(peer(), connection="another"), end=False) == [SketchMessage]
+    site.replica.forget(peer())
+    assert kinds(peer(), end=False) == [SketchMessage]
+
+
 def test_a_peer_without_the_feature_is_compared_by_ranges_alone() -> None:
     site = Site(sketches=ANY_SIZE)
     site.submit(b"x")

@@ -284,6 +284,11 @@ class SketchComparison(RangeComparison):
         return replace(step, say=(*step.say, self._sketch.start()))
 
     @property
+    def is_abandoned(self) -> bool:
+        """Whether a session of sketches is open, or ended before its end."""
+        return self._sketch is not None and not self._is_done
+
+    @property
     def _count(self) -> int:
         return self._held.count(HASH_START, HASH_END)
 

@@ -120,6 +120,9 @@ class WeaverReplica:
         self._copied: dict[str, int] = {}
         """Where news begin for a connection to which the log was streamed."""
         self._open: set[RangeComparison] = set()
+        self._abandoned: set[str] = set()
+        """Connections on which a session of sketches was begun and not ended. It costs this side a
+        look at its log each time, and the peer a message; from then on they go by ranges."""
         self._neighbours = Neighbours(entropy)
         self.gaps: Final = ChainGaps()
         """Missing predecessors, for the conversations that ask for them."""
@@ -367,19 +370,24 @@ class WeaverReplica:
             return None
         # "cut at 8 random bytes": only where this side opens.
         cut = first_cut(self._entropy) if begins else None
-        begun = (self._store, self._arrived, cut, self._compared)
+        begun = (self._store, self._arrived, cut, partial(self._compared, peer.connection))
         comparison: RangeComparison
         if SKETCHES in peer.features:
             nonce = self._entropy.bytes(SKETCH_NONCE_BYTES)
-            comparison = SketchComparison(*begun, nonce, self._sketches)
+            limits = self._sketches
+            if peer.connection in self._abandoned:
+                limits = limits._replace(items=-1)  # of sets of no size
+            comparison = SketchComparison(*begun, nonce, limits)
         else:
             comparison = RangeComparison(*begun)
         self._open.add(comparison)
         return comparison
 
-    def _compared(self, comparison: RangeComparison) -> None:
+    def _compared(self, connection: str, comparison: RangeComparison) -> None:
         """Note the end of a comparison."""
         self._open.discard(comparison)
+        if isinstance(comparison, SketchComparison) and comparison.is_abandoned:
+            self._abandoned.add(connection)
         if comparison.is_complete:
             self._store.settle(asked=True)
 
@@ -421,6 +429,7 @@ class WeaverReplica:
         """Forget where news begin for a connection that has ended, and replace the neighbour."""
         self._neighbours.leave(peer.connection)
         self._copied.pop(peer.connection, None)
+        self._abandoned.discard(peer.connection)
 
     def close(self) -> None:
         """Release the views of open comparisons."""
