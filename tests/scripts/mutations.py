@@ -461,8 +461,8 @@ MUTATIONS: Final = (
     Mutation(
         "ask a plain peer for its root but once",
         "sync/lattice/replica.py",
-        "        if meeting.plain is not None and meeting.plain.open and why is Why.DUE:\n",
-        "        if meeting.plain is not None and meeting.plain.is_asked and why is Why.DUE:\n",
+        "meeting.plain.open and why in (Why.DUE, Why.DIRTY):\n",
+        "meeting.plain.is_asked and why in (Why.DUE, Why.DIRTY):\n",
         (UNIT + "sync/test_plain_peers.py::test_what_it_has_is_asked_at_every_root_sync",),
     ),
     Mutation(
@@ -478,7 +478,8 @@ MUTATIONS: Final = (
     Mutation(
         "never state the root again",
         "sync/replicator.py",
-        "                    self._compare(partner, Why.DUE, now_ms)\n",
+        "                    self._compare(partner, Why.DIRTY if partner.is_dirty else "
+        "Why.DUE, now_ms)\n",
         "                    pass\n",
         (
             UNIT + "sync/test_replicator.py::test_the_states_are_compared_every_thirty_seconds",
@@ -828,8 +829,9 @@ MUTATIONS: Final = (
     Mutation(
         "take a peer for equal that was only sent everything",
         "sync/replicator.py",
+        "only the peer's own statement counts.\n"
         "        stated = partner.received if partner.is_settled else None\n",
-        "        stated = next(iter(partner.known), None)\n",
+        "only the peer's own statement counts.\n        stated = next(iter(partner.known), None)\n",
         (
             UNIT + "node/test_standing.py"
             "::test_a_peer_is_equal_when_it_says_so_and_not_when_it_was_sent_everything",
@@ -1221,6 +1223,83 @@ MUTATIONS: Final = (
         "        self._marker.follow_tops()\n        self._marker.follow_packs()\n",
         "        self._marker.follow_tops()\n",
         (UNIT + "store/test_collecting.py::test_what_is_staged_right_before_the_lock_is_followed",),
+    ),
+    # --- weaver on the network --------------------------------------------------------------------
+    Mutation(
+        "weaver network: a chain is asked for down to its author's first intention",
+        "sync/weaver/gaps.py",
+        "            self._since[one.prev] = one.since\n",
+        "            self._since[one.prev] = bytes(32)\n",
+        (
+            UNIT + "sync/test_weaver_chains.py::"
+            "test_a_missing_predecessor_is_asked_for_as_a_chain_in_one_request",
+        ),
+    ),
+    Mutation(
+        "weaver network: what was not asked for is taken",
+        "sync/weaver/conversation.py",
+        '            if fetch.wanted.pop(part.hash, b"") is None:\n',
+        "            if fetch.wanted.pop(part.hash, None) is None:\n",
+        (
+            UNIT + "sync/test_weaver_replica.py::"
+            "test_intentions_that_were_not_asked_for_are_not_taken",
+            UNIT + "sync/test_weaver_chains.py::test_what_lies_beyond_the_chain_is_not_taken",
+        ),
+    ),
+    Mutation(
+        "weaver network: a peer is clean after any comparison",
+        "sync/replicator.py",
+        "        if error is None and not running.is_partial:\n",
+        "        if error is None:\n",
+        (UNIT + "sync/test_dirty.py::test_what_is_lost_during_a_comparison_is_compared_again",),
+    ),
+    Mutation(
+        "weaver network: a peer that is too far behind for news is forgotten",
+        "sync/weaver/replica.py",
+        "            return News(is_behind=True)\n",
+        "            return None\n",
+        (
+            UNIT + "sync/test_dirty.py::"
+            "test_a_peer_beyond_what_is_kept_to_be_pushed_is_compared_soon",
+            UNIT + "sync/test_weaver_acceptance.py::test_after_drop",
+        ),
+    ),
+    Mutation(
+        "weaver network: every neighbour gets every intention",
+        "sync/weaver/replica.py",
+        "        if not asked and len(new) < len(offer.parts) - len(new):\n",
+        "        if asked and len(new) < len(offer.parts) - len(new):\n",
+        (
+            UNIT + "sync/test_gossip.py::"
+            "test_what_is_lost_on_the_tree_is_fetched_from_who_announced_it",
+        ),
+    ),
+    Mutation(
+        "weaver network: a store pushes to all peers",
+        "sync/weaver/gossip.py",
+        "        if len(self._is_eager) < self._limit:\n",
+        "        if self._limit:\n",
+        (UNIT + "sync/test_gossip.py::test_a_store_has_so_many_neighbours",),
+    ),
+    Mutation(
+        "weaver network: a push puts off the comparison",
+        "sync/weaver/replica.py",
+        "        return News((*offers, last), is_whole=False)\n",
+        "        return News((*offers, last))\n",
+        (
+            UNIT + "sync/test_dirty.py::"
+            "test_a_store_that_is_written_to_all_the_time_is_compared_all_the_same",
+        ),
+    ),
+    Mutation(
+        "weaver network: news of a revoked author is taken",
+        "sync/weaver/replica.py",
+        "            if not asked and signed.intention.author not in self.allowed:\n",
+        "            if asked and signed.intention.author not in self.allowed:\n",
+        (
+            UNIT + "sync/test_weaver_replica.py::"
+            "test_news_of_a_revoked_author_is_refused_while_its_history_spreads",
+        ),
     ),
     # --- weaver -----------------------------------------------------------------------------------
     Mutation(

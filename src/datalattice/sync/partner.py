@@ -252,11 +252,15 @@ class Partner:
             due_ms = self.push_after_ms
         return due_ms
 
-    def pushed(self, probe: Probe, now_ms: int, pace: Pace) -> None:
-        """Note that this peer was sent a state; decide when the next push may leave."""
+    def pushed(self, probe: Probe, now_ms: int, pace: Pace, *, is_whole: bool = True) -> None:
+        """Note that this peer was sent a state; decide when the next push may leave.
+
+        is_whole: as of `News`; what was lost before is found by a comparison alone if it is not.
+        """
         self.sent, self.sent_last, self.lost_patch = probe, True, False
         self.pushed_keys.append(probe.key)
-        self.compare_after_ms = now_ms + pace.root_sync_interval_ms
+        if is_whole:
+            self.compare_after_ms = now_ms + pace.root_sync_interval_ms
         # A token bucket: each push costs 50 ms, and time pays them back.
         self.paced_ms = max(self.paced_ms, now_ms) + pace.broadcast_delay_ms
         is_alike = REPLICATES in self.peer.features

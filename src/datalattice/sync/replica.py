@@ -153,12 +153,14 @@ class News:
     more:    there is more, to be asked for once these have left.
     reports: what cannot be sent.
     is_behind: the peer lacks more than news can say, so it is to be compared.
+    is_whole:  a peer finds all that it lacks from the probe, so no comparison is due for a while.
     """
 
     offers: tuple[Offer, ...] = ()
     more: bool = False
     reports: tuple[Remark, ...] = ()
     is_behind: bool = False
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -568,7 +568,7 @@ class Replicator:
             size += self._say(partner, talk.Push(pushed), now_ms)
             self._effects.push_count += 1
             if offer.probe is not None and not partner.is_plain:
-                partner.pushed(offer.probe, now_ms, self._pace)
+                partner.pushed(offer.probe, now_ms, self._pace, is_whole=news.is_whole)
         if partner.is_plain:
             partner.has_news = news.more
             partner.pushed_complete(size, now_ms, self._pace)

@@ -132,3 +132,15 @@ def test_a_comparison_that_leaves_some_out_is_followed_by_another(
     pair.pass_time(5_000)
     assert pair.is_equal()
     assert not standing(pair.nodes[1]).is_dirty
+
+
+def test_a_store_that_is_written_to_all_the_time_is_compared_all_the_same() -> None:
+    pair = pair_of()
+    pair.lose = lambda *_: True
+    lost = pair.write(0, b"lost, and nothing of its author follows")
+    pair.pass_time(100)
+    pair.lose = lambda *_: False
+    for number in range(70):
+        pair.write(1, b"%d" % number)
+        pair.pass_time(500)
+    assert pair.nodes[1].get(lost) is not None

@@ -253,7 +253,9 @@ class WeaverReplica:
         if is_told and not (parts or is_redundant):
             return None
         *offers, last = self._gossip(parts, peer) or [GossipOffer()]
-        return News((*offers, replace(last, probe=probe, is_redundant=is_redundant)))
+        last = replace(last, probe=probe, is_redundant=is_redundant)
+        # A store that is written to all the time must be compared all the same.
+        return News((*offers, last), is_whole=False)
 
     def _gossip(self, parts: Sequence[Part], peer: Peer) -> list[GossipOffer]:
         """Return offers of parts to a neighbour, or of their hashes."""

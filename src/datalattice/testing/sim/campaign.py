@@ -18,18 +18,21 @@ from datalattice.testing.sim.counting import counters_kind
 from datalattice.testing.sim.faults import Faults
 from datalattice.testing.sim.node import ReplicaKind
 from datalattice.testing.sim.simulation import SimOutcome, Simulation, standard_kind
-from datalattice.testing.sim.weaving import weaver_kind
+from datalattice.testing.sim.weaving import weaver_kinds
 
 NODES_MIN: Final = 3
 NODES_MAX: Final = 7
+NODES_MAX_ALONE: Final = 9  # without the lattice, whose merges cost most
 TWICE_EVERY: Final = 50  # a second run costs as much as the first
 """One seed in so many runs twice: both traces must be equal."""
 
 LATTICE_KIND: Final = "lattice"
 
-OTHER_KINDS: Final[Mapping[str, Callable[[], ReplicaKind]]] = {
-    "counters": counters_kind,
-    "weaver": weaver_kind,
+WEAVER_KIND: Final = "weaver"
+
+OTHER_KINDS: Final[Mapping[str, Callable[[], list[ReplicaKind]]]] = {
+    "counters": lambda: [counters_kind()],
+    WEAVER_KIND: weaver_kinds,
 }
 """Kinds that nodes may host beside the lattice, or alone."""
 
@@ -51,15 +54,16 @@ def scenario(seed: int, keep: int = 0, kinds: Sequence[str] = (LATTICE_KIND,)) -
     limit what strangers may store.
     """
     dice = Dice(seed, "scenario")
-    size = dice.between(NODES_MIN, NODES_MAX)  # three are the fewest with a way around
+    has_lattice = LATTICE_KIND in kinds
+    most = NODES_MAX if has_lattice else NODES_MAX_ALONE
+    size = dice.between(NODES_MIN, most)  # three are the fewest with a way around
     hostile = dice.pick((0, 0, max(1, size // 3), size - 2))
     hosting = dice.chance(0.3)
     faults = Faults.drawn(dice)
     settle = dice.chance(0.75)
     references = 0 if hosting else int(dice.chance(0.25))  # a plain peer knows no quotas
-    has_lattice = LATTICE_KIND in kinds
     made = [standard_kind(hosting=hosting)] if has_lattice else []
-    made += [OTHER_KINDS[one]() for one in kinds if one != LATTICE_KIND]
+    made += [kind for one in kinds if one != LATTICE_KIND for kind in OTHER_KINDS[one]()]
     if len(made) > has_lattice:
         # Dice of its own: the other draws stay.
         exclusions = Dice(seed, "members").between(0, EXCLUSIONS_MAX)
@@ -69,8 +73,8 @@ def scenario(seed: int, keep: int = 0, kinds: Sequence[str] = (LATTICE_KIND,)) -
         size - hostile,
         faults,
         kinds=made,
-        # Hostile and reference peers speak the lattice protocol only.
-        hostile=hostile if has_lattice else 0,
+        hostile=hostile if has_lattice or WEAVER_KIND in kinds else 0,
+        # Reference peers speak the lattice protocol only.
         references=references if has_lattice else 0,
         settle=settle,
         clones=int(dice.chance(0.2)),

@@ -56,6 +56,8 @@ class ReplicaKind:
     checkers: makes the checkers of a run.
     is_plain: connections carry no proof of the peer's key. Other kinds speak to nodes only, whose
               keys the transport has proved.
+    attacker: makes a hostile member from its name, the time, the network, its dice, its key and the
+              kinds that it attacks; None: hostile peers attack the lattice alone.
     hop_ms:   how much longer than a pace window and some round trips a change may take to pass a
               link without faults.
     """
@@ -65,6 +67,9 @@ class ReplicaKind:
     write: Workload
     checkers: Callable[[], list[Any]]
     is_plain: bool = False
+    attacker: Callable[[str, Timeline, SimNetwork, Dice, KeyPair, list[HostName]], Any] | None = (
+        None
+    )
     hop_ms: int = 0
 
 
@@ -230,7 +235,7 @@ class SimHost(ABC):
     # --- an end of the network ----------------------------------------------------------------
 
     def connected(self, connection: str, peer: str, *, outbound: bool) -> None:
-        key = self._world.keys.get(peer)
+        key = self._world.keys.get(peer) or self._world.attackers.get(peer)
         if not self.kind.is_plain and key is None:  # strangers have no stream of such a kind
             return  # "Any other kind speaks to nodes only, whose keys the transport has proved."
         self._buffers[connection] = FrameBuffer(MESSAGE_BYTES_MAX)
@@ -398,6 +403,8 @@ class SimWorld:
         """Public keys of the nodes by name: every node knows them."""
         self.owners: set[bytes] = set()
         """The same keys, as those of honest owners."""
+        self.attackers: dict[str, bytes] = {}
+        """Public keys of hostile members by name: every node admits them."""
         self.counts: Counter[str] = Counter()
         self.on_end: Callable[[SimNode], None] = lambda _node: None
         self.on_failing: Callable[[SimNode], None] = lambda _node: None

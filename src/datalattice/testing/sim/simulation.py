@@ -16,8 +16,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
+from datalattice.crypto import KeyPair
 from datalattice.lattice import Lattice, root_lattice
 from datalattice.sync import BROADCAST_DELAY_MS, Pace
 from datalattice.testing.dice import Dice
@@ -171,7 +172,7 @@ class Simulation:
         self._faulty = True
         self._returning: set[str] = set()
         self._hostile = [
-            HostilePeer(name, self.timeline, self.network, self.nodes, dice.fork(name))
+            self._attacker(name, dice.fork(name))
             for name in (f"x{index}" for index in range(hostile))
         ]
         self.references = [
@@ -181,6 +182,19 @@ class Simulation:
         ends: list[End] = [*self.nodes, *self._hostile, *self.references]
         for end in ends:
             self.network.add(end)
+
+    def _attacker(self, name: str, dice: Dice) -> Any:
+        """Return a hostile peer of the lattice, or of the other kinds where there is none."""
+        kinds = [watch.kind for watch in self._world.watches]
+        attacked = [kind for kind in kinds if kind.attacker is not None]
+        if any(kind.is_plain for kind in kinds) or not attacked:
+            return HostilePeer(name, self.timeline, self.network, self.nodes, dice)
+        key = KeyPair(dice.bytes(32))
+        self._world.attackers[name] = key.public_key
+        make = attacked[0].attacker
+        assert make is not None
+        names = [kind.name for kind in attacked]
+        return make(name, self.timeline, self.network, dice, key, names)
 
     # --- the run ------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Weaving: Weaver stores as a kind of replica of a simulation, in a journal on each disk.
 
-Every node has a copy of one key-value store. A node writes as an author of its own; one whose disk
-was replaced by an old copy goes on as another author, as a node does that was restored.
+Every node has a copy of two key-value stores, one below the other. A node writes as an author of
+its own; one whose disk was replaced by an old copy goes on as another author, as a node does that
+was restored.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from datalattice.testing.journal import JournalEngine
 from datalattice.testing.sim.network import HostName
 from datalattice.testing.sim.neutral_checkers import neutral_checkers
 from datalattice.testing.sim.node import KindWatch, ReplicaKind, SimHost, SimNode
+from datalattice.testing.sim.weaverattacks import WeaverAttacker
 from datalattice.weaver import (
     STORE_TABLES,
     DeleteRequest,
@@ -39,10 +41,9 @@ from datalattice.weaver import (
     WeaverStore,
 )
 
-STORE_ID: Final = b"simulated store."
-WEAVER: Final[HostName] = (PROTOCOL, STORE_ID)
-
-FOLDER: Final = "weaver"
+TEAM: Final[HostName] = (PROTOCOL, b"simulated store.")
+CHILD: Final[HostName] = (PROTOCOL, b"a store below it")
+"""A store below the other one, whose peers it shares."""
 
 KEYS: Final = 12  # few, so that writes conflict
 """Keys that all users write to, so that many writes are concurrent."""
@@ -78,9 +79,9 @@ class SimWeaverReplica(WeaverReplica):
         return super().publish()
 
 
-def weave(node: SimNode, dice: Dice) -> None:
-    """Plan to put or delete one of the keys."""
-    replica = node.hosts[WEAVER].replica
+def weave(name: HostName, node: SimNode, dice: Dice) -> None:
+    """Plan to put or delete one of the keys of a store."""
+    replica = node.hosts[name].replica
     assert isinstance(replica, SimWeaverReplica)
     key = b"key %d" % dice.below(KEYS)
     value = None if dice.chance(DELETES) else b"%s %d" % (node.name.encode(), dice.bits())
@@ -88,14 +89,24 @@ def weave(node: SimNode, dice: Dice) -> None:
 
 
 class WeaverHost(SimHost):
-    """A copy of the store on a node. The name of a part is the hash of its intention.
+    """A copy of a store on a node. The name of a part is the hash of its intention.
 
     authors: the keys that nodes of the simulation have written under.
+    parent:  the store whose peers it has.
     """
 
-    def __init__(self, node: SimNode, watch: KindWatch, authors: set[bytes]) -> None:
+    def __init__(
+        self,
+        node: SimNode,
+        watch: KindWatch,
+        authors: set[bytes],
+        parent: HostName | None = None,
+    ) -> None:
         super().__init__(node, watch)
         self._authors = authors
+        self._parent = parent
+        self._store_id = watch.kind.name[1]
+        self._folder = f"weaver {self._store_id.decode()}"
         self._disk: SimDisk | None = None
         self._lives = 0
 
@@ -107,18 +118,24 @@ class WeaverHost(SimHost):
         key = KeyPair(seed)
         self._authors.add(key.public_key)
         engine = (
-            JournalEngine(self.node.disk, FOLDER, STORE_TABLES)
+            JournalEngine(self.node.disk, self._folder, STORE_TABLES)
             if self.node.world.disks
             else MemoryEngine(STORE_TABLES)
         )
-        store = WeaverStore(GroupCommit(engine), 1, STORE_ID, KvMachine(), key, self.node.clock)
+        commits = GroupCommit(engine)
+        store = WeaverStore(commits, 1, self._store_id, KvMachine(), key, self.node.clock)
         store.open()
         replica = SimWeaverReplica(self, store)
-        return replica, WeaverProtocol(STORE_ID, replica.gaps)
+        return replica, WeaverProtocol(self._store_id, replica.gaps)
 
     def peers(self) -> set[bytes]:
-        """Return the nodes that the operator admits, and every author."""
-        return self.node.admitted | self._authors  # histories of former authors must spread
+        """Return the nodes that the operator admits, every author, and hostile members."""
+        if self._parent is not None:
+            parent = self.node.hosts[self._parent]
+            assert isinstance(parent, WeaverHost)
+            return parent.peers()
+        # Histories of former authors must spread.
+        return self.node.admitted | self._authors | set(self.node.world.attackers.values())
 
     def readmit(self) -> None:
         """Apply a changed list of admitted peers, as a node does after an event of its stores."""
@@ -157,7 +174,7 @@ class WeaverHost(SimHost):
         if not self.node.world.disks:
             return True
         # The journal names each intention by its bytes.
-        return name in (self.node.disk.durable(f"{FOLDER}/journal") or b"")
+        return name in (self.node.disk.durable(f"{self._folder}/journal") or b"")
 
     def told(self, payload: bytes) -> Collection[bytes] | None:
         """Return the hashes of the intentions that a message has or lists; None: of nothing."""
@@ -177,7 +194,8 @@ class WeaverHost(SimHost):
         return None
 
     def admits(self, peer: str) -> bool:
-        return self.node.world.keys.get(peer) in self.node.admitted
+        world = self.node.world
+        return peer in world.attackers or world.keys.get(peer) in self.node.admitted
 
 
 def _listed(message: PeerMessage) -> Iterator[bytes]:
@@ -188,8 +206,18 @@ def _listed(message: PeerMessage) -> Iterator[bytes]:
             yield from items.hashes
 
 
-def weaver_kind() -> ReplicaKind:
-    """Return Weaver stores as a kind of replica."""
-    host = partial(WeaverHost, authors=set())
-    # Where the tree of gossip was broken, the next hop is the announcement and a fetch.
-    return ReplicaKind(WEAVER, host, weave, neutral_checkers, hop_ms=2 * GRAFT_MS)
+def weaver_kinds() -> list[ReplicaKind]:
+    """Return two Weaver stores, one below the other, as kinds of replica."""
+    authors: set[bytes] = set()
+    return [
+        ReplicaKind(
+            name,
+            partial(WeaverHost, authors=authors, parent=parent),
+            partial(weave, name),
+            neutral_checkers,
+            attacker=WeaverAttacker,
+            # Where the tree of gossip was broken, the next hop is the announcement and a fetch.
+            hop_ms=2 * GRAFT_MS,
+        )
+        for name, parent in ((TEAM, None), (CHILD, TEAM))
+    ]
