@@ -17,13 +17,12 @@ from datalattice.apps.queue import (
     Queue,
     QueueEntry,
     QueueLattice,
-    Taken,
     TopicLattice,
     make_entry,
 )
 from datalattice.cells import Index, Keyword, Value, Vector, same, to_cell, value_hash
 from datalattice.crypto import KeyPair
-from datalattice.cursors import LatticeCursor
+from datalattice.cursors import LatticeCursor, Taken
 from datalattice.errors import DataLoss
 from datalattice.lattice import Lattice
 from datalattice.testing.bindings import MemoryBinding

@@ -13,7 +13,7 @@ from datalattice.cursors.lattices import (
 from datalattice.cursors.refusals import Refusal, refusals, restored
 from datalattice.cursors.repair import LeftOut, Repair, without_malformed
 from datalattice.cursors.stores import open_store
-from datalattice.cursors.stream import Changes, Source, Stream, ValueChange
+from datalattice.cursors.stream import Changes, Source, Stream, Taken, ValueChange
 from datalattice.cursors.views import TimeCache, Transformer, View, cached_transform, chain
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "SignedCursor",
     "Source",
     "Stream",
+    "Taken",
     "TimeCache",
     "Transformer",
     "ValueChange",

@@ -90,6 +90,34 @@ class Stream(ABC, Generic[T]):
         self._ready.clear()
         return items
 
+    def _take_up_to(self, count: int, timeout: float) -> list[T]:
+        """Return up to `count` items, waiting up to `timeout` seconds for the first one.
+
+        Raises: UsageError: `count` is not 1 or more.
+        """
+        if count < 1:
+            raise UsageError(f"`count` is not 1 or more: {count!r}")
+        # Monotonic: a clock set back must not prolong the wait.
+        ends_s = time.monotonic() + timeout
+        while True:
+            self._bell.flag.clear()  # cleared before looking: news in between rings it again
+            if self._is_flush_due(idle=False):
+                self._flush()
+            items = self._take_ready(count)
+            if items or self.closed or time.monotonic() >= ends_s:
+                return items
+            # "before waiting": what is done becomes durable while there is time.
+            if self._is_flush_due(idle=True):
+                self._flush()
+            self._bell.flag.wait(max(ends_s - time.monotonic(), 0.0))
+
+    def _take_ready(self, count: int) -> list[T]:
+        """Return up to `count` items that are there."""
+        items: list[T] = []
+        while len(items) < count and self._refill():
+            items.append(self._ready.popleft())
+        return items
+
     def on_wake(self, wake: Wake) -> None:
         """Also call `wake` when `poll` may have something new, and on `close`.
 
@@ -194,6 +222,34 @@ class Stream(ABC, Generic[T]):
                 await asyncio.to_thread(self._flush)
         finally:
             self.close()
+
+
+class Consuming(Protocol):
+    """A named reader: what it delivered is done, or is delivered once more."""
+
+    def finish(self) -> None:
+        """Say that all that was delivered is done."""
+
+    def rewind(self) -> None:
+        """Deliver what is not done once more."""
+
+
+class Taken(list[T], Generic[T]):
+    """What `take` of a consumer delivered. In `with` it is done when the block ends well."""
+
+    def __init__(self, consumer: Consuming, items: list[T]) -> None:
+        super().__init__(items)
+        self._consumer: Final = consumer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        # "They are done when the block ends well" (docs/design/front-door.md "Handles").
+        if error is None:
+            self._consumer.finish()
+        else:
+            self._consumer.rewind()
 
 
 class ValueChange(NamedTuple):

@@ -239,25 +239,30 @@ class LogStream(Stream[Any]):
     def __init__(
         self, source: StoreSource, start: str | bytes, *, wait: bool, timeout: float | None
     ) -> None:
-        if start not in ("start", "end") and not isinstance(start, bytes):
-            raise UsageError(f'start is "start", "end" or the hash of a record, got {start!r}')
         self._source = source
-        self._next_seq = 1
-        if isinstance(start, bytes):
-            # By hash: the numbers of the log are this node's own, and differ on another one.
-            with source.store().read() as view:
-                seq = view.seq_of(start)
-            if seq is None:
-                raise NoSuchPath(f"no record here has the hash {start.hex()}")
-            self._next_seq = seq + 1  # "those that arrived after it"
-        elif start == "end":
-            # Taken before the subscription: a write in between has a greater number and is read.
-            with source.store().read() as view:
-                self._next_seq = view.last_seq() + 1
+        # Taken before the subscription: a write in between has a greater number and is read.
+        self._next_seq = 1 + self._seq_at(start)
         super().__init__(source, wait=wait, timeout=timeout)
 
+    def _seq_at(self, to: str | bytes) -> int:
+        """Return the number of the last record before a place, 0 for none.
+
+        Raises: UsageError: it is no place. NoSuchPath: no record here has this hash.
+        """
+        if to not in ("start", "end") and not isinstance(to, bytes):
+            raise UsageError(f'start is "start", "end" or the hash of a record, got {to!r}')
+        if to == "start":
+            return 0
+        with self._source.store().read() as view:
+            # By hash: the numbers of the log are this node's own, and differ on another one.
+            seq = view.seq_of(to) if isinstance(to, bytes) else view.last_seq()
+        if seq is None:
+            assert isinstance(to, bytes)
+            raise NoSuchPath(f"no record here has the hash {to.hex()}")
+        return seq
+
     def _fetch(self) -> Iterable[Any]:
-        # Read from the log, not from events, which only report commits of this process.
+        # Read from the log: it has what other processes wrote.
         store = self._source.store()
         found: list[Any] = []
         with store.read() as view:

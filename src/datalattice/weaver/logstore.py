@@ -14,9 +14,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
-from datalattice.cursors import Stream
+from datalattice.cursors import Stream, Taken
 from datalattice.errors import ConsumerBusy, StoreLocked, UsageError
 from datalattice.weaver.appendlog import AppendRequest, entries
 from datalattice.weaver.handles import (
@@ -29,8 +29,9 @@ from datalattice.weaver.handles import (
     Written,
     counted,
 )
+from datalattice.weaver.intention import ZERO
 from datalattice.weaver.log import WitnessEntry
-from datalattice.weaver.store import StoreView, WeaverStore
+from datalattice.weaver.store import StoreView
 from datalattice.weaver.system import app_payload
 
 T = TypeVar("T")
@@ -194,7 +195,12 @@ class _Follow(LogStream, Generic[T]):
 
 
 class LogConsumer(_Follow[T], Generic[T]):
-    """Records of a log in the order of their arrival, at least once. Use it in `with`."""
+    """A named reader of a log in the order of arrival; each record comes at least once.
+
+    As the consumer of a queue: asking for the next record says that the one before is done. What is
+    done becomes durable every `commit_every` seconds, before waiting, and on leaving `with`. A
+    record that is left by `break` or an error is not done: the next iteration begins with it.
+    """
 
     def __init__(
         self,
@@ -216,53 +222,103 @@ class LogConsumer(_Follow[T], Generic[T]):
             raise ConsumerBusy(f"consumer {name!r}: {error}") from error
         self.name: Final = name
         self._every_s = commit_every
-        self._committed: bytes | None = None
+        self._stored_s = time.monotonic()
         try:
-            self._begin(store, start, wait, timeout)
+            self._committed = store.position(name)
+            # Where a new name begins is stored as well, so that "end" means the same next time.
+            begin = self._hash_at(start) if self._committed is None else self._committed
+            self._done = self._delivered = begin
+            first = "start" if begin == ZERO else begin
+            super().__init__(source, codec, first, wait=wait, timeout=timeout)
         except BaseException:  # any failure gives the lock back
             self._release()
             raise
 
-    def _begin(
-        self, store: WeaverStore, start: str | bytes, wait: bool, timeout: float | None
-    ) -> None:
-        self._committed = store.position(self.name)
-        self._done = self._committed
-        self._delivered = self._committed
-        self._stored_s = time.monotonic()
-        first = self._committed or start
-        super().__init__(self._source, self._codec, first, wait=wait, timeout=timeout)
+    def _hash_at(self, to: str | bytes) -> bytes:
+        """Return the hash of the last record before a place, ZERO for none."""
+        seq = self._seq_at(to)
+        if not seq:
+            return ZERO
+        with self._source.store().read() as view:
+            return next(view.entries(seq, 1)).signed.hash
 
-    @property
-    def position(self) -> bytes | None:
-        """The hash of the last record that is stored as done; None before the first."""
-        return self._committed
+    # --- taking records -----------------------------------------------------------------------
 
-    def commit(self) -> None:
-        """Say that all records so far are done, and store it now."""
-        self._done = self._delivered  # delivered records are done when the program says so
-        self._flush()
+    def __iter__(self) -> Self:
+        self.rewind()  # a loop begins here, `next` alone does not
+        return self
+
+    def __aiter__(self) -> Self:
+        self.rewind()  # as `__iter__`
+        return self
 
     def __next__(self) -> LogRecord[T]:
-        # "asking for the next entry says that the one before is done"
-        self._done = self._delivered
+        self.finish()  # "asking for the next entry says that the one before is done"
         return self._deliver(super().__next__())
 
     async def __anext__(self) -> LogRecord[T]:
-        self._done = self._delivered  # as `__next__`
+        self.finish()  # as `__next__`
         return self._deliver(await super().__anext__())
 
     def poll(self) -> list[LogRecord[T]]:
         """Return the next records that are there; those of the call before are done."""
-        self._done = self._delivered
+        self.finish()
         found = super().poll()
-        if found:
-            self._delivered = found[-1].hash
+        for record in found[-1:]:
+            self._deliver(record)
         return found
+
+    def take(self, count: int, timeout: float = 0.0) -> Taken[LogRecord[T]]:
+        """Return up to `count` records; those delivered before are done.
+
+        Waits up to `timeout` seconds for the first one; the list is empty if none came.
+        """
+        self.finish()
+        found = self._take_up_to(count, timeout)
+        for record in found[-1:]:
+            self._deliver(record)
+        return Taken(self, found)
 
     def _deliver(self, record: LogRecord[T]) -> LogRecord[T]:
         self._delivered = record.hash
         return record
+
+    # --- what is done -------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Say that all delivered records are done; unlike `commit`, it writes nothing."""
+        with self._flush_lock:
+            self._done = self._delivered
+
+    def rewind(self) -> None:
+        """Deliver the records that were delivered and are not done once more."""
+        if self._delivered != self._done:
+            self._move(self._done)
+
+    def commit(self) -> None:
+        """Say that all delivered records are done, and make that durable."""
+        self.finish()
+        self._flush()
+
+    def seek(self, to: str | bytes) -> None:
+        """Go on at another place, and make that durable.
+
+        to: as `start` of `LogStore.follow`; or what `position` and `committed` give.
+        Raises: UsageError: it is no place. NoSuchPath: no record here has this hash.
+        """
+        hash = self._hash_at(to)
+        with self._flush_lock:
+            self._done = hash
+            self._move(hash)
+            self._flush()  # at once: a seek that a crash undoes would surprise
+
+    def _move(self, hash: bytes) -> None:
+        self._ready.clear()
+        self._delivered = hash
+        self._next_seq = 1 + self._seq_of(hash)
+
+    def _seq_of(self, hash: bytes) -> int:
+        return 0 if hash == ZERO else self._seq_at(hash)
 
     def _is_flush_due(self, *, idle: bool) -> bool:
         if self._done == self._committed:
@@ -270,11 +326,12 @@ class LogConsumer(_Follow[T], Generic[T]):
         return idle or time.monotonic() - self._stored_s >= self._every_s
 
     def _flush(self) -> None:
-        # By hash, so that the position means the same record after the log was rebuilt.
-        if self._done is not None and self._done != self._committed:
-            self._source.writable().set_position(self.name, self._done)
-            self._committed = self._done
-        self._stored_s = time.monotonic()
+        with self._flush_lock:
+            # By hash, so that the position means the same record after the log was rebuilt.
+            if self._done != self._committed:
+                self._source.store().set_position(self.name, self._done)
+                self._committed = self._done
+            self._stored_s = time.monotonic()
 
     def close(self) -> None:
         """Store what is done, and let others read by this name. Closing twice is allowed."""
@@ -284,3 +341,22 @@ class LogConsumer(_Follow[T], Generic[T]):
             finally:  # even when the position could not be stored
                 self._release()
         super().close()
+
+    # --- where it is --------------------------------------------------------------------------
+
+    @property
+    def position(self) -> bytes | None:
+        """The hash of the last record that was delivered; None before the first."""
+        return None if self._delivered == ZERO else self._delivered
+
+    @property
+    def committed(self) -> bytes | None:
+        """The hash of the last record that is stored as done; None before the first."""
+        return None if self._committed == ZERO else self._committed
+
+    def lag(self) -> int:
+        """Return how many records that are there now are not done. Cost: a pass over them."""
+        seq = self._seq_of(self._done)
+        with self._source.store().read() as view:
+            entries = view.entries(seq + 1)
+            return sum(1 for one in entries if app_payload(one.signed.intention.payload))

@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
@@ -350,12 +350,77 @@ def test_a_consumer_keeps_its_place_over_an_error_and_commit_moves_it(
         assert [record.value for record in records] == ["sun"]
 
 
+def test_a_consumer_takes_seeks_and_says_its_lag_as_one_of_a_queue_does(
+    node: datalattice.Node,
+) -> None:
+    diary = node.store("diary", kind="log")
+    queue = node.queue("diary")
+    values = ["rain", "sun", "fog", "snow"]
+    hashes = diary.extend(values)
+    for value in values:
+        queue.offer(value)
+    consumers: tuple[Any, ...] = (
+        diary.consumer("p", wait=False),
+        queue.consumer("p", wait=False),
+    )
+    for records in consumers:
+        with records:
+            assert records.lag() == 4
+            with records.take(2) as taken:
+                assert [one.value for one in taken] == ["rain", "sun"]
+                assert records.lag() == 4  # not done yet
+            assert records.lag() == 2
+            with pytest.raises(ValueError, match="fog"), records.take(1) as taken:
+                raise ValueError(taken[0].value)
+            assert [one.value for one in records.take(9)] == ["fog", "snow"]
+            records.rewind()
+            assert [one.value for one in records] == ["fog", "snow"]
+            assert records.take(1, timeout=0.01) == []
+            records.seek("start")
+            assert next(records).value == "rain"
+            assert [one.value for one in records] == values  # `next` alone does not say it is done
+            records.seek("end")
+            assert (records.lag(), records.take(1)) == (0, [])
+            with pytest.raises(UsageError, match="count"):
+                records.take(0)
+    with diary.consumer("p", wait=False) as records:
+        assert records.committed == records.position == hashes[-1]
+        records.seek(hashes[1])
+        assert (records.committed, records.lag()) == (hashes[1], 2)
+        with pytest.raises(NoSuchPath):
+            records.seek(bytes(31) + b"x")
+        with pytest.raises(UsageError, match="start"):
+            records.seek("middle")
+    with diary.consumer("p", wait=False, start="end") as records:
+        assert [one.value for one in records] == ["fog", "snow"]
+
+
+def test_where_a_consumer_begins_is_stored_though_nothing_was_read(node: datalattice.Node) -> None:
+    diary = node.store("diary", kind="log")
+    diary.append("before")
+    diary.consumer("printer", start="end").close()
+    diary.append("between")
+    with diary.consumer("printer", start="end", wait=False) as records:
+        assert [one.value for one in records] == ["between"]
+
+
+def test_a_consumer_that_takes_wakes_for_what_another_thread_appends(
+    node: datalattice.Node,
+) -> None:
+    diary = node.store("diary", kind="log")
+    with diary.consumer("printer") as records:
+        thread = threading.Thread(target=diary.append, args=("sun",))
+        thread.start()
+        assert [one.value for one in records.take(5, timeout=30)] == ["sun"]
+        thread.join()
+
+
 def test_a_consumer_s_name_is_used_once_at_a_time(node: datalattice.Node, tmp_path: Path) -> None:
     diary = node.store("diary", kind="log")
     with diary.consumer("printer"), pytest.raises(ConsumerBusy, match="printer"):
         diary.consumer("printer")
     with pytest.raises(NoSuchPath):
-        diary.consumer("printer", start=bytes(32))
+        diary.consumer("other", start=bytes(32))
     diary.consumer("printer").close()
     with (
         datalattice.open(tmp_path / "data", read_only=True) as reader,

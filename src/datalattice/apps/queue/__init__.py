@@ -9,7 +9,7 @@ package registers the root section `:queue`, with the path `:queue, owner, :valu
 from __future__ import annotations
 
 from datalattice.apps.queue.concurrent import ConcurrentTopic
-from datalattice.apps.queue.consumer import CONSUMERS, Consumer, Taken
+from datalattice.apps.queue.consumer import CONSUMERS, Consumer
 from datalattice.apps.queue.entries import (
     NewRecords,
     entry_headers,
@@ -56,7 +56,6 @@ __all__ = [
     "QueueEntry",
     "QueueLattice",
     "QueueState",
-    "Taken",
     "Topic",
     "TopicLattice",
     "Topics",

@@ -33,7 +33,7 @@ from datalattice.apps.queue.state import QueueState
 from datalattice.apps.valuetypes import T
 from datalattice.cells import Value, Vector, to_text, value_hash
 from datalattice.clock import Clock, present_ms
-from datalattice.cursors import LatticeCursor, Stream
+from datalattice.cursors import LatticeCursor, Stream, Taken
 from datalattice.errors import ConsumerBusy, DataLoss, ReadOnly, StoreLocked, UsageError
 
 CONSUMERS: Final = ".consumers"
@@ -41,24 +41,6 @@ CONSUMERS: Final = ".consumers"
 
 Reach = tuple[Value, Owner | None, Value]
 """What a consumer reads: topic, owner, partition. None means all owners, and all partitions."""
-
-
-class Taken(list[QueueEntry[T]], Generic[T]):
-    """Entries that `Consumer.take` delivered. In `with` they are done when the block ends well."""
-
-    def __init__(self, consumer: Consumer[T], entries: list[QueueEntry[T]]) -> None:
-        super().__init__(entries)
-        self._consumer: Final = consumer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
-        # "They are done when the block ends well" (docs/design/front-door.md "Handles").
-        if error is None:
-            self._consumer.finish()
-        else:
-            self._consumer.rewind()
 
 
 class Consumer(Stream[QueueEntry[T]]):
@@ -155,27 +137,13 @@ class Consumer(Stream[QueueEntry[T]]):
         self._delivered += (entries := super().poll())
         return entries
 
-    def take(self, count: int, timeout: float = 0.0) -> Taken[T]:
+    def take(self, count: int, timeout: float = 0.0) -> Taken[QueueEntry[T]]:
         """Return up to `count` entries; those delivered before are done.
 
         Waits up to `timeout` seconds for the first one; the list is empty if none came.
         """
-        if count < 1:
-            raise UsageError(f"`count` is not 1 or more: {count!r}")
         self._request()
-        # Monotonic: a clock set back must not prolong the wait.
-        ends_s = time.monotonic() + timeout
-        while True:
-            self._bell.flag.clear()  # cleared before looking: news in between rings it again
-            if self._is_flush_due(idle=False):
-                self._flush()
-            entries = self._take_ready(count)
-            if entries or self.closed or time.monotonic() >= ends_s:
-                break
-            # "before waiting": what is done becomes durable while there is time.
-            if self._is_flush_due(idle=True):
-                self._flush()
-            self._bell.flag.wait(max(ends_s - time.monotonic(), 0.0))
+        entries = self._take_up_to(count, timeout)
         self._delivered += entries
         return Taken(self, entries)
 
