@@ -1,8 +1,8 @@
 """Weaver cells: values of the lattice that intentions name, fetched from the peers and pinned.
 
-A machine says which values a payload names (`Machine.references`). Each is walked from its hash
-down: cells that are not here are asked of the peers, and once all are here the value is pinned. An
-intention stays in its log, so the pin stays too.
+A machine says which cells a payload names (`Machine.references`). Each stands for the value with
+this hash, which is walked down from there: cells that are not here are asked of the peers, and
+once all are here the value is pinned. An intention stays in its log, so the pin stays too.
 
     read      new records of each store, from where the last start had come to
     walk      the cells below a named hash, to those that are not here

@@ -254,10 +254,10 @@ class Machine:
         raise UnsupportedOperation(f"{type(self).__name__} has no apply")
 
     def references(self, payload: bytes) -> Iterable[bytes]:
-        """Return the hashes of lattice values that a payload names; none unless a machine says so.
+        """Return the hashes of lattice cells that a payload names; none unless a machine says so.
 
-        A node that serves the store fetches these values from its peers and keeps them, as the
-        state that `apply` makes may lead to them.
+        A node that serves the store fetches them, with all below them, from its peers, and keeps
+        them.
         Raises: BadFormat: it is not a payload of this machine.
         """
         return ()
