@@ -425,8 +425,7 @@ def put_kid(out: BytesWriter, kids: list[object], position: int, depth: int) -> 
         encoding = kid._encoding
         if encoding is None:
             encoding = kid._encode(depth + 1)
-        # "The rule asks for nothing but the length of the child's own encoding" (docs/cells.md
-        # "Embedding").
+        # "Only the length of the child's own encoding counts" (docs/cells.md "Embedding").
         if len(encoding) <= EMBEDDED_BYTES_MAX:
             out.write(encoding)
         else:
@@ -525,8 +524,8 @@ def same(a: Value, b: Value) -> bool:
 
 def _equals(cell: Cell, other: object) -> bool:
     """Return the result of `==`; False for an object that is not a value."""
-    # "Equal things must hash alike" (docs/cells.md "Python values"): lists, dicts and sets have no
-    # hash, but tuples and frozensets have another one than cells.
+    # "Equal objects must have equal hashes" (docs/cells.md "Python values"): lists, dicts and sets
+    # have no hash, but tuples and frozensets have another one than cells.
     if isinstance(other, (tuple, frozenset)):
         return False
     try:

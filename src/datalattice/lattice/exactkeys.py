@@ -166,8 +166,8 @@ def outranks(key: Value, other: Value) -> bool:
 def _rank(key: Value) -> tuple[bool, bool, bytes]:
     raw = _raw(key)
     is_short = raw is not None and len(raw) <= INDEX_KEY_BYTES
-    # "Where replicas meet with two names as they are in one position, the one of 32 bytes stays,
-    # else the key with the greater hash" (docs/cells.md "Exact keys").
+    # "The name of 32 bytes stays, or else the key with the greater hash" (docs/cells.md "Exact
+    # keys").
     return is_sound_key(key), is_short, value_hash(key)
 
 

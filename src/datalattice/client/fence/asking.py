@@ -163,7 +163,7 @@ class _Asker:
             if is_asked and all(peer.has_answered for peer in peers if peer.is_connected):
                 return True
             left_s = until_s - time.monotonic()
-            # A command "waits for none that refuses the connection" (docs/node.md "Fence").
+            # It "does not wait for a peer that refuses the connection" (docs/node.md "Fence").
             if left_s <= 0 or all(peer.is_over for peer in peers):
                 return is_asked
             self._step(left_s)

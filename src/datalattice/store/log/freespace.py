@@ -96,7 +96,7 @@ class FreeSpace:
 
         Raises: OSError: the disk refuses.
         """
-        # "A start that finds less than 1 MB free removes it" (docs/store.md "A full disk").
+        # "A start that finds less than 1 MB free removes the file" (docs/store.md "A full disk").
         if self.ask() < SPARE_BYTES_MIN:
             with self._lock:
                 self._release()
