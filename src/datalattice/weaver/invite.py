@@ -31,7 +31,7 @@ class InviteToken(Message, name="lattice.storage.InviteToken"):
     """Which store, the secret, who invites, and where to reach it.
 
     Shapes: store_id: 16 bytes. secret: 32 bytes when made here. inviter: 32 bytes. addresses:
-            `tls://host:port` or tickets of a transport; readers that do not know the field skip it.
+            `tls://host:port`, `iroh://KEY@host:port`; readers that do not know the field skip it.
     """
 
     store_id: Annotated[bytes, Field(1)] = b""
