@@ -45,7 +45,7 @@ from datalattice.sync.reconcile import (
 )
 
 Row = dict[str, object]
-GAP_S = 0.01
+GAP_S = 0.05  # longer than one takes, so that none waits for the one before
 BATCH = 500
 COMPILED = not str(cell.__file__).endswith(".py")
 
@@ -70,8 +70,8 @@ def rows(quick: bool) -> Iterator[Row]:
             yield from _reconciled(items, different, 3 if quick else 5)
         yield from _regions(items)
     yield _fingerprint(10_000 if quick else 1_000_000)
-    yield from _gossip(100 if quick else 1_000)
-    yield from _bootstrap(500 if quick else 10_000, _schemes()[: 1 if quick else 2])
+    yield from _gossip(50 if quick else 500)
+    yield from _bootstrap(250 if quick else 10_000, _schemes()[: 1 if quick else 2])
 
 
 def _row(name: str, value: float, unit: str, peers: dict[str, float]) -> Row:
