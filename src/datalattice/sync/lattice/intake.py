@@ -50,7 +50,7 @@ from datalattice.sync.lattice.charging import Charges
 from datalattice.sync.lattice.forkrecords import Path
 from datalattice.sync.lattice.incoming import Claim, Incoming, Waiting, unpatched
 from datalattice.sync.lattice.incomplete import Completion, IncompleteCells
-from datalattice.sync.lattice.latticestate import REFUSALS, JoinResult, LatticeState
+from datalattice.sync.lattice.latticestate import LatticeState
 from datalattice.sync.lattice.usage import OwnerSlot
 from datalattice.sync.replica import Offer, Part, Probe
 
@@ -389,13 +389,14 @@ class Intake:
 
     def _join(self, claim: Claim, waiting: Waiting, holes: Holes, outcome: Absorption) -> bool:
         """Join a complete value into the root, around its holes; return whether all was taken."""
-        peer = claim.peer
+        peer, loader = claim.peer, holes.loader(self._store)
         outcome.finished.append(waiting.key)
-        work, joined = self._charges.open(peer), JoinResult(None)
-        try:
-            joined = self._joined(claim, waiting, holes, work, outcome)
-        finally:
-            self._charges.close(peer, work, is_commit=joined.is_commit)
+
+        def read(work: Work) -> Value:
+            value = loader.load(waiting.top) if waiting.is_hash else decode(waiting.top, loader)
+            return value if waiting.is_wrapped else self._frame(waiting.path, value, peer, work)
+
+        joined = self._state.join(read, waiting.key, holes, peer, outcome)
         if joined.error is not None:
             if isinstance(joined.error, MissingData):
                 self._state.lost(joined.error.hashes)  # the foreign value is complete: it is ours
@@ -413,18 +414,6 @@ class Intake:
         for slot in joined.slots:
             self._slots.drop(slot)
         return joined.in_full
-
-    def _joined(
-        self, claim: Claim, waiting: Waiting, holes: Holes, work: Work, outcome: Absorption
-    ) -> JoinResult:
-        loader = holes.loader(self._store)
-        try:
-            other = loader.load(waiting.top) if waiting.is_hash else decode(waiting.top, loader)
-            if not waiting.is_wrapped:
-                other = self._frame(waiting.path, other, claim.peer, work)
-        except REFUSALS as error:
-            return JoinResult(None, error)
-        return self._state.join(other, waiting.key, holes, work, claim.peer, outcome)
 
     def _remember_cut(self, claim: Claim, waiting: Waiting, taken: Probe) -> None:
         """Remember that all hosted parts of a peer's state are here: it may state it for hours."""

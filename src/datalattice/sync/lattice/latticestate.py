@@ -76,7 +76,6 @@ class JoinResult:
     error:    why none of it was taken.
     in_full:  nothing of it was left out.
     is_cut:   all of it was taken that is hosted, and a part of it is not.
-    is_commit: it took a commit.
     slots:    owners' slots that were counted anew.
     """
 
@@ -84,7 +83,6 @@ class JoinResult:
     error: DataLatticeError | None = None
     in_full: bool = False
     is_cut: bool = False
-    is_commit: bool = False
     slots: list[OwnerSlot] = field(default_factory=list)
 
 
@@ -217,19 +215,26 @@ class LatticeState:
     # --- foreign values -----------------------------------------------------------------------
 
     def join(
-        self, other: Value, key: bytes, holes: Holes, work: Work, peer: str, outcome: Absorption
+        self,
+        read: Callable[[Work], Value],
+        key: bytes,
+        holes: Holes,
+        peer: str,
+        outcome: Absorption,
     ) -> JoinResult:
         """Join a complete foreign value into the root, around its holes; durable on return.
 
-        key:    under which it was offered.
-        work:   the account of its sender, which pays for the merge and for its evidence.
+        The account of its sender pays for all of it: reading, merging, and its evidence.
+
+        read: returns the value, as a root. key: under which it was offered.
         Raises: StoreError: it cannot be kept.
         """
-        self._outcome = outcome
+        work, is_commit = self._charges.open(peer), False
+        self._outcome, self._holes = outcome, holes
         dropped = outcome.dropped_parts
-        hosting, admitted = self.hosting, None
-        self._holes = holes
+        hosting, admitted, other = self.hosting, None, None
         try:
+            other = read(work)
             if hosting is not None:
                 admitted = self._admit(hosting, other, work, peer)
                 other = admitted.value
@@ -237,23 +242,25 @@ class LatticeState:
             merged = self._merge(other, holes, work)
         except REFUSALS as error:
             return JoinResult(other, error)
+        else:
+            joined = JoinResult(other, in_full=not holes and outcome.dropped_parts == dropped)
+            # What had no room is cut off later values, too, for a while: it is missing here.
+            short = [] if hosting is None else hosting.quotas.short_of(peer)
+            if joined.in_full and short:
+                outcome.remark(QUOTA_EXCEEDED, short[-1])
+                joined.in_full = False
+            joined.is_cut = joined.in_full and admitted is not None and not admitted.is_short
+            is_new = merged is not self.root and not same(merged, self.root)
+            is_commit = self._keep(merged, work)
+            if is_commit and is_new:
+                outcome.changed = True
+                if hosting is not None and admitted is not None:
+                    joined.slots = [count.slot for count in hosting.quotas.taken(merged, admitted)]
+            return joined
         finally:
             self._holes = NO_HOLES
             outcome.merged(key)
-        joined = JoinResult(other, in_full=not holes and outcome.dropped_parts == dropped)
-        # What had no room is cut off later values for a while, and is missing here all the same.
-        short = [] if hosting is None else hosting.quotas.short_of(peer)
-        if joined.in_full and short:
-            outcome.remark(QUOTA_EXCEEDED, short[-1])
-            joined.in_full = False
-        joined.is_cut = joined.in_full and admitted is not None and not admitted.is_short
-        is_new = merged is not self.root and not same(merged, self.root)
-        joined.is_commit = self._keep(merged, work)
-        if joined.is_commit and is_new:
-            outcome.changed = True
-            if hosting is not None and admitted is not None:
-                joined.slots = [count.slot for count in hosting.quotas.taken(merged, admitted)]
-        return joined
+            self._charges.close(peer, work, is_commit=is_commit)
 
     def _admit(self, hosting: Hosting, other: Value, work: Work, peer: str) -> QuotaCheck:
         """Return what of a complete root is hosted and has room."""
