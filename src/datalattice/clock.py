@@ -79,13 +79,14 @@ def next_stamp(now_ms: int, after_ms: int) -> int:
 
     Raises: UsageError: the result does not fit in 64 bits.
     """
+    # Later than what it replaces, or it would not win.
     return checked_stamp(max(now_ms, after_ms + 1))
 
 
 HLC_DRIFT_MS: Final = 3_600_000
 """A stamp later than the wall clock by more than this cannot move a hybrid clock."""
 
-_COUNTER_MAX: Final = 2**32 - 1
+_COUNTER_MAX: Final = 2**32 - 1  # the counter has 32 bits
 
 
 class Hlc(NamedTuple):
@@ -112,11 +113,13 @@ HLC_ZERO: Final = Hlc(0, 0)
 
 def tick(last: Hlc, now_ms: int) -> Hlc:
     """Return the stamp of a local event, greater than `last`."""
+    # A clock set back must not make an earlier stamp.
     return Hlc(now_ms, 0) if now_ms > last.wall else last.after()
 
 
 def update(last: Hlc, received: Hlc, now_ms: int) -> Hlc:
     """Return a clock's stamp once it has seen `received`, greater than both."""
+    # The wall clock is ahead of both: the counter begins again.
     if now_ms > last.wall and now_ms > received.wall:
         return Hlc(now_ms, 0)
     return max(last, received).after()
@@ -124,9 +127,10 @@ def update(last: Hlc, received: Hlc, now_ms: int) -> Hlc:
 
 def is_future(stamp: Hlc, now_ms: int, drift_ms: int = HLC_DRIFT_MS) -> bool:
     """Return whether the stamp's wall time is more than `drift_ms` later than now."""
-    return stamp.wall > now_ms + drift_ms
+    return stamp.wall > now_ms + drift_ms  # by the wall time alone: a counter cannot reach an hour
 
 
 def clamp_future(stamp: Hlc, parent: Hlc, now_ms: int, drift_ms: int = HLC_DRIFT_MS) -> Hlc:
     """Return `stamp`, or the one after `parent` if `stamp` is in the future by over `drift_ms`."""
+    # Clamped for ordering only: "stored stamps are never rewritten".
     return parent.after() if is_future(stamp, now_ms, drift_ms) else stamp

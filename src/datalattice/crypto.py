@@ -28,6 +28,7 @@ VERIFIED_PER_THREAD = 64
 """Signatures that are worth a thread of their own: starting one costs about as much as two."""
 
 _PROCESSORS = os.cpu_count() or 1
+# Keeps these keys apart from all other uses of the seed.
 _SEAL_CONTEXT = "datalattice 2026 KeyPair.seal"
 
 
@@ -91,6 +92,7 @@ class SeededEntropy:
         """Return the next `count` bytes of the stream."""
         out = b""
         while len(out) < count:
+            # Counter mode: each block hashes another text.
             out += sha3_256(f"datalattice-entropy:{self._seed}:{self._counter}".encode())
             self._counter += 1
         return out[:count]
@@ -108,7 +110,7 @@ class KeyPair:
             raise UsageError(msg)
         self.seed = seed
         self.public_key, self._secret = bindings.crypto_sign_seed_keypair(seed)
-        self._seal_key: bytes | None = None
+        self._seal_key: bytes | None = None  # made when it is needed: most pairs never seal
         self._is_sound: bool | None = None
 
     @classmethod
@@ -119,7 +121,7 @@ class KeyPair:
     def sign(self, message: bytes) -> bytes:
         """Return the 64-byte signature of `message`."""
         signed: bytes = bindings.crypto_sign(message, self._secret)
-        return signed[:SIGNATURE_BYTES]
+        return signed[:SIGNATURE_BYTES]  # libsodium returns the signature and the message
 
     @property
     def is_sound(self) -> bool:
@@ -135,6 +137,7 @@ class KeyPair:
         """
         key = self._seal_key
         if key is None:
+            # A key of its own: the seed itself serves signatures only.
             key = _blake3(self.seed, derive_key_context=_SEAL_CONTEXT).digest()
             self._seal_key = key
         return _blake3(message, key=key).digest()
@@ -143,6 +146,7 @@ class KeyPair:
         return KeyPair, (self.seed,)
 
     def __eq__(self, other: object) -> bool:
+        # The seed determines everything else.
         return isinstance(other, KeyPair) and other.seed == self.seed
 
     def __hash__(self) -> int:
@@ -219,6 +223,7 @@ def first_unverified(signed: Sequence[tuple[bytes, bytes, bytes]]) -> int | None
     None: all are. Many are shared between this thread and others, one a processor.
     """
     # libsodium runs without the interpreter's lock, so the threads do not wait for each other.
+    # Few signatures are verified here alone.
     lanes = min(_PROCESSORS, len(signed) // VERIFIED_PER_THREAD) or 1
     failed: list[int] = []
 
@@ -226,15 +231,15 @@ def first_unverified(signed: Sequence[tuple[bytes, bytes, bytes]]) -> int | None
         for index in range(lane, len(signed), lanes):
             if not verify_strict(*signed[index]):
                 failed.append(index)
-                return
+                return  # the first of a lane suffices: the least of all lanes is returned
 
     helpers = [threading.Thread(target=verify_lane, args=(lane,)) for lane in range(1, lanes)]
     for helper in helpers:
         helper.start()
-    verify_lane(0)
+    verify_lane(0)  # this thread does a share, too
     for helper in helpers:
         helper.join()
-    return min(failed, default=None)
+    return min(failed, default=None)  # lanes stop at different places
 
 
 @lru_cache(1_024)  # a slot is decoded several times on its way in, each time as a new object

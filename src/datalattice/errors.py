@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final
 
-STEP_LENGTH_MAX: Final = 60
+STEP_LENGTH_MAX: Final = 60  # a string used as a key may be long
 """Characters shown of one subscript in an error's text."""
 
 
@@ -91,7 +91,7 @@ class TypeMismatch(UsageError, TypeError):
         An error that is not about a part of a value is returned unchanged.
         """
         if self._reason is None:
-            return self
+            return self  # its text begins with no path, so none can be put before it
         return TypeMismatch(self._reason, (*steps, *self.path))
 
 
@@ -136,6 +136,7 @@ class MissingData(DataLatticeError):
         more = f" and {len(self.hashes) - 3} more" if len(self.hashes) > 3 else ""
         super().__init__(f"missing cells: {first}{more}")
 
+    # Exceptions are pickled with `args`, which hold the text and not the hashes.
     def __reduce__(self) -> tuple[type[MissingData], tuple[tuple[bytes, ...]]]:
         return type(self), (self.hashes,)
 
@@ -154,6 +155,7 @@ class PeerError(DataLatticeError):
 
     def __str__(self) -> str:
         text = super().__str__()
+        # The session adds the peer: decoders do not know it.
         return text if self.peer is None else f"{text} (peer {self.peer})"
 
 

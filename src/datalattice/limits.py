@@ -50,10 +50,10 @@ COUNT_MAX: Final = 2**63 - 1
 BLOB_BYTES_MAX: Final = COUNT_MAX
 """Longest blob, in bytes: its length is a count."""
 
-VLQ_BYTES_MAX: Final = 9
+VLQ_BYTES_MAX: Final = 9  # 63 bits in digits of 7
 """Longest VLQ."""
 
-INLINE_DEPTH_MAX: Final = 72
+INLINE_DEPTH_MAX: Final = 72  # each level takes at least two bytes
 """Deepest nesting of embedded cells in a canonical cell: 140 bytes hold about 70 levels."""
 
 MESSAGE_BYTES_MAX: Final = 50_000_000

@@ -16,6 +16,8 @@ chosen member of a oneof written even when it is empty. Decoding reads every pro
 message: fields in any order, unknown ones skipped, the last of a repeated scalar counts, embedded
 messages given twice are merged.
 
+Length: encoding, decoding and descriptors share the declarations.
+
 Source: protobuf encoding guide; docs/design/weaver.md "Modules".
 """
 
@@ -34,7 +36,7 @@ from datalattice.errors import BadFormat, UsageError
 DEPTH_MAX: Final = 100
 """Deepest nesting of embedded messages that is decoded: protobuf's own limit."""
 
-VARINT_BYTES_MAX: Final = 10
+VARINT_BYTES_MAX: Final = 10  # 64 bits in digits of 7
 FIELD_NUMBER_MAX: Final = 2**29 - 1
 
 VARINT: Final = 0
@@ -102,7 +104,7 @@ class Message:
     def __init_subclass__(cls, *, name: str, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.full_name = name
-        cls._layout = None
+        cls._layout = None  # resolved at the first use: annotations may name later classes
         dataclasses.dataclass(frozen=True)(cls)
 
     @classmethod
@@ -158,6 +160,7 @@ def _layout_of(cls: type[Message]) -> _Layout:
             if typing.get_origin(hint) is typing.Annotated
         ]
         fields.sort(key=lambda field: field.number)
+        # The second would overwrite the first when read.
         if len({field.number for field in fields}) != len(fields):
             raise UsageError(f"{cls.full_name}: two fields have the same number")
         found = cls._layout = _Layout(tuple(fields))
@@ -221,7 +224,7 @@ def _encode_into(out: bytearray, message: Message) -> None:
     layout = _layout_of(type(message))
     for oneof, names in layout.members.items():
         chosen = [name for name in names if getattr(message, name) is not None]
-        if len(chosen) > 1:
+        if len(chosen) > 1:  # a oneof has at most one member
             raise UsageError(
                 f"{message.full_name}: {' and '.join(chosen)} are both set, of oneof {oneof}"
             )
@@ -231,7 +234,7 @@ def _encode_into(out: bytearray, message: Message) -> None:
             for item in value:
                 _put(out, message, field, item)
         elif field.presence:
-            if value is not None:
+            if value is not None:  # presence: written even when it is the default
                 _put(out, message, field, value)
         elif not _is_default(value):
             _put(out, message, field, value)
@@ -239,7 +242,7 @@ def _encode_into(out: bytearray, message: Message) -> None:
 
 def _is_default(value: Any) -> bool:
     """Return whether a scalar is its type's default: b"", "", False, 0 or 0.0, but not -0.0."""
-    if value or value is None:
+    if value or value is None:  # None is no default: it fails as a value of the wrong kind
         return False
     return not isinstance(value, float) or not str(value).startswith("-")
 
@@ -248,6 +251,7 @@ def _put(out: bytearray, message: Message, field: FieldInfo, value: Any) -> None
     kind = field.kind
     try:
         if kind == "bytes":
+            # Through a memoryview: `bytes(5)` would give five zeros.
             body = bytes(memoryview(value))
         elif kind == "string":
             body = value.encode()
@@ -272,7 +276,7 @@ def _put(out: bytearray, message: Message, field: FieldInfo, value: Any) -> None
 
 
 def _embedded(field: FieldInfo, value: Any) -> bytes:
-    if type(value) is not field.type:
+    if type(value) is not field.type:  # a subclass may have other fields
         raise TypeError
     encoded: bytes = value.encode()
     return encoded
@@ -297,11 +301,12 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     Raises: BadFormat: it does not end within the data or within ten bytes.
     """
     value = shift = 0
+    # Ten bytes hold 64 bits; more are an attack or damage.
     for position in range(at, min(at + VARINT_BYTES_MAX, len(data))):
         digit = data[position]
         value |= (digit & 0x7F) << shift
         if digit < 0x80:
-            return value & (2**64 - 1), position + 1
+            return value & (2**64 - 1), position + 1  # bits above 64 are dropped, as protobuf does
         shift += 7
     raise BadFormat(f"protobuf: the varint at byte {at} has no end")
 
@@ -329,27 +334,29 @@ def read_fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
         elif wire in {FIXED64, FIXED32}:
             length = 8 if wire == FIXED64 else 4
         else:
+            # Groups (3, 4) are not part of proto3.
             raise BadFormat(f"protobuf: wire type {wire} at byte {start} is not allowed")
-        if length > size - at:
+        if length > size - at:  # before the slice, which Python would silently shorten
             raise BadFormat(f"protobuf: field {number} at byte {start} is longer than the message")
         yield number, wire, data[at : at + length]
         at += length
 
 
 def _decode(cls: type[_M], data: bytes, depth: int) -> _M:
-    if depth > DEPTH_MAX:
+    if depth > DEPTH_MAX:  # each level is a frame of Python's stack
         raise BadFormat(f"{cls.full_name}: messages are nested deeper than {DEPTH_MAX}")
     layout = _layout_of(cls)
     values: dict[str, Any] = {}
     for number, wire, value in read_fields(data):
         field = layout.by_number.get(number)
         if field is None:
-            continue
+            continue  # unknown fields are skipped: a later version may have written them
         if wire != _wire_type(field.kind):
             raise BadFormat(
                 f"{cls.full_name}.{field.name}: wire type {wire} is not that of a {field.kind}"
             )
         if field.oneof:
+            # The last member of a oneof that is read counts.
             for other in layout.members[field.oneof]:
                 if other != field.name:
                     values.pop(other, None)
@@ -365,7 +372,7 @@ def _decode(cls: type[_M], data: bytes, depth: int) -> _M:
             continue
         if field.repeated:
             values[field.name] = tuple(values[field.name])
-        elif field.kind == "message":
+        elif field.kind == "message":  # decoded at the end, when all its parts are together
             values[field.name] = _value(cls, field, values[field.name], depth)
     return cls(**values)
 
@@ -388,7 +395,7 @@ def _value(cls: type[Message], field: FieldInfo, value: Any, depth: int) -> Any:
         except UnicodeDecodeError as error:
             raise BadFormat(f"{cls.full_name}.{field.name}: the string is not UTF-8") from error
     if kind == "bool":
-        return value != 0
+        return value != 0  # any number but zero is true
     if kind == "double":
         return struct.unpack("<d", value)[0]
     return _reduced(field, value)
@@ -431,7 +438,7 @@ def descriptor_set(*classes: type[Message]) -> bytes:
             if field.type is not None and issubclass(field.type, Message)
         ]
     packages: dict[str, list[type[Message]]] = {}
-    for name in sorted(found):
+    for name in sorted(found):  # sorted: the same classes give the same bytes
         packages.setdefault(name.rpartition(".")[0], []).append(found[name])
     return b"".join(_entry(1, _file(package, packages[package])) for package in sorted(packages))
 
@@ -479,6 +486,7 @@ def _message_descriptor(cls: type[Message]) -> bytes:
     out = _entry(1, cls.full_name.rpartition(".")[2].encode())
     for field in fields:
         body = _entry(1, field.name.encode()) + _int_entry(3, field.number)
+        # Labels: 1 optional, 3 repeated.
         body += _int_entry(4, 3 if field.repeated else 1) + _int_entry(5, _TYPE_NUMBERS[field.kind])
         if field.kind == "message":
             body += _entry(6, f".{field.type.full_name}".encode())  # type: ignore[union-attr]
@@ -487,6 +495,7 @@ def _message_descriptor(cls: type[Message]) -> bytes:
         if field.oneof:
             body += _int_entry(9, oneofs.index(field.oneof))
         elif field.name in single:
+            # 17: proto3_optional.
             body += _int_entry(9, len(oneofs) + single.index(field.name)) + _int_entry(17, 1)
         out += _entry(2, body)
     names = oneofs + [f"_{name}" for name in single]
