@@ -91,7 +91,7 @@ class OpenComparison:
     needs:        parts that it needs and that are not here.
     is_done:      it asks nothing more.
     has_finished: `Finish` was sent.
-    has_needed:   it needed something.
+    has_moved:    it needed something, or the peer asked for something meanwhile.
     is_partial:   it leaves something out, by itself or since parts were given up meanwhile.
     """
 
@@ -99,7 +99,7 @@ class OpenComparison:
     needs: set[bytes] = field(default_factory=set)
     is_done: bool = False
     has_finished: bool = False
-    has_needed: bool = False
+    has_moved: bool = False
     is_partial: bool = False
 
 

@@ -453,6 +453,8 @@ class Replicator:
             parts = reply.body
             if isinstance(parts, list) and any(part is not None for part in parts):
                 self._was_useful(partner)
+                for running in partner.comparisons.values():
+                    running.has_moved = True
             is_wanted = self._is_wanted(partner)
             # "Whoever is asked for the very root that it told knows by this that the patch was
             # lost, and at once tells all that lies beyond the receiver's root" (docs/node.md,
@@ -629,7 +631,7 @@ class Replicator:
         if step.say:
             self._say(partner, talk.Continue(exchange, step), now_ms)
         running.needs.update(step.need)
-        running.has_needed = running.has_needed or bool(step.need)
+        running.has_moved = running.has_moved or bool(step.need)
         running.is_partial = running.is_partial or step.is_partial
         running.is_done = running.is_done or step.is_done
         self._wants.add(step.need, partner.id)
@@ -664,8 +666,8 @@ class Replicator:
         if error is None and not running.is_partial:
             partner.compared(now_ms)
         elif not partner.is_plain:
-            # "After a partial session that brought an intention, reconcile again at once."
-            at_once = error is None and running.has_needed
+            # "After a partial session that brought or gave at least one, reconcile again at once."
+            at_once = error is None and running.has_moved
             partner.doubt(now_ms, self._pace, at_once=at_once)
         both = running.comparison.ended()
         # A complete comparison ends with a state that both sides have.

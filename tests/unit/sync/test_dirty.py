@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from datalattice.sync import Pace, Standing
+from datalattice.sync import Pace, Pull, Standing
 from datalattice.sync.partner import AGAIN_MS, Partner
 from datalattice.sync.reconcile import RangeLimits, RangeReconciliation
 from datalattice.sync.weaver import SILENCE_MS, SendLimits, comparisons
@@ -144,3 +144,26 @@ def test_a_store_that_is_written_to_all_the_time_is_compared_all_the_same() -> N
         pair.write(1, b"%d" % number)
         pair.pass_time(500)
     assert pair.nodes[1].get(lost) is not None
+
+
+def test_a_side_that_gave_something_goes_on_at_once() -> None:
+    pair = pair_of()
+    partner = partner_of(pair.nodes[0])
+    pair.nodes[0].store.submit(b"lacking there")
+    pair.reconcile(1, 0)
+    assert pair.is_equal()
+    pair.lose = lambda *_: True
+    lost = pair.write(0, b"lacking there, too")
+    pair.lose = lambda *_: False
+    partner.compare_after_ms = pair.now_ms
+    pair.nodes[0].replicator._touched.add(partner.id)
+    pair.nodes[0].replicator.tick(pair.now_ms)
+    if not partner.comparisons:  # the other side dialled, and begins
+        pair.nodes[1].replicator.pull("link 1", Pull("asked"), pair.now_ms)
+    moved = []
+    for node in pair.nodes:
+        (one,) = node.replicator._partners.values()
+        moved += list(one.comparisons.values())
+    pair.carry()
+    assert pair.nodes[1].get(lost) is not None
+    assert any(one.has_moved for one in moved)

@@ -101,6 +101,16 @@ def test_a_store_with_many_peers_pushes_to_eight_and_the_others_are_compared() -
     assert mesh.is_equal()
 
 
+def test_a_node_that_is_no_neighbour_of_ours_hears_that_we_have_it_already() -> None:
+    """Of sixteen nodes each has eight neighbours, which need not have it in turn."""
+    mesh = settled(16)
+    for number in range(16):
+        mesh.write(number, b"%d" % number)
+        mesh.pass_time(1_000)
+    assert mesh.is_equal()
+    assert mesh.sent["news"] + mesh.sent["fetch_intentions"] < 1.6 * 16 * 15
+
+
 @pytest.mark.parametrize("count", [NEIGHBOURS_MAX - 1, NEIGHBOURS_MAX, NEIGHBOURS_MAX + 1, 40])
 def test_a_store_has_so_many_neighbours(count: int) -> None:
     neighbours = Neighbours(SeededEntropy(1))

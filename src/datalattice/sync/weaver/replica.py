@@ -238,8 +238,14 @@ class WeaverReplica:
         if peer.connection in self._copied:
             places.append(self._copied[peer.connection])  # the log was streamed to it up to here
         self._neighbours.meet(peer.connection)
-        if not places or peer.connection not in self._neighbours:
-            return None  # it has not been compared yet, or is left to comparisons
+        if not places:
+            return None  # it has not been compared yet
+        if peer.connection not in self._neighbours:
+            # It is left to comparisons, but may have this node for a neighbour. No probe: it is
+            # not told what arrived.
+            is_redundant = self._neighbours.take_redundant(peer.connection)
+            notice = GossipOffer(is_redundant=True)
+            return News((notice,), is_whole=False) if is_redundant else None
         behind = self._arrived - max(places)  # from the newest state that both had
         if behind > len(self._arrivals):
             # "A neighbour that overflows is marked dirty and reconciled."
