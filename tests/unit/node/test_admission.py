@@ -256,7 +256,7 @@ class Keyed(MemoryTransport):
         async def proved(link: Link) -> None:
             assert isinstance(link, MemoryLink)
             link.remote = ELSEWHERE
-            link.public_key = self._keys.popleft()  # type: ignore[assignment]
+            link.public_key = self._keys.popleft()
             await accept(link)
 
         return await super().listen(bind, port, proved, refused)

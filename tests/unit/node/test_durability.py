@@ -22,12 +22,12 @@ from datalattice.cells import (
     same,
     value_hash,
 )
+from datalattice.client.backups import LACKING
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair, SeededEntropy, sha3_256
 from datalattice.errors import BadFormat, Corruption, StoreError, StoreFull, UsageError
 from datalattice.lattice import LOCAL_KEY, SetLattice, replicable
 from datalattice.node import Backup, MemoryTransport, NodeServer, open_node
-from datalattice.node.backup import LACKING
 from datalattice.node.heal import Healer
 from datalattice.node.lanes import Lane
 from datalattice.node.observe import Observer
