@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import sys
 import types
@@ -306,6 +307,38 @@ def test_two_nodes_are_connected_by_a_ticket_alone() -> None:
             assert not there.peers
             with pytest.raises(UsageError, match="the key of one node"):
                 there.add_peer(f"{ticket},127.0.0.1:1")
+
+    run(work)
+
+
+def test_the_gate_is_the_same_over_iroh() -> None:
+    async def work() -> None:
+        allowed = KeyPair(b"and this one alone is let inside")
+        config = NodeConfig(port=0, iroh="direct", allow=(allowed.public_key.hex(),))
+        async with open_node(MemoryStore(), key_pair=HOST, config=config) as node:
+            address = str(node.ticket).split(",")[1]
+            for key, is_let_in in ((GUEST, False), (allowed, True)):
+                transport = iroh_module.IrohTransport(key)
+                link = await transport.dial(address)
+                await link.write(b"\x01")  # the mux says its hello first; this begins one
+                assert bool(await link.read()) == is_let_in
+                link.abort()
+                await transport.close()
+            assert node.observer.counters["peers-not-allowed"] == 1
+
+    run(work)
+
+
+def test_datagrams_that_are_no_quic_change_nothing() -> None:
+    async def work() -> None:
+        dice = random.Random(7)
+        async with hosting() as host:
+            with socket.socket(type=socket.SOCK_DGRAM) as sender:
+                for _ in range(1_000):
+                    data = dice.randbytes(dice.choice((1, 20, 300, 1_200)))
+                    sender.sendto(data, ("127.0.0.1", host.listener.port))
+            assert await is_well(host)
+            assert not host.refused
 
     run(work)
 
