@@ -21,6 +21,7 @@ from datalattice.engine import (
     WriteTxn,
     open_engine,
 )
+from datalattice.engine.journal import RECORD_BYTES_MAX
 from datalattice.errors import Corruption, StoreError, StoreFailed
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 from datalattice.testing.engine_kit import TABLES, check_engine
@@ -178,6 +179,35 @@ def test_a_damaged_journal_is_an_error_and_not_an_older_state() -> None:
         with pytest.raises(Corruption, match="journal"), again.write():
             pass
         assert again.is_damaged
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_record_has_a_greatest_size(more: int) -> None:
+    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    engine = JournaledEngine(base, lambda: file, b"boot")
+    with engine.write() as txn:  # a change counts 8 bytes besides key and value
+        txn.put("one", b"k", bytes(RECORD_BYTES_MAX - 9 + more))
+    with base.read() as tables:
+        assert tables.count("one") == (more > 0)
+    again = JournaledEngine(base, lambda: file, b"later boot")
+    assert len(contents(again)["one", b"k"]) == RECORD_BYTES_MAX - 9 + more
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_the_journal_goes_to_the_tables_once_it_is_full(more: int) -> None:
+    file, base = MemoryFile(), MemoryEngine((*TABLES, JOURNAL_TABLE))
+    engine = JournaledEngine(base, lambda: file, b"boot", full_bytes=SMALL)
+    with engine.write() as txn:
+        txn.put("one", b"first", b"")
+    end = file.data.rindex(b"first") + len(b"first") + 4  # where the next record begins
+    with engine.write() as txn:
+        txn.put("one", b"k", bytes(SMALL - end - 9 + more))
+    with base.read() as tables:
+        assert tables.count("one") == (2 if more > 0 else 0)
+    assert contents(engine).keys() == {("one", b"first"), ("one", b"k")}
 
 
 # --- several engines ----------------------------------------------------------------------------
