@@ -81,6 +81,7 @@ class Chunked(Cell):
         need(start, int, "a position is an int")
         need(stop, int, "a position is an int")
         out: list[bytes] = []
+        # A range beyond the end is cut, as in slices of bytes.
         _read(self, max(start, 0), min(stop, self._length), out, work)
         return b"".join(out)
 
@@ -90,7 +91,7 @@ class Chunked(Cell):
 
 def _read(node: Chunked, start: i64, stop: i64, out: list[bytes], work: Work | None = None) -> None:
     if work is not None:
-        work.enter(node)
+        work.enter(node)  # charged before anything of it is loaded
     span: i64 = chunk_span(node._length)
     kids = node._open()
     first: i64 = start // span
@@ -128,6 +129,7 @@ class Blob(Chunked):
     def __getitem__(self, index: int | slice) -> int | bytes:
         if isinstance(index, slice):
             start, stop, step = index.indices(self._length)
+            # Steps backwards are rare: the whole is read.
             return self.read(start, stop)[::step] if step > 0 else bytes(self)[index]
         need(index, int, "a position is an int or a slice")
         position = index + self._length if index < 0 else index
@@ -144,7 +146,7 @@ class Blob(Chunked):
         return not self.__eq__(other)
 
     def __hash__(self) -> int:
-        return hash(bytes(self))
+        return hash(bytes(self))  # equal to bytes, so it hashes like them
 
 
 class Text(Chunked):
@@ -176,7 +178,7 @@ class Text(Chunked):
         return not self.__eq__(other)
 
     def __hash__(self) -> int:
-        return hash(str(self))
+        return hash(str(self))  # equal to a str, so it hashes like it
 
 
 def make_blob(data: bytes) -> Value:
@@ -226,7 +228,7 @@ def _long_cell(value: Value) -> Cell:
 
 def _closed(made: Chunked, data: bytes, loader: Loader | None) -> Chunked:
     made._length = read_vlq(data, 1, len(data))[0]
-    made._kids = None
+    made._kids = None  # opened when it is read
     made._encoding = data
     made._loader = loader
     return made

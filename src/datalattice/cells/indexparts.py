@@ -27,6 +27,7 @@ class IndexPart:
     __slots__ = ("_known", "other", "own")
 
     def __init__(self, own: Index | None, other: Index | None, known: int = 0) -> None:
+        # An empty index counts as absent.
         self.own: Final = None if own is None or own._count == 0 else own
         self.other: Final = None if other is None or other._count == 0 else other
         self._known: Final = known  # digits shared by all keys
@@ -57,8 +58,10 @@ class IndexPart:
         own_end: i64 = _reach(own)
         other_end: i64 = _reach(other)
         low: i64 = min(own_end, other_end)
+        # The digits known already are not compared again.
         fork = common_key_digits(own._any(), other._any(), self._known)
         if fork < low:
+            # No key in common: each side is a part of its own.
             alone = [IndexPart(own, None, fork), IndexPart(None, other, fork)]
             return (
                 alone if digit_at(own._any(), fork) < digit_at(other._any(), fork) else alone[::-1]
@@ -149,7 +152,7 @@ class IndexPart:
         own, other = self.own, self.other
         if own is None or other is None or own._count > 1 or other._count > 1:
             return False
-        return own._key() == other._key()
+        return own._key() == other._key()  # by position: two names may share one
 
 
 def parts_of(node: Index) -> list[Index]:

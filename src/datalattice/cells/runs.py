@@ -54,14 +54,15 @@ def element_runs(
     todo: list[tuple[bytes, int, int, int, int]] = [(vector, 0, count, first, min(stop, count))]
     while todo:
         data, at, count, first, stop = todo.pop()
-        if first >= stop:
+        if first >= stop:  # a subtree outside the range is never fetched
             continue
         if data[at] == TAG_REF:
             data, at = fetch(data[at + 1 : at + REF_BYTES]), 0
         found = vector_count(data, at)
-        if found != count:
+        if found != count:  # checked here: validation saw each cell alone
             raise BadFormat(f"a node of a vector has {found} elements, not {count}")
         at = read_vlq(data, at + 1, len(data))[1]
+        # "if the count is no multiple of 16, the last count mod 16 elements stand first"
         tail = count if count <= FAN_OUT else count % FAN_OUT
         body = count - tail
         if tail and stop > body:
@@ -71,14 +72,16 @@ def element_runs(
                 yield run
                 continue
             # The encoding has the tail first (docs/cells.md "Vector and List"), the order last.
+            # Popped after the elements before it.
             todo.append((_leaf(run), 0, run.count, 0, run.count))
         if tail:
             todo.append((data, _skip(data, at, tail), body, first, min(stop, body)))
             continue
         children = _children(data, at, count, first, stop)
+        # The children are leaves: fetched together.
         if many is not None and count <= FAN_OUT * FAN_OUT:
             children = _fetched(children, many)
-        todo += children[::-1]
+        todo += children[::-1]  # the stack gives the last one first
 
 
 def _children(
@@ -93,7 +96,7 @@ def _children(
         size = min(block, count - start)
         if start + size > first:
             found.append((data, at, size, max(first - start, 0), min(stop - start, size)))
-        at = skip_kid(data, at)
+        at = skip_kid(data, at)  # behind the child, whatever its length
     return found
 
 

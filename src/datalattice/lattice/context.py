@@ -60,6 +60,7 @@ class MergeNotice:
         if not isinstance(other, MergeNotice) or type(other) is not type(self):
             return False
         own, theirs = self._fields(), other._fields()
+        # As values: Python finds 1 and True equal.
         return len(own) == len(theirs) and all(same(a, b) for a, b in zip(own, theirs, strict=True))
 
     def __hash__(self) -> int:
@@ -203,6 +204,7 @@ class OwnerForked(MergeNotice):
         self.logs: Final = logs
 
     def _fields(self) -> Path:
+        # One report for an owner and place, whatever the two values are.
         return (*self.path, self.owner)
 
     def __repr__(self) -> str:

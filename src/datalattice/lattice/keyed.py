@@ -54,6 +54,7 @@ def name_bytes(key: Value) -> bytes | None:
         return key.encode("utf-8", "surrogateescape")[:INDEX_KEY_BYTES]
     if isinstance(key, Scalar):
         found = key.key_bytes()
+        # Only scalars with bytes can be keys of an Index.
         return None if found is None else found[:INDEX_KEY_BYTES]
     return None
 
@@ -90,7 +91,7 @@ class NamedOrder(EntryOrder):
         child = self._lattice.child(key)
         if child is not None:
             return child_latest(child, own, other, own_present, other_present, walk)
-        return contrast(
+        return contrast(  # a name without a lattice: "other names are malformed"
             malformed(own) if own_present else None, malformed(other) if other_present else None
         )
 
@@ -138,7 +139,7 @@ class KeyedLattice(Lattice):
 
     def latest(self, own: Value, other: Value, walk: Walk) -> Latest:
         """Return the greatest elements of the named parts, by side."""
-        mine = own if isinstance(own, Index) else None
+        mine = own if isinstance(own, Index) else None  # a value of another type has no named parts
         theirs = other if isinstance(other, Index) else None
         top = contrast(present(own, mine is not None), present(other, theirs is not None))
         return wider(top, self._order.of_index(mine, theirs, walk))
@@ -164,6 +165,7 @@ class KeyedLattice(Lattice):
         assert isinstance(other, Index)
         base = own if isinstance(own, Index) else EMPTY_INDEX
         result = _join_fixed(base, other, self._fixed(), context)
+        # "a merge returns an operand itself" if the result equals it.
         return own if result is own else as_operand(result, own, other)
 
     def zero(self) -> Value:
@@ -227,10 +229,11 @@ def _join_named(
     value = own if present else None
 
     def joined() -> Value:
-        if present and same(value, other):
+        if present and same(value, other):  # an equal value changes nothing, so no lattice is asked
             return own
         return join_entry(child, context, key, value, other, own_present=present)
 
+    # A part that raises is left out; the other parts are merged.
     return isolated(context.child(key), own, other, joined)
 
 

@@ -39,7 +39,7 @@ TableName = Literal["assets", "jobs", "meta", "storage"]
 WeaverTableName = Literal["intentions", "state", "conflicts"]
 KeyFormatName = Literal["string", "bytes"]
 
-_registered: Final[WeakSet[SparkSession]] = WeakSet()
+_registered: Final[WeakSet[SparkSession]] = WeakSet()  # weak, so that a stopped session is not kept
 """Sessions in which the formats are registered."""
 
 
@@ -263,7 +263,7 @@ def _frame(
         register(spark)
         _registered.add(spark)
     named = {"store": store, **options}
-    given = {
+    given = {  # options without a value are left to the format's default
         _camel(name): text_of(name, value) for name, value in named.items() if value is not None
     }
     reader = spark.readStream if stream else spark.read
@@ -272,7 +272,7 @@ def _frame(
 
 def _camel(name: str) -> str:
     first, *rest = name.split("_")
-    return first + "".join(part.title() for part in rest)
+    return first + "".join(part.title() for part in rest)  # Spark's spelling: `valueFormat`
 
 
 def text_of(name: str, value: object) -> str:

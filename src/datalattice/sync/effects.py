@@ -11,10 +11,10 @@ from typing import Final
 from datalattice.sync.replica import Probe
 from datalattice.sync.wants import ROUNDS_MAX
 
-BROADCAST_DELAY_MS: Final = 50
+BROADCAST_DELAY_MS: Final = 50  # one push for many small changes
 BURST_MAX: Final = 8
-ROOT_SYNC_INTERVAL_MS: Final = 30_000
-REQUEST_TIMEOUT_MS: Final = 5_000
+ROOT_SYNC_INTERVAL_MS: Final = 30_000  # a peer that missed a change notices by then
+REQUEST_TIMEOUT_MS: Final = 5_000  # without the time that this node was busy
 ASK_TIMEOUT_MS: Final = 10_000
 
 
@@ -134,4 +134,4 @@ class Effects:
         return not (said or self.twins or self.healed or self.unhealed or self.suspects)
 
     def __bool__(self) -> bool:
-        return self.changed or not self.is_silent
+        return self.changed or not self.is_silent  # a change alone is an effect, too
