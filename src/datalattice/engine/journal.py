@@ -538,15 +538,16 @@ class JournaledEngine:
         try:
             file.write(recent.end, record + bytes(_LENGTH.size))
             file.sync()
-            self._publish(recent.generation, recent.end + len(record), self._records + 1)
+            with self._lock:
+                # Together: a reader that found it published would read it into `recent`, too.
+                self._publish(recent.generation, recent.end + len(record), self._records + 1)
+                recent.apply(changes, len(record), check)
         except OSError as error:
             # Not acknowledged, so it should not be found after a power failure either.
             with contextlib.suppress(OSError):
                 file.write(recent.end, bytes(_HEAD.size))
                 file.sync()
             raise _failure(error) from error
-        with self._lock:
-            recent.apply(changes, len(record), check)
 
     def _move(
         self, raw: WriteTxn, recent: _Recent, changes: dict[str, dict[bytes, bytes | None]]

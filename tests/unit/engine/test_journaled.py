@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -253,6 +254,30 @@ for number in range(int(sys.argv[3])):
         txn.put("one", b"count", b"%d" % (last + 1))
         txn.put("one", b"%s/%d" % (sys.argv[2].encode(), number), bytes(300))
 """
+
+
+def test_a_thread_that_reads_while_a_record_is_published_does_not_take_it_twice() -> None:
+    class Published(MemoryFile):
+        def write(self, offset: int, data: bytes) -> None:
+            super().write(offset, data)
+            if offset == 0:
+                reader = threading.Thread(target=lambda: engine.read().close())
+                readers.append(reader)
+                reader.start()
+                reader.join(0.2)  # it has read the record by then, or waits for the writer
+
+    readers: list[threading.Thread] = []
+    file = Published()
+    base = MemoryEngine((*TABLES, JOURNAL_TABLE))
+    engine = JournaledEngine(base, lambda: file, b"boot")
+    for number in range(3):
+        with engine.write() as txn:
+            txn.put("one", bytes([number]), b"x")
+    for reader in readers:
+        reader.join()
+    other = JournaledEngine(base, lambda: file, b"boot")
+    with other.read() as seen:
+        assert [key for key, _ in seen.scan("one")] == [b"\0", b"\1", b"\2"]
 
 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
