@@ -831,7 +831,7 @@ MUTATIONS: Final = (
         "sync/replicator.py",
         "only the peer's own statement counts.\n"
         "        stated = partner.received if partner.is_settled else None\n",
-        "only the peer's own statement counts.\n        stated = next(iter(partner.known), None)\n",
+        "only the peer's own statement counts.\n        stated = partner.sent\n",
         (
             UNIT + "node/test_standing.py"
             "::test_a_peer_is_equal_when_it_says_so_and_not_when_it_was_sent_everything",
@@ -1098,7 +1098,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "count an entry that was left as done",
-        "apps/queue/consumer.py",
+        "cursors/stream.py",
         "            self._consumer.rewind()\n",
         "            self._consumer.finish()\n",
         (
@@ -1469,9 +1469,8 @@ MUTATIONS: Final = (
     Mutation(
         "weaver: a frontier forgets all dependencies but the last",
         "weaver/append.py",
-        "            elif base == tip.seq and not found and "
-        "other.frontier.get(tip.number, 0) == base:\n",
-        "            elif other.frontier.get(tip.number, 0) == tip.seq:\n",
+        "if left >= 0 and is_first and other.frontier.get(tip.number, 0) == base:\n",
+        "if left >= 0 and other.frontier.get(tip.number, 0) == tip.seq:\n",
         (UNIT + "weaver/test_frontier.py::test_frontier_of_a_merge_has_all_its_dependencies",),
     ),
     Mutation(
