@@ -1269,6 +1269,13 @@ MUTATIONS: Final = (
         "sync/weaver/replica.py",
         "        if not asked and len(new) < len(offer.parts) - len(new):\n",
         "        if asked and len(new) < len(offer.parts) - len(new):\n",
+        (UNIT + "sync/test_gossip.py::test_among_nine_nodes_each_intention_is_sent_eight_times",),
+    ),
+    Mutation(
+        "weaver network: what was announced is not fetched",
+        "sync/weaver/replica.py",
+        "            absorbed.missing += lacking\n",
+        "            absorbed.missing += lacking[:0]\n",
         (
             UNIT + "sync/test_gossip.py::"
             "test_what_is_lost_on_the_tree_is_fetched_from_who_announced_it",
