@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import datalattice
+from datalattice.client import offline
 from datalattice.errors import Unfenced
 
 pytestmark = [pytest.mark.once, pytest.mark.processes, pytest.mark.timeout(180)]
@@ -23,6 +28,20 @@ def wait(store: datalattice.KVStore[str], key: str, value: str) -> None:
     changes = store.watch(prefix=key, timeout=TIMEOUT)  # before the first look
     while store.get(key) != value:
         assert next(changes, None) is not None, f"{key} is {store.get(key)!r}"
+
+
+def has_forked(store: datalattice.KVStore[str]) -> bool:
+    return store.status().forks == 1
+
+
+def until(store: datalattice.KVStore[str], condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds, which is looked at after each change of a store."""
+    changed = threading.Event()
+    end = store.store.on_change(lambda _seq: changed.set())
+    while not condition():
+        assert changed.wait(TIMEOUT)
+        changed.clear()
+    end()
 
 
 def shared(home: Path, guest: Path) -> int:
@@ -38,7 +57,9 @@ def shared(home: Path, guest: Path) -> int:
 def back_up(folder: Path, target: Path) -> None:
     """Run `lattice disk backup`, as its user does."""
     command = [sys.executable, "-m", "datalattice.cli", "--dir", str(folder)]
-    subprocess.run([*command, "disk", "backup", str(target)], check=True, capture_output=True)
+    command += ["disk", "backup", str(target)]
+    ran = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 def write_more(home: Path, guest: Path, port: int, count: int) -> None:
@@ -102,3 +123,52 @@ def test_a_backup_beside_writers_is_a_whole_folder_and_every_write_is_there_afte
         assert {f"during {number}" for number in range(written)} < set(notes)
         assert dict(notes) == dict(copy)
         assert notes.status().forks == copy.status().forks == 0
+
+
+def lattice(folder: Path, *words: str) -> Any:
+    command = [sys.executable, "-m", "datalattice.cli", "--dir", str(folder), *words, "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def test_a_fork_keeps_both_histories_and_the_node_that_made_it_can_join_them(
+    tmp_path: Path,
+) -> None:
+    home, guest, backup = tmp_path / "home", tmp_path / "guest", tmp_path / "backup"
+    port = shared(home, guest)
+    back_up(home, backup)
+    write_more(home, guest, port, 5)
+    shutil.rmtree(home)
+    shutil.copytree(backup, home)
+    with datalattice.open(home) as node, offline():  # the user's own risk
+        notes = node.store("notes")
+        for number in range(3):
+            notes[f"risky {number}"] = "acknowledged, too"
+    with datalattice.serve(home, port=port) as here, datalattice.serve(guest) as there:
+        notes, copy = here.store("notes"), there.store("notes")
+        copy["from the guest"] = "after the fork"
+        wait(notes, "from the guest", "after the fork")
+        for store in (notes, copy):
+            until(store, partial(has_forked, store))
+    # Both histories can be read at each: one is the state, the other one is listed.
+    listed = {
+        name: lattice(folder, "store", "forks", "notes")
+        for name, folder in (("home", home), ("guest", guest))
+    }
+    assert [row["operation"] for row in listed["home"]] == [
+        f'(data (put "late {number}" "acknowledged"))' for number in range(5)
+    ]
+    assert [row["operation"] for row in listed["guest"]] == [
+        f'(data (put "risky {number}" "acknowledged, too"))' for number in range(3)
+    ]
+    assert lattice(guest, "store", "forks", "notes", "--append")["written"] == []
+    assert len(lattice(home, "store", "forks", "notes", "--append")["written"]) == 3
+    assert lattice(home, "store", "forks", "notes", "--append")["written"] == []
+    with datalattice.serve(home, port=port) as here, datalattice.serve(guest) as there:
+        notes, copy = here.store("notes"), there.store("notes")
+        notes["after"] = "it was joined"
+        wait(copy, "after", "it was joined")
+        assert dict(notes) == dict(copy)
+        assert {f"late {number}" for number in range(5)} < set(copy)
+        assert {f"risky {number}" for number in range(3)} < set(copy)
+        with notes.store.read() as view:
+            assert view.fsck(3) == []

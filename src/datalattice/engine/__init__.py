@@ -17,6 +17,7 @@ from datalattice.engine.base import (
     WriteTxn,
     successor,
 )
+from datalattice.engine.copying import copy_tables
 from datalattice.engine.group import GroupCommit, GroupTxn
 from datalattice.engine.journal import (
     JOURNAL_BYTES,
@@ -93,6 +94,7 @@ __all__ = [
     "Snapshot",
     "WriteTxn",
     "boot_id",
+    "copy_tables",
     "export_tables",
     "open_engine",
     "open_journal",

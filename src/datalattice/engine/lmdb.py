@@ -103,15 +103,6 @@ def _is_full(error: lmdb.Error, where: str) -> bool:
     return status.f_bavail * status.f_frsize < _FULL_BYTES
 
 
-def _sync_path(path: Path) -> None:
-    """Make a file, or the entries of a folder, durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 class _Environment:
     """One LMDB environment of this process, shared by the engines that name its folder."""
 
@@ -326,32 +317,6 @@ class LmdbEngine:
             self._environment().env.sync(True)
         except lmdb.Error as error:
             raise self.failure(error) from error
-
-    def copy_to(self, folder: str | os.PathLike[str]) -> None:
-        """Replace the tables in another folder by what is committed here now; durable on return.
-
-        Writers of any process go on meanwhile. A crash leaves the old tables there, or the new.
-        Raises: StoreFull, StoreFailed: it cannot be written.
-        """
-        target = Path(folder)
-        unfinished = target / "unfinished"
-        try:
-            unfinished.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (unfinished / DATA_FILE).unlink(missing_ok=True)
-            # Compacted: without the pages that no table uses.
-            self._environment().env.copy(str(unfinished), compact=True)
-            (unfinished / DATA_FILE).chmod(0o600)
-            for path in (unfinished / DATA_FILE, unfinished):
-                _sync_path(path)
-            (unfinished / DATA_FILE).replace(target / DATA_FILE)
-            unfinished.rmdir()
-            _sync_path(target)
-        except lmdb.Error as error:
-            raise self.failure(error) from error
-        except OSError as error:
-            if error.errno in _FULL_CODES:
-                raise StoreFull(f"{target}: no room left: {error.strerror}") from error
-            raise StoreFailed(f"{target}: {error.strerror}") from error
 
     def close(self) -> None:
         """Release the folder. Snapshots of this engine must not be used afterwards."""

@@ -246,9 +246,8 @@ class WeaverHosts:
         for id, doubt in self.stores.doubts().items():
             return f"store {store_id_text(id)}: {doubt.text}"
         for store in self.stores.opened():
-            with store.read() as view:
-                if any(fork.author == store.author for fork in view.forks()):
-                    return OWN_FORK.format(store=store_id_text(store.id))
+            if store.own_forks():
+                return OWN_FORK.format(store=store_id_text(store.id))
         return None
 
     # --- peers --------------------------------------------------------------------------------

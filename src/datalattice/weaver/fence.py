@@ -26,7 +26,8 @@ from datalattice.errors import Corruption, IdentityCloned, Unfenced
 from datalattice.weaver.storeid import store_id_text
 
 FENCE: Final = "fence"
-"""Table of the doubts: a store's id to a word; and of the place, below `_PLACE_KEY`."""
+"""Table of the doubts: a store's id to a word; of the place, below `_PLACE_KEY`; and of the forks
+of this node that were ended: a store's id and the hash of the branch that is not in the log."""
 
 _PLACE_KEY: Final = b"place"
 """Key of the author and the place that the engine was last found at; no store id is so short."""
@@ -131,3 +132,13 @@ def arrive(txn: WriteTxn, author: bytes, place: str, shared: Callable[[], Iterab
 def is_at(txn: ReadTxn, author: bytes, place: str) -> bool:
     """Return whether the engine was last found at this place, with this author."""
     return txn.get(FENCE, _PLACE_KEY) == author + place.encode()
+
+
+def end_fork(txn: WriteTxn, store_id: bytes, other: bytes) -> None:
+    """Note that a branch of this node that is not in the log was written once more behind it."""
+    txn.put(FENCE, store_id + other, b"ended")
+
+
+def has_ended(txn: ReadTxn, store_id: bytes, other: bytes) -> bool:
+    """Return whether a branch was written once more."""
+    return txn.get(FENCE, store_id + other) is not None

@@ -37,6 +37,7 @@ from datalattice.weaver.replay import read_operation, read_operations
 from datalattice.weaver.rows import (
     AUTHOR_TIPS,
     FLOATING,
+    FLOATING_BY_PREV,
     FORK_END,
     FORK_PREFIX,
     LOG_META,
@@ -51,6 +52,7 @@ from datalattice.weaver.rows import (
     decode_range,
     decode_tip,
     decode_witness,
+    line_key,
     range_key,
     read_author,
     read_floating,
@@ -59,6 +61,7 @@ from datalattice.weaver.rows import (
     read_tip,
     read_witness,
     seq_key,
+    waiting,
 )
 from datalattice.weaver.witness import WitnessRecord, witness_content
 
@@ -351,6 +354,16 @@ class IntentionLog:
             elif intention.store_prev == tips[intention.author]:
                 reason = "condition"
             found.append(Floating(row.signed, row.received_ms, reason))
+        return found
+
+    def other_branch(self, txn: ReadTxn, fork: Fork) -> list[SignedIntention]:
+        """Return what waits behind the branch of a fork that is not in the log, oldest first."""
+        found = [fork.other]
+        while rows := waiting(txn, FLOATING_BY_PREV, line_key(found[-1].hash, fork.author)):
+            row = read_floating(txn, rows[0][1])  # the first to come, which the log would take
+            if row is None:
+                raise Corruption(f"{FLOATING} {rows[0][1].hex()}: the row is missing")
+            found.append(row.signed)
         return found
 
     def forks(self, txn: ReadTxn) -> list[Fork]:

@@ -32,7 +32,15 @@ from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Message
 from datalattice.weaver.dag import Branch, branches
 from datalattice.weaver.events import begin, events_after, has_begun, last_event, record
-from datalattice.weaver.fence import Doubt, check_fence, doubt_of, settle, suspect
+from datalattice.weaver.fence import (
+    Doubt,
+    check_fence,
+    doubt_of,
+    end_fork,
+    has_ended,
+    settle,
+    suspect,
+)
 from datalattice.weaver.frontier import ack_deps, observations
 from datalattice.weaver.fsck import LogFault, fsck
 from datalattice.weaver.ingest import Fork, Ingested
@@ -40,6 +48,7 @@ from datalattice.weaver.intention import LOG_LIMITS, LogLimits, SignedIntention,
 from datalattice.weaver.log import IntentionLog, WitnessEntry
 from datalattice.weaver.machine import EventFilter, Machine, Proposal, StateReader
 from datalattice.weaver.presence import SeenMatrix
+from datalattice.weaver.rewrite import rewrite
 from datalattice.weaver.rows import Head, RangeSum
 from datalattice.weaver.state import START, LogDag, Position, Projection, Stall, State
 from datalattice.weaver.system import (
@@ -311,6 +320,10 @@ class StoreView:
         """Return what is wrong with the log: 1 links, 2 signatures too, 3 indexes too."""
         return fsck(self._txn, self._log.store_id, self._log.signer, level)
 
+    def other_branch(self, fork: Fork) -> list[SignedIntention]:
+        """Return what waits behind the branch of a fork that is not in the log, oldest first."""
+        return self._log.other_branch(self._txn, fork)
+
     def forks(self) -> list[Fork]:
         """Return the pairs of intentions in which an author contradicts itself."""
         return self._log.forks(self._txn)
@@ -497,6 +510,44 @@ class WeaverStore:
             part = self._section(txn)
             self._state.rebuild(part)
             return self._project(txn, part, None, own=None)
+
+        return self._run(work)
+
+    def own_forks(self) -> list[Fork]:
+        """Return the forks of this node that `rejoin` has not ended."""
+        with self._commits.read() as snapshot:
+            return self._own_forks(snapshot)
+
+    def _own_forks(self, txn: ReadTxn) -> list[Fork]:
+        found = self._log.forks(section(txn, self._prefix))
+        own = [fork for fork in found if fork.author == self.author]
+        return [fork for fork in own if not has_ended(txn, self.id, fork.other.hash)]
+
+    def rejoin(self) -> list[bytes]:
+        """End a fork of this node: take the other history, and write its own behind it.
+
+        Returns: the hashes of what was written once more; empty if this node has not forked.
+        Cost:    a pass over the log. No node may replicate the store meanwhile.
+        Raises:  UsageError: other authors have written behind the history that is in the log.
+        """
+
+        def work(txn: GroupTxn) -> list[bytes]:
+            check_fence(txn, self.id)
+            part = self._section(txn)
+            own = self._own_forks(txn.reader)
+            if not own:
+                return []
+            leaving = rewrite(part, self._log, own[0])
+            end_fork(txn, self.id, leaving[0].hash)
+            self._project(txn, part, None, own=None)  # of another log: the state is made anew
+            again: dict[bytes, bytes] = {}
+            for signed in leaving:
+                intention = signed.intention
+                is_genesis = UniversalOp.decode(intention.payload).genesis is not None
+                if intention.payload and not is_genesis:
+                    deps = [again.get(dep, dep) for dep in intention.deps]
+                    again[signed.hash] = self._write(txn, part, Proposal(intention.payload, deps))
+            return list(again.values())
 
         return self._run(work)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import datalattice
-from datalattice.engine import LmdbEngine
+from datalattice.engine import open_engine
 from datalattice.weaver import STORE_TABLES, PeerStatus, SystemBatch
 
 
@@ -96,10 +96,11 @@ def test_settings_may_accept_that_no_peer_is_asked(
 def test_stats_and_check_know_weaver_stores(lattice: Any, home: Path) -> None:
     document = lattice("disk", "stats", "--json").document
     assert (document["stores"], document["intentions"]) == (1, 5)
-    assert document["weaver_bytes"] == (home / "weaver" / "data.mdb").stat().st_size
+    sizes = [(home / "weaver" / name).stat().st_size for name in ("data.mdb", "journal")]
+    assert document["weaver_bytes"] == sum(sizes)
     assert "intentions" in lattice("disk", "stats").out
     assert lattice("disk", "check", "--json").document["weaver"]["faults"] == []
-    engine = LmdbEngine(home / "weaver", STORE_TABLES)
+    engine = open_engine(home / "weaver", STORE_TABLES)
     with engine.write() as txn:
         (key, row), *_ = list(txn.scan("witness"))[2:]
         txn.put("witness", key, row[:-1] + bytes([row[-1] ^ 1]))

@@ -64,6 +64,7 @@ CALLS: dict[str, str] = {
     "store status": "store status notes",
     "store watch": "store watch notes --count 1",
     "store archive": "store archive team child",
+    "store forks": "store forks notes",
     "store fsck": "store fsck notes",
     "kv put": "kv put notes k v",
     "kv get": "kv get notes k",

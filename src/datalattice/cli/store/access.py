@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from datalattice.cli.units import duration_s
+from datalattice.cli.units import duration_s, moment_text
 from datalattice.errors import NoSuchPath, UsageError
 
 if TYPE_CHECKING:
     from datalattice.cli.command import Call
     from datalattice.client import Node
     from datalattice.cursors import Stream
-    from datalattice.weaver import StoreHandle, StoreInfo, Stores
+    from datalattice.weaver import (
+        Machine,
+        SignedIntention,
+        StoreHandle,
+        StoreInfo,
+        Stores,
+        Summary,
+    )
 
 T = TypeVar("T")
 
@@ -141,3 +148,24 @@ def limited(stream: Stream[T], span: str | None, count: int | None) -> Iterator[
     finally:
         if timer is not None:
             timer.cancel()  # the thread ends with the command
+
+
+def operation_summary(signed: SignedIntention, machine: Machine | None) -> Summary:
+    """Return what an operation does; `machine` shows the data, None its bytes."""
+    from datalattice.weaver import summarize
+
+    return summarize(signed.intention.payload, signed.hash, machine)
+
+
+def operation_document(signed: SignedIntention, machine: Machine | None) -> dict[str, Any]:
+    """Return an operation for JSON: who signed it when, what it follows, and what it does."""
+    intention = signed.intention
+    return {
+        "hash": signed.hash.hex(),
+        "author": intention.author.hex(),
+        "time": moment_text(intention.stamp.wall),
+        "stamp": str(intention.stamp),
+        "prev": intention.store_prev.hex(),
+        "deps": [dep.hex() for dep in intention.deps],
+        "operation": operation_summary(signed, machine).text,
+    }

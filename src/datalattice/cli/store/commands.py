@@ -10,15 +10,18 @@ import typer
 from datalattice.cli.command import ANY, WRITES, Call, command
 from datalattice.cli.render import CommandResult, Listing, pair_lines
 from datalattice.cli.store.access import (
+    HASH_DIGITS_SHOWN,
     KEY_DIGITS_SHOWN,
     StoreArgument,
     found,
     has_stores,
+    operation_document,
     reader,
 )
 from datalattice.cli.store.convergence import status_of_store, sync_store, watch_store
 from datalattice.cli.units import moment_text
-from datalattice.errors import AlreadyExists
+from datalattice.client import running
+from datalattice.errors import AlreadyExists, UsageError
 
 if TYPE_CHECKING:
     from datalattice.weaver import StoreInfo, Stores, StoreView
@@ -165,6 +168,59 @@ def archive(
     (stores.restore if restore else stores.archive)(above.id, below.id)
     state = "active" if restore else "archived"
     return CommandResult({"parent": parent, "child": child, "state": state}, [f"{child}  {state}"])
+
+
+@command(app, "forks", WRITES)
+def forks(
+    call: Call,
+    store: StoreArgument,
+    append: Annotated[
+        bool,
+        typer.Option(
+            "--append",
+            help="Of this node's own fork: take the other history into the log, and write what it "
+            "leaves out behind it. Stop the node first.",
+        ),
+    ] = False,
+) -> CommandResult:
+    """List the operations of authors that wrote two histories: those which are not in the log.
+
+    They are kept, and are not part of the state. Which history a node has in its log is the one
+    that it met first.
+    """
+    if append:
+        return _append(call, store)
+    stores = reader(call).weaver
+    info = found(stores, store)
+    machine = stores.machine(info.kind)() if info.kind in stores.kinds() else None
+    with stores.view(info.id) as view:
+        rows = [
+            {"after": fork.store_prev.hex(), **operation_document(signed, machine)}
+            for fork in view.forks()
+            for signed in view.other_branch(fork)
+        ]
+    columns = ("after", "time", "author", "hash", "operation")
+    shown = [
+        (
+            row["after"][:HASH_DIGITS_SHOWN],
+            row["time"],
+            row["author"][:KEY_DIGITS_SHOWN],
+            row["hash"][:HASH_DIGITS_SHOWN],
+            row["operation"],
+        )
+        for row in rows
+    ]
+    return CommandResult(rows, [Listing(columns, shown)])
+
+
+def _append(call: Call, name: str) -> CommandResult:
+    if running(call.folder.path) is not None:
+        raise UsageError(f"a node runs on {call.folder.path}; stop it before a history is replaced")
+    stores = call.node_handle().weaver
+    store = stores.open(found(stores, name).id)
+    hashes = [hash.hex() for hash in store.rejoin()]
+    text = [f"{len(hashes):,} operations written once more"] if hashes else ["no fork of this node"]
+    return CommandResult({"store": name, "written": hashes}, text)
 
 
 @command(app, "fsck", ANY)

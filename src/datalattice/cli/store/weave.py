@@ -17,13 +17,14 @@ from datalattice.cli.store.access import (
     KEY_DIGITS_SHOWN,
     StoreArgument,
     found,
+    operation_document,
+    operation_summary,
     reader,
 )
-from datalattice.cli.units import moment_text
 from datalattice.errors import NoSuchPath, UsageError
 
 if TYPE_CHECKING:
-    from datalattice.weaver import Machine, SignedIntention, StoreView, Summary, WitnessEntry
+    from datalattice.weaver import Machine, SignedIntention, StoreView, WitnessEntry
 
 app = typer.Typer(help="The signed operations of a weaver store: list, one by one, and as a graph.")
 
@@ -44,25 +45,6 @@ def _view(call: Call, store: str) -> Iterator[tuple[StoreView, Machine | None]]:
         yield view, machine
 
 
-def _summary(signed: SignedIntention, machine: Machine | None) -> Summary:
-    from datalattice.weaver import summarize
-
-    return summarize(signed.intention.payload, signed.hash, machine)
-
-
-def _document(signed: SignedIntention, machine: Machine | None) -> dict[str, Any]:
-    intention = signed.intention
-    return {
-        "hash": signed.hash.hex(),
-        "author": intention.author.hex(),
-        "time": moment_text(intention.stamp.wall),
-        "stamp": str(intention.stamp),
-        "prev": intention.store_prev.hex(),
-        "deps": [dep.hex() for dep in intention.deps],
-        "operation": _summary(signed, machine).text,
-    }
-
-
 def _last(view: StoreView, number: int) -> list[WitnessEntry]:
     return list(view.entries(max(1, view.last_seq() - number + 1)))  # the newest ones, in log order
 
@@ -72,7 +54,8 @@ def history(call: Call, store: StoreArgument, number: NumberOption = NUMBER_SHOW
     """List the operations in the order in which this node witnessed them."""
     with _view(call, store) as (view, machine):
         rows = [
-            {"seq": entry.seq, **_document(entry.signed, machine)} for entry in _last(view, number)
+            {"seq": entry.seq, **operation_document(entry.signed, machine)}
+            for entry in _last(view, number)
         ]
     shown = [
         (
@@ -92,7 +75,7 @@ def inspect(call: Call, store: StoreArgument, hash: HashArgument) -> CommandResu
     """Show one operation, witnessed or floating: who signed it, what it depends on and does."""
     with _view(call, store) as (view, machine):
         signed = _one(view, hash)
-        document = _document(signed, machine)
+        document = operation_document(signed, machine)
         document |= {"seq": view.seq_of(signed.hash), "signature": signed.signature.hex()}
     shown = {**document, "deps": " ".join(document["deps"]) or "none"}
     if shown["seq"] is None:
@@ -139,7 +122,9 @@ def branch(
             "branches": [
                 {
                     "head": one.head.hex(),
-                    "path": [_document(view.find(hash)[0], machine) for hash in one.path[1:]],
+                    "path": [
+                        operation_document(view.find(hash)[0], machine) for hash in one.path[1:]
+                    ],
                 }
                 for one in branches
             ],
@@ -178,7 +163,7 @@ def graph(
     with _view(call, store) as (view, machine):
         for entry in _last(view, number):
             intention = entry.signed.intention
-            summary = _summary(entry.signed, machine)
+            summary = operation_summary(entry.signed, machine)
             # Outside the drawing they are left out.
             deps = (*intention.deps, *((intention.store_prev,) if chains else ()))
             hash = entry.signed.hash
@@ -187,7 +172,7 @@ def graph(
             nodes[hash] = GraphNode(
                 front + summary.short, intention.author, intention.stamp, deps, detail
             )
-            rows.append({"seq": entry.seq, **_document(entry.signed, machine)})
+            rows.append({"seq": entry.seq, **operation_document(entry.signed, machine)})
     on_terminal = sys.stdout.isatty()
     # In a pipe lines are never cut.
     width = shutil.get_terminal_size().columns if on_terminal else None

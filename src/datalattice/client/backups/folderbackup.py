@@ -26,7 +26,7 @@ from datalattice.client.opening import open_reader
 from datalattice.client.weaverfolder import WEAVER_FOLDER
 from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair, SystemEntropy
-from datalattice.engine import DATA_FILE, GroupCommit, LmdbEngine
+from datalattice.engine import DATA_FILE, JOURNAL_FILE, GroupCommit, copy_tables, open_engine
 from datalattice.errors import MissingData, UsageError
 from datalattice.lattice import KeyedLattice, Lattice, replicable, root_lattice
 from datalattice.store import PLACE_FILE, STORE_FILE, CellStore, Store
@@ -113,7 +113,8 @@ def weaver_figures(folder: Folder, *, check: bool = False) -> dict[str, Any]:
     path = folder.path / WEAVER_FOLDER
     if not (path / DATA_FILE).exists():
         return found
-    found["weaver_bytes"] = (path / DATA_FILE).stat().st_size
+    files = [one for one in (path / DATA_FILE, path / JOURNAL_FILE) if one.exists()]
+    found["weaver_bytes"] = sum(one.stat().st_size for one in files)
     keys = read_keys_or_none(folder)
     with _reading(path, KeyPair.generate() if keys is None else keys.identity) as stores:
         ids = stores.ids()
@@ -130,7 +131,7 @@ def weaver_figures(folder: Folder, *, check: bool = False) -> dict[str, Any]:
 @contextmanager
 def _reading(path: Path, key: KeyPair) -> Iterator[Stores]:
     """Give the stores of an engine, for reading. key: of the node that wrote them."""
-    with closing(LmdbEngine(path, STORE_TABLES, read_only=True)) as engine:
+    with closing(open_engine(path, STORE_TABLES, read_only=True)) as engine:
         yield Stores(GroupCommit(engine), key, SystemClock(), SystemEntropy())
 
 
@@ -142,13 +143,13 @@ def _back_up_weaver(folder: Folder, copy: Folder) -> dict[str, Any]:
             raise UsageError(f"{target}: {LACKING}")
         return weaver_figures(copy)
     key = KeyPair.generate()  # nothing is signed
-    with closing(LmdbEngine(source, STORE_TABLES, read_only=True)) as engine:
+    with closing(open_engine(source, STORE_TABLES, read_only=True)) as engine:
         if (target / DATA_FILE).exists():
             here = Stores(GroupCommit(engine), key, SystemClock(), SystemEntropy())
             with _reading(target, key) as there:
                 if not all(_has_all_of(here, there, id) for id in there.ids()):
                     raise UsageError(f"{target}: {LACKING}")
-        engine.copy_to(target)
+        copy_tables(engine, target)
     return weaver_figures(copy)
 
 

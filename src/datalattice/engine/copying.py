@@ -1,0 +1,46 @@
+"""Copying: the tables of an engine in another folder, as they are at one moment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from datalattice.engine.base import Engine
+from datalattice.engine.journal import JOURNAL_FILE
+from datalattice.engine.lmdb import DATA_FILE, LmdbEngine
+from datalattice.errors import StoreFailed
+
+UNFINISHED: Final = "unfinished"
+"""The folder in the target in which a copy is made."""
+
+
+def copy_tables(engine: Engine, folder: str | os.PathLike[str]) -> None:
+    """Replace the tables in a folder by those of an engine now; durable on return.
+
+    Writers of any process go on meanwhile. A crash leaves the old tables there, or the new ones.
+    Raises: StoreFull, StoreFailed: they cannot be written.
+    """
+    target = Path(folder)
+    made = target / UNFINISHED
+    try:
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(mode=0o700, parents=True)
+        copy = LmdbEngine(made, engine.tables)
+        # One transaction: a copy is whole or not there. In key order, the fastest for LMDB.
+        with closing(copy), engine.read() as view, copy.write() as txn:
+            for table in engine.tables:
+                txn.put_many(table, view.scan(table))
+        # Of older tables: they are void from now on, and must not stand in front of the new ones.
+        (target / JOURNAL_FILE).unlink(missing_ok=True)
+        (made / DATA_FILE).replace(target / DATA_FILE)
+        shutil.rmtree(made)
+        fd = os.open(target, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StoreFailed(f"{target}: {error.strerror}") from error
