@@ -294,8 +294,6 @@ def _ready(running: Running, node: NodeServer) -> CommandResult:
         "root_hash": node.root_hash.hex(),
     }
     lines = [f"listening at {running.address}" if running.address else "listening at no port"]
-    if "iroh://" in (running.ticket or ""):
-        lines.append("over iroh, too; `lattice node ticket` has all addresses")
     if running.http is not None:
         lines.append(f"health and metrics at http://{running.http}")
     return CommandResult(document, lines)
