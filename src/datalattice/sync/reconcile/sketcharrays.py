@@ -19,7 +19,8 @@ _BATCH = 16_384
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _MULTIPLIER = np.uint64(0xDA942042E4DD58B5)
-_LENGTH = np.uint64(HASH_BYTES << 56)
+_LENGTH = np.uint64(HASH_BYTES << 56)  # SipHash ends with the length in the highest byte
+# SipHash's constants: the text "somepseudorandomlygeneratedbytes".
 _SIP = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 
 
@@ -50,7 +51,7 @@ def _siphash(key: bytes, words: Any) -> Any:
         v[3] ^= word
         _sip_rounds(v, 2)
         v[0] ^= word
-    v[2] ^= np.uint64(0xFF)
+    v[2] ^= np.uint64(0xFF)  # marks the end of the message
     _sip_rounds(v, 4)
     return v[0] ^ v[1] ^ v[2] ^ v[3]
 
@@ -92,19 +93,22 @@ def spread(
     salt = np.uint64(salts[0] & (2**64 - 1))
     for start in range(0, len(all_ids), _BATCH):
         batch = slice(start, start + _BATCH)
+        # The others are behind the last cell already.
         which = np.nonzero(all_places[batch] < len(cell_view))[0] + start
         id, state, place = all_ids[which], all_states[which], all_places[which]
         check = _mix(id ^ salt) & np.uint64(0xFFFFFFFF)
         while len(which):
-            np.bitwise_xor.at(cell_view, place, id)
+            np.bitwise_xor.at(cell_view, place, id)  # `at`, since one cell may occur several times
             np.bitwise_xor.at(check_view, place, check)
             state = state * _MULTIPLIER
             root = np.sqrt(state.astype(np.float64) + 1.0)
             step = np.ceil((place + 1.5) * (4294967296.0 / root - 1.0))
             place = (
+                # Clamped before the cast, as item by item.
                 np.minimum(step, (PLACE_MAX - place).astype(np.float64)).astype(np.int64) + place
             )
             all_states[which], all_places[which] = state, place
             left = place < len(cell_view)
+            # Only what has further cells goes on.
             which, id, check = which[left], id[left], check[left]
             state, place = state[left], place[left]

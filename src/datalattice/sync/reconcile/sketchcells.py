@@ -102,7 +102,7 @@ def spread(
     walk = Walk()
     end: i64 = len(cells)
     for number in range(len(ids)):
-        if places[number] >= end:
+        if places[number] >= end:  # nothing of it is in these cells
             continue
         id: i64 = ids[number]
         check = check_of(id, salts[0])
@@ -152,17 +152,17 @@ class SketchDecoder:
         self._cells.extend(cells)
         self._checks.extend(checks)
         walk = Walk()
-        for id, state in list(self._states.items()):
+        for id, state in list(self._states.items()):  # ids known already are in the new cells, too
             walk.state, walk.place = state, self._places[id]
             self._remove(id, walk, None)
-        queue = list(range(begin, len(self._cells)))
+        queue = list(range(begin, len(self._cells)))  # only new cells can have become pure
         while queue:
             self._look_at(queue.pop(), walk, queue)
 
     def _look_at(self, place: i64, walk: Walk, queue: list[int]) -> None:
         id: i64 = self._cells[place]
         if id == 0 or self._checks[place] != check_of(id, self._check_salt):
-            return
+            return  # not pure: several ids, or none
         # "A pure cell counts only if its id maps to that cell."
         walk.start(id, self._place_salt)
         while walk.place < place:
@@ -170,9 +170,9 @@ class SketchDecoder:
             self._steps += 1
         self._check_steps()
         if walk.place != place:
-            return
+            return  # a cell that looks pure by chance
         if id in self._states:
-            raise SketchAborted("an id was recovered twice")
+            raise SketchAborted("an id was recovered twice")  # no two sets give that
         if len(self._states) >= len(self._cells):
             raise SketchAborted("more ids than cells")
         walk.start(id, self._place_salt)
@@ -186,7 +186,7 @@ class SketchDecoder:
             self._cells[place] ^= id
             self._checks[place] ^= check
             if queue is not None:
-                queue.append(place)
+                queue.append(place)  # a cell that changed may be pure now
             walk.advance()
             self._steps += 1
         self._check_steps()

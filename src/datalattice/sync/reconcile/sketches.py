@@ -194,7 +194,7 @@ class SketchSender(_Side):
     def __init__(self, own: ScannedSet, nonce: bytes, limits: SketchLimits = SKETCH_LIMITS) -> None:
         """nonce: 16 random bytes of this session."""
         super().__init__(own, nonce, limits)
-        self._both: _Sides | None = None
+        self._both: _Sides | None = None  # not known before the estimate
         self._set = SketchedSet(SketchKey(bytes(16), 0, 0, 0))
         self._sent = 0  # cells of this attempt
         self._more = 0  # windows of it that were not enough
@@ -231,10 +231,10 @@ class SketchSender(_Side):
             raise illegal(f"more than {self._attempts} attempts")
         self._attempt = theirs.attempt
         self._awaits_estimate = False
-        self._sent = self._more = self._windows = 0
+        self._sent = self._more = self._windows = 0  # each attempt begins with its first cell
         key = SketchKey.derive((self._nonce, theirs.nonce), self._attempt)
         if theirs.regions and self._attempt == 0:
-            self._attempts += 1
+            self._attempts += 1  # it comes before the others
             return self._begin_by_regions(key, theirs.regions)
         self._set = self._sketch(key, None)
         if not theirs.sums:
@@ -258,7 +258,7 @@ class SketchSender(_Side):
             if ours[4 * region : 4 * region + 4] != theirs[4 * region : 4 * region + 4]
         ]
         if not 1 <= len(different) <= _REGIONS_DIFFERENT_MAX:
-            return self._retry()
+            return self._retry()  # too many or none: regions tell nothing here
         self._set = self._sketch(key, different)
         bits = sum(1 << region for region in different).to_bytes(_REGIONS // 8, "little")
         # So many items, each in any region, leave so many regions without any.
@@ -392,7 +392,7 @@ class SketchReceiver(_Side):
     def _next_attempt(self) -> SketchStep:
         if self._attempt >= self._attempts:
             raise illegal(f"more than {self._attempts} attempts")
-        self._attempt += 1
+        self._attempt += 1  # a new key, so other collisions
         return SketchStep((self._estimate(),))
 
     def _take_cells(self, window: SketchCells) -> SketchStep:
@@ -423,11 +423,11 @@ class SketchReceiver(_Side):
         try:
             self._decoder.add(combine(ours[0], theirs[0]), combine(ours[1], theirs[1]))
         except SketchAborted:
-            return self._next_attempt()
+            return self._next_attempt()  # cells that no honest sender makes, or bad luck
         if self._decoder.is_complete:
             return self._result(self._decoder.ids, self._set)
         if not _next_window(self._have, self._windows, self._limits):
-            return self._next_attempt()
+            return self._next_attempt()  # the sender stops at the same window
         return SketchStep((SketchMessage(more=True),))
 
     def _take_list(self, ids: bytes) -> SketchStep:
@@ -443,7 +443,7 @@ class SketchReceiver(_Side):
         found = own.find(different)
         wanted = [id for id in different if id not in found]
         if self._both.own - len(found) != self._both.peer - len(wanted) and self._have:
-            return self._next_attempt()
+            return self._next_attempt()  # the numbers do not fit: something was recovered wrongly
         self._wanted = wanted
         self._given = tuple(found.values())
         packed = pack(array("q", wanted))
@@ -475,7 +475,7 @@ def _first_window(different: int) -> int:
 
 def _next_window(have: int, windows: int, limits: SketchLimits) -> int:
     """Return the cells of the window that follows so many; 0: the limits allow none."""
-    size = -(-have // 8)
+    size = -(-have // 8)  # an eighth more each time
     return size if windows < limits.windows and have + size <= limits.cells else 0
 
 

@@ -81,7 +81,7 @@ def read_ids(data: bytes) -> Sequence[int]:
         raise illegal(f"{len(data)} bytes of ids; each has {ID_BYTES}")
     ids = unpack("q", data)
     if len(set(ids)) < len(ids):
-        raise illegal("an id comes twice")
+        raise illegal("an id comes twice")  # the XOR of both would be zero
     return ids
 
 

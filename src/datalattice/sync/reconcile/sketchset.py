@@ -69,6 +69,7 @@ class SketchKey(NamedTuple):
 
         "Unkeyed sketches can be blocked by two chosen items."
         """
+        # Both nonces and the attempt: the peer alone cannot choose the key.
         seed = b"".join(nonces) + attempt.to_bytes(1, "big")
         salts = array("q", blake3(b"datalattice sketch salts" + seed)[:24])
         if sys.byteorder == "big":
@@ -77,6 +78,7 @@ class SketchKey(NamedTuple):
 
     def id_of(self, hash: bytes) -> int:
         """Return the id of a hash, as a signed integer."""
+        # 0 stands for an empty cell.
         return int.from_bytes(siphash(self.key, hash), "little", signed=True) or 1
 
 
@@ -117,7 +119,7 @@ class SketchedSet:
             self._hashes += batch
             self._ids += ids
             self._states += states
-            self._places += places
+            self._places += places  # kept, so that later cells go on from there
 
     def remove(self, hashes: Iterable[bytes]) -> None:
         """Remove hashes. Each costs one search through the ids.
@@ -132,6 +134,7 @@ class SketchedSet:
             id = self._ids[at : at + 1]
             self._count(id, -1)
             self._spread(id)  # XOR takes away what it added
+            # The last item takes the free position: ids are in no order.
             self._hashes[at * HASH_BYTES : (at + 1) * HASH_BYTES] = self._hashes[-HASH_BYTES:]
             del self._hashes[-HASH_BYTES:]
             for column in (self._ids, self._states, self._places):
@@ -141,7 +144,7 @@ class SketchedSet:
     def _ids_of(self, hashes: bytes) -> array[int]:
         if len(hashes) >= _ARRAYS_FROM * HASH_BYTES and (arrays := _arrays()) is not None:
             ids: array[int] = arrays.siphash(self.key.key, hashes)
-            while 0 in ids:
+            while 0 in ids:  # as `id_of` does
                 ids[ids.index(0)] = 1
             return ids
         found = range(0, len(hashes), HASH_BYTES)
@@ -170,7 +173,8 @@ class SketchedSet:
 
     def _advance(self, ids: array[int], states: array[int], places: array[int]) -> None:
         if not self._cells:
-            return
+            return  # the walks begin with the first cells that are made
+        # A few items are quicker one by one.
         arrays = _arrays() if len(ids) >= _ARRAYS_FROM else None
         run = spread if arrays is None else arrays.spread
         salts = (self.key.checks, self.key.places)
@@ -183,6 +187,7 @@ class SketchedSet:
             more = array("q", bytes(ID_BYTES * lacking))
             self._cells += more
             self._checks += more
+            # Every id goes on to the new cells.
             self._advance(self._ids, self._states, self._places)
         return self._cells[start:end], self._checks[start:end]
 
@@ -203,7 +208,7 @@ def estimate(own: Sequence[int], theirs: Sequence[int]) -> int:
 
 def pack(numbers: array[int]) -> bytes:
     """Return integers of an array as little-endian bytes, as many each as the array has."""
-    if sys.byteorder == "little":
+    if sys.byteorder == "little":  # the format is little-endian on every machine
         return numbers.tobytes()
     turned = numbers[:]
     turned.byteswap()
@@ -225,7 +230,7 @@ def pack_cells(cells: array[int], checks: array[int]) -> bytes:
 
 def unpack_cells(data: bytes) -> tuple[array[int], array[int]]:
     """Return what `pack_cells` gives as `data`, a multiple of 12 bytes."""
-    middle = len(data) // SKETCH_CELL_BYTES * ID_BYTES
+    middle = len(data) // SKETCH_CELL_BYTES * ID_BYTES  # all ids stand before all checks
     return unpack("q", data[:middle]), array("q", unpack("I", data[middle:]))
 
 
