@@ -428,9 +428,10 @@ MUTATIONS: Final = (
     Mutation(
         "forget what is written within the broadcast window",
         "sync/replicator.py",
-        " or now_ms < partner.push_after_ms:\n            return\n        partner.is_refused",
-        ":\n            return\n        if now_ms < partner.push_after_ms:\n"
-        "            partner.has_news = False\n            return\n        partner.is_refused",
+        " or now_ms < partner.push_after_ms or not partner.may_push:\n            return\n",
+        " or not partner.may_push:\n            return\n"
+        "        if now_ms < partner.push_after_ms:\n"
+        "            partner.has_news = False\n            return\n",
         (
             UNIT + "sync/test_replicator.py"
             "::test_writes_in_the_window_are_one_push_at_its_end_and_the_last_is_not_lost",

@@ -382,6 +382,8 @@ class Connection:
         """
         left_s = self._left_s()
         if not self._streams.is_blocked:
+            if self._reading is None and left_s is None:  # as between most frames
+                return await self._link.read()
             async with asyncio.timeout(left_s):
                 if self._reading is None:
                     return await self._link.read()

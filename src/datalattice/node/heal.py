@@ -136,6 +136,8 @@ class Healer:
 
     def settle(self, effects: Effects) -> None:
         """Note which cells peers delivered, and which no peer has."""
+        if not effects.healed and not effects.unhealed:  # as for nearly all effects
+            return
         # Others ask for cells as well (`NodeServer.fetch_cells`), which this node may do without.
         healed = [hash for hash in effects.healed if hash in self._wanted]
         lost = {hash for hash in effects.unhealed if hash in self._wanted}

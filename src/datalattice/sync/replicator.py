@@ -549,7 +549,7 @@ class Replicator:
 
     def _flush(self, partner: Partner, now_ms: int) -> None:
         """Push the difference to a peer that may lack something, once its window is over."""
-        if not (partner.has_news and partner.may_push) or now_ms < partner.push_after_ms:
+        if not partner.has_news or now_ms < partner.push_after_ms or not partner.may_push:
             return
         partner.is_refused = not self._admits(partner)
         if partner.is_refused:
