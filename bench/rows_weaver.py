@@ -285,7 +285,7 @@ def _spark_read(count: int) -> Iterator[Row]:
                 begun = time.perf_counter()
                 parts = [batch for task in reader.partitions() for batch in reader.read(task)]
                 rates.append(count / (time.perf_counter() - begun))
-                assert sum(part.num_rows for part in parts) >= min(count, HISTORY_KEYS)
+                assert sum(part.num_rows for part in parts) >= len(last)
             peers = {"unverified": rates[1]}
             yield _row(f"weaver-spark-read-{name}", rates[0], "records/s", peers)
 
