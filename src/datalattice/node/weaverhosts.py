@@ -243,11 +243,14 @@ class WeaverHosts:
 
     def _trouble(self) -> str | None:
         """Return why own writes of a store are not safe, for the health of the node."""
-        for id, doubt in self.stores.doubts().items():
-            return f"store {store_id_text(id)}: {doubt.text}"
-        for store in self.stores.opened():
-            if store.own_forks():
-                return OWN_FORK.format(store=store_id_text(store.id))
+        try:
+            for id, doubt in self.stores.doubts().items():
+                return f"store {store_id_text(id)}: {doubt.text}"
+            for store in self.stores.opened():
+                if store.own_forks():
+                    return OWN_FORK.format(store=store_id_text(store.id))
+        except DataLatticeError as error:
+            return f"weaver stores: {error}"  # damage is a reason, too
         return None
 
     # --- peers --------------------------------------------------------------------------------

@@ -322,3 +322,25 @@ async def pinned(site: Site, cells: Iterable[bytes]) -> None:
         return lambda: delattr(observer, "count")
 
     await until(lambda: set(cells) <= set(site.node.store.pins.roots()), listen)
+
+
+def test_a_fork_of_this_node_degrades_it_until_it_was_joined() -> None:
+    async def work() -> None:
+        async with Site(1) as home:
+            notes = home.stores.create("kv", "notes")
+            other = WeaverFolder.in_memory(home.key).stores().adopt(notes.id, notes.kind)
+            with notes.read() as view:
+                other.ingest([entry.signed.encode() for entry in view.entries()])
+            put(notes, b"k", b"here")
+            put(other, b"k", b"there")
+            with other.read() as view:
+                notes.ingest([entry.signed.encode() for entry in view.entries()])
+            assert "store forks" in home.node.observer.health
+            assert value(notes, b"k") == b"here"
+            notes.rejoin()
+            assert home.node.observer.health == "ok"
+            assert notes.status().forks == 1  # the evidence stays
+            with notes.read() as view:  # both wrote the key without knowing of each other
+                assert HeadReader(view.data).get_with_conflict(b"k") == (b"here", True)
+
+    run(work)

@@ -6,9 +6,16 @@ import pytest
 
 from datalattice.crypto import KeyPair
 from datalattice.engine import GroupCommit
-from datalattice.errors import Corruption, IdentityCloned, Unfenced
-from datalattice.testing.stores_kit import WeaverNode
-from datalattice.weaver import Doubt, PeerStatus, PeerStrategy, SystemBatch, WeaverStore
+from datalattice.errors import Corruption, IdentityCloned, Unfenced, UsageError
+from datalattice.testing.stores_kit import WeaverNode, envelopes_of, exchange
+from datalattice.weaver import (
+    Doubt,
+    HeadReader,
+    PeerStatus,
+    PeerStrategy,
+    SystemBatch,
+    WeaverStore,
+)
 from datalattice.weaver.kv import PutRequest
 
 PEER = KeyPair(b"p" * 32).public_key
@@ -142,3 +149,52 @@ def test_a_damaged_row_is_an_error_and_no_permission() -> None:
     GroupCommit(node.engine).run(lambda txn: txn.put("fence", store.id, b"\xff?"))
     with pytest.raises(Corruption, match="fence"):
         put(store)
+
+
+def forked() -> tuple[WeaverNode, WeaverStore, WeaverStore]:
+    """Return a node, its store, and the store of a copy of it that went on in another way."""
+    node, copy = WeaverNode(1), WeaverNode(1)
+    store = node.stores.create("kv", "notes")
+    other = copy.join(store)
+    exchange(store, other)
+    for number in range(3):
+        put(store, b"here %d" % number)
+        put(other, b"there %d" % number)
+    return node, store, other
+
+
+def test_a_node_joins_its_fork_once_and_its_peers_follow() -> None:
+    node, store, other = forked()
+    peer = WeaverNode(2).join(store)
+    exchange(other, peer)  # the peer met the other history first
+    exchange(store, peer)
+    assert [one.status().forks for one in (store, peer)] == [1, 1]
+    with store.read() as view:
+        (fork,) = view.forks()
+        assert len(view.other_branch(fork)) == 3
+    store = node.restarted().stores.open(store.id)
+    assert len(store.rejoin()) == 3
+    assert store.rejoin() == []
+    assert store.own_forks() == []
+    exchange(store, peer)
+    put(store, b"after")
+    exchange(store, peer)
+    for one in (store, peer):
+        with one.read() as view:
+            keys = {key for key, _, _ in HeadReader(view.data).scan()}
+            assert view.fsck(3) == []
+        assert keys >= {b"here 0", b"here 2", b"there 0", b"there 2", b"after"}
+        assert one.status().applied == one.status().intentions
+
+
+def test_a_history_that_others_have_built_on_stays() -> None:
+    _, store, other = forked()
+    peer = WeaverNode(2).join(store)
+    exchange(store, peer)
+    put(peer, b"here 1")  # replaces, so it depends on, what the node has in its log
+    exchange(store, peer)
+    store.ingest(envelopes_of(other))
+    before = store.status()
+    with pytest.raises(UsageError, match=peer.author.hex()):
+        store.rejoin()
+    assert store.status() == before
