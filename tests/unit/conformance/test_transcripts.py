@@ -145,7 +145,7 @@ def test_a_node_that_cannot_be_set_up_is_a_failure(change: Any, text: str) -> No
 def test_a_silence_in_which_something_comes_fails() -> None:
     transcript = transcript_of("node-ping.json", "ping-ids")
     step = next(one for one in transcript["steps"] if one["op"] == "recv")
-    step.update({"op": "silence", "ms": 600, "expect": "match"})
+    step.update({"op": "silence", "ms": 10_000, "expect": "match"})
     with pytest.raises(Mismatch, match="nothing should have come"):
         node_player.play(transcript)
 
