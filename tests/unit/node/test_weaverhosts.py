@@ -269,6 +269,9 @@ def test_a_copy_with_a_key_of_its_own_joins_the_stores_that_it_has() -> None:
             put(copy, b"mine", b"v")
             assert await clone.hosts.join(home.invite(notes)) is copy
             await has(notes, b"mine", b"v")
+            # The copy has to know that it is a peer, too.
+            policy = clone.stores.peers.policy(notes.id)
+            await until(lambda: clone.key.public_key in policy.authors(), copy.on_change)
             with pytest.raises(UsageError, match="is on this node already"):
                 await clone.hosts.join(home.invite(notes))
 
