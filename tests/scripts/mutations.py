@@ -1323,8 +1323,8 @@ MUTATIONS: Final = (
     Mutation(
         "journal: a commit does not wait for the disk",
         "engine/journal.py",
-        "            file.sync()\n            self._publish(recent.generation, recent.end + len",
-        "            self._publish(recent.generation, recent.end + len",
+        "            file.sync()\n            with self._lock:\n",
+        "            with self._lock:\n",
         (
             UNIT + "engine/test_journaled.py::test_a_crash_at_any_write_keeps_what_returned",
             UNIT + "engine/test_journaled.py::test_what_is_not_durable_yet_is_seen_by_no_one",
@@ -1473,6 +1473,31 @@ MUTATIONS: Final = (
         "        stamp = clamp_future(intention.stamp, self.clock, wall_ms)\n",
         "        stamp = intention.stamp\n",
         (UNIT + "weaver/test_log.py::test_far_future_stamp_does_not_drag_the_clock",),
+    ),
+    Mutation(
+        "weaver: a store in doubt is written to",
+        "weaver/store.py",
+        "        check_fence(txn, self.id)\n        signed, ingested",
+        "        signed, ingested",
+        (
+            UNIT + "weaver/test_fence.py::test_a_copy_refuses_own_writes_until_a_peer_was_asked",
+            UNIT + "sync/test_weaver_replica.py::"
+            "test_own_intentions_that_a_peer_has_are_all_here_before_the_next_one_is_written",
+        ),
+    ),
+    Mutation(
+        "weaver: a comparison that broke off ends a doubt",
+        "sync/weaver/comparisons.py",
+        "            if self._ranges.partial or not self._is_done:\n",
+        "            if self._ranges.partial:\n",
+        (UNIT + "sync/test_weaver_replica.py::test_a_comparison_that_breaks_off_ends_no_doubt",),
+    ),
+    Mutation(
+        "weaver: a frontier is made of any number of entries",
+        "weaver/append.py",
+        "                left -= len(other.frontier)\n",
+        "",
+        (UNIT + "weaver/test_frontier.py::test_the_work_that_many_dependencies_are_is_bounded",),
     ),
     Mutation(
         "weaver: a frontier forgets all dependencies but the last",

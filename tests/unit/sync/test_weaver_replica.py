@@ -377,16 +377,19 @@ def test_own_intentions_that_a_peer_has_are_all_here_before_the_next_one_is_writ
     assert [site.store.status().forks for site in pair.stores] == [0, 0]
 
 
-def test_a_comparison_that_breaks_off_ends_no_doubt() -> None:
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_a_comparison_that_breaks_off_ends_no_doubt(rounds: int) -> None:
     pair = Pair()
     first, second = pair.stores
     set_back(pair, 2, 40)
     first.store.suspect(Doubt.MOVED)
     comparison = first.replica.compare(Peer("p", True), Why.MEETING)
-    assert isinstance(comparison, RangeComparison)
     other = second.replica.compare(Peer("q"), Why.ASKED)
+    assert isinstance(comparison, RangeComparison)
     assert isinstance(other, RangeComparison)
-    comparison.receive(other.receive(comparison.start().say).say)
+    said = comparison.start().say
+    for _ in range(rounds):
+        said = comparison.receive(other.receive(said).say).say
     comparison.ended()
     with pytest.raises(Unfenced, match="copied, restored or moved"):
         first.submit(b"too early")
