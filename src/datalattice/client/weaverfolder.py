@@ -326,9 +326,8 @@ class NodeStores:
         found = stores.find(name, above)
         if found is None:
             if wanted is None:
-                raise NoSuchPath(
-                    f"there is no store {name!r}; the first open makes it, with kind='kv', "
-                    "kind='log' or a machine"
+                raise stores.missing(
+                    name, "the first open makes it, with kind='kv', kind='log' or a machine"
                 )
             found = self._made(stores, wanted.kind, name, above)
         elif wanted is not None and found.kind != wanted.kind:

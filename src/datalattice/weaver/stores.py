@@ -237,7 +237,9 @@ class Stores:
 
         def work(txn: GroupTxn) -> WeaverStore:
             # In the transaction: of two processes that make a name at once, one finds it there.
-            if exclusive and any(info.name == name for info in self._infos(txn, parent)):
+            if exclusive and any(
+                info.name == name for info in self._infos(txn, _records(txn), parent)
+            ):
                 raise AlreadyExists(f"there is a store {name!r} already")
             record = self._add_record(txn, id, machine.kind, parent, now_ms, created_here=True)
             store = self._store(id, record)
@@ -295,7 +297,7 @@ class Stores:
     def joined(self) -> dict[bytes, StoreOrigin]:
         """Return the stores that this node joined by invite, by id."""
         with self._commits.read() as snapshot:
-            records = {id: _Record.decode(row) for id, row in snapshot.scan(INVENTORY)}
+            records = _records(snapshot)
         return {
             id: StoreOrigin(record.inviter, record.addresses, record.is_copied)
             for id, record in records.items()
@@ -592,10 +594,11 @@ class Stores:
     def list(self, parent: bytes | None = None) -> Sequence[StoreInfo]:
         """Return the roots, or the children that a store declares, archived ones included."""
         with self._commits.read() as snapshot:
-            return self._infos(snapshot, parent)
+            return self._infos(snapshot, _records(snapshot), parent)
 
-    def _infos(self, txn: ReadTxn, parent: bytes | None) -> Sequence[StoreInfo]:
-        records = {id: _Record.decode(row) for id, row in txn.scan(INVENTORY)}
+    def _infos(
+        self, txn: ReadTxn, records: dict[bytes, _Record], parent: bytes | None
+    ) -> Sequence[StoreInfo]:
         if parent is None:
             return [
                 _info(id, record, self._system(txn, record).name())
@@ -617,8 +620,8 @@ class Stores:
     def find(self, name: str, parent: bytes | None = None) -> StoreInfo | None:
         """Return the root, or the child of `parent`, with a name; None if it is missing.
 
-        name: the name; an id, which finds a store at any depth; the first 4 or more digits of an
-            id where no store has that name; or names from a root down, with `/` between.
+        name: the name; an id, or its first 4 or more digits where no store has that name, which
+            find a store at any depth; or names from a root down, with `/` between.
         Raises: UsageError: several have it; the text lists their ids.
         """
         there = self.list(parent)
@@ -633,11 +636,46 @@ class Stores:
         if not found:
             digits = name.replace("-", "").lower()
             if len(digits) >= PREFIX_DIGITS_MIN:
-                found = [info for info in there if info.id.hex().startswith(digits)]
+                found = there if parent is not None else self._anywhere()
+                found = [info for info in found if info.id.hex().startswith(digits)]
         if len(found) > 1:  # "use the id": a guess would open the wrong store
             ids = ", ".join(store_id_text(info.id) for info in found)
             raise UsageError(f"{len(found)} stores are called {name!r}; use the id: {ids}")
         return found[0] if found else None
+
+    def missing(self, name: str, hint: str) -> NoSuchPath:
+        """Return the error of a name that finds nothing: it names the children called so, if any.
+
+        hint: what it says if there are none.
+        """
+        paths = self.children_named(name)
+        if paths:
+            hint = f"a child is named with its parents, or by its id: {', '.join(paths)}"
+        return NoSuchPath(f"there is no store {name!r}; {hint}")
+
+    def children_named(self, name: str) -> Sequence[str]:
+        """Return the children with a name, at any depth, as `find` takes them: 'TEAM/NAME'."""
+        by_id = {info.id: info for info in self._anywhere()}
+
+        def path(info: StoreInfo) -> str:
+            text = info.name or store_id_text(info.id)
+            above = None if info.parent is None else by_id.get(info.parent)
+            return text if above is None else f"{path(above)}/{text}"
+
+        named = [info for info in by_id.values() if info.name == name and info.parent is not None]
+        return sorted(path(info) for info in named)
+
+    def _anywhere(self) -> Sequence[StoreInfo]:
+        """Return the stores of all depths."""
+        with self._commits.read() as snapshot:
+            records = _records(snapshot)
+            parents = {None} | {record.parent_id or None for record in records.values()}
+            return [
+                info
+                for parent in parents
+                if parent is None or parent in records
+                for info in self._infos(snapshot, records, parent)
+            ]
 
     def _with_id(self, text: str) -> Sequence[StoreInfo]:
         """Return the store whose full id a text is, none for any other text."""
@@ -714,6 +752,10 @@ def _copy_peers(source: SystemReader, batch: SystemBatch, source_id: bytes) -> N
         if peer.name is not None:
             batch.set_peer_name(peer.public_key, peer.name)
     batch.set_strategy(PeerStrategy(snapshot=source_id))
+
+
+def _records(txn: ReadTxn) -> dict[bytes, _Record]:
+    return {id: _Record.decode(row) for id, row in txn.scan(INVENTORY)}
 
 
 def _read_record(txn: ReadTxn, id: bytes) -> _Record | None:

@@ -40,6 +40,18 @@ def test_stores_are_made_and_listed_as_a_tree(lattice: Any) -> None:
     assert "\n  diary\tcore:logstore\t" in lattice("store", "list").out
 
 
+def test_a_first_write_makes_no_root_beside_a_child_of_its_name(lattice: Any) -> None:
+    lattice("store", "create", "team")
+    lattice("store", "create", "diary", "--kind", "log", "--parent", "team")
+    for words in (("append", "diary", "rain"), ("read", "diary")):
+        ran = lattice("log", *words)
+        assert (ran.code, "by its id: team/diary" in ran.line()) == (1, True)
+    assert len(lattice("store", "list", "--json").document) == 2
+    assert lattice("log", "append", "team/diary", "rain").code == 0
+    assert lattice("store", "create", "diary", "--kind", "log").code == 0  # `create` is no guess
+    assert lattice("log", "append", "diary", "sun").code == 0
+
+
 def test_a_name_is_made_once_and_a_kind_must_be_known(lattice: Any) -> None:
     assert lattice("store", "create", "team").code == 0
     ran = lattice("store", "create", "team", "--kind", "log")

@@ -261,15 +261,31 @@ def test_a_child_is_found_by_the_names_above_it_and_any_store_by_its_id() -> Non
     stores = WeaverNode(1).stores
     parent = stores.create("kv", "team")
     child = stores.create("log", "diary", parent=parent.id)
-    for name in ("team/diary", store_id_text(child.id)):
+    for name in ("team/diary", store_id_text(child.id), store_id_text(child.id)[:8]):
         found = stores.find(name)
         assert found is not None
         assert (found.id, found.parent) == (child.id, parent.id)
+    assert stores.find("diary") is None
+    assert stores.find(store_id_text(child.id)[:8], child.id) is None
     assert stores.find("team/nothing") is None
     assert stores.find("nothing/diary") is None
     for name in ("", "a/b"):
         with pytest.raises(UsageError, match="no '/'"):
             stores.create("kv", name)
+
+
+def test_the_error_of_a_missing_store_names_the_children_that_are_called_so() -> None:
+    stores = WeaverNode(1).stores
+    team, club = stores.create("kv", "team"), stores.create("kv", "club")
+    year = stores.create("kv", "year", parent=team.id)
+    for parent in (year, club):
+        stores.create("log", "diary", parent=parent.id)
+    assert str(stores.missing("diary", "make it")) == (
+        "there is no store 'diary'; a child is named with its parents, or by its id: "
+        "club/diary, team/year/diary"
+    )
+    for name in ("team", "nothing"):
+        assert str(stores.missing(name, "make it")) == f"there is no store {name!r}; make it"
 
 
 def test_state_db_recovery() -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LISTED: Final = "`lattice store list` lists them"
+
 HASH_DIGITS_SHOWN: Final = 12
 KEY_DIGITS_SHOWN: Final = 8
 
@@ -61,7 +63,7 @@ def found(stores: Stores, name: str) -> StoreInfo:
     """
     info = stores.find(name)
     if info is None:
-        raise NoSuchPath(f"there is no store {name!r}; `lattice store list` lists them")
+        raise stores.missing(name, LISTED)
     return info
 
 
@@ -86,8 +88,10 @@ def handle(node: Node, name: str, kind: str | None, shown: str) -> Any:
     """
     stores = node.weaver if has_stores(node) else None  # an engine would be made by looking
     info = None if stores is None else stores.find(name)
+    if info is None and stores is not None and (kind is None or stores.children_named(name)):
+        raise stores.missing(name, LISTED)  # a root beside a child of its name would be a surprise
     if info is None and kind is None:
-        raise NoSuchPath(f"there is no store {name!r}; `lattice store list` lists them")
+        raise NoSuchPath(f"there is no store {name!r}; {LISTED}")
     if info is None and "/" in name:  # a child needs its parent, and its kind
         raise NoSuchPath(f"there is no store {name!r}; `lattice store create` makes a child")
     if info is not None and info.kind != shown:  # a log read as keys would show nothing sensible

@@ -131,7 +131,7 @@ def _document(info: StoreInfo, view: StoreView) -> dict[str, Any]:
         "name": info.name,
         "kind": info.kind,
         "parent": None if info.parent is None else store_id_text(info.parent),
-        "peers are": "its parent's"
+        "peers_are": "its parent's"
         if strategy.inherited
         else "a copy"
         if strategy.snapshot is not None
