@@ -1331,6 +1331,16 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "journal: a reader takes a record while its writer still does",
+        "engine/journal.py",
+        "            with self._lock:\n                # Together",
+        "            if True:\n                # Together",
+        (
+            UNIT + "engine/test_journaled.py::"
+            "test_a_thread_that_reads_while_a_record_is_published_does_not_take_it_twice",
+        ),
+    ),
+    Mutation(
         "journal: it ends where it is damaged",
         "engine/journal.py",
         "        if recent.end < published:\n            raise Corruption(",
