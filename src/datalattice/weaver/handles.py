@@ -136,7 +136,7 @@ def time_of(stamp: Hlc) -> datetime:
         return datetime.max.replace(tzinfo=UTC)  # an author may sign any 64-bit number
 
 
-class Written(NamedTuple, Generic[T]):
+class WrittenValue(NamedTuple, Generic[T]):
     """A value with the operation that wrote it: its author, stamp and hash."""
 
     value: T

@@ -24,7 +24,7 @@ from datalattice.weaver.handles import (
     LogStream,
     StoreHandle,
     StoreSource,
-    Written,
+    WrittenValue,
     counted,
 )
 from datalattice.weaver.heads import HeadReader
@@ -66,7 +66,7 @@ def key_text(key: bytes) -> str:
     return key.decode(errors="surrogateescape")
 
 
-class Version(Written[T | None]):
+class Version(WrittenValue[T | None]):
     """What one operation wrote to a key. value: None where it deleted the key."""
 
     __slots__ = ()

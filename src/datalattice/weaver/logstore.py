@@ -26,7 +26,7 @@ from datalattice.weaver.handles import (
     LogStream,
     StoreHandle,
     StoreSource,
-    Written,
+    WrittenValue,
     counted,
 )
 from datalattice.weaver.intention import ZERO
@@ -40,7 +40,7 @@ COMMIT_EVERY_S: Final = 1.0  # at least once: at most a second of records comes 
 """How often a consumer stores its position while it is busy."""
 
 
-class LogRecord(Written[T]):
+class LogRecord(WrittenValue[T]):
     """One entry of a log."""
 
     __slots__ = ()

@@ -34,9 +34,9 @@ from datalattice.sync.reconcile import (
 )
 from datalattice.sync.reconcile.sketchcells import (
     PLACE_MAX,
+    PlaceWalk,
     SketchAborted,
     SketchDecoder,
-    Walk,
     check_of,
     mix,
 )
@@ -117,7 +117,7 @@ def test_mix_is_the_finaliser_of_splitmix64() -> None:
 
 
 def test_places_ascend_and_end_before_they_overflow() -> None:
-    walk = Walk()
+    walk = PlaceWalk()
     walk.start(5, 7)
     places = []
     while walk.place < PLACE_MAX:
@@ -130,7 +130,7 @@ def test_places_ascend_and_end_before_they_overflow() -> None:
 
 def test_places_follow_the_formula_in_exact_integers_and_doubles() -> None:
     for id in range(50):
-        walk = Walk()
+        walk = PlaceWalk()
         walk.start(id, KEY.places)
         p, place = mix(id ^ KEY.places) % 2**64 | 1, 0
         for _ in range(12):
@@ -364,7 +364,7 @@ def test_up_to_half_of_the_regions_are_sketched_alone(regions: int) -> None:
 def spread(ids: Sequence[int], cells: int) -> tuple[array[int], array[int]]:
     """Return the cells of ids, item by item."""
     found = array("q", bytes(8 * cells)), array("q", bytes(8 * cells))
-    walk = Walk()
+    walk = PlaceWalk()
     for id in ids:
         walk.start(id, KEY.places)
         while walk.place < cells:
@@ -413,7 +413,7 @@ def test_checks_that_are_left_over_are_not_complete() -> None:
 
 def test_an_id_that_comes_twice_ends_the_attempt() -> None:
     id = KEY.id_of(name(1))
-    walk = Walk()
+    walk = PlaceWalk()
     walk.start(id, KEY.places)
     walk.advance()
     cells, checks = spread([id], walk.place + 1)
@@ -431,7 +431,7 @@ def test_more_ids_than_cells_end_the_attempt() -> None:
     decoder.add(*spread([one], 1))
     decoder._cells[0], decoder._checks[0] = other, check_of(other, KEY.checks)
     with pytest.raises(SketchAborted, match="more ids than cells"):
-        decoder._look_at(0, Walk(), [])
+        decoder._look_at(0, PlaceWalk(), [])
 
 
 def test_the_steps_for_each_cell_are_bounded() -> None:

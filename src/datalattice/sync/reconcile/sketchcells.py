@@ -54,7 +54,7 @@ def check_of(id: i64, salt: i64) -> i64:
     return mix(id ^ salt) & 0xFFFFFFFF
 
 
-class Walk:
+class PlaceWalk:
     """The cells of one id, in ascending order: `place` is the present one."""
 
     __slots__ = ("place", "state")
@@ -99,7 +99,7 @@ def spread(
 
     states, places: where the walk of each id is. salts: of checks, of places.
     """
-    walk = Walk()
+    walk = PlaceWalk()
     end: i64 = len(cells)
     for number in range(len(ids)):
         if places[number] >= end:  # nothing of it is in these cells
@@ -151,7 +151,7 @@ class SketchDecoder:
         begin = len(self._cells)
         self._cells.extend(cells)
         self._checks.extend(checks)
-        walk = Walk()
+        walk = PlaceWalk()
         for id, state in list(self._states.items()):  # ids known already are in the new cells, too
             walk.state, walk.place = state, self._places[id]
             self._remove(id, walk, None)
@@ -159,7 +159,7 @@ class SketchDecoder:
         while queue:
             self._look_at(queue.pop(), walk, queue)
 
-    def _look_at(self, place: i64, walk: Walk, queue: list[int]) -> None:
+    def _look_at(self, place: i64, walk: PlaceWalk, queue: list[int]) -> None:
         id: i64 = self._cells[place]
         if id == 0 or self._checks[place] != check_of(id, self._check_salt):
             return  # not pure: several ids, or none
@@ -178,7 +178,7 @@ class SketchDecoder:
         walk.start(id, self._place_salt)
         self._remove(id, walk, queue)
 
-    def _remove(self, id: i64, walk: Walk, queue: list[int] | None) -> None:
+    def _remove(self, id: i64, walk: PlaceWalk, queue: list[int] | None) -> None:
         check = check_of(id, self._check_salt)
         end: i64 = len(self._cells)
         while walk.place < end:
