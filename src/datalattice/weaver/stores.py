@@ -360,6 +360,8 @@ class Stores:
     def look(self) -> bool:
         """Wake those who wait for changes of open stores if any process has committed.
 
+        Children that another process has declared, archived or restored are opened or closed.
+
         Returns: whether anything was committed since the last look.
         Cost:    one number of the engine if not, however many stores are open.
         """
@@ -371,7 +373,10 @@ class Stores:
             return False
         self._looked = number  # a commit after this line is met by the next look
         for store in self.opened():
-            store.look()
+            if store.look():
+                # "Every node that has the parent opens the child": also one that another process
+                # has declared (docs/weaver.md); only the process that commits hears the event.
+                self._reconcile_quietly(store.id)
         return True
 
     def has_more(self) -> bool:

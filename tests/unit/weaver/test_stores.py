@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from datalattice.engine import MemoryEngine
+from datalattice.crypto import SeededEntropy
+from datalattice.engine import GroupCommit, MemoryEngine
 from datalattice.errors import (
     AlreadyExists,
     BadFormat,
@@ -28,7 +29,7 @@ from datalattice.weaver import (
 )
 from datalattice.weaver.kv import GetRequest, PutRequest
 from datalattice.weaver.null import NullMachine
-from datalattice.weaver.stores import DEPTH_MAX
+from datalattice.weaver.stores import DEPTH_MAX, Stores
 from datalattice.weaver.tables import STATE_TABLES
 
 STRANGER = b"\x77" * 32
@@ -272,6 +273,23 @@ def test_a_child_is_found_by_the_names_above_it_and_any_store_by_its_id() -> Non
     for name in ("", "a/b"):
         with pytest.raises(UsageError, match="no '/'"):
             stores.create("kv", name)
+
+
+def test_a_child_that_another_process_declares_is_opened_and_closed_as_it_says() -> None:
+    node = WeaverNode(1)
+    parent = node.stores.create("kv", "team")
+    parent.on_change(lambda _seq: None)  # as what replicates it waits
+    other = Stores(GroupCommit(node.engine), node.key, node.clock, SeededEntropy(2))
+    child = other.create("log", "diary", parent=parent.id)
+    assert node.stores.get(child.id) is None
+    assert node.stores.look()
+    assert node.stores.get(child.id) is not None
+    other.archive(parent.id, child.id)
+    node.stores.look()
+    assert node.stores.get(child.id) is None
+    other.restore(parent.id, child.id)
+    node.stores.look()
+    assert node.stores.get(child.id) is not None
 
 
 def test_the_error_of_a_missing_store_names_the_children_that_are_called_so() -> None:
