@@ -95,6 +95,22 @@ class Codec(Protocol[T]):
         """Return the value of bytes. Raises: BadFormat: they are none."""
 
 
+def text_bytes(text: str, what: str) -> bytes:
+    """Return text as UTF-8; text that was read from other bytes gives those (PEP 383).
+
+    Raises: UsageError: half of a character is in it. what: "a key", for the error.
+    """
+    try:
+        # A conversion that reading undoes for any bytes, as the front door asks.
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise UsageError(
+            f"{what} is text that UTF-8 can write; at {error.start} stands {half!r}, half of a "
+            "character"
+        ) from None
+
+
 class _Text:
     """Values as text: UTF-8. Bytes that are not come back as they were written (PEP 383)."""
 
@@ -105,8 +121,7 @@ class _Text:
                 f"the values of this store are text, got {type(value).__name__}; open it with "
                 "of=bytes for bytes, or of= another type"
             )
-        # A conversion that reading undoes for any bytes, as the front door asks.
-        return value.encode(errors="surrogateescape")
+        return text_bytes(value, "a value")
 
     def decode(self, data: bytes) -> str:
         return data.decode(errors="surrogateescape")

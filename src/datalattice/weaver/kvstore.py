@@ -26,6 +26,7 @@ from datalattice.weaver.handles import (
     StoreSource,
     WrittenValue,
     counted,
+    text_bytes,
 )
 from datalattice.weaver.heads import HeadReader
 from datalattice.weaver.kv import (
@@ -51,11 +52,10 @@ T = TypeVar("T")
 def key_bytes(key: object) -> bytes:
     """Return a key as bytes.
 
-    Raises: TypeMismatch: it is neither text nor bytes.
+    Raises: TypeMismatch: it is neither text nor bytes. UsageError: half a character is in it.
     """
     if isinstance(key, str):
-        # Surrogates: any key that was read as text can be written back (PEP 383).
-        return key.encode(errors="surrogateescape")
+        return text_bytes(key, "a key")
     if isinstance(key, bytes):
         return key
     raise TypeMismatch(f"a key is text or bytes, got {type(key).__name__}")

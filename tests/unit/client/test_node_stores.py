@@ -131,6 +131,21 @@ def test_an_empty_key_is_refused_and_an_empty_value_is_a_value(node: datalattice
         notes[3]  # type: ignore[index]
 
 
+def test_half_a_character_is_refused_by_name_in_keys_and_in_values(
+    node: datalattice.Node,
+) -> None:
+    notes = node.store("notes", kind="kv")
+    for write, what in (
+        (lambda: notes.update({"a\ud800": "v"}), "a key"),
+        (lambda: notes.update({"k": "a\udfff"}), "a value"),
+        (lambda: node.store("log", kind="log").append("a\ud800"), "a value"),
+    ):
+        with pytest.raises(UsageError, match=f"{what} is text that UTF-8 can write; at 1 stands"):
+            write()
+    notes["x\udc80"] = "\udcff"  # what other bytes are read as
+    assert dict(notes) == {"x\udc80": "\udcff"}
+
+
 def test_a_batch_is_one_operation_and_reads_see_it(node: datalattice.Node) -> None:
     notes = node.store("notes", kind="kv")
     notes["old"] = "1"
