@@ -12,7 +12,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Annotated, NamedTuple
 
-from datalattice.crypto import SIGNATURE_BYTES, KeyPair, blake3, verify_lenient
+from datalattice.crypto import (
+    SIGNATURE_BYTES,
+    KeyPair,
+    blake3,
+    first_unverified,
+    verify_lenient,
+)
 from datalattice.errors import BadFormat, PeerError
 from datalattice.protobuf import Field, Message, varint
 from datalattice.weaver.intention import HASH_BYTES, STORE_ID_BYTES, ZERO
@@ -120,21 +126,36 @@ def check_chain(
     Raises: ChainBroken: the first record that is malformed, of another store, not signed by `node`,
             or does not name the record before it.
     """
-    seq, expected = after
+    signed: list[tuple[bytes, bytes, bytes]] = []
+    end, broken = after, None
     for record in records:
-        seq += 1
         try:
-            content = record.read()
-        except BadFormat as error:
-            raise ChainBroken(seq, str(error)) from error
-        # A record of another store of the same node is signed by it, too.
-        if content.store_id != store_id:
-            raise ChainBroken(seq, f"it is of store {content.store_id.hex()}")
-        # "seq is not part of the content": only this link fixes the order.
-        if content.prev_hash != expected:
-            raise ChainBroken(seq, f"it follows {content.prev_hash.hex()}, not {expected.hex()}")
-        if not record.verify(node):
-            raise ChainBroken(seq, "the signature does not verify")
-        # Of the bytes as received: unknown fields in a content are part of what was signed.
-        expected = record.content_hash
-    return ChainEnd(seq, expected)
+            end = _linked(record, store_id, end)
+        except ChainBroken as error:
+            broken = error  # said unless a record before it is not signed
+            break
+        signed.append((node, record.signature, end.content_hash))
+    unsigned = first_unverified(signed)
+    if unsigned is not None:
+        raise ChainBroken(after.seq + unsigned + 1, "the signature does not verify")
+    if broken is not None:
+        raise broken
+    return end
+
+
+def _linked(record: WitnessRecord, store_id: bytes, before: ChainEnd) -> ChainEnd:
+    """Return where the chain ends with a record. Raises: ChainBroken: it is no next one."""
+    seq = before.seq + 1
+    try:
+        content = record.read()
+    except BadFormat as error:
+        raise ChainBroken(seq, str(error)) from error
+    # A record of another store of the same node is signed by it, too.
+    if content.store_id != store_id:
+        raise ChainBroken(seq, f"it is of store {content.store_id.hex()}")
+    # "seq is not part of the content": only this link fixes the order.
+    if content.prev_hash != before.content_hash:
+        expected = before.content_hash.hex()
+        raise ChainBroken(seq, f"it follows {content.prev_hash.hex()}, not {expected}")
+    # Of the bytes as received: unknown fields in a content are part of what was signed.
+    return ChainEnd(seq, record.content_hash)
