@@ -65,6 +65,8 @@ class InviteToken(Message, name="lattice.storage.InviteToken"):
         """
         if len(text) > TOKEN_CHARACTERS_MAX:
             raise BadFormat(f"an invite token has at most {TOKEN_CHARACTERS_MAX} characters")
+        if "://" in text:
+            raise BadFormat("these are addresses of a node, its ticket; an invite names a store")
         data = _unbase58(text)
         if len(data) <= _CHECKSUM_BYTES:  # "fewer than 5 bytes"
             raise BadFormat("the invite token is too short")

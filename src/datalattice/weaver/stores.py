@@ -69,6 +69,9 @@ INVENTORY: Final = "stores"
 STORE_TABLES: Final = (*LOG_TABLES, *STATE_TABLES, CONSUMERS, EVENTS, INVENTORY, FENCE)
 """The tables of the engine of a node."""
 
+STORE_NAME_BYTES_MAX: Final = 255
+"""Longest name of a store that is made here; those of other nodes are shown as they are."""
+
 DEPTH_MAX: Final = 32  # a declaration is a peer's: without a bound a tree could grow without end
 """Most stores from a root down to a child, both counted."""
 
@@ -219,12 +222,15 @@ class Stores:
         peers_of: copy the peers of this store once, instead of sharing or beginning anew.
         peer_name: how this node is called among the peers of a root.
         exclusive: refuse a name that another root, or child of the parent, has on this node.
-        Raises: UsageError: no such kind, a name with `/`, or a tree deeper than 32. AlreadyExists.
+        Raises: UsageError: no such kind, a name with `/` or too long, or a tree deeper than 32.
+                AlreadyExists.
         """
         machine = self.machine(kind)
         if name is not None and (not name or "/" in name):
             # `find` reads a slash as the way from a store to its child.
             raise UsageError(f"a store's name is not empty and has no '/', got {name!r}")
+        if name is not None and len(name.encode(errors="surrogatepass")) > STORE_NAME_BYTES_MAX:
+            raise UsageError(f"a store's name has at most {STORE_NAME_BYTES_MAX} bytes")
         # "depth limit 32": here for own stores, in `_reconcile_quietly` for those of peers.
         if parent is not None and self._depth(parent) >= DEPTH_MAX:
             raise UsageError(f"stores are nested at most {DEPTH_MAX} deep")

@@ -43,6 +43,7 @@ def test_a_changed_character_is_noticed(position: int, character: str) -> None:
         ("", "too short"),
         ("1", "too short"),
         ("0OIl", "is not a character of an invite token"),
+        (f"tls://{'ab' * 32}@127.0.0.1:18888", "addresses of a node"),
         ("1" * TOKEN_CHARACTERS_MAX, "checksum"),
         ("1" * (TOKEN_CHARACTERS_MAX + 1), "at most 4096 characters"),
     ],

@@ -29,7 +29,7 @@ from datalattice.weaver import (
 )
 from datalattice.weaver.kv import GetRequest, PutRequest
 from datalattice.weaver.null import NullMachine
-from datalattice.weaver.stores import DEPTH_MAX, Stores
+from datalattice.weaver.stores import DEPTH_MAX, STORE_NAME_BYTES_MAX, Stores
 from datalattice.weaver.tables import STATE_TABLES
 
 STRANGER = b"\x77" * 32
@@ -417,6 +417,16 @@ def test_a_child_shares_the_policy_of_its_parent() -> None:
     ):
         with pytest.raises(UsageError, match=f"its parent {store_id_text(parent.id)}"):
             call()
+
+
+def test_the_name_of_a_store_is_bounded() -> None:
+    stores = WeaverNode(1).stores
+    assert stores.find("n" * STORE_NAME_BYTES_MAX) is None
+    for length in (STORE_NAME_BYTES_MAX - 1, STORE_NAME_BYTES_MAX):
+        stores.create("kv", "n" * length)
+        assert stores.find("n" * length) is not None
+    with pytest.raises(UsageError, match="at most 255 bytes"):
+        stores.create("kv", "n" * (STORE_NAME_BYTES_MAX + 1))
 
 
 def test_a_child_that_is_written_to_before_it_is_fetched_has_the_peers_of_its_parent() -> None:
