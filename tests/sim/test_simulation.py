@@ -124,8 +124,10 @@ def test_an_update_lost_in_the_broadcast_window_is_seen(monkeypatch: pytest.Monk
 def test_a_timer_by_the_wall_clock_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     pushed = Partner.pushed
 
-    def by_the_wall(self: Partner, probe: Probe, now_ms: int, pace: Pace) -> None:
-        pushed(self, probe, now_ms, pace)
+    def by_the_wall(
+        self: Partner, probe: Probe, now_ms: int, pace: Pace, *, is_whole: bool = True
+    ) -> None:
+        pushed(self, probe, now_ms, pace, is_whole=is_whole)
         self.compare_after_ms = timeline.EPOCH_MS
 
     monkeypatch.setattr(Partner, "pushed", by_the_wall)
