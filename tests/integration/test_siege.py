@@ -20,7 +20,7 @@ def test_honest_data_converges_under_all_attacks_at_once_and_health_says_who(
 ) -> None:
     # Above the bound of the script, which is for a machine that does nothing else: here other tests
     # run beside it.
-    bounds = ["--lag-s", "15", "--times-peace", "10", "--calm-s", "60"]
+    bounds = ["--lag-s", "15", "--times-peace", "10", "--calm-s", "60", "--refused", "0.2"]
     command = [sys.executable, SCRIPT, "--seconds", "20", "--folder", tmp_path, *bounds]
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, check=False

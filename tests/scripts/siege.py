@@ -1,7 +1,7 @@
 """Besiege a cluster: honest nodes write while strangers attack them all at once.
 
     siege.py [--seconds 600] [--nodes 3] [--seed 1] [--attacks all] [--folder FOLDER]
-             [--lag-s 2] [--times-peace 2] [--calm-s 20]
+             [--lag-s 2] [--times-peace 2] [--calm-s 20] [--refused 0.05]
 
 Honest nodes are processes on loopback, behind TLS, each with a writer of its own; a peer with the
 habits of the reference node is one of them. The attackers (`siege_attackers.py`) sign malformed
@@ -88,11 +88,12 @@ COUNTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What depends on the machine: see `LAG_P99_S`, `TIMES_PEACE` and `CALM_S`."""
+    """What depends on the machine: see `LAG_P99_S`, `TIMES_PEACE`, `CALM_S`, `MONITOR_FAILURES`."""
 
     lag_s: float = LAG_P99_S
     times_peace: float = TIMES_PEACE
     calm_s: float = CALM_S
+    refused: float = MONITOR_FAILURES
 
 
 @dataclass(slots=True)
@@ -387,7 +388,7 @@ class Siege:
         monitor = summary["monitor_s"]["p99"]
         asked = len(self.monitor_s) + self.monitor_failures
         refused = self.monitor_failures / max(asked, 1)
-        if monitor is None or monitor > most_s or refused > MONITOR_FAILURES:
+        if monitor is None or monitor > most_s or refused > bounds.refused:
             failed.append(
                 f"a quick monitor waits {monitor} s, {self.monitor_failures} times in vain"
             )
@@ -458,13 +459,14 @@ def main() -> int:
     parser.add_argument("--lag-s", type=float, default=LAG_P99_S)
     parser.add_argument("--times-peace", type=float, default=TIMES_PEACE)
     parser.add_argument("--calm-s", type=float, default=CALM_S)
+    parser.add_argument("--refused", type=float, default=MONITOR_FAILURES)
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         folder = options.folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
-        bounds = Bounds(options.lag_s, options.times_peace, options.calm_s)
+        bounds = Bounds(options.lag_s, options.times_peace, options.calm_s, options.refused)
         siege = Siege(options.seconds, options.nodes, options.seed, options.attacks, folder, bounds)
         summary = asyncio.run(siege.run())
     sys.stdout.write(json.dumps(summary, indent=2) + "\n")

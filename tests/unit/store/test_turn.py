@@ -183,8 +183,10 @@ def test_a_killed_writer_keeps_nobody_waiting(path: Path, turn: WriteTurn) -> No
         with turn.write(PATIENCE_S) as store:
             add(store, f"between {kill}")
         acknowledged.append(int(writer.stdout.readline()))
-        writer.kill()
-        rest = writer.communicate(timeout=PATIENCE_S)[0].split("\n")
+        with writer:  # closes the pipes
+            writer.kill()
+            # Not `communicate`, which leaves out what `readline` has taken from the pipe already.
+            rest = writer.stdout.read().split("\n")
         acknowledged += [int(line) for line in rest if line]
         with turn.write(PATIENCE_S) as store:
             found = texts_of(store)
