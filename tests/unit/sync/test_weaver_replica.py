@@ -102,6 +102,30 @@ class Site:
             return log.get(hash)
 
 
+@pytest.mark.parametrize("room", [-1, 0, 1])
+def test_what_is_kept_for_pushes_is_bounded_in_bytes(room: int) -> None:
+    store = new_store()
+    sizes = [len(made.encode()) for made in [_written(store, bytes(1_000)) for _ in range(3)]]
+    limits = SMALL._replace(arrival_bytes=sum(sizes) + room)
+    replica = WeaverReplica(store, lambda: (), SeededEntropy(1), limits=limits)
+    begun = replica.probe
+    for _ in sizes:
+        _written(store, bytes(1_000))
+    replica.publish()
+    found = replica.news(Peer("p", True, None), [begun])
+    # One byte too many: the oldest is gone, so the peer is compared.
+    assert found is not None
+    assert found.is_behind is (room < 0)
+
+
+def _written(store: WeaverStore, payload: bytes) -> SignedIntention:
+    hash = store.submit(payload, ())
+    with store.read() as log:
+        found = log.get(hash)
+    assert found is not None
+    return found
+
+
 ANY_SIZE = SKETCH_LIMITS._replace(items_min=0)
 
 

@@ -51,6 +51,8 @@ class SendLimits(NamedTuple):
 
     arrivals: int = 4_096  # bounds memory for peers that read slowly
     """Newest intentions that are kept to be pushed; a peer further behind is compared."""
+    arrival_bytes: int = 16 * 1024 * 1024  # an intention may have a MiB
+    """Most bytes of them."""
     batch: int = 50  # "batches of at most 50 intentions"
     """Most intentions in one reply or push."""
     batch_bytes: int = 4 * 1024 * 1024  # "and at most 4 MiB"
@@ -114,7 +116,8 @@ class WeaverReplica:
         """Up to here the log is among the arrivals, or was there before this replica."""
         self._brought: dict[bytes, str] = {}
         """Connections that brought what is not yet among the arrivals, by hash."""
-        self._arrivals: deque[_Arrival] = deque(maxlen=limits.arrivals)
+        self._arrivals: deque[_Arrival] = deque()
+        self._arrival_bytes = 0
         self._arrived = 0
         """Arrivals so far; probes of this replica carry it, so that news can begin behind it."""
         self._copied: dict[str, int] = {}
@@ -149,9 +152,17 @@ class WeaverReplica:
                 self._allowed = None  # it may be about the peers of the store
                 signed = entry.signed
                 connection = self._brought.pop(signed.hash, "")
-                self._arrivals.append(_Arrival(Part(signed.hash, signed.encode()), connection))
+                self._arrive(_Arrival(Part(signed.hash, signed.encode()), connection))
                 self._arrived += 1
                 self._seq = entry.seq
+
+    def _arrive(self, arrival: _Arrival) -> None:
+        """Keep an intention for pushes, and of the oldest no more than the limits say."""
+        self._arrivals.append(arrival)
+        self._arrival_bytes += len(arrival.part.data)
+        limits = self.limits
+        while len(self._arrivals) > limits.arrivals or self._arrival_bytes > limits.arrival_bytes:
+            self._arrival_bytes -= len(self._arrivals.popleft().part.data)
 
     def absorb(self, offer: Offer, peer: Peer, *, asked: bool = False) -> Absorbed:
         """Take in intentions; one that is refused costs itself alone."""
