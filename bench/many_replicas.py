@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,12 +106,22 @@ def main() -> int:
         return 0
     command = [sys.executable, __file__, "--replicas", str(options.replicas)]
     command += ["--idle", str(options.idle), "--node"]
+    run_two([*command, "first"], lambda address: [*command, "second", "--peer", address])
+    return 0
+
+
+def run_two(one: list[str], other: Callable[[str], list[str]]) -> None:
+    """Run two nodes until both were measured, and print what they say.
+
+    other: gives the command of the second from the first line of the first. Both say a line more
+    when they are equal, and what they cost at the end.
+    """
     run = partial(subprocess.Popen, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with run([*command, "first"]) as first:
+    with run(one) as first:
         assert first.stdout is not None
-        address = first.stdout.readline().strip()
+        told = first.stdout.readline().strip()
         began_s = time.perf_counter()
-        with run([*command, "second", "--peer", address]) as second:
+        with run(other(told)) as second:
             assert second.stdout is not None
             first.stdout.readline()
             print(f"equal after {time.perf_counter() - began_s:.1f} s, with the second's start")
@@ -120,7 +131,6 @@ def main() -> int:
                 print(name, node.stdout.readline().strip())
             for node in (first, second):
                 node.communicate("\n")
-    return 0
 
 
 if __name__ == "__main__":

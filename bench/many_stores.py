@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from many_replicas import IDLE_S, memory_kb
+from many_replicas import IDLE_S, memory_kb, run_two
 
 import datalattice
 from datalattice.cells import Map
@@ -105,26 +103,12 @@ def main() -> int:
         return 0
     command = [sys.executable, __file__, "--stores", str(options.stores)]
     command += ["--idle", str(options.idle)]
-    run = partial(subprocess.Popen, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with tempfile.TemporaryDirectory() as base:
 
         def begin(name: str, *more: str) -> list[str]:
             return [*command, "--node", name, "--folder", f"{base}/{name}", *more]
 
-        with run(begin("first")) as first:
-            assert first.stdout is not None
-            token = first.stdout.readline().strip()
-            began_s = time.perf_counter()
-            with run(begin("second", "--token", token)) as second:
-                assert second.stdout is not None
-                first.stdout.readline()
-                second.stdout.readline()
-                print(f"equal after {time.perf_counter() - began_s:.1f} s, with the second's start")
-                for name, node in (("first", first), ("second", second)):
-                    assert node.stdout is not None
-                    print(name, node.stdout.readline().strip())
-                for node in (first, second):
-                    node.communicate("\n")
+        run_two(begin("first"), lambda token: begin("second", "--token", token))
     return 0
 
 

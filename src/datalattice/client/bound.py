@@ -21,10 +21,10 @@ from datalattice.cells import Value
 from datalattice.client.edits import editing_context
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.gathered import ZERO, DelayedWrites, Draft, Work
-from datalattice.client.opendata import OpenData, Wakes
+from datalattice.client.opendata import OpenData
 from datalattice.client.owners import owner_of, owners_in, read_names, resolve_owner
 from datalattice.crypto import KeyPair
-from datalattice.cursors import ChangeFunction, LatticeCursor, Stream, Wake, Watched
+from datalattice.cursors import ChangeFunction, LatticeCursor, Listeners, Stream, Wake, Watched
 from datalattice.errors import NoSigningKey, ReadOnly, StoreClosed
 from datalattice.lattice import MergeContext, MergeNotice, root_lattice, verify_did
 from datalattice.store import Store
@@ -149,7 +149,7 @@ class Reports:
     def __init__(self) -> None:
         self._kept: deque[tuple[int, MergeNotice]] = deque(maxlen=EVENTS_MAX)
         self._numbers = count()
-        self._wakes = Wakes()
+        self._wakes = Listeners[[]]()
         self.subscribe = self._wakes.add
 
     def add(self, report: MergeNotice) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from itertools import count
 from typing import Protocol, TypeVar
 
 from datalattice.cells import Value
 from datalattice.client.edits import Change, Editor, ThreadTurn
 from datalattice.client.folder import OwnKeys
 from datalattice.client.opening import LOCK_WAIT_S
-from datalattice.cursors import Wake
+from datalattice.cursors import Listeners, Wake
 from datalattice.errors import StoreLocked
 from datalattice.store import MemoryStore, Store
 
@@ -54,42 +53,13 @@ class OpenData(Protocol):
         ...
 
 
-class Wakes:
-    """Those who wait for changes.
-
-    It has no lock: a stream that is collected as garbage ends its wait at any moment.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[int, Wake] = {}
-        self._numbers = count()
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
-    def add(self, wake: Wake) -> Wake:
-        """Have `wake` called after each change; return what ends this."""
-        number = next(self._numbers)
-        self._held[number] = wake
-
-        def end() -> None:
-            self._held.pop(number, None)
-
-        return end
-
-    def tell(self) -> None:
-        """Wake them all."""
-        for wake in list(self._held.values()):  # a copy: whoever is woken may end its wait
-            wake()
-
-
 class MemoryFolder:
     """Data in memory, for one node: `datalattice.open(":memory:")`."""
 
     def __init__(self) -> None:
         self._store = MemoryStore()
         self._threads = ThreadTurn()
-        self._wakes = Wakes()
+        self._wakes = Listeners[[]]()
         self._held: dict[str, object] = {}
 
     def root(self) -> Value:

@@ -34,7 +34,6 @@ from datalattice.client.edits import (
     editing_context,
 )
 from datalattice.client.folder import Folder, OwnKeys, read_keys, read_keys_or_none
-from datalattice.client.opendata import Wakes
 from datalattice.client.opening import (
     LOCK_WAIT_S,
     check_writable,
@@ -43,7 +42,7 @@ from datalattice.client.opening import (
     explaining_missing,
     open_reader,
 )
-from datalattice.cursors import Wake
+from datalattice.cursors import Listeners, Wake
 from datalattice.errors import (
     DataLatticeError,
     MissingData,
@@ -79,7 +78,7 @@ class OpenFolder:
         self._users = 0
         self._is_closed = False
         self._turns = WriteTurn(self._open_store, check=self._opened_anew)
-        self._wakes = Wakes()
+        self._wakes = Listeners[[]]()
         self._begin()
 
     def _begin(self) -> None:

@@ -13,7 +13,7 @@ from datalattice.cursors.lattices import (
 from datalattice.cursors.refusals import Refusal, refusals, restored
 from datalattice.cursors.repair import LeftOut, Repair, without_malformed
 from datalattice.cursors.stores import open_store
-from datalattice.cursors.stream import Changes, Source, Stream, Taken, ValueChange
+from datalattice.cursors.stream import Changes, Listeners, Source, Stream, Taken, ValueChange
 from datalattice.cursors.views import TimeCache, Transformer, View, cached_transform, chain
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Gate",
     "LatticeCursor",
     "LeftOut",
+    "Listeners",
     "PathCursor",
     "Refusal",
     "Repair",

@@ -14,14 +14,16 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
-from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Final, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 from datalattice.cells import Value, same
 from datalattice.cursors.base import Cursor, Wake
 from datalattice.errors import UsageError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _Bell:
@@ -38,6 +40,36 @@ class _Bell:
 
     def remove(self, wake: Wake) -> None:
         self.listeners = tuple([held for held in self.listeners if held is not wake])
+
+
+class Listeners(Generic[P]):
+    """Those who are called with what happens, in the order in which they came.
+
+    It has no lock: a stream that is collected as garbage ends its subscription at any moment.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, Callable[P, object]] = {}
+        self._numbers = count()
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def add(self, listener: Callable[P, object]) -> Wake:
+        """Have `listener` called from now on; return what ends this."""
+        number = next(self._numbers)
+        self._held[number] = listener
+
+        def end() -> None:
+            self._held.pop(number, None)
+
+        return end
+
+    def tell(self, *args: P.args, **named: P.kwargs) -> None:
+        """Call them all."""
+        # A copy: a listener may end itself or add others.
+        for listener in list(self._held.values()):
+            listener(*args, **named)
 
 
 class Source(Protocol):

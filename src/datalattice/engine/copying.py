@@ -20,7 +20,8 @@ UNFINISHED: Final = "unfinished"
 def copy_tables(engine: Engine, folder: str | os.PathLike[str]) -> None:
     """Replace the tables in a folder by those of an engine now; durable on return.
 
-    Writers of any process go on meanwhile. A crash leaves the old tables there, or the new ones.
+    Writers of any process go on meanwhile. A crash leaves the old tables there, without what was in
+    their journal alone, or the new ones.
     Raises: StoreFull, StoreFailed: they cannot be written.
     """
     target = Path(folder)

@@ -20,12 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
-from datalattice.cursors import Source, Stream, Wake
+from datalattice.cursors import Listeners, Source, Stream, Wake
 from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
 from datalattice.errors import DataLatticeError, StoreClosed
 from datalattice.limits import HASH_BYTES
@@ -73,36 +72,6 @@ def store_prefix(number: int) -> bytes:
     """Return the beginning of all keys of a store: its number in 4 bytes, big-endian."""
     # Big-endian, so that stores lie one behind the other and a scan of one never meets another.
     return number.to_bytes(4, "big")
-
-
-class Listeners(Generic[T]):
-    """Those who are called with what happens, in the order in which they came.
-
-    It has no lock: a stream that is collected as garbage ends its subscription at any moment.
-    """
-
-    def __init__(self) -> None:
-        self._held: dict[int, Callable[[T], object]] = {}
-        self._numbers = count()
-
-    def __bool__(self) -> bool:
-        return bool(self._held)
-
-    def add(self, listener: Callable[[T], object]) -> Wake:
-        """Have `listener` called from now on; return what ends this."""
-        number = next(self._numbers)
-        self._held[number] = listener
-
-        def end() -> None:
-            self._held.pop(number, None)
-
-        return end
-
-    def tell(self, what: T) -> None:
-        """Call them all."""
-        # A copy: a listener may end itself or add others.
-        for listener in list(self._held.values()):
-            listener(what)
 
 
 class _OwnChanges:
@@ -356,9 +325,9 @@ class WeaverStore:
         self._limits = limits
         self._log = IntentionLog(id, key, clock, limits)
         self._state = State(id, self.layer, self._log)
-        self._system: Final[Listeners[SystemEvent]] = Listeners()
-        self._intentions: Final[Listeners[SignedIntention]] = Listeners()
-        self._changes: Final[Listeners[int]] = Listeners()
+        self._system: Final[Listeners[[SystemEvent]]] = Listeners()
+        self._intentions: Final[Listeners[[SignedIntention]]] = Listeners()
+        self._changes: Final[Listeners[[int]]] = Listeners()
         self._seen_seq = 0
         self._stall: Stall | None = None
         self._ack_due_ms: int | None = None

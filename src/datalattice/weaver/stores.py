@@ -23,6 +23,7 @@ from typing import Annotated, Final, NamedTuple
 
 from datalattice.clock import Clock
 from datalattice.crypto import Entropy, KeyPair
+from datalattice.cursors import Listeners
 from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
 from datalattice.errors import (
     AlreadyExists,
@@ -44,7 +45,7 @@ from datalattice.weaver.null import NullMachine
 from datalattice.weaver.policy import PeerManager, PeerPolicy, activation
 from datalattice.weaver.rows import HEAD_KEY, LOG_META, LOG_TABLES, read_head
 from datalattice.weaver.state import State
-from datalattice.weaver.store import CONSUMERS, Listeners, StoreView, WeaverStore, store_prefix
+from datalattice.weaver.store import CONSUMERS, StoreView, WeaverStore, store_prefix
 from datalattice.weaver.storeid import new_store_id, parse_store_id, store_id_text
 from datalattice.weaver.system import (
     Child,
@@ -154,9 +155,9 @@ class Stores:
         self._looked = -1
         self.peers: Final = PeerManager(self, commits, key, clock, entropy)
         """Who may do what, and invites."""
-        self.on_ready: Final[Listeners[WeaverStore]] = Listeners()
+        self.on_ready: Final[Listeners[[WeaverStore]]] = Listeners()
         """Told of each store that was opened: the network serves it from then on."""
-        self.on_warning: Final[Listeners[str]] = Listeners()
+        self.on_warning: Final[Listeners[[str]]] = Listeners()
         """Told of what keeps a child from being opened; without a listener it is logged."""
         for machine in machines:
             self._add_machine(machine)

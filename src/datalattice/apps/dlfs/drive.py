@@ -354,7 +354,7 @@ class Drive(DriveReader):
     def clone(self) -> Drive:
         """Return an independent drive with the current content of this one."""
         held = self._cursor.get()
-        # Detached: its writes reach nobody else.
+        # Detached: its writes stay in this object.
         root = RootLattice(DLFSLattice(), ZERO_NODE if held is None else held)
         return Drive(root, self._clock, stage=self._stage)
 
