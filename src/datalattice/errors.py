@@ -116,6 +116,24 @@ class NotContained(UsageError):
     code = "not-contained"
 
 
+class Conflict(UsageError):
+    """What the call expected to find has been changed by another call meanwhile."""
+
+    code = "conflict"
+
+
+class RequestReused(Conflict):
+    """The id of an earlier request came with another request."""
+
+    code = "request-reused"
+
+
+class StaleToken(UsageError):
+    """A stream cannot go on from this position: what follows is gone, or the run has ended."""
+
+    code = "stale-token"
+
+
 class UnsupportedOperation(UsageError):
     """The object does not support this: a merge without a lattice, a sync without a parent."""
 
@@ -196,6 +214,12 @@ class Unauthorized(DataLatticeError):
     """The signer is not permitted to do this."""
 
     code = "unauthorized"
+
+
+class Unauthenticated(DataLatticeError):
+    """A credential is missing where one is required, or the one that was shown is not valid."""
+
+    code = "unauthenticated"
 
 
 # --- the operator ---------------------------------------------------------------------------
@@ -313,3 +337,19 @@ class Backpressure(Unavailable):
     """A bounded queue is full."""
 
     code = "backpressure"
+
+
+class RateLimited(Backpressure):
+    """A caller makes more calls than allowed. `retry_s`: seconds until the next may pass."""
+
+    code = "rate-limited"
+
+    def __init__(self, message: str, retry_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_s = retry_s
+
+
+class Draining(Unavailable):
+    """The daemon is being stopped and takes no new calls."""
+
+    code = "draining"
