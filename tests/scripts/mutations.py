@@ -107,8 +107,8 @@ MUTATIONS: Final = (
     Mutation(
         "a close without room for the index fails",
         "store/cellstore.py",
-        "            return  # nothing is lost: the tables are as they were",
-        "            raise  # nothing is lost: the tables are as they were",
+        "            return  # nothing is lost: the next opening reads the log",
+        "            raise  # nothing is lost: the next opening reads the log",
         (
             UNIT + "store/test_real_full_disk.py::"
             "test_a_store_whose_index_finds_no_room_at_the_end_closes_and_loses_nothing",

@@ -206,8 +206,8 @@ class LiveRoot(LatticeCursor):
         root = self._binding.present()
         return ZERO if root is None else root
 
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
-        return self._binding.perform(lambda cursor: cursor._apply(change, is_judged=is_judged))
+    def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
+        return self._binding.perform(lambda cursor: cursor._apply(change, is_checked=is_checked))
 
 
 class NodeBinding:

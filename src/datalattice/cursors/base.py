@@ -39,7 +39,7 @@ ChangeFunction = Callable[[Value], Value]
 Update = Callable[[Value], object]
 Accumulate = Callable[[Value, Value], object]
 Wake = Callable[[], None]
-"""Called after a value was replaced, by the thread that replaced it; quick, and does not raise."""
+"""Called by the thread that replaced a value, afterwards. It is quick and never raises."""
 
 
 _COUNTED: Final = (Map, Index, Set, Vector, List)
@@ -56,7 +56,7 @@ KEEP: Final = _Keep()
 
 
 class Watched(Protocol):
-    """What a cursor's value depends on: a value that may be replaced."""
+    """A value that may be replaced, on which the value of a cursor depends."""
 
     @property
     def value(self) -> Value:
@@ -135,10 +135,10 @@ class Cursor(ABC):
         """Return the current value."""
 
     @abstractmethod
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
         """Replace the value by `change(value)`; return the value before and after.
 
-        is_judged: the result was checked already, so the levels below skip their checks.
+        is_checked: the result was checked already, so the levels below skip their checks.
         """
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Cursor(ABC):
         return get_in(value, cells(keys)) if keys else value
 
     def detach(self) -> Root:
-        """Return a root on the current value, which is its initial value."""
+        """Return a new `Root` that begins with the current value."""
         return Root(self._read())
 
     def path(self, *keys: object) -> Cursor:
@@ -182,7 +182,7 @@ class Cursor(ABC):
         return self._watched().value
 
     def subscribe(self, wake: Wake) -> Wake:
-        """Call `wake` after every change at the root of this cursor; return what ends this.
+        """Call `wake` after every change at the root; return a function that ends this.
 
         The change may be elsewhere below the root; `Changes` compares the values. A read after the
         last wake sees the last change.
@@ -254,7 +254,7 @@ class Cursor(ABC):
         cell = to_cell(value)
         return self._update(lambda current: function(current, cell))[1]
 
-    def _update(self, function: Update, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _update(self, function: Update, *, is_checked: bool = False) -> tuple[Value, Value]:
         """Replace the value by `function(value)`; return the value before and the result.
 
         A function that returns its argument itself changes nothing.
@@ -271,13 +271,13 @@ class Cursor(ABC):
             # the value" (docs/cursors.md "Operations").
             return KEEP if result is given else result
 
-        old = self._apply(change, is_judged=is_judged)[0]
+        old = self._apply(change, is_checked=is_checked)[0]
         return old, result
 
     # --- merging ---
 
     def merge(self, value: object) -> Value:
-        """Replace the value by that of a detached cursor, if this one is unchanged since.
+        """Replace the value by that of the detached cursor `value`, if it is unchanged since.
 
         Returns whether it was replaced. Merging values needs a lattice cursor.
         Raises: UnsupportedOperation: `value` is not a detached cursor.
@@ -335,7 +335,7 @@ class Root(Cursor):
     def _read(self) -> Value:
         return self._reference.value
 
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
         return self._reference.apply(change)
 
 
@@ -373,7 +373,7 @@ class PathCursor(Cursor):
     def _read(self) -> Value:
         return get_in(self._base.get(), self._keys)
 
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
         before: Value = None
         after: Value = None
 
@@ -388,11 +388,12 @@ class PathCursor(Cursor):
             # error.
             return assoc_in(whole, self._keys, after, self._lattice)
 
-        self._base._apply(rebuild, is_judged=is_judged)
+        self._base._apply(rebuild, is_checked=is_checked)
         return before, after
 
     def _seed(self, value: Value) -> Value:
-        # Only a missing value is seeded: an update function of a present one gets that.
+        # "If that is nil and a lattice is known at the end of the path, that lattice's zero": an
+        # update function gets a value that is present as it is.
         lattice = self._lattice_here() if value is None else None
         return value if lattice is None else lattice.zero()
 

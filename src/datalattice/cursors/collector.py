@@ -12,7 +12,7 @@ import threading
 from typing import Final
 
 OVERLAPS_MAX: Final = 64
-"""Most actions in a row that may end while others overlap; then the collector runs."""
+"""If one action always begins before another ends, the collector runs after this many actions."""
 
 
 class _Pause:

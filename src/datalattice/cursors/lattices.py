@@ -1,8 +1,8 @@
 """Lattice cursors: handles that know the lattice of their value, so they create, merge and sync.
 
 A fork is a working copy. Its `sync` merges its edits into the parent and the parent's changes into
-the fork; it goes one level up and calls no callback. Only the `sync` of a root calls out, to store
-and to replicate.
+the fork; it goes one level up and calls no callback. Only the `sync` of a root calls a callback,
+which stores and replicates the value.
 
 Source: CAD035 "Signed cursor", "Merge", "Sync", "Path navigation"; docs/cursors.md; CAD024 "Signed
     cursor", "Fork and sync", "Lattice cursors"; docs/design/decisions.md "D-SC", "D10".
@@ -44,7 +44,7 @@ SyncCallback = Callable[[Value], object]
 
 
 Gate = Callable[[MergeContext], None]
-"""Called before a write below an owner, with its context; may wait, and raises to refuse it."""
+"""Called with the context before a write below an owner. It may wait; it raises to refuse."""
 
 
 class LatticeCursor(Cursor):
@@ -136,16 +136,16 @@ class LatticeCursor(Cursor):
 
         For merges and for values that are durable already.
         """
-        return self._update(function, is_judged=True)[1]
+        return self._update(function, is_checked=True)[1]
 
     def _accepted(self, change: ChangeFunction) -> ChangeFunction:
         """Return `change`, made to raise if its result may not be written here."""
         lattice, context = self._lattice, self._context
-        # Inside a signed value the signature of this write is the judgement.
+        # A write inside a signed value is checked when `SignedCursor` signs it.
         if lattice is None or not self._strict or context.is_signed or not is_guarded(lattice):
             return change
 
-        def judged(current: Value) -> Value:
+        def guarded(current: Value) -> Value:
             after = change(current)
             # The first refusal ends the write: nothing of it was stored.
             if after is not KEEP:
@@ -153,7 +153,7 @@ class LatticeCursor(Cursor):
                     raise refused.error
             return after
 
-        return judged
+        return guarded
 
     def _lattice_here(self) -> Lattice | None:
         return self._lattice
@@ -184,8 +184,8 @@ class _Holder(LatticeCursor):
     def _read(self) -> Value:
         return self._reference.value
 
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
-        return self._reference.apply(change if is_judged else self._accepted(change))
+    def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
+        return self._reference.apply(change if is_checked else self._accepted(change))
 
 
 class RootLattice(_Holder):
@@ -324,8 +324,8 @@ class Descended(LatticeCursor):
     def _read(self) -> Value:
         return self._path._read()
 
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
-        return self._path._apply(change, is_judged=is_judged)
+    def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
+        return self._path._apply(change, is_checked=is_checked)
 
     def _seed(self, value: Value) -> Value:
         return self._lattice.zero() if value is None and self._lattice is not None else value
@@ -334,8 +334,9 @@ class Descended(LatticeCursor):
 class SignedCursor(LatticeCursor):
     """A cursor on the value inside a signed cell: reads are verified, writes are signed.
 
-    `base` is a cursor on a Signed cell or None, `lattice` that of the value inside. The context has
-    the key that signs and, if the path has one, the owner.
+    base:    a cursor whose value is a Signed cell or None.
+    lattice: the lattice of the value inside the cell.
+    context: has the key that signs and, if the path has one, the owner.
     """
 
     __slots__ = ("_base",)
@@ -376,7 +377,7 @@ class SignedCursor(LatticeCursor):
     def _read(self) -> Value:
         return self._opened(self._base.get())
 
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
         before: Value = None
         after: Value = None
 
@@ -393,9 +394,9 @@ class SignedCursor(LatticeCursor):
 
         # Before anything is signed, since a gate may refuse the write.
         self._pass_gate()
-        # A key of the owner signs, so the levels below need not check the slot.
-        is_judged = self._strict and self._context.owner is not None
-        self._base._apply(reseal, is_judged=is_judged)
+        # `_signer` takes a key of the owner, so the levels below need not check the slot again.
+        is_checked = self._strict and self._context.owner is not None
+        self._base._apply(reseal, is_checked=is_checked)
         return before, after
 
     def _seed(self, value: Value) -> Value:
@@ -428,6 +429,8 @@ class SignedCursor(LatticeCursor):
 
     def _sealed(self, cell: Value, before: Value, after: Value) -> Value:
         """Return the cell to write for a new value: the current one if its value is the same."""
+        # "Writing nil stores nil (no signature needed)"; if strict, only a key of the owner may
+        # remove a value.
         if after is None and (cell is None or not self._strict):
             return None
         key_pair = self._signer()

@@ -83,7 +83,7 @@ def refusals(
     context = context.reporting(discard)
     if isinstance(lattice, SignedLattice) and lattice.whole:
         context = context.verified_by(DIDVerifier(context.verifier))
-    yield from _Judge(context).place(lattice, before, after, ())
+    yield from _WriteCheck(context).parts(lattice, before, after, ())
 
 
 def restored(value: Value, refused: Refusal) -> Value:
@@ -118,17 +118,17 @@ def _is_same(a: object, b: object) -> bool:
     return same(a, b)
 
 
-class _Judge:
+class _WriteCheck:
     """Checks one write, with the keys and the verifier of a context."""
 
     def __init__(self, context: MergeContext) -> None:
         self._context: Final = context
 
-    def place(
+    def parts(
         self, lattice: Lattice, before: object, after: object, path: tuple[Value, ...]
     ) -> Iterator[Refusal]:
-        """Yield the refused parts at and below a path where the values differ."""
-        # A signed value is judged as one: no part of it can be written alone.
+        """Yield the refused parts at a path where the values differ, and below it."""
+        # The signature covers the whole value, so no part of it can be written alone.
         if isinstance(lattice, SignedLattice):
             error = self._slot(lattice, before, after, path)
             if error is not None:
@@ -145,7 +145,8 @@ class _Judge:
     def _entries(
         self, lattice: Lattice, before: object, after: object, path: tuple[Value, ...]
     ) -> Iterator[Refusal]:
-        # In these every byte of a key counts, so two keys with equal first bytes are two entries.
+        # An Index compares the first 32 bytes of a key; in these lattices all bytes count, so two
+        # longer keys may share one position.
         is_exact = isinstance(lattice, (DIDOwnerLattice, DataLattice))
         for own, other in _pairs(before, after):
             for key, has, mine, had, theirs in own.differences(other):  # type: ignore[arg-type]
@@ -168,8 +169,8 @@ class _Judge:
             return
         child = lattice.child(key)
         if child is not None:
-            judge = self._below(lattice, key, path)
-            yield from judge.place(child, before, after, path)
+            check = self._below(lattice, key, path)
+            yield from check.parts(child, before, after, path)
         # Unknown names are ignored by merges, so what stood there would never be replicated.
         elif isinstance(lattice, _NAMED):
             text = f"{self._at(path)} may not be written: {lattice!r} has no such part"
@@ -178,8 +179,8 @@ class _Judge:
                 text = f"{self._at(path)} may not be written: accepted here are {known}"
             yield Refusal(path, before, after, NoSuchPath(text))
 
-    def _below(self, lattice: Lattice, key: Value, path: tuple[Value, ...]) -> _Judge:
-        """Return the judge of an entry: for an owner map, with the owner in its context."""
+    def _below(self, lattice: Lattice, key: Value, path: tuple[Value, ...]) -> _WriteCheck:
+        """Return the check of an entry; in an owner map its context has the owner."""
         context = self._context
         if not isinstance(lattice, OwnerLattice):
             return self
@@ -187,7 +188,7 @@ class _Judge:
         if isinstance(lattice, DIDOwnerLattice):
             owner = shown_key(key)
             context = context.verified_by(DIDVerifier(context.verifier))
-        return _Judge(context.at(context.path, owner))
+        return _WriteCheck(context.at(context.path, owner))
 
     def _content(self, key: Value, after: object, path: tuple[Value, ...]) -> UsageError | None:
         if after is ABSENT:
@@ -238,11 +239,11 @@ class _Judge:
                 f"a signed {_kind(after.value)} is not accepted at {self._at(path)}: "
                 f"{inner!r} takes another type"
             )
-        # An own signature of this node: it may replace the value without containing it.
+        # This node signed it, so the write may drop parts of the current value.
         if is_claimed or (is_own and (owner is None or context.holds(signer))):
             return None
         place = context.at((*context.path, *path), owner)
-        # A write that equals its merge with the current value loses nothing of the owner's.
+        # If merging adds nothing to the write, it contains everything that the owner has signed.
         if same(lattice.merge(_value(before), after, place), after):
             return None
         return NotContained(f"{self._foreign(path)}; got an earlier or a different state")

@@ -100,10 +100,12 @@ def _sound_section(key: Value, section: Value, holes: Holes, left_out: list[Left
     if lattice is None:
         reports.append(SectionDropped((key,), MALFORMED))
     else:
-        judge = lattice
+        section_lattice = lattice
         # "What `isolated` leaves out is left out": "so a repair has no rules of its own"
         # (docs/design/foreign-data.md "Repair").
-        kept = isolated(context, None, section, lambda: judge.merge(None, section, context))
+        kept = isolated(
+            context, None, section, lambda: section_lattice.merge(None, section, context)
+        )
     left_out += [
         LeftOut(report.path, holes.reason() if report.kind == MALFORMED else report.kind)
         for report in reports
@@ -122,7 +124,7 @@ def _above(store: Store, top: bytes, unsound: Mapping[bytes, str]) -> dict[bytes
         # Nothing below an unsound cell is read: it is left out with it.
         return hash in seen or hash in unsound
 
-    # Children first: each cell is judged after all cells below it. A short root is in no cell.
+    # Children first: each cell is examined after all cells below it. A short root is in no cell.
     for hash, encoding in children_first(
         [top_hash],
         lambda hash: top if hash == top_hash else store.get_encoding(hash),

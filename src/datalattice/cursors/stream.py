@@ -43,9 +43,9 @@ class _Bell:
 
 
 class Listeners(Generic[P]):
-    """Those who are called with what happens, in the order in which they came.
+    """Functions that are called at an event, in the order in which they were added.
 
-    It has no lock: a stream that is collected as garbage ends its subscription at any moment.
+    It has no lock: the garbage collector may end a stream, and its subscription, at any moment.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Listeners(Generic[P]):
         return bool(self._held)
 
     def add(self, listener: Callable[P, object]) -> Wake:
-        """Have `listener` called from now on; return what ends this."""
+        """Call `listener` from now on; return a function that ends this."""
         number = next(self._numbers)
         self._held[number] = listener
 
@@ -66,7 +66,7 @@ class Listeners(Generic[P]):
         return end
 
     def tell(self, *args: P.args, **named: P.kwargs) -> None:
-        """Call them all."""
+        """Call all listeners."""
         # A copy: a listener may end itself or add others.
         for listener in list(self._held.values()):
             listener(*args, **named)
@@ -86,8 +86,8 @@ class Stream(ABC, Generic[T]):
     One thread or task takes the items; any thread may close. An iteration that was left, by `break`
     or because its task was cancelled, can be taken up again.
 
-    wait:    False: iteration ends when nothing more is there.
-    timeout: iteration ends after so many seconds without a new item; None waits without limit.
+    wait:    False: iteration ends when there are no more items.
+    timeout: iteration ends after this many seconds without a new item; None waits without limit.
     """
 
     def __init__(self, source: Source, *, wait: bool = True, timeout: float | None = None) -> None:
@@ -106,19 +106,19 @@ class Stream(ABC, Generic[T]):
 
     @abstractmethod
     def _fetch(self) -> Iterable[T]:
-        """Return items that are there now, none if there are no new ones; it does not wait."""
+        """Return the new items without waiting, possibly none."""
 
     def _is_flush_due(self, *, idle: bool) -> bool:
-        """Return whether `_flush` is to be called before the next item, or before waiting."""
+        """Return whether to call `_flush` before the next item or, if idle, before waiting."""
         return False
 
     def _flush(self) -> None:
         """Do what may block: `__anext__` calls it in another thread."""
 
     def poll(self) -> list[T]:
-        """Return the next items that are there, some thousand at most; never waits."""
+        """Return the next items without waiting, a few thousand at most."""
         items = list(self._ready) if self._refill() else []
-        # Taken: a stream gives each item once.
+        # A stream returns each item once.
         self._ready.clear()
         return items
 
@@ -144,7 +144,7 @@ class Stream(ABC, Generic[T]):
             self._bell.flag.wait(max(ends_s - time.monotonic(), 0.0))
 
     def _take_ready(self, count: int) -> list[T]:
-        """Return up to `count` items that are there."""
+        """Return up to `count` items without waiting."""
         items: list[T] = []
         while len(items) < count and self._refill():
             items.append(self._ready.popleft())
@@ -257,17 +257,20 @@ class Stream(ABC, Generic[T]):
 
 
 class Consuming(Protocol):
-    """A named reader: what it delivered is done, or is delivered once more."""
+    """A named reader. Items that it delivered and that are not marked done are delivered again."""
 
     def finish(self) -> None:
-        """Say that all that was delivered is done."""
+        """Mark every delivered item as done."""
 
     def rewind(self) -> None:
-        """Deliver what is not done once more."""
+        """Deliver the items that are not done again."""
 
 
 class Taken(list[T], Generic[T]):
-    """What `take` of a consumer delivered. In `with` it is done when the block ends well."""
+    """The items that a consumer's `take` delivered.
+
+    A `with` block without an error marks them done.
+    """
 
     def __init__(self, consumer: Consuming, items: list[T]) -> None:
         super().__init__(items)
@@ -292,7 +295,7 @@ class ValueChange(NamedTuple):
 
 
 class Changes(Stream[ValueChange]):
-    """The changes of a cursor's value from now on. Several quick ones may appear as one."""
+    """The changes of a cursor's value from now on. Several quick changes may appear as one."""
 
     def __init__(self, cursor: Cursor, *, wait: bool = True, timeout: float | None = None) -> None:
         super().__init__(cursor, wait=wait, timeout=timeout)
@@ -302,5 +305,5 @@ class Changes(Stream[ValueChange]):
     def _fetch(self) -> list[ValueChange]:
         before, after = self._seen, self._cursor.get()
         self._seen = after
-        # A write elsewhere below the root wakes, too: only another value counts.
+        # A write elsewhere below the root wakes this stream too, so the values are compared.
         return [] if same(before, after) else [ValueChange(before, after)]

@@ -33,7 +33,7 @@ class View(Cursor):
     def _watched(self) -> Watched:
         return self._source._watched()
 
-    def _apply(self, change: ChangeFunction, *, is_judged: bool = False) -> tuple[Value, Value]:
+    def _apply(self, change: ChangeFunction, *, is_checked: bool = False) -> tuple[Value, Value]:
         # A derived value cannot say which source value would give it.
         raise self._refusal()
 
@@ -102,6 +102,8 @@ class TimeCache(View):
         return value
 
     def _valid(self, cached: tuple[int, Value] | None, now_ms: int) -> bool:
+        # "`get()` returns the cached value while now < last_update + ttl"; "ttl 0 always
+        # refetches".
         return cached is not None and now_ms < cached[0] + self._ttl_ms
 
 

@@ -1,8 +1,8 @@
 """Store: cells by hash and one root; in memory, or in a folder with one writer and many readers.
 
-Its rooms export what only a few need: `store.log` packs, segments and the index, `store.kept` pins,
-leases and former roots, `store.gc` the collection of garbage by many processes, `store.etch` the
-reference's file format.
+Its packages export what only a few modules need. `store.log`: packs, segments and the index.
+`store.kept`: pins, leases and former roots. `store.gc`: garbage collection by many processes.
+`store.etch`: the reference implementation's file format.
 """
 
 from __future__ import annotations

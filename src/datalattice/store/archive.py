@@ -4,9 +4,11 @@
     blocks        cells 4, length of what follows 4; lengths of the cells (2 each), the cells
     end           zero 4, zero 4, cells in all 8, SHA3-256 of everything before it 32
 
-Cells come children first, each once. So writing and reading take constant memory, and the cells
-read so far are complete at every moment: a cell is accepted only when all cells it refers to are
-there. Hashes are not in the stream; they are computed from the cells.
+Cells come children first, each once. A cell is accepted only when all cells it refers to are there,
+so the cells read so far are always complete, and writing and reading take constant memory. The
+stream has no hashes; the reader computes them from the cells.
+
+Source: docs/store.md "Calls".
 """
 
 from __future__ import annotations
@@ -58,13 +60,12 @@ def export_cells(
     receiver: Store | None = None,
     made: Mapping[bytes, bytes] | None = None,
 ) -> int:
-    """Write the cell `top` of a store, and all below it, as an archive; return how many cells.
+    """Write the cell `top` of a store, and all below it, as an archive; return the number of cells.
 
     receiver: the store that will import it; cells it has already may be left out.
-    made: encodings by hash of further cells, such as a root of which parts were removed.
-
-    Raises: MissingData: a cell is not here. Corruption: one is damaged. The bytes written by then
-            lack an end, so `import_cells` refuses them.
+    made: encodings by hash of cells that no store has, such as a root without some of its parts.
+    Raises: MissingData: a cell is not here. Corruption: one is damaged. The bytes written so far
+        have no end mark, so `import_cells` refuses them.
     Memory: a bit for each 32 bytes of a store in a folder; an entry for each cell of other stores.
     """
     whole = hashlib.sha3_256()
@@ -123,15 +124,13 @@ def import_cells(
     *,
     apart: dict[bytes, bytes] | None = None,
 ) -> tuple[bytes, int]:
-    """Stage the cells of an archive in a store; return the hash of the value, and how many came.
+    """Stage the cells of an archive in a store; return the value's hash and the number of cells.
 
-    `read` returns up to as many bytes as it is asked for, none at the end. Every cell is decoded
-    and hashed, must come after those it refers to, and must be sound; the stream must match its
-    checksum.
+    Every cell is decoded and hashed. It must be sound, and come after the cells it refers to. The
+    stream must match its checksum. No cell is announced, and no root or pin changes.
+    read:  returns at most the requested number of bytes, none at the end of the stream.
     apart: receives unsound cells and those above them, by hash; without it they are an error.
-
-    The cells are not announced, and no root or pin changes.
-    Raises: BadFormat: the stream is damaged, cut or no archive; the text says at which byte.
+    Raises: BadFormat: the stream is damaged, cut or not an archive; the text says at which byte.
             StoreVersion: a newer version wrote it. StoreFull, StoreFailed: it cannot be stored.
     Cost:   memory for one block.
     """
@@ -163,10 +162,10 @@ def import_cells(
             progress(done)
     digest = stream.digest()
     total, wanted = _END.unpack(stream.take(_END.size, "the end"))
-    # The digest covers everything before this field.
+    # The digest covers everything before it.
     if digest != wanted or total != done:
         raise BadFormat(f"byte {stream.offset}: the archive does not fit its checksum")
-    # Trailing bytes would be kept silently by copies of the file.
+    # Bytes after the end would be copied with the file, and nobody would notice them.
     if stream.more():
         raise BadFormat(f"byte {stream.offset}: something follows the end of the archive")
     # The head names the value; without this check an empty archive would pass.
@@ -234,9 +233,9 @@ def unsound_below(store: Store, top: bytes, sound: Store | None = None) -> bool:
 
 
 def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
-    """Announce the staged cells that a commit of these roots would, children first, in steps.
+    """Announce the staged cells that a commit of these roots would announce, in several packs.
 
-    Such a commit is then small, however many cells there are. They are durable on return.
+    A commit of the roots is small then, however many cells they have. Durable on return.
     Raises: MissingData: a cell is not here. StoreFull, StoreFailed: it cannot be written.
     Cost:   memory for `ANNOUNCED_MAX` cells.
     """
@@ -244,7 +243,7 @@ def announce_cells(store: CellStore, roots: Iterable[bytes]) -> None:
     batch: dict[bytes, None] = {}
 
     def is_done(hash: bytes) -> bool:
-        # A cell that is announced is so with everything below it.
+        # The cells below an announced cell are announced too.
         return hash in batch or store.announced(hash)
 
     tops = [top for root in roots for top in announced_tops(store.load(root), store)]

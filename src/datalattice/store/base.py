@@ -48,7 +48,7 @@ class Any_:  # noqa: N801 - the type of ANY and nothing else
 
 
 ANY: Final = Any_()
-"""For `expected` in a commit: the present root may be any."""
+"""For `expected` in a commit: replace the present root, whatever it is."""
 
 Expected = bytes | None
 """The hash that the present root must have for a commit; None: there must be no root yet."""
@@ -72,7 +72,7 @@ class Commit:
     root_hash: bytes
     """Hash of the root now."""
     novelty: list[EncodedCell]
-    """(hash, encoding, value) of its cells that were not loaded from this store."""
+    """(hash, encoding, value) of those of its cells that were not loaded from this store."""
     sequence: int
     """Number of the pack with the root; grows with every commit that wrote something."""
 
@@ -84,7 +84,7 @@ def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """
     found: dict[bytes, bytes] = {}
     for hash, encoding in cells:
-        # The source is not trusted.
+        # "Each is compared with its hash" (docs/store.md "Heal"): a source may send anything.
         if sha3_256(encoding) != hash:
             raise BadFormat(f"a cell that was to have the hash 0x{hash.hex()} has another one")
         decode(encoding)
@@ -125,15 +125,15 @@ def announced_tops(root: Value, home: Loader) -> list[bytes]:
     if public is root:
         return [value_hash(root)]
     made = {hash: encoding for hash, encoding, _ in announced_parts([public], home)}
-    # Cells that only the announced part has are made anew and not stored: those below them are.
+    # The cells in `made` are not stored, so their stored children are returned instead.
     below = [hash for encoding in made.values() for hash in branch_hashes(encoding)]
     return [hash for hash in dict.fromkeys(below) if hash not in made]
 
 
 def reachable(parts: Iterable[EncodedCell], inside: Callable[[bytes], bytes | None]) -> list[bytes]:
-    """Return the hashes below `parts` for which `inside` has an encoding, and those below them.
+    """Return the hashes below `parts` that `inside` has encodings for, each once.
 
-    Each once. `inside` returns None for a hash that is not to be followed.
+    `inside` returns None for a hash that must not be followed; what is below it is left out too.
     """
     found: dict[bytes, None] = {}
     # An explicit stack: values may be deeper than Python's recursion limit.
@@ -155,11 +155,11 @@ def children_first(
     is_done: Callable[[bytes], bool],
     below: Callable[[bytes, bytes], list[bytes]] = lambda _, encoding: branch_hashes(encoding),
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (hash, encoding) of cells and all cells below them, after those they refer to.
+    """Yield (hash, encoding) of cells and all cells below them, each after the cells it refers to.
 
-    is_done: called when a cell is reached; True leaves it out, with all below it. The caller makes
-             it True for cells that it received, so that each is yielded once.
-    below: returns the references to follow of a cell, given by hash and encoding.
+    is_done: called when a cell is reached; True leaves the cell out, with all below it. To get each
+    cell once, the caller returns True for the cells it has received.
+    below:   returns the references to follow from a cell, given its hash and encoding.
     Raises: MissingData: `encoding_of` returns None for a cell.
     Cost:   memory by the depth of the values, not by their size.
     """
@@ -197,13 +197,13 @@ class Store(CellSink):
 
     A cell is *announced* when it is reachable from a value that a commit announced, by default the
     root without its `PRIVATE_KEY`: only such cells may be served to others. All other cells are
-    *staged*: those that `put` stored, and those of only the private part of a root. An announced
-    cell stays announced.
+    *staged*: cells stored by `put`, and cells that only the private part of a root reaches. An
+    announced cell stays announced.
     """
 
     def __init__(self, cache_bytes: int = CACHE_BYTES_MAX, clock: Clock | None = None) -> None:
         self._cache = CellCache(cache_bytes)
-        # A clock far in the future must not end every pin and lease.
+        # Bounded: a clock that jumps far into the future would end every pin and lease.
         self.clock: Clock = BoundedClock(clock or SystemClock())
         """The time of history entries, and of the ends of pins and leases."""
         self.history = History(now_ms=self.clock.now_ms)
@@ -227,7 +227,7 @@ class Store(CellSink):
 
     @property
     def copy_id(self) -> str:
-        """Distinguishes a folder that was copied from the original; empty if it was not copied."""
+        """Distinguishes a copied folder from its original; empty if the folder was not copied."""
         return ""
 
     @property
@@ -272,15 +272,14 @@ class Store(CellSink):
     def _commit(
         self, value: Value, expected: Expected | Any_, announced: Sequence[Value] | None
     ) -> Commit | None:
-        """Do the work of `commit`; None: all of `value` is announced."""
+        """Do the work of `commit`. `announced` None: all of `value` is announced."""
 
     @abstractmethod
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
         """Stage cells given as (hash, encoding) without announcing them; return how many were new.
 
         The caller guarantees that the encodings are canonical and have these hashes, and that the
-        cells below them are here or come before them. They are durable with the next commit or
-        `sync`.
+        cells below them are here or come before them. The next commit or `sync` makes them durable.
         """
 
     @abstractmethod
@@ -297,12 +296,12 @@ class Store(CellSink):
 
     @abstractmethod
     def size_bytes(self) -> int:
-        """Return how many bytes the store takes, its index apart."""
+        """Return how many bytes the store takes, without its index."""
 
     def free_bytes(self, *, ask: bool = False) -> int | None:
         """Return about how many bytes the disk can still take; None: there is no disk.
 
-        ask: the disk is asked now.
+        ask: ask the disk now, instead of using the last answer.
         """
         return None
 
@@ -316,12 +315,12 @@ class Store(CellSink):
     ) -> Collected:
         """Free the space of cells that nothing reaches; others read and write meanwhile.
 
-        Cells stay that are reached from the present root, pins, leases or the history, or are
+        A cell stays if the present root, a pin, a lease or the history reaches it, or if it is
         younger than `grace_ms`. With `dry_run` nothing is changed.
-        Raises: UsageError: a collection is running already, a negative grace, or a store that is
-                collected in another way. StoreFailed: cells are damaged or missing: heal the store
-                first. StoreFull: there is no space for copies of live cells. ReadOnly: a reader,
-                unless `dry_run`.
+        Raises: UsageError: a collection is running already, the grace is negative, or this kind of
+            store is collected in another way. StoreFailed: cells are damaged or missing; heal the
+            store first. StoreFull: there is no space for copies of live cells. ReadOnly: a reader,
+            unless `dry_run`.
         Cost:   reads every cell that stays; memory is a bit for each 32 bytes of the store.
         """
 
@@ -339,7 +338,7 @@ class Store(CellSink):
 
     @abstractmethod
     def _check_open(self) -> None:
-        """Raise StoreClosed when the store was closed."""
+        """Raise StoreClosed if the store is closed."""
 
     @abstractmethod
     def close(self) -> None:
@@ -377,23 +376,23 @@ class Store(CellSink):
     ) -> Commit | None:
         """Make `value` the root: store its novelty and move the root, all or nothing, durably.
 
-        With `expected` nothing happens, and None is returned, when the root has another hash.
-        In a store with `root_contains` the value must contain the present root, unless `contains`
-        is False.
+        Afterwards the cells of `value` load their children from this store.
+        expected:  if the root has another hash, nothing happens, and the result is None.
+        contains:  False allows a value that lacks something of the present root; it matters only in
+                   a store with `root_contains`.
         announced: the values that may be served to others, made of parts of `value`; by default
         `value` without its `PRIVATE_KEY`. The rest is stored and stays staged.
-        Afterwards the cells of `value` load their children from this store.
         Raises: NotContained: the present root has something that `value` lacks; nothing was
                 written. MissingData: a cell of `value` cannot be loaded. ReadOnly.
                 StoreFull, StoreFailed: it could not be written; the store must be opened again.
         Cost:   one write and one sync, shared with commits that wait at the same time; with
                 `root_contains` also a merge of `value` with the present root.
         """
-        # The check needs no lock: the compare-and-set below repeats it when the root moved.
+        # The check needs no lock: if the root moves meanwhile, the compare-and-set fails and the
+        # loop checks again.
         check = self.root_contains
         announced = (public_part(value),) if announced is None else announced
-        # None says that the stored and the announced cells are the same, which needs no second
-        # walk.
+        # None means that all stored cells are announced, so they need not be walked twice.
         if len(announced) == 1 and announced[0] is value:
             announced = None
         if not contains or check is None:
@@ -419,7 +418,7 @@ class Store(CellSink):
         count = 0
         for value in values:
             top = value_hash(value)
-            # Before the look-ups: a collection keeps what is below it from now on.
+            # Before the look-ups: from here on a collection keeps the value and all below it.
             self._touch(top)
             parts = novelty(value, self)
             tops = with_top(parts, value, top)
@@ -428,10 +427,10 @@ class Store(CellSink):
         return count
 
     def _touch(self, hash: bytes) -> None:
-        """Note that a value is put: a collection keeps it although its cells may be old."""
+        """Note that a value is put, so that a collection keeps it even if its cells are old."""
 
     def _check_contained(self, value: Value, present: bytes | None, check: Contains) -> None:
-        # The first root, or the same one again, lacks nothing.
+        # The first root, and the same root again, contain the present one.
         if present is None or present == value_hash(value):
             return
         if not check(value, self.load(present)):
@@ -484,7 +483,7 @@ class Store(CellSink):
     def lengths(self, hashes: Iterable[bytes]) -> dict[bytes, int]:
         """Return the lengths of the encodings of those of `hashes` that are here."""
         wanted = list(hashes)
-        # A length needs no proof: whoever reads the cell compares it with its hash.
+        # Not verified: only the length is used, and a later read compares the bytes with the hash.
         found = self.get_encodings(wanted, verify=False)
         return {
             hash: len(encoding)
@@ -509,16 +508,15 @@ class Store(CellSink):
     def resolve(self, text: str) -> bytes:
         """Return the hash of the root that `text` names.
 
-        That is `HEAD`, `HEAD~n` for n entries of the history before, the name of a pin, `@TIME`
-        (ISO 8601, Unix milliseconds, or how long ago: `@10m`), or a hash, in hex and maybe
-        shortened.
+        That is `HEAD`; `HEAD~n`, n entries back in the history; the name of a pin; `@TIME` (ISO
+        8601, Unix milliseconds, or a time ago such as `@10m`); or a hash in hex, full or shortened.
         Raises: UsageError: it names no root of this store, or several.
         """
         self._check_open()
         return resolve(self, text)
 
     def as_of(self, time_ms: int) -> Value:
-        """Return the root at a time: the last one in the history that is not younger.
+        """Return the root at a time: the last one that the history has from then or before.
 
         Raises: UsageError: the history begins later. MissingData: a collection removed the root.
         """
@@ -526,10 +524,10 @@ class Store(CellSink):
         return self.load(moment_at(self, time_ms))
 
     def lease(self, hash: bytes, seconds: float) -> Lease:
-        """Keep a root with all cells below it for `seconds`, whatever becomes of the present root.
+        """Keep a root with all cells below it for `seconds`, even if it is not the present root.
 
-        Readers may lease too, beside the writer. Use it as a context, or call `release`; `renew` it
-        for longer jobs. Durable on return.
+        Readers may lease too. Use the result in `with`, or call `release`; a longer job calls
+        `renew`. Durable on return.
         Raises: MissingData: a cell below the root is missing. UsageError: seconds out of range.
                 StoreLocked: a collection is removing cells, and did not finish in time.
         Cost:   as `Pins.pin`.

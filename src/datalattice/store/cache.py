@@ -1,9 +1,9 @@
 """Cache: recently used decoded cells by hash, bounded by an estimate of their memory.
 
-Two generations stand in for a full order of use. New cells enter the young one; when it reaches
-half of the bound it becomes the old one, and what was old is forgotten. A hit in the old generation
-moves the cell back to the young one. A hit in the young one, the common case, changes nothing, so
-it needs no lock.
+Two generations approximate "least recently used". New cells enter the young generation. When it
+reaches half of the bound it becomes the old one, and the cells of the previous old one are dropped.
+A hit in the old generation moves the cell back to the young one. A hit in the young generation, the
+common case, changes nothing, so it needs no lock.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ CELL_OVERHEAD_BYTES: Final = 400
 """Charged for a cell beside its encoding: its objects, its hash and the table entry."""
 
 ENCODING_FACTOR: Final = 3
-"""Charged for a byte of encoding: the encoding itself and the values that are opened from it.
+"""Charged for a byte of encoding: the encoding itself and the values that are decoded from it.
 
-Measured, with the overhead: true of texts, blobs and inner nodes. Records and database entries of
-which all is opened take four times what they are charged, empty directories five times.
+Measured: together with the overhead it is right for texts, blobs and inner nodes. Fully decoded
+records and database entries take four times what they are charged, empty directories five times.
 """
 
 

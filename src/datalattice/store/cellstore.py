@@ -1,9 +1,12 @@
 """Cell store: cells by hash on disk, one writer, readers in any number of processes.
 
-Rules and layout are in the modules of `log`: `packing` the bytes, `segments` the files, `recovery`
-reading after a crash, `reopening` how a writer continues that released its lock, `hashindex` and
+The modules of `log` define rules and layout: `packing` the bytes, `segments` the files, `recovery`
+how the log is read after a crash, `reopening` how a writer takes its lock again, `hashindex` and
 `folder` the derived index and when it may be used, `committer` the order of write, sync and
 publication.
+
+Source: docs/store.md "Commit order", "Sharing the lock", "After a loss", "Heal".
+
 
 Length: everything that writes to one store, in one object.
 """
@@ -77,7 +80,8 @@ from datalattice.store.reader import StoreReader
 from datalattice.store.records import GRACE_MS, Collected, CollectProgress
 
 PENDING_BYTES_MAX: Final = 8 * 1024 * 1024
-"""With more staged bytes than this they are written without waiting for a commit, in one pack."""
+"""When more bytes than this are staged, they are written in one pack, without waiting for a
+commit."""
 
 SEGMENT_BYTES_MIN: Final = 4_096
 
@@ -130,20 +134,20 @@ class CellStore(StoreReader):
         self._pid = os.getpid()
         self._lending = threading.Lock()  # held while the lock is released or taken again
         self._committer: Committer | None = None
-        # A reader takes no lock and writes nothing.
+        # "Readers in other processes" take no lock and write nothing.
         if opened.writer is not None:
             committer = self._begin_writing(opened, opened.writer)
             self._history.begin(opened.state.root, self.has)
             self.space.wrote(0, opened.index.entries_max())
             self.space.ask()
-            # `repair` without `keep_root`: commit the last good root again, behind the lost packs.
+            # `repair` without `keep_root`: commit the last good root again, after the lost packs.
             if opened.was_cut and not opened.keeps_root:
                 self._give_up(committer)
         if read_only:
             self.refresh()
 
     def _begin_writing(self, opened: OpenLog, writer: SegmentWriter) -> Committer:
-        """Begin to write behind the last pack of a store that is open for writing."""
+        """Begin to write after the last pack of the log."""
         assert opened.end is not None
         committer = self._committer = Committer(
             where=self._folder.path,
@@ -156,12 +160,12 @@ class CellStore(StoreReader):
             published=self._published,
             changed=self._changed,
         )
-        # Readers that remember the generation of an earlier writer look at the log again.
+        # A new generation: readers that remember that of an earlier writer read the log again.
         self._changed()
         return committer
 
     def _changed(self) -> None:
-        """Let readers notice that there is something new."""
+        """Make readers notice that something was written."""
         lock = self._opened.lock
         if lock is not None:
             lock.raise_generation()
@@ -185,22 +189,24 @@ class CellStore(StoreReader):
         clock: Clock | None = None,
         retention: Retention = RETENTION,
     ) -> CellStore:
-        """Open the store at `path`, made if needed; `read_only` beside a writer, in any process.
+        """Open the store at `path`, and create it if needed.
 
-        `repair`: open a log whose acknowledged end is lost, at the last good root, and make the
-        index again; with `keep_root` at the root that the index knows, although cells are lost.
-        `spare_bytes`: disk space that is kept for starts and collections; 0: none.
-        `wait_s`: how long to wait for another writer.
+        read_only:   read beside a writer in any process.
+        repair:      open a log whose acknowledged end is lost, at the last good root, and build the
+                     index again. With `keep_root`, open it at the root that the index knows,
+                     although cells are lost.
+        spare_bytes: disk space that is reserved for starts and collections; 0: none.
+        wait_s:      how long to wait for another writer.
         Raises: UsageError: something else is there, or nothing and `read_only`.
                 StoreLocked: another writer has it open; the text names the process.
                 StoreVersion: a newer version made it. Corruption: acknowledged commits are lost.
                 StoreFailed: a reader finds an index that a writer must make again first.
         Cost:   reads what was written since the index was last brought up to date.
         """
-        # `repair` writes a new root behind the lost packs.
+        # `repair` commits a root after the lost packs.
         if read_only and repair:
             raise UsageError("repair writes: open the store without read_only")
-        # Before anything is made: a wrong argument leaves no folder behind.
+        # Before anything is created: a wrong argument must not leave a folder.
         _check_sizes(segment_bytes, spare_bytes, pending_bytes)
         where = os.fspath(path)
         # An empty path would be the current folder; a NUL ends a path in the kernel.
@@ -238,11 +244,11 @@ class CellStore(StoreReader):
     def release(self) -> None:
         """Release the lock, and continue as a reader; `acquire` takes it again.
 
-        Everything put and committed is durable then. Writes of other threads are refused.
+        Everything put and committed is durable on return. Writes of other threads are refused.
         Raises: UsageError: a collection is running. StoreFull, StoreFailed: staged cells could not
                 be written; the lock is released nevertheless. ReadOnly: opened for reading.
-        Cost:   no sync where everything is durable already. The index is not flushed, as when a
-                process dies: the next opening reads the packs behind it.
+        Cost:   no sync if everything is durable already. The index is not flushed, so the next
+            opening reads the packs after it, as it does after a crash.
         """
         with self._lending:
             if self._read_only and self._committer is not None:
@@ -263,12 +269,13 @@ class CellStore(StoreReader):
                         except OSError as error:
                             raise write_error(error, self._folder) from error
                         finally:
-                            # Before the lock goes: no thread may write beside the next writer.
+                            # Before the lock is released: no thread may write beside the next
+                            # writer.
                             committer.pause()
                 finally:
                     self._history.pause()
-                    # Under the lock of readers: no thread reads half of the old and half of the new
-                    # state.
+                    # Under the readers' lock: no thread may see one half of the old state and one
+                    # half of the new one.
                     with self._refresh_lock:
                         self._generation.forget()
                         self._has_released = True
@@ -279,12 +286,12 @@ class CellStore(StoreReader):
     def acquire(self, wait_s: float = 0.0) -> bool:
         """Take the lock again after `release`, and read what others wrote meanwhile.
 
-        Return whether the store was opened anew: the folder was restored, moved or collected, or
-        its log does not continue where it was released. What was checked after opening (`loss`,
-        `place`, the peers) must be checked again then.
+        Return True if the store had to be opened anew: the folder was restored, moved or collected,
+        or its log does not continue where it was released. The caller must then repeat the checks
+        it makes after opening (`loss`, `place`, the peers).
         Raises: StoreLocked: another writer had it for `wait_s`; the text names the process.
                 ReadOnly: opened for reading. Others as `open`; the store can still be read then.
-        Cost:   one read at the log's end where no other process wrote; else reads their packs.
+        Cost:   one read at the log's end if no other process wrote; otherwise reads their packs.
         """
         with self._lending:
             self._check_process()
@@ -331,7 +338,7 @@ class CellStore(StoreReader):
             self._identity = opened.place[1]
             self._cache.clear()
             self._collector.reset()
-            # Damage of the old files says nothing about the new ones.
+            # The damage was found in the old files.
             self._damage.clear()
             before.index.close()
         self._damage.update({(item.file, item.offset): item for item in opened.damage})
@@ -357,11 +364,11 @@ class CellStore(StoreReader):
     # --- loss ---
 
     def _give_up(self, committer: Committer) -> None:
-        """Continue without the lost commits: the present root is committed behind them."""
+        """Continue without the lost commits: the present root is committed after them."""
         with committer.lock:
             written = committer.write(NO_CELLS, NO_CELLS, [], self._state.root)
         committer.make_durable(written)
-        # "`end` is synced with `close` and with `sync`" (docs/store.md).
+        # "It is synced with `close`, with `sync`" (docs/store.md "What is known of the end").
         committer.record_end()
         loss = self._opened.loss
         if loss is not None:
@@ -372,8 +379,8 @@ class CellStore(StoreReader):
     def accept_loss(self) -> None:
         """Accept `loss`: from now on there is none.
 
-        The caller has fetched what was lost from elsewhere, or does not need it: an owner's next
-        record takes the offset of a lost one.
+        The caller has fetched the lost data from elsewhere, or does without it: the next record of
+        an owner may then get the offset of a lost one.
         Raises: StoreFull, StoreFailed: it cannot be recorded. ReadOnly: a reader.
         """
         committer = self._writer()
@@ -383,7 +390,7 @@ class CellStore(StoreReader):
             self._folder.remove(LOSS_FILE)
         except OSError as error:
             raise write_error(error, self._folder) from error
-        # Only now: a record that cannot be removed is found again by the next opening.
+        # Only after the removal is durable: otherwise the next opening finds the loss again.
         self._opened.loss = None
 
     # --- writing ---
@@ -392,7 +399,7 @@ class CellStore(StoreReader):
         self, value: Value, expected: Expected | Any_, announced: Sequence[Value] | None
     ) -> Commit | None:
         committer = self._writer()
-        # Hashed outside of the lock, which other commits wait for.
+        # Hashed before the lock is taken, because other commits wait for it.
         root = value_hash(value)
         if not isinstance(expected, Any_) and expected != committer.head:
             return None
@@ -407,7 +414,8 @@ class CellStore(StoreReader):
             written = self._write_commit(committer, tops, shown, root)
         committer.make_durable(written)
         self.history.flush()
-        # Now that they are durable their memory is freed; they load again through the store.
+        # The cells are durable: they drop their children from memory and load them through the
+        # store.
         close_cells(parts, self)
         self._cache.add_many(parts)
         return Commit(root, parts, written.sequence)
@@ -415,16 +423,16 @@ class CellStore(StoreReader):
     def _write_commit(
         self, committer: Committer, tops: list[EncodedCell], shown: list[EncodedCell], root: bytes
     ) -> CommittedPack:
-        """Write the cells of a root, `tops`; those of `shown`, and all below them, are announced.
+        """Write the cells of a root, `tops`. Those in `shown` are announced, with all below them.
 
-        Cells of `shown` that are not in `tops` are not stored: they exist only above the announced
-        parts of a root with private ones.
+        `shown` may have cells that are not in `tops`: the upper cells of the root without its
+        private entry. They are not stored.
         """
         private: dict[bytes, bytes] = {}
         if shown is not tops:
             public = {hash for hash, _, _ in shown}
-            # Looked up one by one: a second, staged copy would hide an announced one.
-            # Private cells are staged: written, and never served to others.
+            # Private cells are staged: written, and never served to others. Those that are here
+            # already are left out, since a staged copy would hide an announced one.
             private = {h: data for h, data, _ in tops if h not in public and not self.has(h)}
             tops = [part for part in tops if part[0] in public]
         fresh, staged = self._index.split_new(tops, self)
@@ -434,22 +442,22 @@ class CellStore(StoreReader):
                 del fresh[root]
                 staged += [root] if location & STAGED else []
         promoted = dict.fromkeys(staged)
-        # Nothing staged: nothing to promote, and no need to follow the value.
+        # Without staged cells there is nothing to promote, and the value need not be followed.
         if self._pending or self._writing or self._state.staged:
             reached = dict.fromkeys(reachable(shown, self._staged_encoding))
             # Children first: a crash may leave the first packs of a commit with several.
             fresh = {h: cell for h, cell in self._pending.items() if h in reached} | fresh
             promoted |= {hash: None for hash in reached if hash not in fresh}
         has_new = bool(fresh or private or promoted or self._pending)
-        # The present root again, with no new cell: no pack is written.
+        # Nothing to write: the root is the present one, and no cell is new.
         if not has_new and root == committer.head:
             committer.check()
             return committer.written
-        # Closure: a store never holds a cell without the cells below it.
+        # Closure: a store never holds a cell without all cells below it.
         self._check_below(fresh | private)
         cells = CellBatch(list(fresh), list(fresh.values()))
         for hash in fresh.keys() & self._pending.keys():
-            # Kept in memory until they are durable: a failed write stages them again.
+            # Kept in memory until they are durable: if the write fails, they are staged again.
             waiting = self._writing[hash] = self._pending.pop(hash)
             self._pending_bytes -= len(waiting)
         # Private cells are written in the same pack, marked as staged.
@@ -460,11 +468,11 @@ class CellStore(StoreReader):
     def _staged_encoding(self, hash: bytes) -> bytes | None:
         """Return the encoding of a staged cell, None for any other.
 
-        For one without references that of nil: chunks of blobs and blocks of records are most of a
-        large value, and are neither hashed nor scanned here.
+        For a cell without references the result is the encoding of nil: such cells (chunks of
+        blobs, blocks of records) are most of a large value, and reading them would be wasted.
         """
         waiting = self._find_pending(hash)
-        # Staged in memory: written packs are in the index only when published.
+        # In memory: the index has a pack only after it is published.
         if waiting is not None:
             return waiting if may_refer(waiting) else NIL
         location = self._index.find(hash)
@@ -476,13 +484,14 @@ class CellStore(StoreReader):
         return self._read(hash, location, verify=True)
 
     def _check_below(self, cells: dict[bytes, bytes]) -> None:
-        """Check that all cells that new ones refer to are here or new; the caller holds the lock.
+        """Check that new cells refer only to new cells and to cells that are here.
 
-        A value in memory, or a decision made before a collection, may refer to removed cells.
+        The caller holds the lock. A value in memory may refer to cells that a collection has
+        removed.
         Raises: MissingData: one is missing; nothing was written.
         """
         if not self._collector.has_swept:
-            return  # every cell that this store ever returned or reported is still here
+            return  # nothing was removed since the store was opened
         wanted = {
             ref: None
             for encoding in cells.values()
@@ -502,14 +511,14 @@ class CellStore(StoreReader):
         pending = self._pending
         staged = CellBatch(list(pending), list(pending.values()))
         written = committer.write(cells, staged, promoted, root)
-        # They leave `_writing` when their pack is published (`_published`).
+        # `_published` removes them from `_writing`.
         self._writing.update(pending)
         self._pending = {}
         self._pending_bytes = 0
         return written
 
     def _published(self, pack: Pack) -> None:
-        # Counted here, so that the disk is asked again after 8 MB.
+        # `space` asks the disk again after 8 MB were written.
         self.space.wrote(pack.length, len(pack.hashes))
         if pack.root is not None:
             self.history.note(pack.root)
@@ -575,7 +584,7 @@ class CellStore(StoreReader):
             committer.restart(self._take_back)
 
     def _take_back(self) -> None:
-        """Stage again what was written and is no longer there."""
+        """Stage the cells again that were written and not made durable."""
         self._segments.forget()
         # "Staged cells stay staged; a commit that failed must be repeated" (docs/store.md).
         self._pending = {**self._writing, **self._pending}
@@ -590,11 +599,11 @@ class CellStore(StoreReader):
         Raises: BadFormat: an encoding is not canonical or has another hash; nothing is kept.
         """
         committer = self._writer()
-        # Any source will do, since every cell is compared with its hash.
+        # "Each is compared with its hash" (docs/store.md "Heal"), so any source will do.
         healed = check_cells(cells)
         for batch in batches_of(healed):
             locations = self._index.find_many(list(batch))
-            # A healed cell keeps its state: healing must not announce staged cells.
+            # A healed cell stays staged or announced: healing must not announce staged cells.
             is_staged = [location >= 0 and location & STAGED != 0 for location in locations]
             with committer.lock:
                 self._check_open()
@@ -618,7 +627,7 @@ class CellStore(StoreReader):
         gone = list(hashes)
         with committer.lock:
             committer.check()
-            # Their bytes stay: the next collection drops them.
+            # The next collection drops their bytes.
             self._index.discard(gone)
             for hash in gone:
                 self._cache.forget(hash)
@@ -643,7 +652,7 @@ class CellStore(StoreReader):
     def sweep(
         self, plan: SweepList, *, dry_run: bool = False, progress: CollectProgress | None = None
     ) -> Collected:
-        """Collect as `collect` does, by a mark made elsewhere: only newer packs are followed.
+        """Collect as `collect` does, by a mark made elsewhere; only newer packs are followed.
 
         Raises: UsageError: the list is another store's, or stale. Others as `collect`.
         Cost:   goes through the index; memory is two bits for each 32 bytes of the store.
@@ -651,7 +660,7 @@ class CellStore(StoreReader):
         return self._collect(lambda: self._collector.begin_sweep(plan), dry_run, progress)
 
     def roots_kept(self, grace_ms: int) -> MarkRoots:
-        """Return what a collection with this grace follows from."""
+        """Return the roots from which a collection with this grace follows cells."""
         return self._collector.roots(grace_ms)
 
     def _collect(self, begin: Begin, dry_run: bool, progress: CollectProgress | None) -> Collected:
@@ -701,7 +710,7 @@ class CellStore(StoreReader):
             if is_own and self._committer is not None and self._is_for_writing():
                 self._close_writer(self._committer)
         finally:
-            # From here on every use raises StoreClosed, also when closing failed.
+            # Even if closing failed, every later use raises StoreClosed.
             self._closed = True
             if self._committer is not None:
                 self._committer.close()
@@ -717,8 +726,8 @@ class CellStore(StoreReader):
     def retire(self) -> None:
         """Release the folder as `close` does, and continue as a reader.
 
-        The store is closed when nothing refers to it any more, so values read from it stay
-        readable. The caller drops its own reference.
+        Values read from the store stay readable: the store is closed when nothing refers to it any
+        more. The caller drops its own reference.
         Raises: as `close`.
         """
         if self._closed or self._last_use is not None:
@@ -742,13 +751,13 @@ class CellStore(StoreReader):
             self._last_use = LastUse(self._held)
 
     def _is_for_writing(self) -> bool:
-        """Return whether the store has its lock, taking it again if need be, to close properly."""
+        """Return whether the store has its lock, after taking it again if it was released."""
         if not self._read_only:
             return True
         try:
             self.acquire()
         except (StoreError, UsageError):
-            return False  # another process has it and does that, or the folder is gone
+            return False  # another process has the lock, or the folder is gone
         return True
 
     def _close_writer(self, committer: Committer) -> None:
@@ -758,17 +767,17 @@ class CellStore(StoreReader):
             return  # raised before; the next opening reads the log
         self.sync()
         committer.check()
-        # Preallocated space is given back: a closed store has no unused bytes at its end.
+        # A closed store has no preallocated space at its end.
         committer.trim()
         try:
             # The next opening then reads no packs at all.
             self._index.flush(self._state.watermark())
         except StoreError:
-            return  # nothing is lost: the tables are as they were, behind the log
+            return  # nothing is lost: the next opening reads the log from the old watermark
         try:
             self._index.sync()
         except StoreError:
-            # After a failed sync the kernel may drop pages that it showed as written.
+            # After a failed sync the kernel may drop pages that it has reported as written.
             self._invalidate_index()
             return
         # On a full disk the tables stay marked `dirty`: usable until the next power failure.

@@ -1,8 +1,8 @@
-"""Checked cells: cells that are imported into a store are checked before any of them is stored.
+"""Checked cells: imported cells are checked before any of them is stored.
 
-Cells of peers are checked by `sync.incomplete`. Those of archives, other stores, Etch files and
-editors arrive complete and children first. An unsound cell ends the import, or is kept apart with
-all cells above it, for a merge that leaves it out.
+`sync.incomplete` checks the cells of peers. The cells of archives, other stores, Etch files and
+editors arrive complete and children first, and are checked here. An unsound cell is an error, or it
+is kept apart with all cells above it, so that a merge can leave it out.
 
 Source: docs/design/foreign-data.md "Structure".
 """
@@ -65,7 +65,7 @@ class CheckedCells:
         if not self._scanned:
             for encoding in batch.values():
                 decode(encoding)
-        # Short children must be embedded in their parents, so a reference to one is unsound.
+        # "A reference slot holding" a cell that is short enough to be embedded is unsound.
         names = {hash: references(encoding) for hash, encoding in batch.items()}
         outside = {ref for refs in names.values() for ref in refs if ref not in batch}
         # One look-up for all: an import checks thousands of references at a time.
@@ -73,7 +73,7 @@ class CheckedCells:
         short = {hash for hash, length in lengths.items() if length <= EMBEDDED_BYTES_MAX}
         short.update(hash for hash, cell in batch.items() if len(cell) <= EMBEDDED_BYTES_MAX)
         for hash, encoding in batch.items():
-            # Whatever lies above an unsound cell is kept apart as well, up to the root.
+            # Every cell above an unsound cell is kept apart too, up to the root.
             if apart and not apart.keys().isdisjoint(names[hash]):
                 self._keep_apart(hash, encoding)
                 continue
@@ -90,7 +90,7 @@ class CheckedCells:
         assert self._apart is not None
         self._apart[hash] = encoding
         self._apart_bytes += len(encoding)
-        # A hostile archive must not fill the memory with unsound cells.
+        # An archive may come from anybody: its unsound cells must not fill the memory.
         if self._apart_bytes > APART_BYTES_MAX:
             raise BadFormat(f"more than {APART_BYTES_MAX} bytes lie above unsound cells")
 

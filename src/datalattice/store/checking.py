@@ -2,13 +2,15 @@
 
 Theory of operation. The packs are read from the first to the last published one. Each must match
 its checksum. Each cell that the index has there must be canonical and match its hash, and the cells
-it refers to must be here. When every entry of the index was met that way, nothing is damaged, and
-nothing can be missing below the root, since no cell lacks one below it. Then the check ends, in
-constant memory.
+it refers to must be here. If the packs have every entry of the index, nothing is damaged, and
+nothing can be missing below the root, because no cell lacks a cell below it. The check ends then;
+it has taken constant memory.
 
-Otherwise the remaining entries of the index are read too, and the root is followed down, to
-distinguish lost cells from those that are no longer needed. That takes a bit for each 32 bytes of
-the store.
+Otherwise the remaining entries of the index are read too. Then all cells below the root are
+followed, to distinguish lost cells from cells that are no longer needed. That takes a bit for each
+32 bytes of the store.
+
+Source: docs/store.md "Check".
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ _sha3: Final = hashlib.sha3_256
 class MissingCell:
     """A cell that others refer to and that is not here.
 
-    `above`: the hashes of the cells on the way from the root down to it; of one that the root does
-    not reach, the cell that refers to it.
+    above: the hashes of the cells on the way from the root down to it. If the root does not reach
+    it, the cell that refers to it.
     """
 
     hash: bytes
@@ -72,14 +74,14 @@ class CheckReport:
     cells: int
     size_bytes: int
     damage: tuple[Damage, ...] = ()
-    """Bytes that differ from what was written, and held something needed."""
+    """Bytes that differ from those that were written, and that hold a needed cell."""
     scars: tuple[Damage, ...] = ()
-    """Bytes that differ from what was written; their cells are stored elsewhere or not needed."""
+    """Bytes that differ from those that were written, but hold no cell that is needed."""
     missing: tuple[MissingCell, ...] = ()
     endangered: tuple[tuple[bytes, int], ...] = ()
     """Intact cells, by hash and location, whose pack is damaged or that the index lacks."""
     unserved: tuple[bytes, ...] = ()
-    """Cells that the root announces, and that are still marked as staged."""
+    """Cells that the root announces but that are still marked as staged."""
     useless: tuple[bytes, ...] = ()
     """Cells that the root does not reach, and that are damaged or lack a cell below them."""
     unsound: tuple[tuple[bytes, str], ...] = ()
@@ -118,7 +120,7 @@ class StoreChecker:
         self._state = log.state.watermark()
         self._acknowledged = acknowledged
         self._progress = progress
-        # A store without this record is still complete: removed cells appear as scars.
+        # A damaged record is no loss: the store is complete, and removed cells appear as scars.
         self._record_scar = removed if isinstance(removed, Damage) else None
         self._removed = removed if isinstance(removed, RemovedRecord) else NOTHING_REMOVED
         self._filter = RemovedFilter(self._removed)
@@ -155,7 +157,7 @@ class StoreChecker:
         root = self._state.root
         suspect = self._gaps or self._absent or self._unindexed or self._lost_end
         has_lost_pins = min(self._index.find_many(list(self._pinned)), default=0) < 0
-        # Every entry was met in a good pack: then nothing is missing below any root either.
+        # If every entry is in a good pack, nothing is missing below any root.
         if not suspect and not has_lost_pins and verified >= self._cells and self._log_root == root:
             scars = tuple(self._room_scars)
             return CheckReport(
@@ -179,7 +181,7 @@ class StoreChecker:
         log = LogReader(self._folder, self._store_id, BEGINNING.position, self._removed)
         verified = 0
         gap: Gap | None = None
-        behind = (0, 0)  # segment and byte behind the last good pack
+        behind = (0, 0)  # segment and byte after the last good pack
         for found in log.read():
             if isinstance(found, Gap):
                 self._close_gap(gap, found.segment, found.offset)
@@ -187,7 +189,7 @@ class StoreChecker:
                 if gap is None:
                     break
                 continue
-            # Packs behind the last published one are being written, or were never acknowledged.
+            # Packs after the last published one are being written, or were never acknowledged.
             if found.end.sequence > last:
                 break
             begin = found.end.offset - found.length
@@ -202,8 +204,8 @@ class StoreChecker:
             if found.end.sequence == last:
                 break
         self._close_gap(gap, -1, 0)
-        # A gap at the end that the index covers is checked cell by cell. Of packs that only the
-        # record of the log's end knows, everything is lost.
+        # If the index covers a gap at the end, its cells are checked one by one. Of packs that only
+        # `end` knows, everything is lost.
         is_unknown = gap is None or last > self._state.position.sequence
         if log.end.sequence < last and is_unknown:
             path = segment_path(self._folder, behind[0])
@@ -254,7 +256,8 @@ class StoreChecker:
         for hash, location, known in zip(
             pack.hashes, pack.locations, self._index.find_many(pack.hashes), strict=True
         ):
-            # Without the staged bit. A cell stored twice counts where the index has it.
+            # Compared without the staged bit. Of a cell that is stored twice, the copy in the index
+            # counts.
             if known >> 1 == location >> 1:
                 count += 1
                 if not self._is_gone(location):  # about to be swept
@@ -268,7 +271,7 @@ class StoreChecker:
         return self._filter.is_removed(location) or self._index.is_removed(location)
 
     def _check_cell(self, hash: bytes, location: int) -> bool:
-        """Check one cell and note what it misses; return whether it is whole."""
+        """Check one cell, and note the missing cells it refers to; return whether it is intact."""
         try:
             data = self._segments.read(location)
             reason = "" if _sha3(data).digest() == hash else "the cell does not fit its hash"
@@ -316,7 +319,7 @@ class StoreChecker:
         try:
             return None if location < 0 else self._segments.read(location)
         except Corruption:
-            return None  # reported when its own turn comes
+            return None  # `_check_cell` reports it
 
     # --- cells outside good packs -------------------------------------------------------
 
@@ -385,7 +388,7 @@ class StoreChecker:
             # Each cell once: what lies below was followed the first time.
             if not seen.add(location):
                 continue
-            # An announced cell that is marked as staged would not be served to peers.
+            # A cell that is marked as staged is not served to peers, although it is announced.
             if location & STAGED and is_served:
                 self._unserved.append(hash)
             try:
@@ -396,7 +399,8 @@ class StoreChecker:
                 self._damaged[hash] = Damage(path, offset, str(error), hash)
                 reached.add(hash)
                 continue
-            # The last ones are popped first: announced paths before private ones to the same cell.
+            # The stack returns the last one first, so a cell is reached by an announced path before
+            # a private one.
             further = [(ref, step, is_served or ref in announced) for ref in reversed(below)]
             stack.extend(sorted(further, key=itemgetter(2)))
 
@@ -405,7 +409,7 @@ class StoreChecker:
     def _report(
         self, segments: int, reached: set[bytes], missing: dict[bytes, MissingCell]
     ) -> CheckReport:
-        # Damaged and reached by nothing: healing drops it where no source has it.
+        # Damaged and not needed: healing drops the cell if no source has it.
         useless = [hash for hash in self._damaged if hash not in reached]
         for hash, parent in self._absent.items():
             if hash not in missing and hash not in self._damaged and hash not in self._endangered:

@@ -1,9 +1,11 @@
 """Disk: the only way from the store to files, folders, locks and the index's tables.
 
-The store is correct after crashes because of what a disk guarantees: a write is durable after the
-`sync` of its file, a name after `sync_folder` of its folder. Before that a power failure may keep
-any part of it, in any order. `RealDisk` is the operating system; the testing package has a
-simulated disk that guarantees exactly this and no more.
+The store relies on two guarantees of a disk: a write is durable after the `sync` of its file, and a
+name after `sync_folder` of its folder. Before that a power failure may keep any part of the writes,
+in any order. `RealDisk` is the operating system. The testing package has a simulated disk that
+guarantees this and nothing more.
+
+Source: POSIX `fsync`, `rename`; docs/store.md "Commit order".
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class DiskFile(Protocol):
         """Cut the file to `size` bytes."""
 
     def close(self) -> None:
-        """Give the file back; syncs nothing."""
+        """Close the file without a sync."""
 
 
 class FileView(Protocol):
@@ -92,7 +94,7 @@ class LockFile(Lock, Protocol):
         """
 
     def raise_generation(self) -> None:
-        """Let readers notice a change of the store (`log.locking`); the lock is held."""
+        """Make readers notice a change of the store (`log.locking`); the lock is held."""
 
 
 class Disk(Protocol):
@@ -132,10 +134,10 @@ class Disk(Protocol):
         """Make a file of `size` bytes that occupies the space; its content is undefined."""
 
     def boot_id(self) -> str:
-        """Return a word that changes when unsynced writes may be lost; "" where unknown."""
+        """Return a word that changes when unsynced writes may have been lost; "": not known."""
 
     def place(self, path: str) -> str:
-        """Return a word for where a folder is, which a copy or a move to another disk changes."""
+        """Return a word that differs for a copy of the folder, and after a move to another disk."""
 
     def lock(self, path: str) -> LockFile:
         """Take the lock file.
@@ -162,7 +164,7 @@ class Disk(Protocol):
 def write_error(error: OSError, where: object) -> StoreError:
     """Return the error of the store for a failed write or sync."""
     reason = error.strerror or str(error)
-    # Full disk, quota and largest file: in each case room has to be made.
+    # Full disk, quota, largest file: the operator has to make room.
     if error.errno in _FULL_CODES:
         return StoreFull(f"{where}: no room left on the disk ({reason})")
     return StoreFailed(f"{where}: cannot be written ({reason})")
@@ -196,7 +198,7 @@ class RealFile:
 
     def sync(self) -> None:
         """Return when everything written to this file is durable."""
-        # Data and the length of the file; times are not needed.
+        # fdatasync: the data and the length of the file, without its times.
         os.fdatasync(self._fd)
 
     def size(self) -> int:
@@ -229,7 +231,7 @@ class RealView:
         return os.fstat(self._fd).st_nlink == 0
 
     def __del__(self) -> None:
-        # Not earlier: another thread may be reading, and the kernel reuses descriptor numbers.
+        # Closed only here: another thread may be reading, and the kernel reuses descriptor numbers.
         os.close(self._fd)
 
 
@@ -321,12 +323,13 @@ class RealDisk:
     def place(self, path: str) -> str:
         """Return the machine, the file system, the inode and its time of birth.
 
-        The id of a file system is stored on the disk, so it survives restarts of the machine, which
-        the number of the device may not; that number is used where there is no id. A folder that is
-        removed and restored may get the number of its old inode, but not its time of birth.
+        The id of a file system is stored on the disk, so a restart does not change it. Without an
+        id the number of the device is used, which a restart may change. A folder that is removed
+        and restored may get the number of its old inode, but not its time of birth.
         """
         try:
-            # Hashed: the id must stay on this machine (machine-id(5)), a folder may be copied.
+            # Hashed, because a folder may be copied and the id must not leave this machine
+            # (machine-id(5)).
             machine = sha3_256(b"datalattice place " + _MACHINE_ID.read_bytes()).hex()[:32]
         except OSError:
             machine = "-"
@@ -370,7 +373,7 @@ class RealDisk:
 
 
 def birth_time(path: str) -> str:
-    """Return when a file or folder was made, as a word; "" where the system does not know.
+    """Return when a file or folder was created, as a word; "" if the system does not know.
 
     Copying and restoring cannot keep it. Source: man 2 statx.
     """

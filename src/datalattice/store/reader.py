@@ -288,7 +288,7 @@ class StoreReader(Store):
             return self._state.position != before
 
     def _read_tail(self) -> list[Damage] | None:
-        """Read the packs behind the watermark; return the damage found.
+        """Read the packs after the watermark; return the damage found.
 
         None: segments were dropped meanwhile, so they must be read again.
         """

@@ -31,7 +31,7 @@ def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> byt
     Shapes: cells: (hash, encoding) in the order of the request; None for a missing cell.
     """
     # "Returned as it came, with all its cells": the asker matches answers by the id.
-    branches = _cells_of(id)  # the answer repeats the id with all its cells
+    branches = _cells_of(id)
     slots: list[bytes] = []
     for hash, encoding in cells:
         if encoding is None:
@@ -74,9 +74,10 @@ def _vector(slots: list[bytes], branches: dict[bytes, bytes]) -> bytes:
     assert len(slots) < FAN_OUT * FAN_OUT
     # 80, count in base 128, then elements or the references of leaves.
     head = _TAG_VECTOR + encode_length(len(slots))
-    tail = len(slots) % FAN_OUT  # elements after the last full leaf stand in the top cell
+    tail = len(slots) % FAN_OUT
     if len(slots) <= FAN_OUT:
         return head + b"".join(slots)
+    # "Tail first": the elements after the last full leaf stand in the top cell.
     if tail:
         prefix = _slot(_vector(slots[:-tail], branches), branches)
         return head + b"".join(slots[-tail:]) + prefix
@@ -111,14 +112,15 @@ def encode_answer(
         seen.update(fresh)
         level = []  # breadth first, so that a cut answer has the upper cells
         while fresh:
-            # A branch is longer than an embedded cell: few are loaded that have no room.
+            # A branch is longer than EMBEDDED_BYTES_MAX, which bounds how many still have room.
             room = max(0, branches_bytes_max - size) // EMBEDDED_BYTES_MAX
             some = fresh[: min(_LOADED_MAX, room + 1)]
             del fresh[: len(some)]
             for encoding in load_all(some):
                 if encoding is None:
                     continue  # not complete here: the asker requests the subtree elsewhere
-                # The value's own cell goes along whatever its size: it has no other way.
+                # The value's own cell is always sent: the asker does not know its hash and could
+                # not request it.
                 if not is_first and size + len(encoding) > branches_bytes_max:
                     return join_cells(top, branches)
                 size += len(encoding) + _LENGTH_OCTETS

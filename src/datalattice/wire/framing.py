@@ -55,7 +55,7 @@ def encode_length(count: int) -> bytes:
 
 
 def encode_lengths(counts: Sequence[int]) -> bytes:
-    """Return counts one behind the other, each as a frame length."""
+    """Return the counts as consecutive frame lengths."""
     if max(counts) <= _DIGIT:
         return bytes(counts)  # one octet each
     return b"".join(map(encode_length, counts))

@@ -29,9 +29,9 @@ from datalattice.wire.lattice import (
 def encode_challenge(
     id: Value, asker: KeyPair, token: Value, wanted: bytes | None, *context: Value
 ) -> bytes:
-    """Return a CHALLENGE, which signs `[token target context?]`.
+    """Return a CHALLENGE, which signs `[token wanted-key context?]`.
 
-    With `wanted` None, the other side may have any key.
+    If `wanted` is None, the other side may prove any key.
     Shapes: context: at most one value.
     """
     # [token wanted-key context?]: nil as the wanted key asks "whoever you are".
@@ -40,10 +40,10 @@ def encode_challenge(
 
 
 def answer_challenge(challenge: Challenge, own: KeyPair | None) -> bytes:
-    """Return the answer to a challenge: signed `[token challengerKey context?]`, or an error.
+    """Return the answer to a challenge: signed `[token asker's-key context?]`, or an error.
 
-    The error is `:TRUST` if this node has no key or another than the wanted one, or the signature
-    is bad; otherwise `:FORMAT`.
+    The error is `:TRUST` if this node has no key, if the challenge wants another key, or if its
+    signature is bad; otherwise `:FORMAT`.
     """
     id, signed = challenge.id, challenge.signed
     if own is None:  # a node without an identity cannot prove anything
@@ -78,7 +78,7 @@ def check_answer(
         signed, terms = read_statement(answer)
     except ProtocolViolation as error:
         raise ProtocolViolation(f"the answer to a challenge is {error}") from error
-    # Pinned: another key than the wanted one is a failure even if its proof is good.
+    # "Signer = wanted key if one was given": a good proof of another key is a failure too.
     if wanted is not None and signed.public_key != wanted:
         raise ProtocolViolation(
             f"the peer has the key {signed.public_key.hex()}, wanted is {wanted.hex()}"

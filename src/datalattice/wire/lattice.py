@@ -5,13 +5,13 @@
     [:LV path value]            nothing
     [:LP base hash patch]       nothing; the value with this hash, as a patch of another one
     [:DR id hash ...]           Result(id, [cell or nil ...])
-    [:CH id signed]             Result(id, signed), which prove who signed them
+    [:CH id signed]             Result(id, signed); both prove the identity of their signer
     [:BYE ...]                  nothing
     Result                      record `dd` of id, value, error, log, info
 
 A payload is one cell followed by branches that it refers to. The first element decides the kind;
 the numbers in `MessageNumber` are the specification's and never travel. Any other cell is
-`Unknown`: the sender may speak a richer dialect, which is no fault.
+`Unknown`, which is not an error: the sender may speak a later version of the protocol.
 
 Everything here is a function of bytes; the conversation decides whether a message is welcome.
 
@@ -54,7 +54,8 @@ EXTRA_MAX: Final = 16
 """Most extra elements of a PING or LATTICE_QUERY that are read."""
 
 PATCH_BYTES_MAX: Final = 8_000_000
-"""Longest patch, and the most bytes of cells it may make. Larger differences are not pushed."""
+"""Most bytes of a patch, and of the cells made from it. Larger differences are not sent as
+patches."""
 
 STATEMENT_MIN: Final = 2
 STATEMENT_MAX: Final = 3
@@ -220,6 +221,7 @@ def _read(value: Value) -> Message:
     # "Record `d` of five" is a Result, whatever its fields; all other kinds begin with a keyword.
     if isinstance(value, Record):
         return _read_result(value)
+    # "The kind is inferred from the decoded payload. There are no numbers on the wire."
     if not isinstance(value, Vector) or not len(value):
         return Unknown(value, "not a vector that starts with a keyword")
     reader = _READERS.get(_name(value[0]))
@@ -276,9 +278,10 @@ def _read_query(value: Vector) -> Message:
 
 
 def _read_value(value: Vector) -> Message:
-    # `[:LV path value]`: the value's own cell may be left out, as of a root stated alone.
+    # `[:LV path value]`: the value's own cell may be missing, for example in a root-only message.
     carried, absent = _element(value, 2) if len(value) > 2 else (None, None)
     if carried is None and absent is None:
+        # "Value nil or missing: ignored."
         return Unknown(value, "a LATTICE_VALUE without a value")
     path = value[1]
     if path is None:
@@ -393,7 +396,7 @@ def encode_query(id: Value, path: Sequence[Value], *extra: Value) -> bytes:
 
 
 def encode_announcement(path: Sequence[Value], value: Value, branches: Iterable[bytes]) -> bytes:
-    """Return a LATTICE_VALUE with just these branches, whatever else is below the value.
+    """Return a LATTICE_VALUE with only these branches, even if the value has more cells.
 
     Shapes: branches: the encodings to send, with the value's own cell unless it is embedded or
             stays behind.

@@ -1,16 +1,16 @@
 """Mux: several streams on one connection, each with its own order and its own back-pressure.
 
-The bytes are in muxframes.py. Streams of the dialler have odd numbers, those of the acceptor even
-ones, each side's in order and without gaps. So a number alone tells a late frame of a closed stream
-from a frame of a stream that was never opened.
+muxframes.py defines the bytes. The side that dialled opens streams with odd numbers, the other side
+with even ones, each in order and without gaps. So a number alone distinguishes a late frame of a
+closed stream from a frame of a stream that was never opened.
 
-Credit. Each side may have `WINDOW_BYTES` under way on each stream. The bytes of a frame are given
-back when it was handled, so a slow handler stops its own stream only. A *large* frame gets received
-bytes back at once, since a frame longer than the window could never be complete. Its length is
-known from its first bytes. It is admitted if it fits into `large_bytes_max` together with the
-admitted frames that are not handled yet, or if there are none, in the order of arrival. So one
-large frame of any length is always under way, and a peer can make us hold at most `large_bytes_max`
-and a window for each stream.
+Credit. Each side may have `WINDOW_BYTES` in flight on each stream. The receiver gives credit for
+the bytes of a frame back after the frame was handled, so a slow handler stops its own stream only.
+A frame longer than the window could then never be complete. So a *large* frame is admitted first,
+in the order of arrival: if it fits into `large_bytes_max` together with the admitted frames that
+are not handled yet, or if there are none. For an admitted frame credit is given back as its bytes
+arrive. So one large frame of any length always makes progress, and a peer can make this side hold
+at most `large_bytes_max`, and a window for each stream.
 
 A broken rule raises `ProtocolViolation`; the object is unusable afterwards.
 
@@ -60,18 +60,18 @@ from datalattice.wire.streams import (
 )
 
 WINDOW_BYTES: Final = 1 << 18
-"""Most bytes of a stream that are under way, or received and not handled."""
+"""Most bytes of a stream that are in flight, or received and not handled."""
 
 CREDIT_BYTES_MIN: Final = 1 << 16
-"""Least credit in one frame. Credit is for sent bytes only, so a side that sends little cannot be
-made to read many CREDIT frames."""
+"""Least credit in one frame. Credit is only given for bytes that were sent, so a side that sends
+little receives few CREDIT frames."""
 
 LARGE_BYTES: Final = 1 << 17
-"""A longer payload is large: it may not fit into the window while credit is kept back."""
+"""A longer payload is *large*: it may not fit into the window while credit is kept back."""
 
 STREAMS_MAX: Final = 512
-"""Most open streams of each side. The sides are counted apart, so that streams which both open at
-one moment cannot exceed a common limit."""
+"""Most open streams of each side. Each side has its own limit: with a common one, both sides could
+open the last stream at the same moment."""
 
 STREAM_NUMBER_MAX: Final = (1 << 32) - 1
 
@@ -79,10 +79,11 @@ STREAM_BYTES: Final = 1_000
 """Counted for each open stream, beside its frames."""
 
 CONTROL_BYTES_MAX: Final = 1_000_000
-"""Unsent bytes of mux frames without data above which nothing is read: the peer makes us answer and
-does not read the answers."""
+"""With more unsent bytes of mux frames other than DATA nothing is read: the peer makes this side
+answer and does not read the answers."""
 
-# A frame that is not large must be able to arrive though credit below the least is kept back.
+# A frame that is not large must fit into the window, even if less than the least credit is kept
+# back.
 assert LARGE_BYTES + LENGTH_OCTETS_MAX + CREDIT_BYTES_MIN <= WINDOW_BYTES
 assert 2 * (DATA_BYTES_MAX + HEADER_BYTES) <= JOIN_BYTES
 
@@ -94,8 +95,8 @@ class _MuxStream(Channel):
         super().__init__(framing)
         self.number = number
         self.credit = WINDOW_BYTES  # bytes that may still be sent
-        self.uncredited = 0  # bytes that came and were not given back
-        self.large = 0  # payload bytes of the admitted frame that is under way or unhandled
+        self.uncredited = 0  # received bytes for which no credit was given back
+        self.large = 0  # payload bytes of the admitted large frame until it is handled
         self.is_large_complete = False
         self.waits_for_admission = False
         self.opening: StreamOpened | None = None  # not returned by `next` yet
@@ -161,7 +162,7 @@ class Mux:
         """Take bytes of the link.
 
         Returns: their cost beside the payloads: FRAME_BYTES for each mux frame, and late bytes.
-        Raises: ProtocolViolation: they break a rule; the connection has to end.
+        Raises: ProtocolViolation: they break a rule; the caller must end the connection.
         """
         cost = 0
         for kind, number, length, payload in self._reader.read(data):
@@ -445,11 +446,12 @@ class Mux:
             self._closed.pop(stream.number, None)
 
     def _drop(self, stream: _MuxStream, *, is_over: bool) -> None:
-        """Close a stream that was reset and drop all of it but the frames being handled."""
+        """Close a stream that was reset, and drop all its frames except those being handled."""
         self._buffered_bytes -= stream.buffer.buffered_bytes
         stream.buffer.clear()
         self._unsent_bytes -= stream.drop_unsent()
         stream.opening = None
+        # The peer has dropped the stream, or will: neither side sends or returns the rest.
         stream.is_over = is_over
         self._clear_wait(stream.number)
         if stream.waits_for_admission:
@@ -471,7 +473,7 @@ class Mux:
         framing = self._framings.get(protocol)
         if framing is None:
             known = ", ".join(sorted(self._framings))
-            raise UsageError(f"{protocol!r} is no protocol of streams; known are {known}")
+            raise UsageError(f"{protocol!r} is not a protocol of streams; known are {known}")
         payload = encode_open(protocol, store_id)
         number = self._own_next
         # The peer would end the connection for one stream too many.
@@ -528,9 +530,9 @@ class Mux:
             self._sending.append(stream)
 
     def take(self) -> tuple[dict[int, int], bytes]:
-        """Return how many frames of each stream end in the next bytes, and these bytes.
+        """Return (how many frames of each stream end in the next bytes, these bytes).
 
-        Streams take turns with a piece each. No bytes: nothing may be sent now.
+        Streams take turns with a piece each. Without bytes, nothing may be sent now.
         """
         done: dict[int, int] = {}
         pieces: list[bytes | memoryview] = []

@@ -11,7 +11,7 @@
     5     END     not 0     none: nothing more is sent on the stream
     6     RESET   not 0     none: the stream is over in both directions
 
-What the frames mean for the streams is in mux.py.
+mux.py defines what the frames do to the streams.
 
 Source: docs/node.md "Several streams".
 """
@@ -73,7 +73,7 @@ class MuxPiece(NamedTuple):
 
 
 class MuxReader:
-    """Cuts the bytes of a link into mux frames. It buffers no DATA, and at most 1 KiB of others."""
+    """Divides the bytes of a link into mux frames. It buffers at most 1 KiB, and no DATA."""
 
     def __init__(self) -> None:
         self._head = bytearray()
@@ -82,7 +82,7 @@ class MuxReader:
         self._data_left = 0
 
     def read(self, data: bytes) -> Iterator[MuxPiece]:
-        """Yield complete frames, and DATA in pieces as it comes. Read the iterator to its end.
+        """Yield complete frames, and DATA in pieces as they arrive. Read the iterator to its end.
 
         Raises: ProtocolViolation: an unknown kind, or a length that the kind does not have.
         """
@@ -121,7 +121,7 @@ class MuxReader:
 def _checked_length(header: bytearray) -> int:
     kind, length = header[0], int.from_bytes(header[5:9], "big")
     if kind not in _KINDS:
-        raise ProtocolViolation(f"{kind} is no kind of mux frame")
+        raise ProtocolViolation(f"{kind} is not a kind of mux frame")
     # "A length that the kind does not have" ends the connection.
     name, least, most = _KINDS[kind]
     if not least <= length <= most:

@@ -1,13 +1,12 @@
-"""Streams: the frames of several conversations on one connection; here the events, and one stream.
+"""Streams: the frames of one or several conversations on one connection.
 
-An end of a connection holds a `Streams` object, without input or output of its own: a
-`SingleStream`, which has no bytes beside its frames, as nodes have always spoken, or a `Mux`
-(mux.py). `receive` takes bytes of the link, `next` returns one event at a time, `take` returns
-bytes for the link. The caller calls `next` until it returns None, and again after `receive`,
-`handled` and `take`.
+Each end of a connection holds a `SingleStream` (the original protocol: frames and nothing else) or
+a `Mux` (mux.py). Neither does input or output. `receive` takes bytes of the link, `next` returns
+one event at a time, `take` returns bytes for the link. The caller calls `next` until it returns
+None, and again after `receive`, `handled` and `take`.
 
-    frames_max: most frames of a stream that may be unhandled, and at most `AHEAD_BYTES_MAX` of
-                them; the others wait here, or at the peer.
+    frames_max: most unhandled frames of a stream; together they have at most `AHEAD_BYTES_MAX`.
+                Further frames wait here or at the peer.
 
 Source: docs/node.md "Frames", "Several streams".
 """
@@ -38,14 +37,14 @@ JOIN_BYTES: Final = 1 << 16
 """Most bytes that `take` returns: small frames are joined up to it, large ones cut."""
 
 FRAME_BYTES: Final = 64
-"""Counted for each frame beside its payload, so that empty frames cost something, too."""
+"""Counted for each frame beside its payload, so that empty frames have a cost too."""
 
 UNSENT_BYTES_MAX: Final = 16_000_000
-"""Unsent bytes of a stream above which its next frame waits: a short request can cause an answer as
+"""With more unsent bytes the next frame of a stream waits: a short request can cause an answer as
 long as a frame may be."""
 
 AHEAD_BYTES_MAX: Final = 1_000_000
-"""Unhandled bytes of a stream above which its next frame waits."""
+"""With more unhandled bytes the next frame of a stream waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class FrameArrived:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnded:
-    """Nothing more comes on a stream; after a reset nothing is sent on it either."""
+    """The peer sends nothing more on a stream; after a reset, this side neither."""
 
     stream: int
     is_reset: bool
@@ -131,7 +130,7 @@ class Channel:
         return done
 
     def drop_unsent(self) -> int:
-        """Drop what waits to be sent; return its bytes."""
+        """Drop the unsent frames; return their bytes."""
         dropped = self.unsent_bytes
         self._queue.clear()
         self._sent = self.unsent_bytes = 0
@@ -139,10 +138,10 @@ class Channel:
 
 
 class SingleStream:
-    """One stream, and nothing but its frames on the link.
+    """One stream: the link carries its frames and nothing else.
 
-    Back-pressure is the link itself: `listens` is False while frames wait for the handler, or
-    answers for the peer.
+    Back-pressure: `listens` is False, and the link is not read, while frames wait for the handler
+    or answers for the peer.
     """
 
     is_multiplexed: Final = False
@@ -166,7 +165,8 @@ class SingleStream:
 
         Raises: ProtocolViolation, LimitExceeded: an illegal length.
         """
-        # One frame at a time, or a few of a wanted peer: the rest stays with the peer.
+        # "Requests of one connection are handled in order": one frame at a time, a few of a wanted
+        # peer.
         channel = self._channel
         if not channel.has_room(self.frames_max):
             return None
@@ -178,7 +178,7 @@ class SingleStream:
 
     @property
     def is_blocked(self) -> bool:
-        """False: while something waits, the link is not read."""
+        """Always False: while a frame waits, the link is not read."""
         return False
 
     @property

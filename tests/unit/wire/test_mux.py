@@ -293,9 +293,9 @@ CREDIT_OF_ONE = CREDIT_BYTES_MIN.to_bytes(4, "big")
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (encode_header(0, 0, 0), "0 is no kind"),
-        (encode_header(7, 0, 0), "7 is no kind"),
-        (encode_header(255, 2**32 - 1, 2**32 - 1), "255 is no kind"),
+        (encode_header(0, 0, 0), "0 is not a kind"),
+        (encode_header(7, 0, 0), "7 is not a kind"),
+        (encode_header(255, 2**32 - 1, 2**32 - 1), "255 is not a kind"),
         (encode_header(DATA, 0, 0), "DATA has 1 to 32759 bytes of payload, not 0"),
         (encode_header(DATA, 0, DATA_BYTES_MAX + 1), "not 32760"),
         (encode_header(CREDIT, 0, 3), "CREDIT has 4 bytes of payload, not 3"),
@@ -352,7 +352,7 @@ def test_what_breaks_the_rules_ends_the_connection_with_a_reason(data: bytes, te
         (encode_mux_frame(HELLO, 0, NONCE + b"\xc3\xa4"), "HELLO are not ASCII"),
         (encode_header(HELLO, 0, NONCE_BYTES - 1), "HELLO has 32 to 1024 bytes"),
         (encode_header(HELLO, 0, HELLO_BYTES_MAX + 1), "HELLO has 32 to 1024 bytes"),
-        (encode_frame(b"a frame of a plain peer"), "no kind of mux frame"),
+        (encode_frame(b"a frame of a plain peer"), "not a kind of mux frame"),
     ],
 )
 def test_a_connection_begins_with_hello(data: bytes, text: str) -> None:

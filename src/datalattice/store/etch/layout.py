@@ -112,7 +112,7 @@ class EtchRecord:
 
     @property
     def end(self) -> int:
-        """Where the bytes behind the record begin."""
+        """Where the bytes after the record begin."""
         return self.offset + RECORD_HEAD + len(self.encoding)
 
 

@@ -289,14 +289,14 @@ class EtchFile:
         Raises: Corruption: a slot leads nowhere.
         """
         for slot in self.slots():
-            # A target behind the data length was appended after it was read.
+            # A target after the data length was appended after it was read.
             if slot.kind != BLOCK and slot.target < self.length:
                 yield self.record(slot.target)
 
     def scan(self, start: int) -> Iterator[EtchRecord]:
         """Yield the complete records from `start` on, as long as they are contiguous.
 
-        Index blocks between them are skipped. Records behind the data length are included.
+        Index blocks between them are skipped. Records after the data length are included.
         """
         known = {offset: block_bytes(level) for offset, level in self._blocks_found()}
         position, size = start, self._file.size()
@@ -313,14 +313,14 @@ class EtchFile:
             position = found.end
 
     def look_behind(self) -> None:
-        """Include records behind the data length when the root is one of them.
+        """Include records after the data length when the root is one of them.
 
         A crash, or a writer at work, can leave the root ahead of the length.
         """
         if self.root_hash in (NO_ROOT, NIL_HASH) or self.find(self.root_hash) is not None:
             return
         length = self.length
-        # "If the root is not found within the data length, whole records behind it are looked at"
+        # "If the root is not found within the data length, whole records after it are looked at"
         # (docs/etch.md "Durability").
         self.length = max((record.end for record in self.scan(length)), default=length)
         if self.find(self.root_hash) is None:

@@ -1,9 +1,9 @@
 """Writer: append records to an Etch file and index them, as the reference implementation does.
 
 New data is kept in memory and written in three steps, each synced before the next: the new records
-and blocks behind the data, the slots and labels that refer to them, and last, in one sector, the
+and blocks after the data, the slots and labels that refer to them, and last, in one sector, the
 data length with the root. So after a crash a slot never refers to bytes that were not written; and
-bytes behind the data length show that the last step is missing. Opening such a file adopts the
+bytes after the data length show that the last step is missing. Opening such a file adopts the
 complete records found there.
 """
 
@@ -71,7 +71,7 @@ class EtchWriter(EtchFile):
 
     def __init__(self, disk: Disk, path: str) -> None:
         super().__init__(disk, path, write=True)
-        self._written = self.length  # what the file has; the tail goes behind it
+        self._written = self.length  # what the file has; the tail goes after it
         self._tail = bytearray()
         self._slots: dict[int, bytes] = {}
         self._labels: dict[int, bytes] = {}
@@ -350,13 +350,13 @@ class EtchWriter(EtchFile):
     # --- after a crash ---
 
     def _take_over_tail(self) -> None:
-        """Adopt records behind the data length, if there are any, and check the index.
+        """Adopt records after the data length, if there are any, and check the index.
 
         Raises: Corruption: a slot still refers to no record.
         """
         torn = self._is_used_behind(self.length)
         root_lost = self.root_hash not in (NO_ROOT, NIL_HASH) and self.find(self.root_hash) is None
-        # Zeros behind the data length, and the root is found: the last flush was complete.
+        # Zeros after the data length, and the root is found: the last flush was complete.
         if not torn and not root_lost:
             return
         start = self.length

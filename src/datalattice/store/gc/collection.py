@@ -285,7 +285,7 @@ class CollectionRun:
         work.sizes = self._file_sizes(numbers)
         work.chosen = set()
         small = []
-        # Preallocated space behind the last pack is not garbage: the next commits fill it.
+        # Preallocated space after the last pack is not garbage: the next commits fill it.
         last = self._state.position
         used = work.sizes | ({last.segment: last.offset} if last.segment in work.sizes else {})
         for number, size in used.items():

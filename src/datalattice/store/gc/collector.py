@@ -150,7 +150,7 @@ class GarbageCollector:
         opened, head = self._opened(), plan.head
         plan.check_fits(self._folder, opened.store_id, self._clock.now_ms())
         roots = self.roots(0, head.time_ms - head.grace_ms - CLOCK_SKEW_MS)
-        # The list says nothing about packs behind its position: they count as young.
+        # The list says nothing about packs after its position: they count as young.
         return replace(roots, start=head.position, root=head.root), plan.prior_mark()
 
     @contextmanager

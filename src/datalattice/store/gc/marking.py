@@ -55,7 +55,7 @@ class MarkRoots:
     tops: Callable[[], Iterable[bytes]]
     """Hashes of former roots, and of values put a moment ago. A missing one is skipped."""
     start: LogPosition
-    """All packs behind this are within the grace."""
+    """All packs after this are within the grace."""
     root: bytes | None
     """The root at `start`."""
 
@@ -101,7 +101,7 @@ def young_start(
             if found.end.sequence > last.sequence:
                 break
             root = found.root or root
-            # A pack was written before all packs behind it, whatever the clock said then. So the
+            # A pack was written before all packs after it, whatever the clock said then. So the
             # last one with an early enough time decides for those before it.
             if behind is not None or found.time_ms <= since_ms:
                 reached, root_there = found.end, root

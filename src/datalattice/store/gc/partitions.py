@@ -84,7 +84,7 @@ class Extent:
 
     @property
     def end(self) -> int:
-        """Segment and byte behind the last pack, as the upper bits of a location have them."""
+        """Segment and byte after the last pack, as the upper bits of a location have them."""
         return upper_bits(self.position.segment, self.position.offset)
 
     def partitions(self, count: int) -> list[StorePartition]:
@@ -152,7 +152,7 @@ def extent_of(store: StoreReader) -> Extent:
     segments: list[ExtentSegment] = []
     sequence = 1
     for number in segment_numbers(folder):
-        # Segments behind the position were begun since; dropped ones wait to be deleted.
+        # Segments after the position were begun since; dropped ones wait to be deleted.
         if number > mark.position.segment or removed.dropped(number):
             continue
         # A damaged header does not say its first number: that of the segment before is a lower
@@ -253,7 +253,7 @@ class StorePartitionReader:
 
     @property
     def behind(self) -> tuple[int, int]:
-        """Segment and byte behind the last pack that was read."""
+        """Segment and byte after the last pack that was read."""
         return self._log.end.segment, self._log.end.offset
 
     def packs(self) -> Iterator[Pack | Gap]:
@@ -267,7 +267,7 @@ class StorePartitionReader:
         behind = upper_bits(self._partition.first, 0)
         for found in self._log.read():
             number = found.sequence if isinstance(found, Gap) else found.end.sequence
-            # Packs behind the extent are ignored: other partitions end there too.
+            # Packs after the extent are ignored: other partitions end there too.
             if number > last:
                 break
             # Where a gap ends is known only from what follows it.
@@ -356,7 +356,7 @@ class StorePartitionMarker(CellMarker):
         return leads
 
     def follow_young(self, start: LogPosition) -> Iterator[None]:
-        """Follow the packs of the partition that are behind a position; a step for each of them."""
+        """Follow the packs of the partition that are after a position; a step for each of them."""
         # Nothing in this partition is younger than the grace.
         if start.segment > self._partition.last or start.sequence >= self._extent.position.sequence:
             return
@@ -382,7 +382,7 @@ class StorePartitionMarker(CellMarker):
 
     def _is_ours(self, hash: bytes, location: int) -> bool:
         if location >> LOCATION_SHIFT >= self._end:
-            return False  # written again since; the sweep follows every pack behind the extent
+            return False  # written again since; the sweep follows every pack after the extent
         if self._partition.first <= location >> 42 <= self._partition.last:
             return True
         if hash not in self._sent:
@@ -406,7 +406,7 @@ class MarkStart(NamedTuple):
     locations: list[int]
     """... and where they are."""
     start: LogPosition
-    """All packs behind this are within the grace, and stay."""
+    """All packs after this are within the grace, and stay."""
 
 
 def mark_start(store: StoreReader, extent: Extent, roots: MarkRoots) -> MarkStart:

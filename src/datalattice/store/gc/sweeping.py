@@ -5,7 +5,7 @@ written to a *sweep list*. The writer of the store collects by it as by a mark o
 (`collection`): it adopts the list, follows what was written since, copies, and removes.
 
     header       magic `DLSL`, version (2 bytes), flags 2, store id 16, Unix milliseconds 8, grace
-                 in milliseconds 8, the position behind the last pack that was marked: number 8,
+                 in milliseconds 8, the position after the last pack that was marked: number 8,
                  segment 4, byte 4, trailer 4; the root there 32, digest of the record of removed
                  cells 32, digest of the roots that were followed 32, live cells 8, dead cells 8,
                  bytes of the dead ones 8, segments 4
@@ -14,7 +14,7 @@ written to a *sweep list*. The writer of the store collects by it as by a mark o
     SHA3-256 of all that
 
 Why nothing is lost that is needed. Only cells that the list calls dead are removed. Everything
-written since lies behind the position of the list and is followed as young, with all cells below
+written since lies after the position of the list and is followed as young, with all cells below
 it. A cell before that position that is not on the list stays, with all cells below it. The live
 cells of the list were closed when it was made: with a cell all cells below it. And the present
 root, pins, leases, former roots and values put now are followed as in every collection, down to
@@ -131,7 +131,7 @@ def _chunks(head: SweepHead, segments: Iterable[SweptSegment]) -> Iterator[bytes
     digest = hashlib.sha3_256()
     chunk = _pack_head(head)
     count = 0
-    # One chunk behind: the last one carries the digest of all before it.
+    # One chunk after: the last one carries the digest of all before it.
     for number, live, dead in segments:
         digest.update(chunk)
         yield chunk

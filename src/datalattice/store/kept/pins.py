@@ -395,7 +395,7 @@ def parse_pins(data: bytes, path: str) -> list[Pin]:
 
     Raises: Corruption: they are not what was written.
     """
-    # The checksum covers everything behind the first line end.
+    # The checksum covers everything after the first line end.
     body = unchecked(data)
     if body is None or not body.startswith(_FIRST_LINE):
         raise Corruption(f"{path}: the file of pins is damaged; {_REMEDY}")

@@ -140,7 +140,7 @@ class Committer:
         self._is_paused = True
 
     def go_on(self) -> None:
-        """Write again behind the last pack: the log is as it was left."""
+        """Write again after the last pack: the log is as it was left."""
         with self.lock:
             self._is_paused = False
 
@@ -392,7 +392,7 @@ class Committer:
                 raise self._fail(write_error(error, self._where)) from error
 
     def trim(self) -> None:
-        """Cut the preallocated space behind the last pack.
+        """Cut the preallocated space after the last pack.
 
         Raises: StoreFailed: the disk refuses.
         """

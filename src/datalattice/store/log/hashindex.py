@@ -2,7 +2,7 @@
 
 New entries stay in a table in memory. When that has grown it is written in key order into an
 ordered table on disk, followed by the *watermark*: up to which pack the index is complete, and the
-state of the store there. So opening a store reads only the packs behind the watermark. Nothing is
+state of the store there. So opening a store reads only the packs after the watermark. Nothing is
 synced; `folder` says when the tables on disk may be used.
 """
 
@@ -38,7 +38,7 @@ _WATERMARK: Final = struct.Struct(">QIIIQH32s")
 
 
 class LogPosition(NamedTuple):
-    """A position in the log: behind the pack `sequence`."""
+    """A position in the log: after the pack `sequence`."""
 
     sequence: int
     segment: int
@@ -207,7 +207,7 @@ class HashIndex:
         self._is_removed = is_removed
 
     def batch(self, after: bytes, count: int) -> list[tuple[bytes, int]]:
-        """Return (hash, location) of the next entries on disk behind a hash, in order."""
+        """Return (hash, location) of the next entries on disk after a hash, in order."""
         out: list[tuple[bytes, int]] = []
         with self._engine.read() as view:
             for hash, packed in view.scan("places", after + b"\0" if after else b""):

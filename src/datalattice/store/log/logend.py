@@ -6,7 +6,7 @@ so it is cut) or a loss of acknowledged data. The file `end` tells the two apart
 slots, each in a sector of its own:
 
     slot          magic `DLLE`, version (2 bytes), flags 2 (1: there is a root, 2: the trailer is
-                  known), number of the last pack 8, segment 4, offset behind it 4, its trailer 4,
+                  known), number of the last pack 8, segment 4, offset after it 4, its trailer 4,
                   root hash 32, CRC-32 of all that 4, begun with that of the store id
 
 The third slot is written after every sync of the log and never synced itself, which costs a few
@@ -82,7 +82,7 @@ class Loss:
     def __str__(self) -> str:
         if not self.is_certain:
             return (
-                f"{self.file}: {self.reason}, so commits behind the last one that is here may have "
+                f"{self.file}: {self.reason}, so commits after the last one that is here may have "
                 "been acknowledged and lost: that cannot be excluded"
             )
         count = self.last - self.first + 1
@@ -180,7 +180,7 @@ def read_end(folder: StoreFolder, store_id: bytes) -> LogEnd | None:
 def lost_packs(
     folder: StoreFolder, good: LogPosition, last: int, acknowledged: LogEnd | None, reason: str
 ) -> Loss:
-    """Return the loss of the packs behind `good`, up to the number `last`."""
+    """Return the loss of the packs after `good`, up to the number `last`."""
     number = max(good.segment, 1)
     path = segment_path(folder, number)
     here = segment_size(folder, number) - good.offset if folder.disk.exists(path) else 0

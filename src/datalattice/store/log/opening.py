@@ -102,7 +102,7 @@ class OpenLog:
         self.loss: Loss | None = None
         """Acknowledged commits that are gone."""
         self.was_cut = False
-        """Whether the log has no pack behind the lost ones yet."""
+        """Whether the log has no pack after the lost ones yet."""
         self.keeps_root = False
         """Whether the root is the lost one, so that healing can restore it."""
         self.place = ("", "")
@@ -293,7 +293,7 @@ def recover(
     keep_root: bool = False,
     left: LogPosition | None = None,
 ) -> None:
-    """Read the packs behind the watermark, and make the log end behind the last good one.
+    """Read the packs after the watermark, and make the log end after the last good one.
 
     left: what was durable when this process, which still lives, released the lock.
     """
@@ -303,7 +303,7 @@ def recover(
     last = max(state.position.sequence, 0 if known is None else known.position.sequence)
     _check_id(folder, opened.store_id, state.position.segment)
     reason = why_unreached(folder, state.position)
-    good = None  # behind the last readable pack, where the index knows of later ones
+    good = None  # after the last readable pack, where the index knows of later ones
     if reason:
         good = _last_good(folder, opened.store_id, state.position.segment)
         if not repair:
@@ -347,7 +347,7 @@ def recover(
         # The header of a segment is proven only by a proven pack in it.
         inside = first.segment == end.segment and first.offset > SEGMENT_HEADER_BYTES
         begin = first.offset if inside else 0
-        # No power failed while this process lived: bytes behind a proven pack are preallocated
+        # No power failed while this process lived: bytes after a proven pack are preallocated
         # space. A header without such a pack may be one whose sync failed.
         is_proven = recovery.unproven_from is None and end.offset > SEGMENT_HEADER_BYTES
         if left is None or cut is not None or not is_proven:
@@ -431,7 +431,7 @@ def why_unreached(folder: StoreFolder, position: LogPosition) -> str:
 
 
 def _secure_tail(folder: StoreFolder, segment: int, begin: int, end: int) -> None:
-    """Make the packs from `begin` to `end` durable, and cut everything behind them.
+    """Make the packs from `begin` to `end` durable, and cut everything after them.
 
     They are written again: after a failed sync the kernel may hold pages that it believes to be on
     the disk and that never got there.

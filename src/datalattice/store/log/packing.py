@@ -1,6 +1,6 @@
 """Packing: the bytes of segments and packs. Pure functions, compiled with the kernel.
 
-All integers are big-endian. A segment is a header followed by packs; zeros behind the last one are
+All integers are big-endian. A segment is a header followed by packs; zeros after the last one are
 preallocated space.
 
     segment header, 44 bytes: magic `DLSG`, format version (2 bytes), zero 2, store id 16, segment
@@ -189,7 +189,7 @@ def trailer_of(rest: bytes) -> int:
 
 
 def body_is_whole(header: PackHeader, rest: bytes) -> bool:
-    """Return whether `rest`, the bytes behind a header, are its body and trailer."""
+    """Return whether `rest`, the bytes after a header, are its body and trailer."""
     # A pack that the end of the file cuts is not complete, whatever its checksum.
     if len(rest) != header.length - PACK_HEADER_BYTES or len(rest) < PACK_TRAILER_BYTES:
         return False

@@ -162,7 +162,7 @@ class LogReader:
         while offset < size:
             head = file.read(offset, PACK_HEADER_BYTES)
             if not any(head):
-                return  # zeros: preallocated space behind the last pack
+                return  # zeros: preallocated space after the last pack
             header = read_pack_header(head, self._seed, segment, offset)
             reason = self._why_not(header, size)
             if header is not None and not reason:
@@ -231,7 +231,7 @@ class LogReader:
         if not sizes_fit(header) or header.offset + header.length > size:
             return f"pack {header.sequence} is cut short"
         if self._gapped:
-            return ""  # behind a gap any greater number and any trailer may follow
+            return ""  # after a gap any greater number and any trailer may follow
         if header.sequence > expected:
             return f"the packs {expected} to {header.sequence - 1} are missing"
         # Each pack repeats the trailer of its predecessor: a stale tail cannot continue a new log.
@@ -325,7 +325,7 @@ class LogState:
         self._index = index
         self._filter = RemovedFilter(removed)
         self._parts: list[Pack] = []
-        self._whole = start.position  # behind the last pack that needs no later one
+        self._whole = start.position  # after the last pack that needs no later one
         self.position = start.position
         """Behind the last pack that was applied."""
         self.staged = start.staged

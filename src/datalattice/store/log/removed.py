@@ -8,7 +8,7 @@ one of them may refer to a dropped cell, and a store never holds a cell without 
     garbage       header: magic `DLGB`, version (2 bytes), zero 2, first segment that was not
                   inspected 4, runs 4, segments 4, Unix milliseconds 8
                   runs of dropped segments: first 4, last 4, number of the first pack 8, number of
-                  the first pack behind them 8
+                  the first pack after them 8
                   each kept segment: number 4, length of what follows 4; deflated: bytes of the
                   bitmap 4, short cells 4, staged cells 4; a bit for each 32 bytes in which a cell
                   begins that counts; offsets (4 each) of short cells that count, and of staged
@@ -67,7 +67,7 @@ class DroppedRun(NamedTuple):
     sequence: int
     """Number of their first pack."""
     behind: int
-    """Number of the first pack of the segment behind them."""
+    """Number of the first pack of the segment after them."""
 
 
 class LocationSet:

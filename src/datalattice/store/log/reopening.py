@@ -1,4 +1,4 @@
-"""Reopening: a writer that released its lock takes it again, and continues behind other writers.
+"""Reopening: a writer that released its lock takes it again, and continues after other writers.
 
 Theory of operation. No power failed while this process lived. So what was durable when it released
 the lock still is, and what others did since are complete writes, or the beginning of the last write
@@ -7,7 +7,7 @@ before:
 
     no other writer        the lock file still has our text (`lockfile`): look at the log's last
                            pack, and at where the folder is
-    packs were appended    the index and the state are kept, and the packs behind them are read as
+    packs were appended    the index and the state are kept, and the packs after them are read as
                            an opening reads them: unacknowledged ones are secured or cut, damage is
                            reported, lost packs are an error
     anything else          the store is opened anew: another folder, index, record of removed cells

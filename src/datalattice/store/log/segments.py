@@ -36,7 +36,7 @@ ROOM_BYTES: Final = 256 * 1024
 """Space is preallocated up to the next multiple of this."""
 
 ROOM_PACK_BYTES_MAX: Final = 32 * 1024
-"""Packs up to this length get preallocated space behind them."""
+"""Packs up to this length get preallocated space after them."""
 
 OPEN_SEGMENTS_MAX: Final = 256
 """Most segments of one reader that are open at a time: each costs a file descriptor."""
@@ -103,12 +103,12 @@ class SegmentWriter:
         self._size = 0
 
     def resume(self, segment: int, offset: int) -> None:
-        """Go on behind the last good pack of an existing segment."""
+        """Go on after the last good pack of an existing segment."""
         self._file = self._folder.disk.open(segment_path(self._folder, segment), write=True)
         self._mine.append(segment)
         self.segment = segment
         self.offset = offset
-        # Zeros behind the last pack, left by a writer that died, are used on.
+        # Zeros after the last pack, left by a writer that died, are used on.
         self._size = self._file.size()
 
     def skip_to(self, segment: int) -> None:
@@ -150,10 +150,10 @@ class SegmentWriter:
             self._file = None
 
     def rewind(self, segment: int, offset: int, before: bytes) -> None:
-        """Cut what this writer wrote behind an offset, and continue in a new segment.
+        """Cut what this writer wrote after an offset, and continue in a new segment.
 
         `before` are the bytes that must stand before the offset. After a failed sync the content
-        behind it is unknown, and the kernel may believe that it is on the disk.
+        after it is unknown, and the kernel may believe that it is on the disk.
         Raises: OSError: the disk refuses. Corruption: what was durable is not there.
         """
         self.close()
@@ -177,7 +177,7 @@ class SegmentWriter:
         self._folder.disk.sync_folder(f"{self._folder}/{FOLDER}")
 
     def append(self, pack: bytes) -> None:
-        """Write a pack behind the last one; it is durable once `file` is synced."""
+        """Write a pack after the last one; it is durable once `file` is synced."""
         file = self._file
         assert file is not None, "make_room comes first"
         end = self.offset + len(pack)
@@ -196,7 +196,7 @@ class SegmentWriter:
         return self._file
 
     def trim(self) -> None:
-        """Cut the preallocated space behind the last pack."""
+        """Cut the preallocated space after the last pack."""
         if self._file is not None and self._size > self.offset:
             self._file.truncate(self.offset)
             self._size = self.offset
