@@ -90,26 +90,7 @@ def add(node: NodeServer, *added: Value) -> None:
 
 
 async def until(node: NodeServer, condition: Callable[[], bool]) -> None:
-    """Return when `condition` holds; it is looked at whenever the node notes something."""
-    loop, noted, observer = asyncio.get_running_loop(), asyncio.Event(), node.observer
-    names = ("count", "measure", "degrade", "recover")
-
-    def told(original: Callable[..., None]) -> Callable[..., None]:
-        def note(*arguments: object) -> None:
-            original(*arguments)
-            loop.call_soon_threadsafe(noted.set)
-
-        return note
-
-    for name in names:
-        setattr(observer, name, told(getattr(observer, name)))
-    try:
-        while not condition():
-            await noted.wait()
-            noted.clear()
-    finally:
-        for name in names:
-            delattr(observer, name)
+    await node.wait_until(lambda _: condition())
 
 
 def is_well(node: NodeServer) -> Callable[[], bool]:

@@ -465,9 +465,10 @@ def lined_up(
 ) -> Iterator[LanePool]:
     """Yield a pool with one thread, which begins its work at the end of the block.
 
+    clock:    by default one that stands still: the order depends on the time that actions take.
     expected: so many words are said in its lanes before they end.
     """
-    with pooled(1, clock) as pool:
+    with pooled(1, clock or Clock()) as pool:
         gate = resting(pool)
         began, go = threading.Event(), threading.Event()
 
@@ -590,23 +591,21 @@ def test_deadlines_of_many_lanes_fire_in_order() -> None:
 
     chance = random.Random(1)
     with pooled(1, clock) as pool:
-        nodes = [Due() for _ in range(100)]
-        for node, deadline_ms in zip(nodes, chance.sample(range(1, 10_000), 100), strict=True):
-            node.deadline_ms = 1_000_000 + deadline_ms
-        lanes = [resting(pool, node) for node in nodes]
-        times = sorted(node.deadline_ms or 0 for node in nodes)
+        nodes = {1_000_000 + ms: Due() for ms in chance.sample(range(1, 10_000), 100)}
+        for deadline_ms, node in nodes.items():
+            node.deadline_ms = deadline_ms
+        lanes = [resting(pool, node) for node in nodes.values()]
+        times = sorted(nodes)
         bell = resting(pool)
         for lane in [*lanes, bell]:
             lane.start()
         for now_ms in (times[0] - 1, times[0], times[30], times[99]):
             clock.now = now_ms
             bell.submit(lambda _node, _now_ms: None)  # so that the thread looks at the clock
-            for node in nodes:
-                if node.deadline_ms is not None and node.deadline_ms <= now_ms:
-                    assert node.ticks.wait(20)
             expected = [ms for ms in times if ms <= now_ms]
+            assert all(nodes[ms].ticks.wait(20) for ms in expected)
             assert order == expected
-            assert [node.deadline_ms for node in nodes].count(None) == len(expected)
+            assert [one.deadline_ms for one in nodes.values()].count(None) == len(expected)
 
 
 def test_a_deadline_is_kept_while_other_lanes_work() -> None:

@@ -6,18 +6,34 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from datalattice.apps.queue import Topics
 from datalattice.cells import Keyword
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreFull
-from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_node
+from datalattice.node import (
+    MemoryTransport,
+    NodeServer,
+    TcpTransport,
+    latticehost,
+    monitor,
+    open_node,
+)
 from datalattice.node.status import PeerReport
 from datalattice.store import Commit, MemoryStore
 from datalattice.wire import FrameBuffer, encode_frame, encode_ping
 
 HUB = KeyPair(b"h" * 32)
 SITE = KeyPair(b"s" * 32)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a status wait for the answers of peers, however slow this machine is."""
+    monkeypatch.setattr(latticehost, "CONFIRM_S", 20.0)
+    monkeypatch.setattr(monitor, "LANE_TIMEOUT_S", 25.0)
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
@@ -56,6 +72,7 @@ async def only_peer(node: NodeServer) -> PeerReport:
     return peer
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_peer_is_equal_when_it_says_so_and_not_when_it_was_sent_everything() -> None:
     async def work() -> None:
         store = FullStore()
@@ -98,6 +115,7 @@ def test_who_takes_what_it_is_sent_and_states_nothing_is_not_equal() -> None:
     run(work)
 
 
+@pytest.mark.usefixtures("patient")
 def test_everybody_who_is_connected_is_listed() -> None:
     async def work() -> None:
         async with (
@@ -128,6 +146,7 @@ def test_everybody_who_is_connected_is_listed() -> None:
     run(work)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_partial_peer_is_equal_when_its_part_is() -> None:
     async def work() -> None:
         async with node_of(HUB) as hub:

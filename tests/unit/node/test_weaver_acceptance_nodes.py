@@ -104,7 +104,8 @@ def test_peer_persistence_after_bootstrap(site: MakeSite) -> None:
             copy = await guest.hosts.join(home.invite(notes))
             await are_equal(notes, copy)
             policy = guest.stores.peers.policy(notes.id)
-            await until(lambda: not policy.bootstrap, copy.on_change)
+            # The end of the copy is no change of the store.
+            await guest.node.wait_until(lambda _: not policy.bootstrap)
             known = {peer.public_key: peer.status for peer in guest.stores.peers.peers(copy.id)}
             assert known[home.key.public_key] is PeerStatus.ACTIVE
             assert known[guest.key.public_key] is PeerStatus.ACTIVE

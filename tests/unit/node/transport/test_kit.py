@@ -55,7 +55,7 @@ def test_iroh_is_a_transport() -> None:
 
     asyncio.run(
         check_transport(
-            lambda key: IrohTransport(key, dial_timeout_s=2),
+            IrohTransport,
             scheme="iroh://",
             protocol=MUX_PROTOCOL,
             names_keys=True,

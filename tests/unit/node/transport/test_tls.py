@@ -158,20 +158,20 @@ def test_a_first_byte_alone_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_silent_strangers_are_bounded_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp_module, "HANDSHAKE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(tcp_module, "SILENCE_PLAIN_S", 0.2)
-
     async def work() -> None:
         for plain in (False, True):
             async with host(plain=plain) as one:
-                reader, writer = await one.connect()
-                assert await end_of(reader, writer) == b""
-                assert one.refused == {"strangers-silent": 1}
-                reader, writer = await one.connect()
-                writer.write(b"\x16\x03\x01\x02")
-                assert await end_of(reader, writer) == b""
-                assert one.refused == {"strangers-silent": 2}
-                assert await one.is_well()
+                with monkeypatch.context() as patch:
+                    patch.setattr(tcp_module, "HANDSHAKE_TIMEOUT_S", 0.2)
+                    patch.setattr(tcp_module, "SILENCE_PLAIN_S", 0.2)
+                    reader, writer = await one.connect()
+                    assert await end_of(reader, writer) == b""
+                    assert one.refused == {"strangers-silent": 1}
+                    reader, writer = await one.connect()
+                    writer.write(b"\x16\x03\x01\x02")
+                    assert await end_of(reader, writer) == b""
+                    assert one.refused == {"strangers-silent": 2}
+                assert await one.is_well(), "an honest peer has the usual time"
 
     asyncio.run(work())
 
@@ -379,7 +379,11 @@ def test_a_plain_listener_and_a_dead_one_are_told_apart(monkeypatch: pytest.Monk
         async def hush(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await end_of(reader, writer)
 
-        for serve, match in ((talk, "no TLS handshake"), (hush, "no answer")):
+        for serve, match, timeout_s in (
+            (talk, "no TLS handshake", tcp_module.DIAL_TIMEOUT_S),
+            (hush, "no answer", 0.5),
+        ):
+            monkeypatch.setattr(tcp_module, "DIAL_TIMEOUT_S", timeout_s)
             server = await asyncio.start_server(serve, "127.0.0.1", 0)
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(OSError, match=match):
@@ -388,7 +392,6 @@ def test_a_plain_listener_and_a_dead_one_are_told_apart(monkeypatch: pytest.Monk
         while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(tcp_module, "DIAL_TIMEOUT_S", 0.5)
     asyncio.run(work())
 
 
