@@ -332,6 +332,19 @@ def test_sets_of_some_sizes_are_sketched(has_numpy: bool, monkeypatch: pytest.Mo
     assert accepted == ([5, 6, 7, 8, 9] if has_numpy else [5, 6, 7])
 
 
+def test_numpy_is_loaded_only_where_the_size_of_the_sets_depends_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    monkeypatch.setattr(sketchset, "_arrays", lambda: asked.append(True))
+    limits = SketchLimits(items_min=5, items=9, items_alone=7)
+    for size in (0, 4, 5, 7, 10):
+        SketchReceiver.accepts(size, limits)
+    assert not asked
+    SketchReceiver.accepts(8, limits)
+    assert asked
+
+
 def test_the_regions_that_differ_are_sketched_alone() -> None:
     a, b = sized(3_000, 6)
     found = Session(a, b, ANY_SIZE._replace(regions_from=3_003))
