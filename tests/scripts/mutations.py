@@ -511,8 +511,8 @@ MUTATIONS: Final = (
     Mutation(
         "believe that who lacked a part lacks it for ever",
         "sync/wants.py",
-        "                    want.asked.discard(source)\n",
-        "                    pass\n",
+        "                want.asked.discard(source)\n",
+        "                pass\n",
         (
             UNIT + "sync/test_wants.py"
             "::test_who_states_it_is_asked_although_it_did_not_have_it_before",

@@ -8,9 +8,10 @@ a time-out of those that stated it since, then of the others. When all were aske
 after a rest the next begins. A part that no peer delivered in `rounds_max` rounds is lost: the
 replica drops what depends on it.
 
-A peer that states a part has it now, so it is asked even if it lacked the part before. A peer that
-makes more and more wanted and answers nothing delays only its own wants: those of others leave its
-line after a while, and what a slow peer was asked for is asked of the next one that states it.
+A peer that states a part has it now, so it is asked even if it lacked the part before, once in each
+round. A peer that makes more and more wanted and answers nothing delays only its own wants: those
+of others leave its line after a while, and what a slow peer was asked for is asked of the next one
+that states it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class _Want:
     source:    the peer that made it wanted.
     later:     peers that stated it after that, in order.
     asked:     peers already asked in this round.
+    again:     peers that stated it after they were asked, and are asked once more in this round.
     in_flight: the peer that is asked just now.
     next_peer: once passed on, the peer in whose line it is, until `line_until_ms`.
     slow:      peers in whose lines it waited in vain.
@@ -48,6 +50,7 @@ class _Want:
     source: str
     later: tuple[str, ...] = ()
     asked: set[str] = field(default_factory=set)
+    again: set[str] = field(default_factory=set)
     in_flight: str | None = None
     rounds: int = 0
     next_peer: str = ""
@@ -112,9 +115,10 @@ class WantList:
                 continue
             if source != want.source and source not in want.later:
                 want.later += (source,)
-                # "Who states a part has it by now", whatever it answered before.
-                if want.in_flight != source:
-                    want.asked.discard(source)
+            # "Who states a part has it by now", whatever it answered before.
+            if source in want.asked and source not in want.again and want.in_flight != source:
+                want.again.add(source)
+                want.asked.discard(source)
             # A silent peer must not hold up what others can deliver.
             if source not in want.asked and self._may_ask(want):
                 self._end_flight(hash, want)
@@ -236,6 +240,7 @@ class WantList:
             rest_ms = self._rest_ms << want.rounds
             want.rounds += 1
             want.asked.clear()
+            want.again.clear()
             want.line_until_ms = now_ms + rest_ms
             heapq.heappush(self._alarms, (want.line_until_ms, hash))
 

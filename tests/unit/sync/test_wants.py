@@ -53,7 +53,10 @@ def test_what_is_asked_of_a_peer_that_never_delivered_is_asked_of_the_next_that_
     wants.failed([A], "mute", 0)  # it is in flight at another one by now
     assert wants.take("mute", 1) == []
     wants.add([A], "mute")
-    assert wants.take("mute", 1) == []
+    assert wants.take("mute", 1) == [A]
+    for peer in ("s", "mute", "s", "mute"):  # "once in each round"
+        wants.add([A], peer)
+    assert [wants.take(peer, 1) for peer in ("s", "mute")] == [[A], []]
 
 
 def test_what_is_asked_of_a_peer_that_delivers_is_asked_of_it_alone_until_it_is_late() -> None:
@@ -84,6 +87,28 @@ def test_who_states_it_is_asked_although_it_did_not_have_it_before() -> None:
     wants.failed([A], "honest", 0)  # what it states again and again it is asked for once
     wants.add([A], "honest")
     assert wants.take("honest", 1) == []
+
+
+def test_who_stated_it_first_is_asked_again_when_it_states_it_again_once_in_a_round() -> None:
+    wants = WantList()
+    for peer in ("s", "mute"):
+        wants.add_helper(peer)
+    wants.add([A], "s")
+    now_ms = 0
+    for _ in range(2):
+        assert wants.take("s", 1) == [A]
+        wants.failed([A], "s", now_ms)
+        assert wants.take("mute", 1) == [A]
+        wants.add([A], "s")
+        assert wants.take("s", 1) == [A]
+        wants.add_helper("late")
+        wants.failed([A], "s", now_ms)
+        assert wants.take("late", 1) == [A]
+        wants.add([A], "s")
+        assert wants.take("s", 1) == []
+        wants.remove_peer("late", now_ms)
+        now_ms = wants.next_wake_ms or 0
+        wants.wake(now_ms)  # the next round
 
 
 def test_who_is_just_asked_is_not_asked_again_for_stating_it() -> None:

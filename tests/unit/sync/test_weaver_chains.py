@@ -114,6 +114,9 @@ class Asking:
 
     def ask(self, *hashes: bytes) -> list[PeerMessage]:
         self.own.send(talk.Request(Want(hashes)), 0)
+        return self.said()
+
+    def said(self) -> list[PeerMessage]:
         return [PeerMessage.decode(f[read_varint(f, 0)[1] :]) for f in self.own.frames()]
 
     def hear(self, exchange: int, body: bytes) -> list[talk.Event]:
@@ -160,17 +163,19 @@ def test_a_chain_has_no_more_intentions_than_may_be_asked_for() -> None:
     assert len(delivered.parts) == CHAIN_MAX
 
 
-def test_a_chain_that_two_peers_refuse_is_fetched_by_its_last_hash() -> None:
-    prev = bytes(31) + b"p"
-    asking = Asking(MissingPrev(prev, ZERO, AUTHOR.public_key))
-    for exchange in (1, 2):
-        (message,) = asking.ask(prev)
+def test_of_a_chain_that_a_peer_refuses_the_last_intention_is_asked_of_it_at_once() -> None:
+    (made,) = chain(1)
+    asking = Asking(MissingPrev(made.hash, ZERO, AUTHOR.public_key))
+    for exchange in (1, 3):  # another peer may still have the chain
+        (message,) = asking.ask(made.hash)
         assert message.fetch_chain is not None
-        _, delivered, doubted = asking.hear(-exchange, b"")
-        assert delivered == talk.Delivered(Want((prev,)), ())
+        (doubted,) = asking.hear(-exchange, b"")
         assert isinstance(doubted, talk.Doubted)  # so the two are compared
-    (message,) = asking.ask(prev)
-    assert message.fetch_intentions is not None
+        (message,) = asking.said()
+        assert message.fetch_intentions is not None
+        assert message.fetch_intentions.hashes == (made.hash,)
+        delivered = asking.hear(-exchange - 1, answer())[-1]
+        assert delivered == talk.Delivered(Want((made.hash,)), ())
 
 
 @pytest.mark.parametrize("count", [CHAINS_OPEN - 1, CHAINS_OPEN, CHAINS_OPEN + 1])

@@ -16,16 +16,12 @@ CHAIN_MAX: Final = 32
 GAPS_MAX: Final = 4_096
 """Gaps that are remembered; a predecessor beyond them is fetched by its hash alone."""
 
-REFUSALS_MAX: Final = 2
-"""Peers that may refuse a chain before its last intention is asked for by its hash alone."""
-
 
 class ChainGaps:
     """The missing predecessors of one store, and where what is here of each chain ends."""
 
     def __init__(self) -> None:
         self._since: dict[bytes, bytes] = {}
-        self._refusals: dict[bytes, int] = {}
 
     def add(self, missing: Iterable[MissingPrev]) -> None:
         """Note that these are missing."""
@@ -42,14 +38,7 @@ class ChainGaps:
         """
         return self._since.get(prev)
 
-    def refused(self, prev: bytes) -> None:
-        """Note that a peer does not have the chain, or that it is longer than `CHAIN_MAX`."""
-        self._refusals[prev] = self._refusals.get(prev, 0) + 1
-        if self._refusals[prev] >= REFUSALS_MAX:
-            self.filled((prev,))
-
     def filled(self, hashes: Iterable[bytes]) -> None:
         """Forget gaps whose predecessors are here."""
         for hash in hashes:
             self._since.pop(hash, None)
-            self._refusals.pop(hash, None)
