@@ -50,7 +50,7 @@ from datalattice.store.gc.marking import Begin, MarkRoots
 from datalattice.store.gc.sweeping import SweepList
 from datalattice.store.kept.history import RETENTION, Retention
 from datalattice.store.log.committer import (
-    GAVE_BACK,
+    LOCK_RELEASED,
     NO_CELLS,
     CellBatch,
     CommittedPack,
@@ -797,7 +797,7 @@ class CellStore(StoreReader):
             raise ReadOnly(f"{self._folder}: opened for reading only; open it without read_only")
         self._check_process()
         if self._read_only:
-            raise ReadOnly(f"{self._folder}: {GAVE_BACK}")
+            raise ReadOnly(f"{self._folder}: {LOCK_RELEASED}")
         return committer
 
 

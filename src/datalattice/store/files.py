@@ -1,7 +1,7 @@
-"""Files: reading and replacing files durably, those of a store's folder and others.
+"""Files: read files, and replace them durably.
 
-The order that makes a replacement durable and atomic is here and nowhere else: write a new file,
-sync it, rename it over the old one, sync the folder.
+Only this module knows the order that makes a replacement durable and atomic: write a new file, sync
+it, rename it over the old one, sync the folder.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def checked(body: bytes) -> bytes:
 def unchecked(data: bytes) -> bytes | None:
     """Return the body of what `checked` made, None when the bytes differ from what was written."""
     body = data.partition(b"\n")[2]
-    # A cut file fails too: the checksum is of all that follows.
+    # The checksum covers all bytes after it, so a cut file fails too.
     return body if checked(body) == data else None
 
 

@@ -1,10 +1,12 @@
-"""Healing: repair of a store by the report of a check, with cells from other sources.
+"""Healing: repair a store after a check, with cells from other sources.
 
-A cell is identified by its hash, so any source will do: received cells are compared with the hash.
-Intact cells in a damaged pack are written again from their own bytes. Lost cells that the root
-reaches are fetched level by level, since the references of a missing cell are unknown until it is
-here. Lost cells that the root does not reach and no source has are removed from the index, so that
-they are stored anew when they come again.
+Received cells are compared with their hashes, so any source will do. Intact cells in a damaged pack
+are written again from their own bytes. Lost cells that the root reaches are fetched level by level,
+because the references of a missing cell are unknown until it is here. Lost cells that the root does
+not reach and that no source has are removed from the index, so that they are stored again when they
+come again.
+
+Source: docs/store.md "Heal".
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ FETCH_MAX: Final = 4_096
 """Most cells that are requested at a time."""
 
 ROUNDS_MAX: Final = 64
-"""Most checks of one healing; each but the last followed an improvement."""
+"""Most checks of one healing. Another check follows only if something improved."""
 
 
 class CellSource(Protocol):
@@ -83,7 +85,7 @@ def heal_store(
     rescued = fetched = forgotten = 0
     report = store.check(progress)
     for _ in range(ROUNDS_MAX):
-        # A lost root is committed again before anything is judged by it.
+        # A lost root is committed first, because the check starts from the root.
         if _bring_back(store, report):
             report = store.check(progress)
         if report.is_clean:
@@ -92,7 +94,8 @@ def heal_store(
         had = source.acquire(report.wanted) if source is not None and report.wanted else 0
         rescued += saved
         fetched += had
-        # No progress: unneeded cells are removed from the index, the others are reported.
+        # "Damaged cells that the root does not reach and that no source has are dropped"
+        # (docs/store.md "Heal"); the others are reported.
         if not saved and not had:
             if not report.useless:
                 report = store.check(progress)
@@ -105,7 +108,7 @@ def heal_store(
 def _bring_back(store: CellStore, report: CheckReport) -> bool:
     """Commit a lost root again once all its cells are here; return whether that was done."""
     loss = store.loss
-    # Given up: the log went on without the lost packs, so their root is history.
+    # If the loss was given up, the log has continued without the lost root.
     if loss is None or loss.is_given_up or store.root_hash() != loss.root:
         return False
     if report.wanted or report.missing or report.endangered or report.unserved:

@@ -1,10 +1,11 @@
 """Lock file: one writer at a time, and an error that names it.
 
-The lock is the kernel's (`flock`), so it ends with its holder, however that ends: there are no
-stale locks to remove by hand. The text of the file is the process id, its start time, and how many
-locks that process had taken before. It is used in the error message. Since every process that takes
-the lock writes its own text, a holder that released the lock and takes it again also learns from it
-whether another process had it meanwhile.
+The lock is the kernel's (`flock`). The kernel releases it when its holder ends, so nobody has to
+remove stale locks. The text of the file is the process id, its start time, and how many locks that
+process had taken before. The error message uses it. Every process that takes the lock writes its
+own text. So a holder that takes the lock again learns whether another process had it meanwhile.
+
+Source: man 2 flock; docs/store.md "Sharing the lock".
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _held: Final[set[int]] = set()
 
 
 def _drop_inherited() -> None:
-    # A forked child shares the open file, and with it the lock: an open descriptor would keep the
-    # store locked after the parent's death.
+    # A forked child inherits the open file, and with it the lock: it would keep the store locked
+    # after the parent's death.
     for fd in _held:
         with contextlib.suppress(OSError):
             os.close(fd)
@@ -84,7 +85,7 @@ class FileLock:
 
     def _take(self) -> None:
         try:
-            # Exclusive, without waiting: waiting is done in `log.locking`.
+            # Without waiting: `log.locking` waits.
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = _describe(os.pread(self._fd, 200, 0))
@@ -94,7 +95,7 @@ class FileLock:
             ) from None
 
     def _sign(self) -> None:
-        # Padded to overwrite a longer text: to truncate the file takes milliseconds.
+        # Padded, to overwrite a longer text: truncating the file takes milliseconds.
         text = f"{os.getpid()} {_start_time()} {next(_taken)}".ljust(TEXT_BYTES) + "\n"
         self._text = text.encode()
         self._generation = 0
@@ -104,7 +105,7 @@ class FileLock:
         try:
             # Not synced: it concerns running processes only.
             os.pwrite(self._fd, data, offset)
-        except OSError:  # a full disk: others do not learn the holder, and readers read the log
+        except OSError:  # a full disk: others cannot name the holder, and readers read the log
             self._text = b""
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, 0)
@@ -132,7 +133,7 @@ class FileLock:
             self._open()
         self._take()
         try:
-            # The lock of a deleted file excludes no process that opens the new one.
+            # If the file was deleted, its lock does not exclude a process that opens the new file.
             if not self._is_named():  # the folder was replaced
                 self.release()
                 self._open()
@@ -177,8 +178,8 @@ def _opened(path: str) -> int:
 class ContentLock:
     """The held lock on all bytes of a file that other programs lock too; nothing is written.
 
-    Java and others take the record locks of POSIX. Locks of an open file description (OFD), where
-    the system has them, exclude these, and also other uses of the file in this process.
+    Java and other programs take POSIX record locks. A lock of an open file description (OFD)
+    excludes those, and also other uses of the file in this process; not every system has it.
     """
 
     __slots__ = ("_fd", "_pid")

@@ -1,4 +1,7 @@
-"""Memory: a store in dictionaries, for tests, simulation and nodes without a disk."""
+"""Memory: a store in dictionaries, for tests, simulation and nodes without a disk.
+
+Source: docs/store.md "Calls", "Garbage".
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ class MemoryStore(Store):
                     self._staged.pop(hash, None)
             self._staged.update({hash: cells[hash] for hash in hidden})
             self._keep(cells)
-            # The same root again makes no new number.
+            # Committing the same root again does not raise the number.
             if root != self._root:
                 self._sequence += 1
             self._root = root
@@ -133,10 +136,10 @@ class MemoryStore(Store):
     def _check_below(self, cells: dict[bytes, bytes]) -> None:
         """Check that all cells that new ones refer to are here or new.
 
-        A value in memory, or a decision made before a collection, may refer to removed cells.
+        A value in memory may refer to cells that a collection has removed.
         Raises: MissingData: one is missing; nothing was stored.
         """
-        # Until cells were removed, every cell that this store ever reported is still here.
+        # As long as nothing was removed, every cell that this store has reported is still here.
         if not self._has_collected:
             return
         below = [ref for encoding in cells.values() for ref in branch_hashes(encoding)]
@@ -187,7 +190,7 @@ class MemoryStore(Store):
             dead_bytes = sum(len(self._encodings[hash]) for hash in dead)
             before = self._size_bytes
             if not dry_run:
-                # What is older than the grace is kept by a root, a pin or the history, or is gone.
+                # Touches older than the grace have no effect any more.
                 self._touched = young
                 self._has_collected = self._has_collected or bool(dead)
                 for hash in dead:

@@ -1,7 +1,7 @@
-"""Notes: what a store keeps beside its cells for its operator, never sent and not a lattice value.
+"""Notes: local records for the operator of a store; they are not cells and are never sent.
 
-A *text* is durable when `write` returns: an operator's decision. *Rows* are figures that can be
-counted again: they lie in the index and may be lost with it.
+A *text* is a decision of the operator and is durable when `write` returns. *Rows* are figures that
+can be computed again; they lie in the index and may be lost with it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class FolderNotes(Notes):
 
 def write_collected(notes: Notes, now_ms: int, dead_left: int) -> None:
     """Record when a collection ended and how many dead cells it left, for `last_collection`."""
-    # The collection is complete, whether or not the disk takes this note.
+    # The collection has succeeded even if this note cannot be written.
     with contextlib.suppress(StoreError):
         notes.write(COLLECTED_NOTE, json.dumps({"time_ms": now_ms, "dead_left": dead_left}))
 

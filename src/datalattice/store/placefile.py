@@ -1,8 +1,10 @@
-"""Place file: whether a store still lies where it was when a node last wrote to it.
+"""Place file: detects that a store was copied, restored or moved since a node last wrote to it.
 
 `place.json` records where the folder of the log was (`Disk.place`): machine, file system, inode and
 time of birth. A folder that was copied, restored from a backup or moved to another disk differs in
 one of them. A snapshot of a complete machine does not.
+
+Source: docs/node.md "Restored, cloned, stolen".
 """
 
 from __future__ import annotations
@@ -16,25 +18,25 @@ from datalattice.store.log.segments import FOLDER as SEGMENTS
 
 PLACE_FILE: Final = "place.json"
 START_BYTES: Final = 6
-"""Length of the number of a start: JSON represents it exactly."""
+"""Bytes of the number of a start, few enough that JSON represents it exactly."""
 
 STARTS_MAX: Final = 128
-"""Most starts that are remembered, so that a node recognises what it signed itself."""
+"""Most starts that are remembered, so that a node recognises its own signatures."""
 
 COPY_ID_DIGITS: Final = 16
 
 UNREADABLE: Final = "unreadable"
-"""Recorded place of a store whose file cannot be read: it then counts as moved, the safe answer."""
+"""The place of a store whose file cannot be read. The store counts as moved, which is safe."""
 
 
 class PlaceFile:
-    """What is recorded of one store's place and of the starts of nodes on it. Changes are durable.
+    """The recorded place of a store, and the starts of nodes on it. Changes are durable.
 
-    moved:       whether the store lies elsewhere than was recorded when this object was made.
+    moved:       whether the store lay elsewhere than recorded when this object was made.
     copy_id:     empty where the store was made; a different word in each copy that was restored,
                  copied or moved elsewhere.
-    unfenced_ms: when something was written here without asking a peer first; None when a peer was
-                 asked since.
+    unfenced_ms: when something was written here without asking a peer first; None if a peer was
+    asked since.
     """
 
     def __init__(self, folder: StoreFolder) -> None:
@@ -45,9 +47,9 @@ class PlaceFile:
         self._starts: list[int] = []
         self._recorded_id = ""
         self._read()
-        # Nothing recorded: no node wrote here, so there is nothing that a copy could repeat.
+        # If nothing is recorded, no node has written here, and a copy cannot repeat its offsets.
         self.moved = self._recorded not in (None, self._here)
-        # Derived from the place: two folders never have the same one, so neither do two copies.
+        # Derived from the place, which differs for every two folders.
         here_id = sha3_256(self._here.encode()).hex()[:COPY_ID_DIGITS]
         self.copy_id: Final = here_id if self.moved else self._recorded_id
 
@@ -63,7 +65,7 @@ class PlaceFile:
             recorded, unfenced_ms = document["place"], document["unfenced_ms"]
             starts = document["starts"]
         except (ValueError, TypeError, KeyError):
-            # A damaged file counts as moved, so that a peer is asked before anything is written.
+            # A damaged file counts as moved, so a peer is asked before anything is written.
             self._recorded = UNREADABLE
             return
         self._recorded = recorded if isinstance(recorded, str) else UNREADABLE
@@ -74,7 +76,7 @@ class PlaceFile:
             self._starts = [one for one in starts if type(one) is int]
 
     def note(self) -> None:
-        """Record the place where none was recorded.
+        """Record the place, unless one is recorded.
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
@@ -83,11 +85,11 @@ class PlaceFile:
             self._write()
 
     def begun(self, start: int) -> None:
-        """Record the number of a start, and the place where none was recorded.
+        """Record the number of a start, and the place unless one is recorded.
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
-        # The last start before a copy was made may be that of a node that still runs.
+        # The node that made the last start before the copy may still run.
         former = self._starts[:-1] if self.moved else self._starts
         self._starts = [*former, start][-STARTS_MAX:]
         self._recorded = self._recorded or self._here

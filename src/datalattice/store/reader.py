@@ -1,4 +1,4 @@
-"""Reader: the part of a cell store that finds cells and reads them, for writers and readers.
+"""Reader: the part of a cell store that finds and reads cells, for readers and the writer.
 
 Length: everything that reads one store, in one object.
 """
@@ -45,7 +45,7 @@ from datalattice.store.notes import FolderNotes, last_collection
 from datalattice.store.records import Damage, check_hash
 
 REFRESH_TRIES: Final = 10
-"""So often a refresh is repeated when a collection drops the segments it reads."""
+"""How often a refresh is repeated if a collection drops the segments that it reads."""
 
 CHECK_TRIES: Final = 10
 """The same for checks."""
@@ -55,7 +55,7 @@ _sha3: Final = hashlib.sha3_256
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a store holds, as far as is known without reading its cells."""
+    """Figures of a store that need no reading of cells."""
 
     cells: int
     bytes: int
@@ -70,7 +70,7 @@ class Stats:
     collected_ms: int | None
     """When the last collection ended; None: there was none."""
     dead_left: int
-    """Unreached cells that it left, since their segments were not worth dropping."""
+    """Unreached cells that it left because their segments were not worth dropping."""
 
 
 class StoreReader(Store):
@@ -95,10 +95,13 @@ class StoreReader(Store):
         self._segments = SegmentReader(folder)
         self._closed = False
         self._generation = GenerationReader(folder.disk, f"{folder}/{LOCK_FILE}")
-        self._held: list[Callable[[], None]] = []  # what a retired store closes at its end
+        self._held: list[
+            Callable[[], None]
+        ] = []  # called when a retired store is garbage collected
         self._last_use: object | None = None
-        # A store that had released its lock may lack packs of other writers until it refreshed.
-        self._has_released = False  # whether a writer ever released its lock
+        # Whether a writer ever released its lock: until a refresh it may lack packs of other
+        # writers.
+        self._has_released = False
         self._damage = {(item.file, item.offset): item for item in opened.damage}
         self._pending: dict[bytes, bytes] = {}  # staged, not written
         self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
@@ -130,9 +133,8 @@ class StoreReader(Store):
 
     @property
     def loss(self) -> Loss | None:
-        """Acknowledged commits that are gone, until that is accepted; None: no loss.
+        """Acknowledged commits that are gone, until the loss is accepted; None: no loss.
 
-        A reader compares what it can read with what was acknowledged.
         Raises: Corruption: a reader finds the record of the loss damaged.
         """
         # The writer found a loss when it opened the log; a reader has to compare.
@@ -182,7 +184,7 @@ class StoreReader(Store):
         location = self._index.find(hash)
         if location < 0 and (self._read_only or self._has_released):
             self.refresh()
-            # Also where `refresh` found nothing: another thread may have read the log just now.
+            # Even if `refresh` found nothing new: another thread may have read the log meanwhile.
             location = self._index.find(hash)
         return location
 
@@ -196,7 +198,7 @@ class StoreReader(Store):
         return self._pending.get(hash) or self._writing.get(hash)
 
     def _read(self, hash: bytes, location: int, *, verify: bool) -> bytes | None:
-        """Return the bytes of a cell; None when a collection removed it meanwhile."""
+        """Return the bytes of a cell; None if a collection removed it meanwhile."""
         while True:
             try:
                 data = self._segments.read(location)
@@ -224,7 +226,7 @@ class StoreReader(Store):
         segment, offset, _ = locate(location)
         damage = Damage(segment_path(self._folder, segment), offset, reason, hash)
         self._damage[damage.file, damage.offset] = damage
-        # Missing from now on, so that healing can fetch it again.
+        # "Cells of the damaged one count as missing, so a node fetches them again."
         self._index.forget(hash)
         # A decoded copy would hide the damage from healing.
         self._cache.forget(hash)
@@ -239,7 +241,7 @@ class StoreReader(Store):
     def announced(self, hash: bytes) -> bool:
         """Return whether the cell may be served to others: a commit announced it."""
         location = self._find(hash)
-        # The lowest bit of a location: staged. Cells in memory are staged, too.
+        # Cells without a location are in memory, and those are staged too.
         return location >= 0 and not location & STAGED
 
     def root_hash(self) -> bytes | None:
@@ -270,7 +272,8 @@ class StoreReader(Store):
         with self._refresh_lock:
             if not self._read_only:
                 return False
-            # Read before the log: a commit in between changes it, and the next refresh looks again.
+            # Read before the log: if a commit comes in between, the generation differs at the next
+            # refresh.
             found = self._generation.read()
             self._generation.forget()
             identity = self._folder.disk.engine_identity(f"{self._folder}/{INDEX}")
@@ -319,7 +322,7 @@ class StoreReader(Store):
         return None if index.watermark() != start else damage
 
     def _acknowledged_damage(self, recovery: Recovery) -> list[Damage]:
-        """Return the damage where an acknowledged pack was; others are packs being written."""
+        """Return the damage of acknowledged packs; an unreadable later pack is being written."""
         cut = recovery.cut
         if cut is None:
             return []
@@ -361,7 +364,7 @@ class StoreReader(Store):
         elif self._state.position.segment:
             # A reader may see what the writer wrote before it is durable.
             self._sync_segment(self._state.position.segment)
-        # Complete by construction: a collection keeps the present root and those of the history.
+        # Always complete: a collection keeps the present root and the roots of the history.
         if hash == self.root_hash():
             return
         if any(entry.root_hash == hash for entry in self.history.entries()):
@@ -378,7 +381,7 @@ class StoreReader(Store):
             pass  # raises MissingData for the first cell that is not here
 
     def _find_kept(self, hash: bytes) -> int:
-        """Find a cell, unless a process had begun to remove it: the next writer finishes that."""
+        """Find a cell, except one that a killed process had begun to remove."""
         location = self._find(hash)
         sieve = self._removed_filter
         return (
@@ -393,8 +396,7 @@ class StoreReader(Store):
         except FileNotFoundError:
             return  # dropped meanwhile; everything in it was durable
         try:
-            # A value that a reader pins must outlive a power failure, although the writer has not
-            # synced.
+            # A reader pins a value durably, even if the writer has not synced it yet.
             file.sync()
         except OSError as error:
             raise write_error(error, self._folder) from error
@@ -431,8 +433,8 @@ class StoreReader(Store):
     def check(self, progress: Progress | None = None) -> CheckReport:
         """Check every byte, every cell and every reference; return what is damaged or missing.
 
-        Nothing is written; `damage` is empty after a check that found none. Others may read and
-        write meanwhile.
+        Nothing is written. Others may read and write meanwhile. If the check finds nothing,
+        `damage` is empty afterwards.
         Raises: Corruption: a segment belongs to another store. StoreVersion: of a newer version.
         Cost:   reads the whole store once, and what the root reaches again when something is wrong.
         """
@@ -441,7 +443,7 @@ class StoreReader(Store):
         for attempt in range(CHECK_TRIES):
             report = self._check(removed, progress)
             before, removed = removed, self._removed()
-            # A collection in between makes a finding doubtful: the check is repeated.
+            # A collection in between may have caused a finding, so the check is repeated.
             if report is not None and (removed == before or attempt == CHECK_TRIES - 1):
                 break
             self.refresh()  # segments were dropped meanwhile

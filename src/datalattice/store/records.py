@@ -1,4 +1,4 @@
-"""Records: what stores of every kind report: damage, and the result of a collection."""
+"""Records: reports of stores of every kind: damage, and the result of a collection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datalattice.errors import UsageError
 from datalattice.limits import HASH_BYTES
 
 GRACE_MS: Final = 60 * 60 * 1_000
-"""Default grace: what is younger stays."""
+"""Default grace: a collection keeps everything younger."""
 
 CollectProgress = Callable[[str, int, int], None]
 """Called with the step, how much of it is done, and of how much: "mark", cells, all cells."""
@@ -18,7 +18,7 @@ CollectProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a store that differ from what was written; their cells count as missing."""
+    """Bytes of a store that differ from those that were written; their cells count as missing."""
 
     file: str
     offset: int
@@ -35,7 +35,7 @@ def check_hash(hash: object) -> bytes:
 
     Raises: UsageError: it is not 32 bytes.
     """
-    # Checked where a caller hands one in: a wrong type would look like a missing cell.
+    # A hash of a wrong type would otherwise look like a missing cell.
     if not isinstance(hash, bytes) or len(hash) != HASH_BYTES:
         what = f"{len(hash)} bytes" if isinstance(hash, bytes) else type(hash).__name__
         raise UsageError(f"a hash is {HASH_BYTES} bytes, got {what}")
@@ -70,10 +70,10 @@ class Collected:
     """Leases that were removed because their time was over."""
     seconds: float = 0.0
     is_dry: bool = False
-    """Whether nothing was changed: `dropped` is what would be."""
+    """Whether nothing was changed: the figures say what a collection would do."""
 
     def followed_by(self, other: Collected) -> Collected:
-        """Return this one and a later round of it as one."""
+        """Return the result of this round and a later one together."""
         return replace(
             other,
             cells_dead=max(self.cells_dead, self.cells_removed + other.cells_dead),

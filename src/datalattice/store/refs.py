@@ -1,4 +1,4 @@
-"""Refs: how a root is named: by hash, by pin, or by a time at which it was the root.
+"""Refs: names of roots: a hash, a pin, or a time at which it was the root.
 
     HEAD                        the present root
     HEAD~2                      the root two entries of the history before it
@@ -8,6 +8,8 @@
     0x5fd924625f6ab16a...       a hash, or the beginning of one in the pins or the history
 
 A pin takes precedence over the beginning of a hash; `0x` marks a hash.
+
+Source: docs/history.md.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ _UNITS: Final = {
 }
 
 
-class Remembering(Protocol):
-    """What `resolve` needs of a store."""
+class ResolvableStore(Protocol):
+    """A store, as `resolve` uses it."""
 
     clock: Clock
     history: History
@@ -92,7 +94,7 @@ def time_text(time_ms: int) -> str:
     return f"{found:%Y-%m-%dT%H:%M:%S}.{time_ms % SECOND_MS:03d}Z"
 
 
-def resolve(store: Remembering, text: str) -> bytes:
+def resolve(store: ResolvableStore, text: str) -> bytes:
     """Return the hash of the root that `text` names; see the module.
 
     Raises: UsageError: it names no root, or several.
@@ -121,11 +123,11 @@ def resolve(store: Remembering, text: str) -> bytes:
     return _complete(store, digits)
 
 
-def _name(store: Remembering) -> str:
+def _name(store: ResolvableStore) -> str:
     return store.path or "the store in memory"
 
 
-def _go_back(store: Remembering, steps: int) -> bytes:
+def _go_back(store: ResolvableStore, steps: int) -> bytes:
     root = store.root_hash()
     if root is None:
         raise UsageError(f"{_name(store)}: nothing was ever committed here, so there is no HEAD")
@@ -140,7 +142,7 @@ def _go_back(store: Remembering, steps: int) -> bytes:
     return before[-steps]
 
 
-def moment_at(store: Remembering, time_ms: int) -> bytes:
+def moment_at(store: ResolvableStore, time_ms: int) -> bytes:
     """Return the hash of the root at a time.
 
     Raises: UsageError: the history begins later.
@@ -153,13 +155,13 @@ def moment_at(store: Remembering, time_ms: int) -> bytes:
     return found.root_hash
 
 
-def _complete(store: Remembering, digits: str) -> bytes:
-    # Only roots: the cells of a store are too many to search them by their first digits.
+def _complete(store: ResolvableStore, digits: str) -> bytes:
+    # Only roots are searched: a store has too many cells to search them by their first digits.
     known = [pin.root_hash for pin in store.pins.all()]
     known += [entry.root_hash for entry in store.history.entries()]
     root = store.root_hash()
     found = {hash for hash in [*known, *([root] if root else [])] if hash.hex().startswith(digits)}
-    # A shortened hash must name one root: otherwise a command could act on another one.
+    # A shortened hash must name exactly one root: a command must not act on another one.
     if len(found) == 1:
         return found.pop()
     if not found:

@@ -1,9 +1,12 @@
 """Turn: several processes write to one store in turn, and each keeps it open.
 
-A writer keeps the store's lock while it writes and a little longer, since the next write often
-follows at once. It hands over as soon as a write is done and another process waits for `turn.lock`
-(`log.locking`), where it waits itself before its next write. So a writer that never pauses does not
-block the others.
+A writer keeps the store's lock while it writes and a little longer, because the next write often
+follows at once. If another process waits for the lock (it holds `turn.lock`, see `log.locking`),
+the
+writer releases the lock after its write, and waits for it like the others before its next write. So
+a writer that never pauses does not block the others.
+
+Source: docs/store.md "Sharing the lock"; docs/design/write-turn.md.
 """
 
 from __future__ import annotations
@@ -49,8 +52,9 @@ class WriteTurn:
     ) -> None:
         """`open_store` opens the store for writing.
 
-        check: called, with the lock, when it was opened, also anew (`CellStore.acquire`); where it
-               raises, so does `write`, and the next one calls it again.
+        check: called with the lock held each time the store was opened or opened anew
+        (`CellStore.acquire`). If it raises, `write` raises too, and the next `write` calls it
+        again.
         """
         self._open_store = open_store
         self._keep_s = keep_s
@@ -99,10 +103,10 @@ class WriteTurn:
     def write(self, wait_s: float = 0.0) -> Iterator[CellStore]:
         """Yield the store with its lock held, and keep the lock a little longer. May be nested.
 
-        Raises: StoreLocked: another process has it for so long; the text names it. Others as
-                `open_store`, `CellStore.acquire` and `check`.
+        Raises: StoreLocked: another process held the lock for `wait_s`; the text names it. Others
+            as `open_store`, `CellStore.acquire` and `check`.
         """
-        # For each thread: a write inside a write of the same thread takes nothing.
+        # Counted for each thread: a nested `write` of the same thread has the lock already.
         depth: int = getattr(self._inside, "depth", 0)
         if not depth:
             self._enter(wait_s)
@@ -117,7 +121,7 @@ class WriteTurn:
 
     def _enter(self, wait_s: float) -> None:
         with self._changed:
-            # Another process waits: it gets its turn before the next write of this one.
+            # "Released at once when another process waits": that process writes first.
             while self._is_leaving:
                 self._changed.wait()
             if not self._is_held:
@@ -130,7 +134,7 @@ class WriteTurn:
         """Take the lock; the caller holds the condition."""
         if self._is_closed:
             raise StoreClosed("the write turn is closed")
-        # A release in the background failed: the next write learns of it.
+        # A release in the background failed: the next write raises its error.
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -160,7 +164,7 @@ class WriteTurn:
             self._last_s = time.monotonic()
             # One attempt on `turn.lock`: it fails exactly when another process waits.
             self._is_leaving = self._is_leaving or self._is_awaited()
-            # The last writer of this process hands over; earlier ones may still be writing.
+            # The last writing thread releases the lock; before that others may still be writing.
             if self._is_leaving and not self._writers:
                 self._give_back()
 
@@ -174,7 +178,7 @@ class WriteTurn:
                 self._line.retake()
         except StoreLocked:
             return True
-        # Free again at once: this only asked whether another process waits.
+        # Released at once: taking it only showed that no other process waits.
         self._line.lend()
         return False
 
@@ -207,7 +211,8 @@ class WriteTurn:
                     self._changed.wait()
                     continue
                 left_s = self._last_s + self._keep_s - time.monotonic()
-                # Kept for `keep_s` after the last write, but not when another process waits.
+                # "The lock is kept for 50 ms after the last write, and released at once when
+                # another process waits."
                 if self._writers or (left_s > 0 and not self._is_awaited()):
                     self._changed.wait(LOOK_S)
                     continue

@@ -1,7 +1,8 @@
-"""Write buffer: parts of a large value are stored by a thread of its own.
+"""Write buffer: a separate thread stores the parts of a large value.
 
-One thread makes and hashes a part while the other writes the previous one and waits for the disk,
-or for a node. So storing a file takes about as long as the slower of the two, not as both together.
+One thread makes and hashes a part while the other writes the previous part and waits for the disk
+or
+for a node. So storing a file takes as long as the slower of the two, not as both together.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final, Self
 from datalattice.cells import Stage, Value, value_hash
 
 WAITING_MAX: Final = 8
-"""Most parts that wait to be staged; then the caller waits."""
+"""Most parts that wait to be staged; with more the caller waits."""
 
 
 class WriteBuffer:
@@ -23,7 +24,7 @@ class WriteBuffer:
         with WriteBuffer(store.put) as staging:
             value = blob_from(pieces, staging)
 
-    At the end of the context every part was staged, or an error is raised.
+    When the context ends, every part was staged, or an error is raised.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -39,7 +40,7 @@ class WriteBuffer:
         """
         if self._failure is not None:
             raise self._failure
-        value_hash(value)  # hashed here, while the other thread waits for the disk
+        value_hash(value)  # the value keeps its hash: it is computed here, not in the other thread
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="staging", daemon=True)
             self._thread.start()
@@ -48,7 +49,7 @@ class WriteBuffer:
 
     def _run(self) -> None:
         while (part := self._waiting.get()) is not None:
-            # After a failure the queue is emptied, so that the caller never blocks.
+            # After a failure the queue is drained, so that the caller never blocks.
             if self._failure is None:
                 try:
                     self._stage(*part)
@@ -68,6 +69,6 @@ class WriteBuffer:
             # Ends the thread once everything queued before was staged.
             self._waiting.put(None)
             self._thread.join()
-        # An error of the caller is the one to report.
+        # If the caller raised an error too, that one is reported.
         if error is None and self._failure is not None:
             raise self._failure

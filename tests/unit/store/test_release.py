@@ -65,7 +65,7 @@ def test_a_store_that_released_is_a_reader_and_its_values_still_load(make: Make)
             assert same(store.root(), other.root()), "and it sees what others commit"
         assert same(reader.root(), store.root())
         for call in (lambda: store.commit(1), lambda: store.put(1), store.accept_loss):
-            with pytest.raises(ReadOnly, match="gave its lock back"):
+            with pytest.raises(ReadOnly, match="has released its lock"):
                 call()
         store.sync()
         store.release()

@@ -1,4 +1,4 @@
-"""Etch: the store file of the reference implementation: cells by hash in one file, with one root.
+"""Etch: the store file of the reference implementation, with cells by hash and one root.
 
 `EtchStore` is a store like any other: values load lazily from the file, commits append to it.
 `check_etch` verifies every byte of a file, and `collect_etch` copies what is still needed to a new

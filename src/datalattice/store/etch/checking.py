@@ -1,8 +1,10 @@
 """Checking: verify every byte of an Etch file; report offset and reason of every fault.
 
-Checked are the header, every slot, every record (key, labels, canonical encoding, hash), that no
-two of them overlap, and that a cell marked as complete is: all cells it refers to are here and
-marked. Bytes that no slot refers to are counted: a crash leaves some, and they are harmless.
+The check covers the header, every slot and every record: key, labels, canonical encoding, hash. No
+two of them may overlap. If a cell is marked as complete, all cells it refers to must be here and
+marked too. Bytes that no slot refers to are counted: a crash leaves some, and they are harmless.
+
+Source: CAD047; docs/etch.md "Check".
 """
 
 from __future__ import annotations
@@ -146,7 +148,7 @@ class _Checker:
         self._advance(block_bytes(level))
         if offset + block_bytes(level) > self.file.length:
             self.report.add(offset, "an index block goes beyond the data")
-        # Two parts that overlap cannot both be what was written.
+        # Records and blocks are only appended, so two of them never overlap in an intact file.
         elif not self.taken.take(offset, block_bytes(level)):
             self.report.add(offset, "an index block overlaps something else")
 
@@ -176,6 +178,7 @@ class _Checker:
     def _check_chain(self, slot: EtchSlot) -> None:
         count = slot_count(slot.level)
         if slot.kind == NEXT:
+            # "Type 11 preceded (cyclically) by 10 or 11; type 10 followed by 11".
             before = self.file._slot(slot.block, (slot.number - 1) % count) >> 62
             if before not in (FIRST, NEXT):
                 self.report.add(slot.offset, "a chain goes on here and never began")
@@ -186,6 +189,7 @@ class _Checker:
 
     def _check_place(self, slot: EtchSlot, record: EtchRecord) -> None:
         key = record.key
+        # "The key of each record starts with the digits that lead to its block".
         if any(digit_of(key, level) != digit for level, digit in enumerate(slot.digits)):
             self.report.add(slot.offset, "the record's key does not belong in this block", key)
             return
@@ -199,9 +203,9 @@ class _Checker:
             self.report.add(slot.offset, "the record's key does not belong in this chain", key)
 
     def _head_of(self, slot: EtchSlot) -> int:
-        """Return the slot in which the chain of a slot began, -1 when there is none.
+        """Return the slot in which the chain of a slot begins, -1 if there is none.
 
-        A chain may fill a block, so all chains of a block are followed at once.
+        All chains of a block are followed at once: a chain may fill the block.
         """
         heads = self.heads.get(slot.block)
         if heads is None:
@@ -242,7 +246,8 @@ class _Checker:
 
     def _check_below(self, record: EtchRecord, long: bool) -> None:
         key, at = record.key, record.offset
-        # Only from PERSISTED on the cells below are guaranteed, and a memory size is kept.
+        # "Memory size (bytes, CAD006); 0 while below PERSISTED": a lower status guarantees nothing
+        # below.
         if record.status < PERSISTED:
             if record.memory_size:
                 self.report.add(at, "a memory size stands at a cell that is not persisted", key)

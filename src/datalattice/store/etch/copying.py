@@ -1,4 +1,7 @@
-"""Copying: collect an Etch file by copying what is still needed to a new one."""
+"""Copying: collect an Etch file by copying the cells that are still needed to a new file.
+
+Source: docs/etch.md "Collection".
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def collect_etch(
     disk = disk or RealDisk()
     if not disk.exists(where):
         raise UsageError(f"{where}: there is no such file")
-    # Held until the rename: a writer in between would write to the file that goes.
+    # Held until the rename: a writer in between would write to the file that is replaced.
     lock = disk.lock_contents(where)
     try:
         with EtchStore.open(where, read_only=True, disk=disk) as old:
@@ -48,7 +51,8 @@ def collect_etch(
             fresh = where + ".gc"
             try:
                 after = _copy_file(disk, old, fresh, wanted, progress)
-                # The copy is complete and synced; the old file stays until this moment.
+                # "The old file is kept until the rename has succeeded": the copy is complete and
+                # synced now.
                 disk.replace(fresh, where)
                 disk.sync_folder(folder_of(where))
             except OSError as error:

@@ -1,6 +1,8 @@
 """Etch store: an Etch file as a store like any other; its values load lazily from the file.
 
-Staged cells have the status STORED in the file, those that a committed root reaches PERSISTED.
+Staged cells have the status STORED in the file, announced cells PERSISTED.
+
+Source: CAD047; docs/etch.md "Store".
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class EtchStore(Store):
         # "Store").
         lock = disk.lock_contents(where)
         try:
-            # A file of 0 bytes, as other programs create it before they lock it.
+            # "A file of length 0 is a new store": other programs create it before they lock it.
             if _is_empty(disk, where):
                 create_etch(disk, where)
                 lock.release()
@@ -200,9 +202,9 @@ class EtchStore(Store):
         self, writer: EtchWriter, parts: list[EncodedCell], value: Value, status: int
     ) -> int:
         root = value_hash(value)
-        # The reference never stores nil: its hash stands for it.
+        # "nil is never written": its hash stands for it.
         if root == NIL_HASH:
-            return 0  # nil is never written
+            return 0
         fresh = {hash: encoding for hash, encoding, _ in with_top(parts, value, root)}
 
         def fetch(hash: bytes) -> bytes:
@@ -310,7 +312,7 @@ class EtchStore(Store):
             if self._closed:
                 return
             try:
-                # After a failed write nothing more may be written: the next opening decides what is
+                # After a failed write the file is not written again: the next opening finds what is
                 # there.
                 if isinstance(self._file, EtchWriter) and not self._file.has_failed:
                     self._file.flush()

@@ -1,4 +1,4 @@
-"""Layout: where the bytes of an Etch file are, and what they mean.
+"""Layout: the bytes of an Etch file.
 
     0    magic e7 c6, version 00 01
     4    data length L: where the next block goes; bytes from there on are undefined
@@ -6,8 +6,10 @@
     44   the index block of level 0, 65,536 slots of 8 bytes
     ...  records and further index blocks in any order
 
-A slot is 0, or two bits of kind and 62 of target. A record is its key (32), flags (1), memory size
-(8), the length of the encoding (2) and the encoding. All integers are big-endian.
+A slot is 0 (empty), or two bits of kind and 62 bits of target. A record is its key (32), flags (1),
+memory size (8), the length of the encoding (2) and the encoding. All integers are big-endian.
+
+Source: CAD047 "Layout", "Index", "Record"; docs/etch.md "File".
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Reader: find and list the records of an Etch file, also while another process writes to it.
 
-The data length is read once: records appended later are not seen. Blocks of the index are followed
-up to the end of the file, since a writer moves records into new blocks. Whatever the bytes are,
+The data length is read once, so records appended later are not seen. Blocks of the index are
+followed up to the end of the file, because a writer moves records into new blocks. For any bytes,
 every call ends in bounded time, with a result or with a `Corruption` that names the offset.
+
+Source: CAD047 "Index"; docs/etch.md "File", "Durability".
 """
 
 from __future__ import annotations
@@ -103,7 +105,7 @@ class EtchFile:
     def _check_length(self, length: int) -> None:
         if length < DATA_START:
             raise self.broken(LENGTH_AT, f"the data length is {length}, less than {DATA_START}")
-        # Bytes that are not there cannot be data: the file was cut.
+        # The data length is at most the size of an intact file: this one was cut.
         if length > self.size:
             raise self.broken(
                 LENGTH_AT, f"the data length is {length}, and the file has {self.size} bytes"
@@ -166,9 +168,10 @@ class EtchFile:
             slot = self._slot(block, index)
             kind, target = slot >> 62, slot & TARGET_MASK
             slot_at = block + SLOT_BYTES * index
-            # A NEXT slot belongs to the chain of another digit: this key has no record.
+            # "11: absent (the slot is lent to another digit's chain)."
             if slot == 0 or kind == NEXT:
                 return None
+            # "01: go to that block, next level."
             if kind == BLOCK:
                 block = self._next_block(slot_at, target, level + 1)
                 continue
@@ -338,7 +341,7 @@ def parse_record(data: bytes, position: int) -> EtchRecord | None:
     encoding = data[RECORD_HEAD : RECORD_HEAD + length]
     if not 1 <= length <= CELL_BYTES_MAX or len(encoding) < length:
         return None
-    # Behind the data length only the hash proves that a record was written completely.
+    # After the data length only the hash proves that a record was written completely.
     if sha3_256(encoding) != data[:HASH_BYTES]:
         return None
     memory_size = int.from_bytes(data[FLAGS_AT + 1 : FLAGS_AT + 9], "big")

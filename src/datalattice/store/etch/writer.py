@@ -1,10 +1,12 @@
 """Writer: append records to an Etch file and index them, as the reference implementation does.
 
-New data is kept in memory and written in three steps, each synced before the next: the new records
-and blocks after the data, the slots and labels that refer to them, and last, in one sector, the
-data length with the root. So after a crash a slot never refers to bytes that were not written; and
-bytes after the data length show that the last step is missing. Opening such a file adopts the
-complete records found there.
+New data is kept in memory and written in three steps, each synced before the next: first the new
+records and blocks, at the end of the file; then the slots and labels that refer to them; last, in
+one sector, the data length with the root. So after a crash a slot never refers to bytes that were
+not written, and bytes after the data length show that the last step is missing. Opening such a file
+adopts the complete records found there.
+
+Source: CAD047 "Insert", "Label update"; docs/etch.md "File", "Durability".
 """
 
 from __future__ import annotations
@@ -44,13 +46,13 @@ from datalattice.store.files import replace_file
 from datalattice.store.records import check_hash
 
 TAIL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Most new bytes kept in memory; with more they are written."""
+"""When more new bytes than this are in memory, they are written."""
 
 Fetch = Callable[[bytes], bytes]
 """Returns the encoding of a cell, compared with its hash; raises MissingData."""
 
 CELL_OVERHEAD: Final = 64
-"""What the memory size of a cell counts beside its encoding."""
+"""Counted in the memory size of a cell beside its encoding."""
 
 ZEROS_READ: Final = 1024 * 1024
 
@@ -151,7 +153,7 @@ class EtchWriter(EtchFile):
             raise UsageError(f"a cell has 1 to {CELL_BYTES_MAX} bytes, got {len(encoding)}")
         branches = bool(branch_hashes(encoding))
         flags = flags_for(status, len(encoding), branches, EMBEDDED_BYTES_MAX)
-        # The reference keeps 0 for cells whose lower cells may be missing.
+        # "0 while below PERSISTED": cells below may be missing, so the size is not known.
         size = memory_size if status >= PERSISTED else 0
         data = pack_record(key, flags, size, encoding)
         self._insert(key, lambda: self._append(data))
@@ -163,7 +165,7 @@ class EtchWriter(EtchFile):
     def _raise_label(self, position: int, status: int, memory_size: int) -> None:
         old = self._read(position, _LABEL_AT + _LABEL_BYTES)[_LABEL_AT:]
         known = int.from_bytes(old[1:], "big")
-        # A status is only raised: PERSISTED never becomes STORED again.
+        # "new status = max(old, new)": PERSISTED never becomes STORED again.
         highest = max(old[0] & STATUS_MASK, status)
         # The other bits say whether the cell is embedded, which never changes.
         flags = old[0] & ~STATUS_MASK | highest
@@ -185,7 +187,7 @@ class EtchWriter(EtchFile):
         """
         self.check()
         position = self.find(key)
-        # What is only in memory cannot be damaged on the disk.
+        # A record that is still in memory has no bytes on the disk to repair.
         if position is None or position >= self._written:
             return False
         data = len(encoding).to_bytes(2, "big") + encoding
@@ -219,7 +221,8 @@ class EtchWriter(EtchFile):
                 continue
             if kind == PLAIN:
                 beside = (index + 1) % count
-                # As the reference does: the second record starts a chain in the next slot.
+                # "If slot d+1 (cyclic) is empty: mark d as 10, append the record, slot d+1 =
+                # 11|pos."
                 if self._slot(block, beside) == 0:
                     position = append()
                     self._set(block, index, FIRST, target)
@@ -239,6 +242,7 @@ class EtchWriter(EtchFile):
     ) -> None:
         """Insert where the slot is part of a chain: of this digit, or of another one."""
         count = slot_count(level)
+        # "11 (the digit is occupied by another's chain)": that chain moves to a deeper block first.
         if kind == NEXT:
             self._move_chain(block, level, self._chain_start(block, index, count), None)
             self._set(block, index, PLAIN, append())

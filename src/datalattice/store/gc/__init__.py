@@ -1,7 +1,7 @@
-"""GC: collection of garbage: mark what is reached, copy it out of sparse segments, drop those.
+"""GC: garbage collection: mark reached cells, copy them out of sparse segments, drop those.
 
-A store too large for one process is marked by many, partition by partition (`partitions`), and
-swept by their list (`sweeping`).
+For a store that is too large for one process, several processes mark it, partition by partition
+(`partitions`), and the writer collects by their list (`sweeping`).
 """
 
 from __future__ import annotations

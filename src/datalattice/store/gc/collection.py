@@ -1,12 +1,12 @@
 """Collection: free the space of cells that nothing reaches, while commits continue.
 
-What stays: everything reached from the present root, from pins, leases and former roots in the
-history, and from everything younger than the *grace*: cells written in that time, and the root at
+A cell stays if it can be reached from the present root, from a pin, a lease or a former root in the
+history, or from anything younger than the *grace*: the cells written in that time, and the root at
 its beginning. So a value that was the root within the grace stays, and so do cells that a writer
 has staged and not yet committed.
 
     1  mark          follow everything that stays; a bit for each 32 bytes of the store (`marking`)
-    2  choose        the segments of which too little is alive; without any, the collection ends
+    2  choose        the segments with too few live bytes; if there are none, the collection ends
     3  new segment   the log continues in a new segment; only older ones are dropped
     4  copy          the live cells of the chosen segments go into new packs, like any commit
     5  catch up      under the lock: what was committed, pinned, leased or put meanwhile is marked
@@ -15,18 +15,21 @@ has staged and not yet committed.
     7  sweep         the index forgets them, a batch at a time
     8  delete        the files of dropped segments
 
-Why nothing is lost that is needed. A store holds no cell without all cells below it, so the set of
-marked cells is closed. Everything written meanwhile is marked in step 1 or 5. Step 5 ends under the
-lock, so no commit comes between its last look and the moment of removal. A later commit that refers
-to a removed cell finds it missing: it stores the cell again if it has it, or raises `MissingData`
-(`CellStore`). Pins and leases are taken under the lock that is held from step 5 to 7.
+Why no needed cell is lost. A store holds no cell without all cells below it, so the set of marked
+cells is closed. Everything written meanwhile is marked in step 1 or 5. Step 5 ends under the lock,
+so no commit comes between its last look and the removal. A later commit that refers to a removed
+cell finds it missing: it stores the cell again if it has it, or raises `MissingData` (`CellStore`).
+Pins and leases are taken under the lock that is held from step 5 to 7.
 
-A process that ends before step 6 leaves a store with all its cells, some of them stored twice.
-After step 6 the next opening does steps 7 and 8. Copies take space before any is freed: on a nearly
-full disk the segments with the fewest live bytes come first, as many as half of the free space has
-copies of, and further rounds follow.
+If the process ends before step 6, the store has all its cells, some of them twice. If it ends
+later, the next opening does steps 7 and 8.
 
-A damaged store is not collected: below a damaged or missing cell nothing is known to be unreached.
+Copies take space before any space is freed. On a nearly full disk the segments with the fewest live
+bytes come first, as many as their copies fit into half of the free space; further rounds follow.
+
+A damaged store is not collected: what a damaged or missing cell refers to is unknown.
+
+Source: docs/store.md "Garbage"; docs/design/garbage.md.
 """
 
 from __future__ import annotations
@@ -70,20 +73,21 @@ LIVE_SHARE: Final = 0.75
 """A segment is dropped when less than this part of it is alive."""
 
 SMALL_PARTS: Final = 16
-"""A segment whose live cells fill less than this part of a full one is small ..."""
+"""A segment is small if its live cells fill less than one part in this many of a full one ..."""
 
 SMALL_MAX: Final = 8
-"""... and small ones are merged when there are more than these."""
+"""... and small segments are merged when there are more than this."""
 
 COPY_BYTES: Final = 1 << 20
 """Cells are copied in packs of about this size, each under the lock."""
 
 COPY_CELLS_MAX: Final = 256
-"""Cells that are copied at a time where their lengths are not known: so many of any length fit into
-a pack."""
+"""Cells copied at a time when their lengths are not known: this many of any length fit into a
+pack."""
 
 ROOM_PARTS: Final = 2
-"""Copies take one part in so many of the free space; the writes of the index take space too."""
+"""Copies take at most one part in this many of the free space: writing the index takes space
+too."""
 
 FREED_BYTES_MIN: Final = 4_096
 """A collection that would free less changes nothing."""
@@ -129,9 +133,9 @@ class CollectionRun:
         self.removed = removed
         """The record; the previous one until the new one is written."""
         self.dropped: list[int] = []
-        """Segments whose files were removed."""
+        """Segments whose files were deleted."""
         self.is_partial = False
-        """Whether segments worth dropping were left because the disk has no space for copies."""
+        """Whether segments worth dropping wait for a later round, since the disk was too full."""
         self._room_bytes: Callable[[], int] | None = None
         self._is_recorded = False
         self._now_ms = now_ms
@@ -155,7 +159,7 @@ class CollectionRun:
         return replace(self._report(before, before - self._freed_bytes()), is_dry=True)
 
     def _freed_bytes(self) -> int:
-        """Return by how much a collection makes the segment files shorter."""
+        """Return how many bytes shorter a collection makes the segment files."""
         work, live = self._work, self._marker.live
         # "Where no segment is worth dropping, nothing is removed" (docs/store.md "Garbage").
         if not work.chosen:
@@ -181,10 +185,11 @@ class CollectionRun:
     ) -> Collected:
         """Collect.
 
-        `room_bytes` returns how much is free on the disk; copies take half of it at most, or those
-        of one segment. `locked` keeps pins and leases from changing. Called under the lock:
-        `write_pending`, which writes what is staged in memory, and `swept`, once unmarked cells
-        count as removed.
+        locked:        prevents changes of pins and leases.
+        write_pending: writes the cells that are staged in memory; called under the lock.
+        swept:         called under the lock, when unmarked cells count as removed.
+        room_bytes:    returns the free bytes of the disk. Copies take half of them at most, or the
+                       copies of one segment.
         Raises: StoreFailed: cells are damaged or missing, heal the store first; or the disk
                 refuses. StoreFull: there is no space for the copies.
         """
@@ -222,11 +227,11 @@ class CollectionRun:
                 write_pending()
                 # Step 5: under the lock no commit comes between this and the removal.
                 self._finish_marks(committer)
-                # Before the record is written: a failed write may leave it on the disk, and no
-                # later commit may refer to a cell that it says is removed.
+                # Before the record is written: even if that write fails, the record may be on the
+                # disk, and no later commit may refer to a cell that it calls removed.
                 self._index.hide_removed(self.is_removed)
                 swept()
-            # Steps 6 to 8. Pins and leases stay locked: one taken now would see removed cells.
+            # Steps 6 to 8. Pins and leases stay locked: one taken now could keep a removed cell.
             self.sweep(committer)
         committer.trim()
         after = sum(self._file_sizes(self._numbers()).values())
@@ -242,7 +247,7 @@ class CollectionRun:
 
     def is_removed(self, location: int) -> bool:
         """Return whether the cell at a location counts as removed."""
-        # Segments begun since hold only copies and what was written meanwhile, all of it marked.
+        # Later segments hold only copies and cells written meanwhile, and all of those are marked.
         return location >> 42 < self._work.begin and not self._marker.marks.has(location)
 
     def sweep(self, committer: Committer) -> None:
@@ -265,7 +270,7 @@ class CollectionRun:
             committer.check()
             self._index.flush(self._state.watermark())
             self._index.hide_removed(None)
-        # Last of all: as long as one of these files exists, an opening repeats the steps before.
+        # Last: as long as one of these files exists, an opening repeats the steps before.
         self.dropped = delete_dropped(self._folder, self.removed)
 
     # --- copying --------------------------------------------------------------------------------
@@ -285,14 +290,15 @@ class CollectionRun:
         work.sizes = self._file_sizes(numbers)
         work.chosen = set()
         small = []
-        # Preallocated space after the last pack is not garbage: the next commits fill it.
+        # Preallocated space after the last pack is not garbage, since the next commits fill it.
         last = self._state.position
         used = work.sizes | ({last.segment: last.offset} if last.segment in work.sizes else {})
         for number, size in used.items():
             live = self._marker.live.get(number, 0)
             if first_pack(self._folder, number) is None:
-                continue  # with a damaged header nothing says which packs would be missing
-            # To copy L live bytes frees size - L: at 75 % three bytes are written for one freed.
+                continue  # the header is damaged, so nothing says which packs would be missing
+            # "A segment of which less than three quarters is live is dropped" (docs/store.md
+            # "Garbage"): at 75 %, three bytes are written to free one.
             if live < LIVE_SHARE * size:
                 work.chosen.add(number)
             elif live * SMALL_PARTS < self._segment_bytes:
@@ -301,7 +307,7 @@ class CollectionRun:
         if len(small) > SMALL_MAX:
             work.chosen.update(small)
         freed = sum(used[number] - self._marker.live.get(number, 0) for number in work.chosen)
-        # A collection writes too: below this it would cost more than it frees.
+        # A collection writes packs and a record too: for less it would cost more than it frees.
         if freed < FREED_BYTES_MIN:
             work.chosen.clear()
         if self._room_bytes is not None:
@@ -310,7 +316,7 @@ class CollectionRun:
         work.bytes_live = sum(self._marker.live.values())
 
     def _leave_what_has_no_room(self, room_bytes: int) -> None:
-        """Leave the chosen segments with the most live bytes to a later round, until copies fit."""
+        """Leave segments with the most live bytes for a later round, until the copies fit."""
         work, live = self._work, self._marker.live
         # The segments with the smallest live share free the most for their copies.
         order = sorted(work.chosen, key=lambda n: (live.get(n, 0) / work.sizes[n], n))
@@ -318,7 +324,8 @@ class CollectionRun:
         size = 0
         for index, number in enumerate(order):
             size += live.get(number, 0)
-            # At least one segment is taken: otherwise a nearly full disk could never be collected.
+            # "Or the copies of one segment": without it a nearly full disk could never be
+            # collected.
             if index and size > room_bytes:
                 work.chosen.difference_update(order[index:])
                 self.is_partial = True
@@ -387,7 +394,7 @@ class CollectionRun:
         self._marker.follow_packs()
         for hashes in self._late():
             self._copy(committer, hashes)
-        # The root is written again: the pack that committed it may be in a dropped segment.
+        # The pack that committed the root may be in a dropped segment, so another pack repeats it.
         committer.write(NO_CELLS, NO_CELLS, [], committer.head)
         committer.flush_durable()
 
@@ -417,7 +424,7 @@ class CollectionRun:
 
     def _run_of(self, number: int) -> DroppedRun:
         first = first_pack(self._folder, number)
-        # Behind a run that was dropped before, the first pack is known only from the record.
+        # If the next segment was dropped earlier, only the record knows its first pack.
         run = next((run for run in self.removed.runs if run.first == number + 1), None)
         if run is not None:
             behind: int | None = run.sequence

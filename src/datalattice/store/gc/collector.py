@@ -1,7 +1,9 @@
-"""Collector: when a store collects, from which roots, and what it must not touch.
+"""Collector: when a store collects, and from which roots.
 
-It remembers for this which values were put lately, and whether anything was removed since the store
-was opened. How old cells are is in the headers of the packs (`marking.young_start`).
+It remembers which values were put lately, and whether anything was removed since the store was
+opened. The headers of the packs say how old cells are (`marking.young_start`).
+
+Source: docs/store.md "Garbage".
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from datalattice.store.log.segments import SegmentReader
 from datalattice.store.records import Collected, CollectProgress, Damage
 
 TOUCHED_MAX: Final = 65_536
-"""Most recently put values that are remembered; of others the age of their cells counts."""
+"""Most recently put values that are remembered. Of other values only the age of their cells
+counts."""
 
 
 class GarbageCollector:
@@ -57,11 +60,11 @@ class GarbageCollector:
         self._unswept: CollectionRun | None = None
         self._touched: dict[bytes, int] = {}  # hashes of values that were put, and when
         self.has_swept = False
-        """Whether cells were removed since the store was opened. Until then every cell that it
-        returned, or reported as present, is still here."""
+        """Whether cells were removed since the store was opened. While False, every cell that was
+        ever returned, or reported as present, is still here."""
 
     def touch(self, hash: bytes) -> None:
-        """Remember that a value was put: if its cells were here already, no pack says so."""
+        """Remember that a value was put: no pack says so if its cells were here already."""
         touched = self._touched
         touched.pop(hash, None)
         touched[hash] = self._clock.now_ms()
@@ -82,8 +85,9 @@ class GarbageCollector:
     ) -> Collected:
         """Do the work of `CellStore.collect` and `sweep`; without a committer only a dry run.
 
-        `begin` returns what to follow from, and an earlier mark; it is called once no other
-        collection can begin. `resume` recovers a store whose writes failed on a full disk.
+        begin:  returns the roots to follow, and an earlier mark; called when no other collection
+                can begin.
+        resume: recovers a store whose writes failed on a full disk.
         """
         # One at a time: two would drop segments that the other copies from.
         if not self._collecting.acquire(blocking=False):
@@ -95,7 +99,8 @@ class GarbageCollector:
                 resume()
             self._check_stopped()
             if damage:
-                # Cells below damaged ones cannot be followed, so they would be removed.
+                # "A store that is damaged, or lacks cells, is not collected: heal it first": cells
+                # below a damaged cell cannot be followed, so they would be removed.
                 raise StoreFailed(f"{damage[0]}; heal the store first, then collect")
             if committer is not None:
                 with committer.lock:
@@ -123,7 +128,7 @@ class GarbageCollector:
         progress: CollectProgress | None,
         write_pending: Callable[[], None],
     ) -> Collected:
-        """Collect, again as long as only the space for copies ended the round before."""
+        """Collect; repeat while a round ended early for lack of space for copies."""
         done: Collected | None = None
         while True:
             roots, prior = begin()
@@ -143,7 +148,7 @@ class GarbageCollector:
                 return done
 
     def begin_sweep(self, plan: SweepList) -> tuple[MarkRoots, PriorMark]:
-        """Return what a sweep by a list follows from, and the mark in the list.
+        """Return the roots that a sweep by a list follows, and the mark in the list.
 
         Raises: UsageError: the list does not fit the store.
         """
@@ -167,7 +172,7 @@ class GarbageCollector:
             self._collecting.release()
 
     def reset(self) -> None:
-        """Follow a store that was opened anew: cells reported as present may be gone."""
+        """Note that the store was opened anew: cells reported as present may be gone."""
         self.has_swept = True
         self._unswept = None
 
@@ -186,7 +191,7 @@ class GarbageCollector:
         """Note that unmarked cells count as removed; the lock is held."""
         self.has_swept = True
         self._unswept = run
-        # A cached value would hide that its cell was removed.
+        # The cache may have removed cells, which must count as missing.
         self._cache.clear()
 
     def _finish(self, run: CollectionRun, committer: Committer) -> None:
@@ -196,9 +201,10 @@ class GarbageCollector:
         self._unswept = None
 
     def roots(self, grace_ms: int, since_ms: int | None = None) -> MarkRoots:
-        """Return what a mark follows from when everything younger than a grace stays.
+        """Return the roots of a mark that keeps everything younger than a grace.
 
-        Values that were put count from `since_ms` on, by default from the beginning of the grace.
+        since_ms: values that were put from this time on are roots too; by default the beginning of
+        the grace.
         Raises: UsageError: a negative grace.
         """
         if grace_ms < 0:
@@ -206,7 +212,7 @@ class GarbageCollector:
         now_ms = self._clock.now_ms()
         since = now_ms - grace_ms
         opened = self._opened()
-        # Without a grace the present moment is the limit: nothing counts as young.
+        # Without a grace nothing counts as young.
         start, root = opened.state.position, opened.state.root
         if grace_ms:
             removed = known_removed(self._folder, opened.store_id)

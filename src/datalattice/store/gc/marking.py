@@ -1,8 +1,9 @@
-"""Marking: following everything that stays in a store, with a bit for each 32 bytes of it.
+"""Marking: follow and mark every cell that stays, with a bit for each 32 bytes of the store.
 
 Cells are followed by hash, a thousand at a time in the order of the index. Each is compared with
-its hash, since the references of a damaged cell are unknown: the first damaged or missing cell ends
-the mark.
+its hash. The first damaged or missing cell ends the mark, because its references are unknown.
+
+Source: docs/store.md "Garbage".
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ MARK_CELLS: Final = 1_024
 """Cells that are followed in one step."""
 
 CATCH_UP_PACKS: Final = 64
-"""Packs that may be left to follow under the lock; while there are more, commits continue."""
+"""Most packs that are followed under the lock; while there are more, commits continue."""
 
 CATCH_UP_ROUNDS: Final = 20
-"""Most rounds without the lock: a writer that is faster than the mark has to wait then."""
+"""Most rounds without the lock. If a writer is faster than the mark, it has to wait after them."""
 
 CELL_BYTES: Final = CELL_ENTRY_BYTES
-"""What a live or dead cell counts beside its encoding."""
+"""Bytes counted for a live or dead cell beside its encoding."""
 
 LOCATION_SHIFT: Final = 15
 """The bits of a location from this one on are the segment and the byte."""
@@ -48,7 +49,7 @@ _sha3: Final = hashlib.sha3_256
 
 @dataclass(slots=True)
 class MarkRoots:
-    """What a mark follows from. Functions, since they are called again at the end."""
+    """The roots of a mark. Two are functions, because they are called again at its end."""
 
     kept: Callable[[], Iterable[bytes]]
     """Hashes of roots that are pinned or leased: a missing one is an error."""
@@ -62,18 +63,18 @@ class MarkRoots:
 
 @dataclass(frozen=True, slots=True)
 class PriorMark:
-    """The result of an earlier mark, for the cells before some position of a store."""
+    """The result of an earlier mark, for the cells before a position of the log."""
 
     end: int
     """That position, as the upper bits of a location."""
     live: LocationSet
-    """Cells that stay: with each of them all cells below it."""
+    """Cells that stay; all cells below them are in the set too."""
     dead: LocationSet
-    """Cells that nothing reached then. A cell in neither set was not known."""
+    """Cells that nothing reached then. A cell in neither set was unknown."""
 
 
 Begin = Callable[[], tuple[MarkRoots, PriorMark | None]]
-"""Returns what a collection follows from, and the result of an earlier mark."""
+"""Returns the roots of a collection, and the result of an earlier mark."""
 
 
 def young_start(
@@ -89,7 +90,7 @@ def young_start(
         if removed.dropped(number) or number > last.segment:
             continue
         header = first_header(folder, log.store_id, number)
-        # All of it is younger, or nothing is known of it.
+        # All of the segment is younger, or it has no readable header.
         if behind is None and (header is None or header.time_ms > since_ms):
             continue
         begin = LogPosition(0 if header is None else header.sequence - 1, number, 0, None)
@@ -101,8 +102,8 @@ def young_start(
             if found.end.sequence > last.sequence:
                 break
             root = found.root or root
-            # A pack was written before all packs after it, whatever the clock said then. So the
-            # last one with an early enough time decides for those before it.
+            # "A cell is as old as its pack". A clock may go back, but all packs before this one
+            # were written earlier. So the last pack with an early enough time decides.
             if behind is not None or found.time_ms <= since_ms:
                 reached, root_there = found.end, root
         behind = behind or reached
@@ -174,7 +175,7 @@ class CellMarker:
             data = self._segments.read(location)
         except Corruption as error:
             raise damaged(str(error)) from error
-        # References of a damaged cell are wrong: cells would be removed that are needed.
+        # A damaged cell has wrong references: following them, the mark would miss needed cells.
         if _sha3(data).digest() != hash:
             segment, offset, _ = locate(location)
             path = segment_path(self._folder, segment)
@@ -207,7 +208,7 @@ class StoreMarker(CellMarker):
         """Bytes of the marked cells of each segment."""
         self.watched: set[int] = set()
         self.late: list[bytes] = []
-        """Cells of watched segments, marked since these are watched."""
+        """Cells of watched segments that were marked since `watched` was set."""
         self.changed: set[int] = set()
         """Segments with new marks since this was last emptied."""
 
@@ -215,7 +216,7 @@ class StoreMarker(CellMarker):
         """Follow the roots, and every pack within the grace."""
         if self._prior is not None:
             self._adopt(self._prior)
-        # The present root must be here: a store without it is damaged, not garbage.
+        # A missing present root is damage. Roots from before may have been removed.
         top = self._state.root
         self.follow([] if top is None else [top], must_be_here=True)
         self.follow([] if self._roots.root is None else [self._roots.root])
@@ -224,7 +225,7 @@ class StoreMarker(CellMarker):
         self._report(self.cells, self.cells)
 
     def follow_tops(self) -> None:
-        """Follow the roots that are pinned, leased or former ones now, and values put just now.
+        """Follow the present pins, leases and former roots, and the values put lately.
 
         Raises: StoreFailed: a pinned or leased root is missing, or as `follow`.
         """
@@ -253,7 +254,7 @@ class StoreMarker(CellMarker):
             number = found.sequence if isinstance(found, Gap) else found.end.sequence
             if number > target:
                 break
-            # Cells in a gap are unknown, and so is what they refer to.
+            # The cells in a gap are unknown, and so are their references.
             if isinstance(found, Gap):
                 path = segment_path(self._folder, found.segment)
                 raise damaged(f"{path} at byte {found.offset}: {found.reason}")
@@ -283,13 +284,13 @@ class StoreMarker(CellMarker):
         self.changed.add(segment)
 
     def _adopt(self, prior: PriorMark) -> None:
-        """Take over an earlier mark; follow the cells that it did not know.
+        """Adopt an earlier mark, and follow the cells that it did not know.
 
         Cells written or moved since then are in later packs, which `catch_up` follows.
         """
         unknown: list[bytes] = []
         for hash, location in self._index.entries():
-            # Behind the position of the list: followed as young cells.
+            # After the position of the list: followed as young cells.
             if location >> LOCATION_SHIFT >= prior.end:
                 continue
             if prior.live.has(location):

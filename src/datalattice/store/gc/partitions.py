@@ -1,9 +1,9 @@
 """Partitions: one store read by several processes, each reading some of its segments.
 
-The planning process takes an *extent*: what the store holds at one moment. It is divided into
-partitions of consecutive segments. Each process opens the store and reads one of them with a
-`StorePartitionReader`. Everything written after that moment is ignored. A collection that removes
-cells meanwhile makes the extent invalid, which `check_extent` detects.
+The planning process notes an *extent*: what the store holds at one moment. It divides the extent
+into partitions of consecutive segments. Each worker process opens the store and reads one partition
+with a `StorePartitionReader`. Everything written after that moment is ignored. If a collection
+removes cells meanwhile, the extent is invalid; `check_extent` detects that.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ExtentSegment(NamedTuple):
     number: int
     size_bytes: int
     sequence: int
-    """Number of its first pack; where its header is damaged, the one of a segment before it."""
+    """Number of its first pack; if its header is damaged, that of an earlier segment."""
 
 
 class StorePartition(NamedTuple):
@@ -76,7 +76,7 @@ class Extent:
 
     store_id: bytes
     position: LogPosition
-    """Behind the last pack that belongs to it."""
+    """The end of the last pack that belongs to it."""
     root: bytes | None
     removed: bytes
     """Digest of the record of removed cells, empty when there is none."""
@@ -114,7 +114,7 @@ class Extent:
 
 
 class PartitionPlan:
-    """In which partition of a store a cell lies."""
+    """Finds the partition of a cell."""
 
     def __init__(self, folder: str, partitions: Sequence[StorePartition]) -> None:
         self._folder = folder
@@ -152,13 +152,13 @@ def extent_of(store: StoreReader) -> Extent:
     segments: list[ExtentSegment] = []
     sequence = 1
     for number in segment_numbers(folder):
-        # Segments after the position were begun since; dropped ones wait to be deleted.
+        # Segments after the position are newer than the extent; dropped ones wait to be deleted.
         if number > mark.position.segment or removed.dropped(number):
             continue
-        # A damaged header does not say its first number: that of the segment before is a lower
+        # With a damaged header the number of its first pack is unknown; the previous one is a lower
         # bound.
         sequence = first_pack(folder, number) or sequence
-        # Behind the last pack is preallocated space, which is not read.
+        # After the last pack is preallocated space, which is not read.
         is_last = number == mark.position.segment
         size = mark.position.offset if is_last else segment_size(folder, number)
         segments.append(ExtentSegment(number, size, sequence))
@@ -191,7 +191,7 @@ def entry_count(store: StoreReader) -> int:
 def removed_digest(folder: StoreFolder) -> bytes:
     """Return the digest of the record of removed cells, empty when there is none."""
     data = folder.read(GARBAGE_FILE)
-    # Each collection writes the record anew, so an equal digest means that none came in between.
+    # Each collection replaces the record: with an equal digest, none came in between.
     return b"" if data is None else hashlib.sha3_256(data).digest()
 
 
@@ -217,8 +217,8 @@ def missing_before(store: StoreReader, partition: StorePartition, sequence: int)
     expected = sequence + 1
     run = removed.run_before(partition.first)
     # These packs were removed on purpose.
-    if run is not None and run.sequence <= expected < run.behind:
-        expected = run.behind
+    if run is not None and run.sequence <= expected < run.next_sequence:
+        expected = run.next_sequence
     if partition.sequence <= expected:
         return ""
     return f"the packs {expected} to {partition.sequence - 1} are missing"
@@ -270,7 +270,7 @@ class StorePartitionReader:
             # Packs after the extent are ignored: other partitions end there too.
             if number > last:
                 break
-            # Where a gap ends is known only from what follows it.
+            # A gap ends where the next pack or gap begins.
             if gap is not None:
                 yield _with_span(gap, behind, found)
             gap = found if isinstance(found, Gap) else None
@@ -286,7 +286,7 @@ class StorePartitionReader:
             yield _with_span(gap, behind, None)
 
     def cells(self, pack: Pack) -> list[tuple[bytes, int]]:
-        """Return (hash, place) of the cells of a pack that count: the index leads to them here."""
+        """Return (hash, location) of the cells of a pack that the index finds in this pack."""
         known = self._store._index.find_many(pack.hashes)
         if known == pack.locations and self._filter.removed is NOTHING_REMOVED:
             return list(zip(pack.hashes, known, strict=True))
@@ -298,7 +298,7 @@ class StorePartitionReader:
         return found
 
     def entries(self, first: int, last: int) -> Iterator[tuple[bytes, int]]:
-        """Yield (hash, place) from the index, of hashes whose first byte is `first` to `last`."""
+        """Yield (hash, location) from the index for hashes with a first byte in [first, last]."""
         stop = bytes([last + 1]) if last + 1 < _WHOLE_HASH else None
         end = self._extent.end
         for hash, location in self._store._index.entries(bytes([first]), stop):
@@ -326,7 +326,7 @@ class StorePartitionReader:
 
 
 def _with_span(gap: Gap, behind: int, follower: Pack | Gap | None) -> Gap:
-    """Return a gap with its span: from `behind`, the end of the last good pack, to what follows."""
+    """Return a gap with its span, from the end of the last good pack, `behind`, to `follower`."""
     end = upper_bits(gap.segment + 1, 0)
     if isinstance(follower, Gap) and follower.segment == gap.segment:
         end = upper_bits(gap.segment, follower.offset)
@@ -337,7 +337,7 @@ def _with_span(gap: Gap, behind: int, follower: Pack | Gap | None) -> Gap:
 
 
 class StorePartitionMarker(CellMarker):
-    """Marks the cells of one partition; references to other partitions become leads."""
+    """Marks the cells of one partition. References to cells of other partitions become *leads*."""
 
     def __init__(self, store: StoreReader, extent: Extent, partition: StorePartition) -> None:
         check_extent(store, extent)
@@ -348,7 +348,7 @@ class StorePartitionMarker(CellMarker):
         self._end = extent.end
         self._sent: set[bytes] = set()
         self.leads: list[tuple[bytes, int]] = []
-        """(hash, place) of cells of other partitions that are to be marked, too."""
+        """(hash, location) of cells of other partitions that must be marked too."""
 
     def take_leads(self) -> list[tuple[bytes, int]]:
         """Return the leads that were found since the last call."""
@@ -356,7 +356,7 @@ class StorePartitionMarker(CellMarker):
         return leads
 
     def follow_young(self, start: LogPosition) -> Iterator[None]:
-        """Follow the packs of the partition that are after a position; a step for each of them."""
+        """Follow the packs of the partition after a position; yield after each of them."""
         # Nothing in this partition is younger than the grace.
         if start.segment > self._partition.last or start.sequence >= self._extent.position.sequence:
             return
@@ -386,7 +386,7 @@ class StorePartitionMarker(CellMarker):
         if self._partition.first <= location >> 42 <= self._partition.last:
             return True
         if hash not in self._sent:
-            # Bounded memory is worth sending some leads twice.
+            # A lead that is sent twice does no harm, so the memory of sent leads is bounded.
             if len(self._sent) >= SENT_MAX:
                 self._sent.clear()
             self._sent.add(hash)
@@ -395,7 +395,7 @@ class StorePartitionMarker(CellMarker):
 
 
 SENT_MAX: Final = 1 << 18
-"""Most leads remembered, so that few are sent twice, which does no harm."""
+"""Most sent leads that are remembered, so that few are sent twice."""
 
 
 class MarkStart(NamedTuple):
@@ -438,7 +438,7 @@ def mark_start(store: StoreReader, extent: Extent, roots: MarkRoots) -> MarkStar
 
 
 WAITING_MIN: Final = 4_096
-"""With so many cells waiting there is enough work for several processes."""
+"""When this many cells wait, there is enough work for several processes."""
 
 FRONTIER_MAX: Final = 16_384
 """About how many cells one process marks before it distributes the work."""
@@ -450,7 +450,7 @@ class MarkFrontier(NamedTuple):
     marked: list[int]
     """Locations of cells that stay, whose children are all marked or waiting."""
     waiting: list[tuple[bytes, int]]
-    """(hash, place) of cells that are yet to be marked."""
+    """(hash, location) of cells that are not marked yet."""
 
 
 def mark_frontier(store: StoreReader, extent: Extent, hashes: Iterable[bytes]) -> MarkFrontier:

@@ -1,7 +1,8 @@
 """Sweeping: a mark made by other processes, its file, and how a store collects by it.
 
-A store too large to be marked by one process is marked by many (`partitions`). Their result is
-written to a *sweep list*. The writer of the store collects by it as by a mark of its own
+If a store is too large for one process, many processes mark it (`partitions`) and write their
+result
+to a *sweep list*. The writer of the store collects by the list as by a mark of its own
 (`collection`): it adopts the list, follows what was written since, copies, and removes.
 
     header       magic `DLSL`, version (2 bytes), flags 2, store id 16, Unix milliseconds 8, grace
@@ -13,12 +14,14 @@ written to a *sweep list*. The writer of the store collects by it as by a mark o
                  deflated as in the record of removed cells (`log.removed`)
     SHA3-256 of all that
 
-Why nothing is lost that is needed. Only cells that the list calls dead are removed. Everything
-written since lies after the position of the list and is followed as young, with all cells below
-it. A cell before that position that is not on the list stays, with all cells below it. The live
-cells of the list were closed when it was made: with a cell all cells below it. And the present
-root, pins, leases, former roots and values put now are followed as in every collection, down to
-live cells.
+Why no needed cell is lost. Only cells that the list calls dead are removed. Everything written
+since
+lies after the position of the list and is followed as young, with all cells below it. A cell before
+that position that is not on the list stays, with all cells below it. The set of live cells in the
+list is closed: it has all cells below its cells. And the present root, pins, leases, former roots
+and values put lately are followed as in every collection, down to live cells.
+
+Source: docs/store.md "Garbage"; docs/spark-jobs.md.
 """
 
 from __future__ import annotations
@@ -131,13 +134,14 @@ def _chunks(head: SweepHead, segments: Iterable[SweptSegment]) -> Iterator[bytes
     digest = hashlib.sha3_256()
     chunk = _pack_head(head)
     count = 0
-    # One chunk after: the last one carries the digest of all before it.
+    # Each chunk is held back until the next one: the last must also carry the digest of all before
+    # it.
     for number, live, dead in segments:
         digest.update(chunk)
         yield chunk
         chunk = _SEGMENT.pack(number, len(live), len(dead)) + live + dead
         count += 1
-    # The header with this number is written already: the file is not renamed.
+    # The header with the wrong number is written already; raising here prevents the rename.
     if count != head.segments:
         raise UsageError(f"a sweep list of {head.segments} segments was given {count}")
     digest.update(chunk)
@@ -146,7 +150,7 @@ def _chunks(head: SweepHead, segments: Iterable[SweptSegment]) -> Iterator[bytes
 
 def _pack_head(head: SweepHead) -> bytes:
     sequence, segment, offset, trailer = head.position
-    # Zeros stand for what is absent, and the flags say so: a hash may not be None.
+    # A missing hash is written as zeros, and the flags say that it is missing.
     flags = _HAS_ROOT * (head.root is not None) | _HAS_REMOVED * bool(head.removed)
     flags |= _HAS_TRAILER * (trailer is not None)
     position = (sequence, segment, offset, trailer or 0)
@@ -259,7 +263,7 @@ class SweepList:
                 f"{self._path}: the list of another store (id {head.store_id.hex()}, that of "
                 f"{folder} is {store_id.hex()}); each store is swept by its own"
             )
-        # A collection since then moved cells: the locations in the list are of other cells.
+        # A collection has moved cells since, so the locations in the list belong to other cells.
         if removed_digest(folder) != head.removed:
             raise self._stale(f"cells were removed from {folder} since it was made")
         # A shorter or another log: the marks would be of cells that are not here.

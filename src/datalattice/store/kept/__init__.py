@@ -1,4 +1,4 @@
-"""Kept: roots that stay beside the present one: pinned, leased for a time, or former ones."""
+"""Kept: roots that stay beside the present one: pinned, leased for a time, or in the history."""
 
 from __future__ import annotations
 

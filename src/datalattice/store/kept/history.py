@@ -3,15 +3,17 @@
     history       a header of 16 bytes, then a slot of 44 bytes for each root: Unix milliseconds
                   (8), root hash (32), CRC-32 (4)
 
-Theory of operation. An entry is written when its root is durable, without a sync of its own: a
-commit costs one short write more. The death of the process loses no entry that was written; a power
-failure may lose the last ones. A torn slot does not match its checksum and is left out. So an entry
-may be missing and is never wrong. Times never decrease, whatever the clock does.
+Theory of operation. An entry is written when its root is durable, without a sync of its own, so a
+commit costs one more short write. If the process dies, no written entry is lost; a power failure
+may lose the last ones. A torn slot does not match its checksum and is left out. So an entry may be
+missing, but it is never wrong. Times never decrease, even if the clock is set back.
 
-A `Retention` thins the history: each of its steps keeps the entries that answer "what was the root
-at ..." for the full second, minute, hour. Since each interval divides the next, the entries of a
-coarser step are always still there. Before a collection takes `roots`, the thinned history is made
-durable: a root that it lacks then never reappears in it.
+A `Retention` thins the history. Each of its steps keeps the entries that answer "what was the root
+at ..." for each full second, minute or hour. Each interval divides the next one, so a finer step
+has kept all entries that a coarser step needs. Before a collection reads `roots`, the thinned
+history is made durable: a root that was thinned out never reappears.
+
+Source: docs/history.md.
 """
 
 from __future__ import annotations
@@ -39,12 +41,12 @@ HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
 
 RECENT_MAX: Final = 1_000
-"""Latest entries that are kept without thinning, up to the age `RECENT_MS`."""
+"""Most latest entries that are not thinned, up to the age `RECENT_MS`."""
 
 RECENT_MS: Final = MINUTE_MS
 
 COMPACT_ENTRIES: Final = 8_192
-"""The file is thinned and replaced after so many new entries."""
+"""After this many new entries the file is thinned and replaced."""
 
 _HEAD: Final = b"DLHI\0\1" + bytes(10)
 _SLOT: Final = struct.Struct(">q32sI")
@@ -60,10 +62,11 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which entries a history keeps.
+    """Which entries a history keeps: the present root, and those of the following two kinds.
 
-    The last `recent_max` roots that were replaced in the last `recent_ms`. Of those replaced in the
-    last `span` of a step, the one that was the root at each full `interval`. The present root.
+    - the last `recent_max` roots that were replaced in the last `recent_ms`;
+    - for each step, of the roots replaced in the last `span`, those that were the root at a full
+      `interval`.
     """
 
     recent_max: int = RECENT_MAX
@@ -109,7 +112,7 @@ class Retention:
         for span, interval in self.steps:
             # The first step that is long enough decides: later ones keep fewer entries.
             if age_ms <= span:
-                # It was the root at a full interval: one lies in [from, until).
+                # Kept if a full interval lies in [from, until): it was the root then.
                 return -(-from_ms // interval) * interval < until_ms
         return False
 
@@ -149,8 +152,8 @@ class History:
     def roots(self) -> list[bytes]:
         """Return the hashes of the roots to keep, each once.
 
-        The writer makes that durable: another root never reappears, so its cells may be removed. A
-        reader returns what the writer would keep now.
+        The writer first makes the thinned history durable: roots that it lacks never reappear, so
+        their cells may be removed. A reader returns what the writer would keep now.
         Raises: StoreFull, StoreFailed: the thinned history could not be written.
         """
         with self._lock:
@@ -173,7 +176,7 @@ class History:
         now_ms = self._now_ms()
         if self._entries:
             last = self._entries[-1]
-            # A pack that repeats the root, as of a collection, is no new entry.
+            # A collection writes a pack that repeats the root, which is not a new entry.
             if last.root_hash == root:
                 return None
             # Times never decrease, so a bisection finds the root at a time.
@@ -193,7 +196,7 @@ class History:
                 self._compact()
 
     def forget(self, before_ms: int) -> int:
-        """Remove the entries of roots replaced before a time; return how many; durable on return.
+        """Remove the entries of roots replaced before a time, durably; return how many.
 
         Raises: StoreFull, StoreFailed: it could not be written.
         """
@@ -262,8 +265,7 @@ class FolderHistory(History):
         """Begin to write: drop entries whose roots are gone, and note the present root."""
         with self._lock:
             entries = self._entries
-            # A root whose cells are gone cannot be read: a collection of another process removed
-            # it.
+            # A collection by another process may have removed the cells of a root.
             self._entries = [one for one in entries if is_here(one.root_hash)]
             is_whole = self._offset == len(_HEAD) + len(self._entries) * SLOT_BYTES
             if root is not None:
@@ -276,7 +278,7 @@ class FolderHistory(History):
         self.flush()
 
     def pause(self) -> None:
-        """Let other processes write: the file is read at each call from now on."""
+        """Let other processes write. From now on each call reads the file."""
         self.flush()
         with self._lock:
             self._writable = False
@@ -295,7 +297,7 @@ class FolderHistory(History):
             try:
                 has_followed = not self._fresh and self._failure is None and self._follow()
             except OSError:
-                has_followed = False  # `_read` below raises what is wrong
+                has_followed = False  # `_read` below raises the error
             if has_followed:
                 if root is not None:
                     self._note(root)
@@ -353,7 +355,7 @@ class FolderHistory(History):
     def _append(self) -> None:
         assert self._file is not None
         fresh = self._fresh
-        # Without a sync: losing the last entries in a power failure is accepted.
+        # Without a sync: a power failure may lose the last entries, which is accepted.
         self._file.write(self._offset, b"".join([_slot(entry) for entry in fresh]))
         self._offset += len(fresh) * SLOT_BYTES
         self._fresh = []
@@ -410,13 +412,13 @@ def parse_history(data: bytes) -> tuple[list[Moment], list[int]]:
     entries: list[Moment] = []
     bad: list[int] = []
     damaged: list[int] = []
-    # An unknown head: nothing of the file can be believed.
+    # Without the right head nothing in the file is trusted.
     if not data.startswith(_HEAD):
         return [], [0] if data else []
     for offset in range(len(_HEAD), len(data) - SLOT_BYTES + 1, SLOT_BYTES):
         time_ms, root_hash, crc = _SLOT.unpack_from(data, offset)
         fits = zlib.crc32(data[offset : offset + 8 + HASH_BYTES], 1) == crc
-        # A time before its predecessor's cannot be what was written.
+        # Times never decrease, so an earlier time than the one before it is damage.
         if not fits or (entries and time_ms < entries[-1].time_ms):
             bad.append(offset)
             continue

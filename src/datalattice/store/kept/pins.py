@@ -1,19 +1,21 @@
-"""Pins: roots that stay, whatever becomes of the present root: under a name, or for a time.
+"""Pins: roots that stay beside the present root, under a name or for a time.
 
     pins          a checksum, then a line `datalattice pins 1` and one JSON object a line
     pins.lock     held for the moment of a change
 
-Any process may pin, beside the writer: a change takes the lock, reads the file and replaces it in
-one durable step. Every store has this file. A missing or damaged one is an error and never read as
-"no pins": a collection that believed so would destroy data.
+Any process may pin, also beside the writer: a change takes the lock, reads the file and replaces it
+in one durable step. Every store has this file. A missing or damaged file is an error and never read
+as "no pins", because a collection would then destroy pinned data.
 
-A *lease* is a pin for the time of a job: its name is random and begins with a dot, which no other
-pin's does, and it ends by itself, also when its holder dies.
+A *lease* is a pin for the time of a job. It has a random name that begins with a dot, which the
+names of other pins do not. It ends by itself, even if its holder dies.
 
 A collection holds the same lock (`Pins.locked`) from its last reading of the pins until removed
-cells can no longer be found. A value is checked for completeness under the lock before it is
-pinned. So a pin is either read by the collection and honoured, or comes after the removal and is
-refused.
+cells can no longer be found. Under the same lock a value is checked for completeness before it is
+pinned. So either the collection reads the pin and keeps its cells, or the pin comes after the
+removal and is refused.
+
+Source: docs/history.md; docs/store.md "Leases".
 """
 
 from __future__ import annotations
@@ -37,22 +39,22 @@ PINS_FILE: Final = "pins"
 PINS_LOCK: Final = "pins.lock"
 
 PINS_MAX: Final = 10_000
-"""Most pins of a store, and most leases; each change writes them all."""
+"""Most pins of a store, and most leases; each change writes all of them."""
 
 NAME_CHARS_MAX: Final = 200
 OWNER_CHARS_MAX: Final = 200
 LABEL_CHARS_MAX: Final = 1_000
 EXPIRY_MS_MAX: Final = 1 << 53
-"""Every JSON reader represents expiries up to this exactly."""
+"""Every JSON reader represents numbers up to this exactly."""
 
 LEASE_SECONDS_MAX: Final = 7 * 24 * 60 * 60
-"""Longest lease; it can be renewed, and what must stay longer is pinned."""
+"""Longest lease. It can be renewed; a root that must stay longer is pinned instead."""
 
 LOCK_WAIT_S: Final = 30.0
 """How long a change waits for another process to finish its own."""
 
 RELEASE_WAIT_S: Final = 1.0
-"""How long the release of a lease waits for that; then the lease stays until its end."""
+"""How long the release of a lease waits for it; after that the lease stays until its end."""
 
 _LOCK_POLL_S: Final = 0.01
 _LEASE_MARK: Final = "."
@@ -173,8 +175,8 @@ class Pins:
     ) -> Pin:
         """Keep a root under a name until it is removed or expires; durable on return.
 
-        Pinning the same root under the same name again changes owner, label and expiry. With `move`
-        a name that has another root is given to this one.
+        To pin the same root under the same name again changes owner, label and expiry. `move`
+        allows a name that another root has.
         Raises: UsageError: an invalid name; the name has another root; too many pins; expired.
                 MissingData: a cell below the root is not here. Corruption: as `all`.
         Cost:   reads every cell below a root that is neither the present one nor in the history nor
@@ -205,7 +207,8 @@ class Pins:
                 )
             if sum(not one.is_lease for one in others.values()) >= PINS_MAX:
                 raise UsageError(f"a store has at most {PINS_MAX} pins; remove some")
-            # A root that is pinned already was complete then, and has been kept since.
+            # A root that is pinned already was complete when it was pinned, and has been kept
+            # since.
             if all(one.root_hash != hash for one in (*others.values(), *filter(None, [before]))):
                 self._check_complete(hash)
             if before is not None and before.root_hash == hash:
@@ -251,8 +254,8 @@ class Pins:
             raise UsageError(f"a lease lasts up to {LEASE_SECONDS_MAX} seconds, got {seconds}")
         with self.locked():
             others = {one.name: one for one in self._living()}
-            # Once it had ended, a collection may have removed cells below its root. It is also
-            # gone when it ended by a clock that was set back since.
+            # After the lease ended, a collection may have removed cells below its root. (It may
+            # have ended by a clock that was set back since.)
             if others.pop(name, None) is None:
                 self._check_complete(hash)
             if sum(one.is_lease for one in others.values()) >= PINS_MAX:
@@ -264,11 +267,12 @@ class Pins:
         return expires_ms
 
     def _end_lease(self, name: str) -> None:
-        # A lease that stays ends by itself, so nothing waits for the end of a collection.
+        # "If the collection still runs, the lease stays until its end" (docs/store.md "Leases").
         with suppress(StoreLocked), self.locked(RELEASE_WAIT_S):
             pins = self._living()
             others = [one for one in pins if one.name != name]
-            # Nothing is written where it had ended: a collection or another change removed it.
+            # If it had ended, a collection or another change has removed it, and nothing is
+            # written.
             if len(others) < len(pins):
                 self._write(others)
 
@@ -319,7 +323,7 @@ class FolderPins(Pins):
 
     def _read(self) -> list[Pin]:
         data = self._folder.read(PINS_FILE, _FILE_BYTES_MAX)
-        # Never "no pins": a collection that believed so would destroy data.
+        # Never read as "no pins": a collection would then destroy pinned data.
         if data is None:
             raise Corruption(f"{self._path}: the file of pins is gone; {_REMEDY}")
         return parse_pins(data, self._path)

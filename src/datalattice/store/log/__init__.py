@@ -1,4 +1,4 @@
-"""Log: packs of cells in segment files, a store's only truth, and the index derived from them."""
+"""Log: packs of cells in segment files, and the index that is derived from them."""
 
 from __future__ import annotations
 

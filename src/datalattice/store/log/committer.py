@@ -1,12 +1,14 @@
-"""Committer: the writing side of a store. Packs are written one after another, syncs are shared.
+"""Committer: writes packs one after another, and shares syncs between commits.
 
-Theory of operation. One lock orders the packs. A commit writes its pack under the lock and waits
-for durability outside of it: the first waiter syncs for all packs written so far, the others wait
-for it, so commits that arrive together share one sync. Then packs are *published* in order: their
-cells enter the index, and their root becomes the root that readers of this object see.
+Theory of operation. One lock orders the packs. A commit writes its pack under the lock, releases
+the lock, and waits until the pack is durable. The first waiter syncs for all packs written so far
+and the others wait for it, so commits that arrive together share one sync. Then packs are
+*published* in order: their cells enter the index, and their root becomes the present root.
 
 After a failed write or sync the content of the file is unknown, so the committer refuses every
 write until `restart`, or until the store is opened again. Published cells stay readable.
+
+Source: docs/store.md "Commit order".
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ from datalattice.store.log.packing import (
 from datalattice.store.log.recovery import LogState, Pack
 from datalattice.store.log.segments import PACK_BYTES_MAX, SegmentWriter
 
-GAVE_BACK: Final = "the store gave its lock back; acquire it again before you write"
+LOCK_RELEASED: Final = "the store has released its lock; acquire it again before writing"
 
 
 class CellBatch:
-    """Cells on their way into a pack, in two columns."""
+    """Cells to be written to a pack, in two columns."""
 
     __slots__ = ("encodings", "hashes")
 
@@ -70,12 +72,12 @@ NO_CELLS: Final = CellBatch([], [])
 
 
 class CommittedPack(NamedTuple):
-    """What was written, to be made durable."""
+    """The packs that a call has written, for `make_durable`."""
 
     sequence: int
     """Number of the last pack."""
     epoch: int
-    """How often the committer had been restarted, which discards what was not durable."""
+    """How often the committer was restarted; a restart discards packs that are not durable."""
 
 
 class Committer:
@@ -119,7 +121,7 @@ class Committer:
 
     @property
     def written(self) -> CommittedPack:
-        """Everything that was written so far."""
+        """All packs written so far."""
         return CommittedPack(self._sequence, self._epoch)
 
     def check(self) -> None:
@@ -128,7 +130,7 @@ class Committer:
         Raises: StoreFailed: one did. ReadOnly: the lock was released.
         """
         if self._is_paused:
-            raise ReadOnly(f"{self._where}: {GAVE_BACK}")
+            raise ReadOnly(f"{self._where}: {LOCK_RELEASED}")
         if self._failure is not None:
             raise StoreFailed(f"{self._failure}; open the store again") from self._failure
 
@@ -163,7 +165,7 @@ class Committer:
                 return
             self._publish()
             position = self._state.position
-            # The bytes that must stand before the cut, proof that the durable part is still there.
+            # The bytes before the cut prove that the durable part is still there.
             before = b""
             if position.trailer is not None and position.offset > SEGMENT_HEADER_BYTES:
                 before = position.trailer.to_bytes(4, "big")
@@ -172,7 +174,8 @@ class Committer:
             except OSError as error:
                 raise self._fail(write_error(error, self._where)) from error
             self._epoch += 1
-            # Unpublished packs were never acknowledged; `taken_back` stages their cells again.
+            # "A commit that was waiting for its sync fails too": its pack was never acknowledged,
+            # and `taken_back` stages its cells again.
             self._waiting.clear()
             # Numbers of discarded packs are used again: no reader has seen those acknowledged.
             self._sequence = self._durable = position.sequence
@@ -205,7 +208,8 @@ class Committer:
                 f"a commit has at most {PARTS_MAX} packs of {PACK_BYTES_MAX} bytes: commit in steps"
             )
         flags = 0 if root is None else FLAG_ROOT | (len(parts) - 1) << PARTS_SHIFT
-        # Only a commit is all or nothing. Packs of staged cells count one by one.
+        # "Several packs that count only when the last one, with the root, is there". Packs without
+        # a root count one by one.
         part_flags = 0 if root is None else FLAG_PART
         try:
             for cells, apart in parts[:-1]:
@@ -254,7 +258,7 @@ class Committer:
         writer.append(pack)
         self._sequence = sequence
         self._trailer = trailer_of(pack)
-        # Behind this pack: where a reader that knows it goes on.
+        # After this pack: where a reader that knows it goes on.
         end = LogPosition(sequence, writer.segment, writer.offset, self._trailer)
         own_root = root if flags & FLAG_ROOT else None
         count = len(staged.hashes)
@@ -297,7 +301,7 @@ class Committer:
         except OSError as error:
             failure = error
         except BaseException:
-            # An interrupt is no failure of the disk: the next waiter syncs again.
+            # An interrupt is not a failure of the disk: the next waiter syncs again.
             with self._turn:
                 self._syncing = False
                 self._turn.notify_all()

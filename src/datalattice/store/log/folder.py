@@ -15,11 +15,14 @@
     collected     when the last collection was, and what it left (notes)
     hosting       whose data is accepted, as the operator decided (notes)
 
-The tables of the index are never synced while a store is open. The death of the process does not
-harm them, since the kernel keeps what was written. A power failure may damage them in ways that
-reading does not notice. So the state file says `dirty` with the kernel's boot id while a writer has
-the store open, and `clean` after a close that synced. Tables that are dirty from another boot, or
-whose file is not the one named there (a copy), are deleted and made again from the segments.
+The tables of the index are never synced while a store is open. If the process dies, they are
+intact,
+because the kernel keeps what was written. A power failure may damage them in ways that reading does
+not notice. So the state file says `dirty`, with the kernel's boot id, while a writer has the store
+open, and `clean` after a close that synced. Tables that are dirty from another boot, or that are
+another file than the state file names (a copy), are deleted and made again from the segments.
+
+Source: docs/store.md "Files", "Index".
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ FOLDER_VERSION: Final = 5
 
 _FIRST_LINE: Final = "datalattice cell store"
 _UNFINISHED: Final = {LOCK_FILE, TURN_FILE, SEGMENTS, INDEX, STATE_FILE, PINS_FILE, PINS_LOCK}
-"""What a crash can leave while a store is made."""
+"""The names that a crash can leave while a store is created."""
 
 
 def store_in(path: str | os.PathLike[str]) -> Path | None:
@@ -85,7 +88,7 @@ def check_folder(folder: StoreFolder, *, must_exist: bool) -> bool:
 
 
 def make_store(folder: StoreFolder, entropy: Entropy) -> None:
-    """Make an empty store. A crash on the way leaves a folder where one can be made."""
+    """Create an empty store. After a crash in between, it can be created in the same folder."""
     # A crash from here on leaves only names in `_UNFINISHED`.
     folder.disk.create_folder(f"{folder}/{SEGMENTS}")
     write_pins(folder, [])
@@ -128,7 +131,7 @@ def read_store_id(folder: StoreFolder) -> bytes:
 
 
 def index_is_usable(folder: StoreFolder) -> bool:
-    """Return whether the tables of the index hold what was last written to them."""
+    """Return whether the tables of the index have everything that was written to them."""
     words = (folder.read_text(STATE_FILE) or "").split()
     disk, path = folder.disk, f"{folder}/{INDEX}"
     identity = disk.engine_identity(path)
@@ -162,6 +165,6 @@ def mark_index(folder: StoreFolder, *, clean: bool) -> None:
     identity = disk.engine_identity(path) or "-"
     word = "clean" if clean else "dirty"
     text = f"{word} {disk.boot_id() or '-'} {identity} {disk.engine_bytes(path)}\n"
-    # Two syncs are saved where nothing changed.
+    # An unchanged file is not replaced, which saves two syncs.
     if folder.read_text(STATE_FILE) != text:
         folder.replace(STATE_FILE, text.encode())

@@ -1,12 +1,15 @@
-"""Free space: how much the disk can still take, and a reserve file that is deleted when it is full.
+"""Free space: how much the disk can still take, and a file that reserves space for a full disk.
 
-A store on a full disk could neither start nor collect, since both write before they free anything.
-So it keeps a file, `reserve`, whose only purpose is its size. A start that finds less than 1 MiB
-free, or a collection that finds little, deletes it; it is made again when twice its size is free.
-It grows with the log and the index, up to `spare_bytes`.
+"A start and a collection write before they free anything", so on a full disk neither could run. The
+file `reserve` keeps space for them. A start that finds less than 1 MiB free, or a collection that
+finds little, deletes it. It is made again when twice its size is free. It grows with the log and
+the
+index, up to `spare_bytes`.
 
-Commits stop before the disk is full: below `spare_bytes` of free space they raise `StoreFull`,
-while collections and the healing of damaged cells continue.
+Commits stop before the disk is full: below `spare_bytes` of free space they raise `StoreFull`.
+Collections and the healing of damaged cells continue.
+
+Source: docs/store.md "A full disk".
 """
 
 from __future__ import annotations
@@ -32,14 +35,14 @@ SPARE_BYTES_MIN: Final = 1024 * 1024
 """Least size of `reserve`."""
 
 ENTRY_BYTES: Final = 150
-"""Space for each entry of the index. Tables made again take 57 to 80 bytes an entry; inserting
-between others also copies the old pages."""
+"""Space reserved for each entry of the index. A rebuilt table takes 57 to 80 bytes an entry;
+inserting between other entries also copies old pages."""
 
 ASK_BYTES: Final = 8 * 1024 * 1024
-"""The disk is asked again how much is free after so many bytes were written ..."""
+"""The disk is asked for its free space again after this many bytes were written ..."""
 
 ASK_MS: Final = 30_000
-"""... or so much time has passed."""
+"""... or after this time."""
 
 
 class FreeSpace:
@@ -71,9 +74,9 @@ class FreeSpace:
         self._entries += entries
 
     def free_bytes(self) -> int:
-        """Return how much is free, as of the last 8 MB or 30 s; exact when it is low."""
+        """Return the free bytes as they were at most 8 MB or 30 s ago; exact when few are free."""
         age_ms = self._now_ms() - self._asked_ms
-        # Near the bound the disk is asked each time: others write to it too.
+        # Near the bound the disk is asked each time, because other programs write to it too.
         is_known = self._free >= self._spare_bytes and 0 <= age_ms < ASK_MS
         if not is_known or self._written >= ASK_BYTES:
             self.ask()
@@ -92,7 +95,7 @@ class FreeSpace:
         self._free = self._folder.disk.free_bytes(self._folder.path)
 
     def begin(self) -> None:
-        """Delete the reserve where nearly nothing is free: a starting node writes other files too.
+        """Delete the reserve if nearly nothing is free: a starting node writes other files too.
 
         Raises: OSError: the disk refuses.
         """
@@ -107,7 +110,7 @@ class FreeSpace:
 
         Raises: StoreFull: less than `spare_bytes` are free.
         """
-        # Refused before anything is written: the same call works once there is room.
+        # "Raises `StoreFull` before it writes anything": "The same call works once there is space."
         if self._spare_bytes and self.free_bytes() < self._spare_bytes:
             raise StoreFull(
                 f"{self._folder}: only {self._free} bytes are free on the disk, and a store, even "
@@ -142,11 +145,11 @@ class FreeSpace:
             wanted = self._wanted_bytes()
             present = self._folder.size(RESERVE_FILE) if self._folder.exists(RESERVE_FILE) else 0
             if present < wanted and self._free >= 2 * wanted:
-                # Not synced: if a power failure removes the name, the file is made again.
+                # Not synced: if a power failure loses the file, it is made again.
                 self._folder.disk.allocate(self._path, wanted)
                 self._measure()
         except OSError:
-            # Others may have taken the space just now. The store works without a reserve.
+            # Other programs may have taken the space. The store works without a reserve.
             with contextlib.suppress(OSError):
                 self._release()
 

@@ -1,9 +1,12 @@
-"""Hash index: from a cell's hash to its location. Derived from the segments, never the truth.
+"""Hash index: finds the location of a cell by its hash. It is derived from the segments.
 
-New entries stay in a table in memory. When that has grown it is written in key order into an
-ordered table on disk, followed by the *watermark*: up to which pack the index is complete, and the
-state of the store there. So opening a store reads only the packs after the watermark. Nothing is
-synced; `folder` says when the tables on disk may be used.
+New entries stay in a table in memory. When it is large, it is written in key order to an ordered
+table on disk. The *watermark* follows: up to which pack the index is complete, and the state of the
+store there. So opening a store reads only the packs after the watermark. Nothing is synced;
+`folder`
+decides whether the tables on disk may be used.
+
+Source: docs/store.md "Index".
 """
 
 from __future__ import annotations
@@ -20,15 +23,15 @@ from datalattice.errors import Corruption
 from datalattice.store.log.packing import FLAG_ROOT
 
 RECENT_ENTRIES_MAX: Final = 65_536
-"""Entries kept in memory before they go to the table on disk: about 13 MB. More of them mean fewer
-page writes of a large table, and more to read when opening after a kill."""
+"""Entries kept in memory before they go to the table on disk: about 13 MB. With more, a large table
+has fewer page writes, and opening after a kill reads more."""
 
 FLUSH_ENTRIES: Final = 8_192
 """Entries that one transaction writes to the table on disk."""
 
 TABLES: Final = ("meta", "places")
 STAGED: Final = 1
-"""The bit of a location that says: stored, but not reachable from a committed root."""
+"""The bit of a location of a staged cell: no committed root reaches it."""
 NOWHERE: Final = -1
 
 _WATERMARK_KEY: Final = b"watermark"
@@ -38,14 +41,14 @@ _WATERMARK: Final = struct.Struct(">QIIIQH32s")
 
 
 class LogPosition(NamedTuple):
-    """A position in the log: after the pack `sequence`."""
+    """A position in the log: the end of the pack `sequence`."""
 
     sequence: int
     segment: int
     offset: int
     """Where the next pack begins, if it is in this segment."""
     trailer: int | None
-    """Trailer of the pack `sequence`, which its successor repeats; None when it is not known."""
+    """Trailer of the pack `sequence`, which the next pack repeats; None: not known."""
 
 
 class Watermark(NamedTuple):
@@ -128,8 +131,8 @@ class HashIndex:
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Return (encodings of new cells by hash, hashes of staged cells) of a commit's parts.
 
-        Cells loaded from `home` are looked up. Of the others only recent ones are recognised: to
-        store some cells twice costs less than to look every new cell up.
+        Cells that were loaded from `home` are looked up. Of other cells only recent ones are
+        recognised: storing some cells twice costs less than looking up every new cell.
         """
         fresh: dict[bytes, bytes] = {}
         staged: list[bytes] = []
@@ -155,7 +158,8 @@ class HashIndex:
 
         With bounds only hashes from `first` on, and before `behind`.
         """
-        # Copied before the snapshot: an entry flushed meanwhile is then in both, not in neither.
+        # Copied before the snapshot: an entry that is flushed meanwhile is in both then, never in
+        # neither.
         recent = dict(self._recent)
         if first or behind is not None:
             recent = {
@@ -180,7 +184,7 @@ class HashIndex:
             return view.count("places") + found.count(None)
 
     def entries_max(self) -> int:
-        """Return a number that `count` does not exceed, without looking anything up."""
+        """Return an upper bound on `count`, without a look-up."""
         with self._lock:
             return self._view.count("places") + len(self._recent)
 
@@ -199,10 +203,10 @@ class HashIndex:
     # --- the collection of garbage ---
 
     def hide_removed(self, is_removed: Callable[[int], bool] | None) -> None:
-        """Let cells at locations for which `is_removed` is true count as not here; None: end that.
+        """Hide all cells at locations for which `is_removed` is true; None: hide none.
 
-        All at once, while `sweep` removes them one after another: at no time may a cell be here
-        without the cells below it.
+        `sweep` removes their entries one after another, but they must disappear at once: a store
+        never holds a cell without the cells below it.
         """
         self._is_removed = is_removed
 
@@ -344,7 +348,7 @@ class HashIndex:
         return True
 
     def refresh(self) -> None:
-        """Read the newest state of the tables on disk from now on."""
+        """Use the newest state of the tables on disk from now on."""
         with self._lock:
             self._view.renew()
             self._get = self._view.getter("places")

@@ -1,12 +1,14 @@
 """Locking: waiting for a store's lock, and how readers notice a commit without reading the log.
 
-Two lock files serve a store. `lock` is held by the writer. `turn.lock` is held by the first process
-that waits for `lock`; the others wait for `turn.lock`. So the writer learns with one attempt on
-`turn.lock`, after each write, that another process waits (`turn`).
+A store has two lock files. The writer holds `lock`. The first process that waits for `lock` holds
+`turn.lock`; the others wait for `turn.lock`. So after each write the writer tries to take
+`turn.lock`, and learns whether another process waits (`turn`).
 
 Bytes 64 to 71 of `lock` are the *generation*. The writer increments it after each commit, before
-the commit returns; a process that takes the lock writes its own text and starts at 0. So if the
-first 72 bytes of the file are unchanged, no commit returned in between.
+the commit returns. A process that takes the lock writes its own text and starts at 0. So if the
+first 72 bytes of the file are unchanged, no commit has returned in between.
+
+Source: docs/store.md "Sharing the lock", "Readers".
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ POLL_S: Final = 0.001
 """Pause between two attempts to take a lock."""
 
 SLOW_POLL_S: Final = 0.01
-"""The same after `SLOW_AFTER_S`: a holder that keeps the lock so long does not hand over."""
+"""The pause after `SLOW_AFTER_S`: a holder that keeps the lock that long does not hand over."""
 
 SLOW_AFTER_S: Final = 2.0
 
@@ -73,7 +75,7 @@ class GenerationReader:
         self._disk = disk
         self._path = path
         self._view: FileView | None = None
-        self._seen = b""  # b"": nothing is known, so one has to look
+        self._seen = b""  # b"": not known, so the log must be read
         self._until_s = 0.0
 
     def is_unchanged(self) -> bool:

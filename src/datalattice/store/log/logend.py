@@ -1,19 +1,21 @@
-"""Log end: up to where the log was acknowledged, kept in a file apart from the log.
+"""Log end: a file beside the log that says up to which pack the log was acknowledged.
 
-A pack proves that those before it were durable; nothing in the log proves the last ones. A damaged
-byte there, or a file that ends too early, is either a write that a crash tore (never acknowledged,
-so it is cut) or a loss of acknowledged data. The file `end` tells the two apart. It has three
-slots, each in a sector of its own:
+A pack proves that the packs before it were durable, but nothing in the log proves the last ones. A
+damaged byte there, or a file that ends too early, is either a write that a crash tore (never
+acknowledged, so it is cut) or a loss of acknowledged data. The file `end` decides which. It has
+three slots, each in a sector of its own:
 
     slot          magic `DLLE`, version (2 bytes), flags 2 (1: there is a root, 2: the trailer is
                   known), number of the last pack 8, segment 4, offset after it 4, its trailer 4,
                   root hash 32, CRC-32 of all that 4, begun with that of the store id
 
-The third slot is written after every sync of the log and never synced itself, which costs a few
-microseconds: it outlives the process. The first two are written in turn and synced when the store
-is closed, when `sync` is called, when a segment is begun and after SYNC_PACKS packs: they outlive
-the machine. A slot is written only when what it says is durable. So every slot is true, and the one
-with the greatest number counts.
+The third slot is written after every sync of the log, without a sync, which takes a few
+microseconds: it survives the death of the process. The first two slots are written in turn and
+synced when the store is closed, when `sync` is called, when a segment is begun and after SYNC_PACKS
+packs: they survive a power failure. A slot is written only after the packs it names are durable. So
+every slot is true, and the one with the greatest number counts.
+
+Source: docs/store.md "What is known of the end", "After a loss".
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from datalattice.store.records import Damage
 END_VERSION: Final = 1
 
 SYNC_PACKS: Final = 256
-"""The end is made durable after so many packs: one more sync for so many."""
+"""The end is made durable after this many packs, which costs one more sync."""
 
 SLOT_STRIDE: Final = 512
 """Slots are in different sectors, so that a torn write damages one of them at most."""
@@ -51,7 +53,7 @@ _HAS_TRAILER: Final = 2
 
 
 class LogEnd(NamedTuple):
-    """Behind the last acknowledged pack, and the root there."""
+    """The end of the last acknowledged pack, and the root there."""
 
     position: LogPosition
     root: bytes | None
@@ -69,15 +71,15 @@ class Loss:
     """Where the first lost pack began, in the file or the missing segment."""
     size_bytes: int
     is_exact: bool
-    """False: at least so many bytes, since complete segments are gone."""
+    """False: `size_bytes` is a lower bound, because complete segments are gone."""
     root: bytes | None
-    """The root that the last of them committed; None: not known."""
+    """The root that the last lost pack committed; None: not known."""
     reason: str
-    """What is there instead."""
+    """What was found at `offset` instead of the pack."""
     is_given_up: bool = False
-    """Whether the log continues without them; False: they may still be healed."""
+    """Whether the log continues without the lost packs; False: they may still be healed."""
     is_certain: bool = True
-    """False: nothing says how far the log went, so a loss cannot be excluded."""
+    """False: the record of the log's end is gone, so a loss cannot be excluded."""
 
     def __str__(self) -> str:
         if not self.is_certain:
@@ -106,7 +108,7 @@ class EndRecord:
         self._seed = seed_of(store_id)
         path = f"{folder}/{END_FILE}"
         self.damage: list[Damage] = []
-        """Set when both synced slots were written and neither can be read."""
+        """Set if both synced slots were written and neither can be read."""
         exists = folder.exists(END_FILE)
         self._file = folder.open(END_FILE, create=not exists, write=True)
         try:
@@ -120,11 +122,11 @@ class EndRecord:
             self._file.close()
             raise
         self.found = _greatest(ends)
-        """What was acknowledged; None: nothing, or it is not known."""
+        """The last acknowledged pack; None: there is none, or it is not known."""
         synced = [_sequence_of(end) for end in ends[:_SYNCED_SLOTS]]
         if max(synced) < 0 and all(any(data) for data in slots[:_SYNCED_SLOTS]):
             self.damage.append(Damage(path, 0, "the record of the log's end is damaged"))
-        # The older of the two is overwritten first: a torn write leaves the newer one.
+        # The older slot is overwritten first: a torn write leaves the newer one.
         self._turn = synced.index(min(synced))
         self._synced = max(synced)
         self._noted = -1
@@ -146,7 +148,7 @@ class EndRecord:
 
         Raises: OSError: it cannot be written.
         """
-        # Numbers only grow: an older end never overwrites a newer one.
+        # An older end never overwrites a newer one.
         if end.position.sequence > self._synced:
             self._write(self._turn, end)
             self._write(_SYNCED_SLOTS, end)

@@ -1,4 +1,7 @@
-"""Opening: from a folder to a store that is ready, for the writer and for readers."""
+"""Opening: open the folder of a store for the writer or for a reader, and recover its log.
+
+Source: docs/store.md "Recovery", "After a loss", "Readers".
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ from datalattice.store.records import Damage
 T = TypeVar("T")
 
 COPY_BYTES: Final = 1 << 20
-"""How much of a tail is written again at a time."""
+"""Bytes of a tail that are written again at a time."""
 
 _REMEDY: Final = (
     "put the file back; or fetch what is gone with `lattice disk heal --from-store DIR` or "
@@ -78,7 +81,7 @@ class ReleasedLog(NamedTuple):
     """How a writer left a log when it released its lock."""
 
     position: LogPosition
-    """Behind the last pack; everything before it is durable."""
+    """The end of the last pack; everything before it is durable."""
     removed: bytes
     """The head of the record of removed cells."""
 
@@ -102,13 +105,13 @@ class OpenLog:
         self.loss: Loss | None = None
         """Acknowledged commits that are gone."""
         self.was_cut = False
-        """Whether the log has no pack after the lost ones yet."""
+        """Whether packs were lost at the end of the log, and none follows them yet."""
         self.keeps_root = False
         """Whether the root is the lost one, so that healing can restore it."""
         self.place = ("", "")
         """Where the folder was, and the file of the tables, when a writer opened it."""
         self.released: ReleasedLog | None = None
-        """Set while a writer has released its lock; None: the store must be opened anew."""
+        """How the log was left, while a writer has released its lock; None: open the store anew."""
 
 
 def open_reader(folder: StoreFolder) -> OpenLog:
@@ -137,8 +140,8 @@ def open_reader(folder: StoreFolder) -> OpenLog:
     except Corruption:
         index.close()
         raise
-    # A collection flushes the index before it deletes anything, so everything that was ever
-    # removed lies before the watermark: a reader needs no record of it.
+    # A collection flushes the index before it deletes anything. So everything removed lies before
+    # the watermark, and a reader needs no record of it.
     return OpenLog(store_id, index, LogState(index, start), NOTHING_REMOVED)
 
 
@@ -178,13 +181,14 @@ def open_locked(
     folder = settings.folder
     if not check_folder(folder, must_exist=False):
         make_store(folder, settings.entropy)
-    # Before anything is written: a full disk needs the reserve for the start itself.
+    # Before anything is written: on a full disk the start itself needs the reserved space.
     settings.space.begin()
     store_id = read_store_id(folder)
     try:
         index = _open_index(settings, is_usable=keep_root or not repair)
     except (Corruption, StoreVersion):
-        # Unreadable tables, or those of another LMDB version. They are derived: made again.
+        # Unreadable tables, or tables of another LMDB version: "deleted and made again from the
+        # segments".
         index = _open_index(settings, is_usable=False)
     try:
         removed, damage = _read_removed(folder, store_id)
@@ -208,7 +212,7 @@ def open_locked(
         recover(folder, opened, opened.writer, repair=repair, keep_root=keep_root)
         opened.damage += [*damage, *end.damage]
         if finish_removal(folder, index, removed):
-            # Durable order of a collection: the index forgets cells before their files go.
+            # The index must forget the cells durably before their files are deleted.
             index.flush(opened.state.watermark())
             delete_dropped(folder, removed)
     except BaseException:
@@ -225,7 +229,7 @@ def place_of(folder: StoreFolder) -> tuple[str, str]:
 
 
 def made_of(opened: OpenLog, folder: StoreFolder, make: Callable[[OpenLog], T]) -> T:
-    """Return what `make` returns; when it raises, everything that was opened is closed."""
+    """Return the result of `make`; if it raises, close everything that was opened."""
     try:
         return make(opened)
     except BaseException:
@@ -240,7 +244,7 @@ def made_of(opened: OpenLog, folder: StoreFolder, make: Callable[[OpenLog], T]) 
 def with_readable_index(folder: StoreFolder, attempt: Callable[[], T]) -> T:
     """Return what `attempt`, which opens a store for writing, returns.
 
-    Where it finds the index damaged, a second attempt makes the index again.
+    If it finds the index damaged, a second attempt makes the index again.
     """
     try:
         return attempt()
@@ -273,7 +277,7 @@ def _open_index(settings: OpenSettings, *, is_usable: bool) -> HashIndex:
     """Return the index, emptied when it may not be used."""
     folder = settings.folder
     path = f"{folder}/{INDEX}"
-    # Derived: deleting it loses nothing, and using it wrongly loses cells.
+    # The index is derived: deleting it loses nothing, but a wrong one hides cells.
     if not (is_usable and index_is_usable(folder)):
         folder.disk.remove_folder(path)
         # A new file may get the inode number of the old one, so the old mark must go first.
@@ -293,9 +297,10 @@ def recover(
     keep_root: bool = False,
     left: LogPosition | None = None,
 ) -> None:
-    """Read the packs after the watermark, and make the log end after the last good one.
+    """Read the packs after the watermark, and let the log end after the last good one.
 
-    left: what was durable when this process, which still lives, released the lock.
+    left: up to where the log was durable when this process released the lock; None for a new
+    process.
     """
     state, index = opened.state, opened.index
     known = None if opened.end is None else opened.end.found
@@ -303,12 +308,12 @@ def recover(
     last = max(state.position.sequence, 0 if known is None else known.position.sequence)
     _check_id(folder, opened.store_id, state.position.segment)
     reason = why_unreached(folder, state.position)
-    good = None  # after the last readable pack, where the index knows of later ones
+    good = None  # the end of the last readable pack, if the index knows later ones
     if reason:
         good = _last_good(folder, opened.store_id, state.position.segment)
         if not repair:
             raise Corruption(f"{lost_packs(folder, good, last, known, reason)}; {_REMEDY}")
-        # Without a trailer to match, a pack of a later segment may still follow.
+        # The trailer is not compared, so that a pack of a later segment may follow.
         state.move_to(state.position._replace(trailer=None))
     removed = opened.removed
     log = LogReader(folder, opened.store_id, state.position, removed, acknowledged=last)
@@ -318,7 +323,7 @@ def recover(
         if index.is_large:
             index.flush(state.watermark())
     state.move_to(recovery.end)
-    # Damaged packs inside the log stay in place: their cells can be healed.
+    # "The damage is reported with file and offset, and the bytes stay where they are."
     opened.damage = recovery.damage
     # A third witness: later packs say in their headers what was durable.
     last = max(last, log.proven)
@@ -326,7 +331,7 @@ def recover(
         reason = recovery.lost.reason
     elif recovery.end.segment < removed.begin:
         reason = f"the segments from {removed.begin} on are gone"
-    # Fewer packs than were acknowledged: a loss, never a torn tail.
+    # "A shorter log never replaces a longer one": fewer packs than were acknowledged are a loss.
     elif recovery.end.sequence < last:
         reason = "the log ends here"
     loss = opened.loss
@@ -347,7 +352,7 @@ def recover(
         # The header of a segment is proven only by a proven pack in it.
         inside = first.segment == end.segment and first.offset > SEGMENT_HEADER_BYTES
         begin = first.offset if inside else 0
-        # No power failed while this process lived: bytes after a proven pack are preallocated
+        # While this process lived, no power failed: bytes after a proven pack are preallocated
         # space. A header without such a pack may be one whose sync failed.
         is_proven = recovery.unproven_from is None and end.offset > SEGMENT_HEADER_BYTES
         if left is None or cut is not None or not is_proven:
@@ -359,10 +364,10 @@ def recover(
 
 
 def _continue_without(folder: StoreFolder, opened: OpenLog, loss: Loss, *, keep_root: bool) -> None:
-    """Let the next pack follow the lost ones, with a greater number and in a new segment.
+    """Continue the log after the lost packs, with a greater number and in a new segment.
 
-    No number and no location is used twice, so a process that has seen the lost packs cannot
-    mistake other packs for them.
+    No number and no location is used twice, so a process that has read the lost packs cannot
+    confuse them with others.
     """
     state, writer = opened.state, opened.writer
     assert writer is not None
@@ -376,7 +381,7 @@ def _continue_without(folder: StoreFolder, opened: OpenLog, loss: Loss, *, keep_
     if keep_root:
         state.root = state.root if loss.root is None else loss.root
         loss = replace(loss, root=state.root)
-    # Before any pack follows: until then the loss is found again by every opening.
+    # Before any pack follows: until then every opening finds the loss again.
     write_loss(folder, loss)
     opened.loss = loss
     opened.was_cut = True
@@ -409,7 +414,7 @@ def _check_id(folder: StoreFolder, store_id: bytes, segment: int) -> None:
 def why_unreached(folder: StoreFolder, position: LogPosition) -> str:
     """Return why the log does not reach `position`, "" when it does.
 
-    It ends before, or is another log. So a shorter log never silently replaces a longer one.
+    It ends earlier, or it is another log.
     """
     if not position.segment:
         return ""
@@ -433,8 +438,9 @@ def why_unreached(folder: StoreFolder, position: LogPosition) -> str:
 def _secure_tail(folder: StoreFolder, segment: int, begin: int, end: int) -> None:
     """Make the packs from `begin` to `end` durable, and cut everything after them.
 
-    They are written again: after a failed sync the kernel may hold pages that it believes to be on
-    the disk and that never got there.
+    "Complete packs after the last proven one are written once more, synced and kept": after a
+    failed sync the kernel may hold pages that it believes to be on the disk and that never got
+    there.
     """
     file = folder.disk.open(segment_path(folder, segment), write=True)
     try:

@@ -13,12 +13,15 @@ preallocated space.
         the cells' encodings
     pack trailer: CRC-32 of the body, begun with the header's
 
-The checksum of a pack header begins with that of the store id, which is random and never leaves the
-machine, and the header repeats its own position: bytes that a user stored as a value cannot be
-taken for a pack when a damaged segment is searched for the next one.
+When a damaged segment is searched for the next pack, bytes that a user stored as a value must not
+be
+taken for one. So the checksum of a pack header starts from the checksum of the store id, which is
+random and never leaves the machine, and the header repeats its own position.
 
 A *location* says where a cell's encoding is, in 62 bits: segment 20, offset 27, length 14, staged
 1.
+
+Source: docs/store.md "Segments and packs".
 """
 
 from __future__ import annotations
@@ -51,10 +54,10 @@ OFFSET_MAX: Final = 1 << 27
 NO_ROOT: Final = bytes(32)
 
 CELL_ENTRY_BYTES: Final = 34
-"""What a pack has for a cell beside its encoding: length 2, hash 32."""
+"""Bytes of a cell in a pack beside its encoding: length 2, hash 32."""
 
 LARGE_BYTES: Final = 1_024
-"""Cells longer than this on average are checksummed one by one, shorter ones joined."""
+"""If cells are longer than this on average, the checksum is computed cell by cell."""
 
 _SEGMENT: Final = struct.Struct(">4sHH16sIQI")
 _PACK: Final = struct.Struct(">4sHHQQQIIIIIII32s")
@@ -95,7 +98,7 @@ def segment_header(store_id: bytes, segment: int, first_sequence: int) -> bytes:
 
 def read_segment_header(data: bytes) -> tuple[int, bytes, int, int] | None:
     """Return (version, store id, segment, first sequence), or None for damaged bytes."""
-    # Damage and foreign bytes are one case here: the caller reports where they are.
+    # The caller reports damaged bytes, and bytes of another file, with their position.
     if len(data) < SEGMENT_HEADER_BYTES or data[:4] != SEGMENT_MAGIC:
         return None
     head = data[: SEGMENT_HEADER_BYTES - 4]
@@ -176,7 +179,8 @@ def read_pack_header(data: bytes, seed: int, segment: int, offset: int) -> PackH
     if checksum != zlib.crc32(head, seed):
         return None
     header = PackHeader._make((*_PACK.unpack(head), checksum))
-    # A pack copied to another offset, or a leftover of an older log, is not a pack here.
+    # "The header repeats its own position": a copy at another offset, or a leftover of an older
+    # log, is not a pack here.
     if header.segment != segment or header.offset != offset:
         return None
     return header
@@ -190,7 +194,7 @@ def trailer_of(rest: bytes) -> int:
 
 def body_is_whole(header: PackHeader, rest: bytes) -> bool:
     """Return whether `rest`, the bytes after a header, are its body and trailer."""
-    # A pack that the end of the file cuts is not complete, whatever its checksum.
+    # The end of the file has cut the pack.
     if len(rest) != header.length - PACK_HEADER_BYTES or len(rest) < PACK_TRAILER_BYTES:
         return False
     body = memoryview(rest)[: len(rest) - PACK_TRAILER_BYTES]

@@ -1,14 +1,16 @@
-"""Recovery: reading packs from a position on, and distinguishing a torn tail from damage.
+"""Recovery: read packs from a position on, and distinguish a torn tail from damage.
 
-A pack is *proven durable* when the position or the record of the log's end (`logend`) says so, when
-a later pack says so in its header, or when a later segment exists (a segment is synced before the
-next one begins). Bytes where a proven pack should be and is not are damage: they are reported and
-left as they are, and reading continues at the next good pack. Bytes where an unproven pack should
-be are an unacknowledged tail: everything from there on is cut, complete packs included, because a
-commit is acknowledged only after all before it.
+A pack is *proven durable* if the position or the record of the log's end (`logend`) says so, if a
+later pack says so in its header, or if a later segment exists (a segment is synced before the next
+one begins). If a proven pack cannot be read, its bytes are damage: they are reported and left as
+they are, and reading continues at the next good pack. If an unproven pack cannot be read, it was
+never acknowledged: everything from there on is cut, complete packs too, because a commit is
+acknowledged only after all commits before it.
 
-Each pack repeats the trailer of the one before it, so bytes left over from an earlier, cut tail
-cannot continue a newer one.
+Each pack repeats the trailer of the pack before it, so leftover bytes of a tail that was cut cannot
+continue a newer log.
+
+Source: docs/store.md "Recovery".
 """
 
 from __future__ import annotations
@@ -43,11 +45,11 @@ from datalattice.store.log.segments import segment_numbers, segment_path
 from datalattice.store.records import Damage
 
 SEARCH_BYTES: Final = 1 << 20
-"""How much of a damaged segment is read at a time when looking for the next pack."""
+"""Bytes of a damaged segment that are searched at a time for the next pack."""
 
 
 class Pack(NamedTuple):
-    """A pack as the index needs it: its end, its cells, the root it commits."""
+    """A pack without its encodings: its end, its cells, the root it commits."""
 
     end: LogPosition
     length: int
@@ -56,11 +58,11 @@ class Pack(NamedTuple):
     hashes: list[bytes]
     locations: list[int]
     staged: int
-    """Its last so many cells are staged."""
+    """The number of staged cells, which are the last ones."""
     promoted: list[bytes]
     """Hashes of staged cells of earlier packs that it announces."""
     time_ms: int
-    """When it was written, by the clock of that time."""
+    """When it was written, by the writer's clock."""
 
     @property
     def is_part(self) -> bool:
@@ -84,19 +86,21 @@ def _read_pack(header: PackHeader, rest: bytes) -> Pack:
 
 
 class Gap(NamedTuple):
-    """Bytes where the pack `sequence` should be and is not."""
+    """Bytes where the pack `sequence` should be but is not."""
 
     segment: int
     offset: int
     sequence: int
     reason: str
     span: tuple[int, int] = (0, 0)
-    """Begin and end, as the upper bits of a location. Set by `StorePartitionReader`: to the end of
-    the segment where no good pack follows, from before it where segments are gone."""
+    """Begin and end, as the upper bits of a location; set by `StorePartitionReader`.
+
+    If no good pack follows, it ends with the segment; if segments are gone, it begins before them.
+    """
 
 
 class LogReader:
-    """Reads the packs of a store from one position on, as they lie on the disk."""
+    """Reads the packs of a store from a position on, in the order of the log."""
 
     def __init__(
         self,
@@ -120,7 +124,7 @@ class LogReader:
         self.proven = max(start.sequence, acknowledged)
         """Every pack up to this one is known to have been durable."""
         self.end = start
-        """Behind the last good pack that was read."""
+        """The end of the last good pack that was read."""
         self._gapped = False
 
     def read(self) -> Iterator[Pack | Gap]:
@@ -136,7 +140,7 @@ class LogReader:
             if number >= begin.segment and not self._removed.dropped(number)
         ]
         if self._last_segment is not None:
-            # Later segments belong to other readers of a divided store.
+            # Other processes read the later segments of a divided store.
             numbers = [number for number in numbers if number <= self._last_segment]
         for number in numbers:
             file = self._folder.disk.open(segment_path(self._folder, number))
@@ -191,7 +195,7 @@ class LogReader:
             return Gap(segment, 0, expected, "the header of the segment is damaged")
         version, store_id, number, first = header
         path = segment_path(self._folder, segment)
-        # A newer format may mean anything: refuse instead of cutting it as damage.
+        # "A newer version is refused with `StoreVersion`", never cut as damage.
         if version > FORMAT_VERSION:
             raise StoreVersion(
                 f"{path}: format version {version}; this package reads up to {FORMAT_VERSION}"
@@ -204,10 +208,10 @@ class LogReader:
         # The header is durable before its first pack is written, and all earlier packs before it.
         self.proven = max(self.proven, first - 1)
         run = self._removed.run_before(segment)
-        if run is not None and run.sequence <= expected < run.behind:
+        if run is not None and run.sequence <= expected < run.next_sequence:
             # The record of removed cells explains this gap in the numbers.
-            expected = run.behind  # the packs in between were dropped on purpose
-            self.end = self.end._replace(sequence=run.behind - 1, trailer=None)
+            expected = run.next_sequence
+            self.end = self.end._replace(sequence=run.next_sequence - 1, trailer=None)
         end = self.end
         trailer = end.trailer if first == expected else None
         self.end = LogPosition(max(first - 1, end.sequence), segment, SEGMENT_HEADER_BYTES, trailer)
@@ -243,20 +247,20 @@ class LogReader:
         """Return where the next pack of a damaged segment begins, `size` when there is none."""
         while offset < size:
             chunk = file.read(offset, SEARCH_BYTES + PACK_HEADER_BYTES)
-            # Only a header with a valid checksum for exactly this offset counts as a pack.
+            # A value may have the same four bytes: a pack also has a valid checksum for its offset.
             at = chunk.find(PACK_MAGIC)
             while at >= 0:
                 head = chunk[at : at + PACK_HEADER_BYTES]
                 if read_pack_header(head, self._seed, segment, offset + at) is not None:
                     return offset + at
                 at = chunk.find(PACK_MAGIC, at + 1)
-            # Chunks overlap by one header, so none is missed at their border.
+            # Chunks overlap by one header, so a header at their border is found too.
             offset += SEARCH_BYTES
         return size
 
 
 class Recovery:
-    """Divides the result of a log reader into packs to keep, damage to report, a tail to cut."""
+    """Decides which packs of a log to keep, which damage to report, and which tail to cut."""
 
     def __init__(self, log: LogReader, folder: StoreFolder) -> None:
         self._log = log
@@ -265,11 +269,11 @@ class Recovery:
         self.cut: Gap | None = None
         """The torn tail: the bytes from here on were never acknowledged."""
         self.lost: Damage | None = None
-        """Proven packs that are missing, with no good pack after them."""
+        """Proven packs that are missing at the end of the log."""
         self.end = log.end
-        """Behind the last pack that is kept."""
+        """The end of the last pack that is kept."""
         self.unproven_from: LogPosition | None = None
-        """Where packs begin that are kept although nothing proves that they were durable."""
+        """Where unproven packs begin that are complete, and therefore kept."""
 
     def packs(self) -> Iterator[Pack]:
         """Yield the packs to keep, in order; the attributes are complete afterwards.
@@ -280,11 +284,12 @@ class Recovery:
         for found in self._log.read():
             undecided.append(found)
             yield from self._keep_proven(undecided)
-        yield from self._keep_proven(undecided)  # the header of a last, empty segment proves too
+        # The header of a last, empty segment proves the packs before it.
+        yield from self._keep_proven(undecided)
         # The rest is unproven: kept up to the first gap, and cut from there on.
         for found in undecided:
             if isinstance(found, Gap):
-                # Nothing proves this pack: its commit was not acknowledged, nor any after it.
+                # "It was never acknowledged, so it is cut, with everything after it."
                 self.cut = found
                 return
             if self.unproven_from is None:
@@ -302,7 +307,7 @@ class Recovery:
     def _keep(self, found: Pack | Gap) -> Iterator[Pack]:
         if isinstance(found, Gap):
             path = segment_path(self._folder, found.segment)
-            # A proven pack is damaged: acknowledged data, so it is reported and never cut.
+            # "If a proven pack is not intact, it is damaged": reported, and never cut.
             damage = Damage(path, found.offset, found.reason)
             self.damage.append(damage)
             self.lost = damage
@@ -313,10 +318,10 @@ class Recovery:
 
 
 class LogState:
-    """The state after the packs so far: root, number of staged cells, index.
+    """The state of a store after a pack: root, number of staged cells, index.
 
-    The packs of a commit that was split count only once the last of them, which carries the root,
-    is there. Parts of a commit that was never completed leave staged cells: stored, not announced.
+    A large commit is split into several packs, which count only when the last one, with the root,
+    is there. The cells of a commit that was never completed become staged cells.
     """
 
     def __init__(
@@ -325,9 +330,9 @@ class LogState:
         self._index = index
         self._filter = RemovedFilter(removed)
         self._parts: list[Pack] = []
-        self._whole = start.position  # after the last pack that needs no later one
+        self._whole = start.position  # the end of the last complete commit
         self.position = start.position
-        """Behind the last pack that was applied."""
+        """The end of the last pack that was applied."""
         self.staged = start.staged
         """Upper bound on the number of staged cells."""
         self.root = start.root
@@ -336,7 +341,7 @@ class LogState:
     def apply(self, pack: Pack) -> None:
         """Apply a pack."""
         self.position = pack.end
-        # A pack that a collection inspected: the record, not the pack, says what counts.
+        # A collection has inspected this pack, so its record says which cells count.
         if pack.end.segment < self._filter.removed.begin:
             self._apply_filtered(pack)
             return
@@ -363,7 +368,7 @@ class LogState:
         }
         if moved:
             self._index.add(list(moved), list(moved.values()))
-        # An upper bound: a cell may be staged twice, and promoted once.
+        # An upper bound: a cell that was staged twice is promoted once.
         self.staged = max(0, self.staged - len(pack.promoted))
         if pack.root is not None:
             self.root = pack.root
@@ -384,10 +389,7 @@ class LogState:
         self._index.add(pack.hashes, pack.locations)
 
     def _index_orphans(self, pack: Pack) -> list[bytes]:
-        """Apply a part without its commit: cells that are here already stay as they are.
-
-        Return the hashes of the others.
-        """
+        """Index the cells of a part without its commit as staged; return the new ones."""
         known = self._index.find_many(pack.hashes)
         locations = {
             hash: location | STAGED

@@ -1,9 +1,9 @@
 """Removed: the record of the cells that collections removed, so that none of them reappears.
 
-A collection drops segments, and removes the other cells that nothing reaches from the index; their
-bytes remain in segments that are kept. The index is derived and may be made again from the segments
-at any time. Then this record says which packs are missing on purpose, and which cells do not count:
-one of them may refer to a dropped cell, and a store never holds a cell without those below it.
+A collection drops some segments. It removes other unreached cells from the index only: their bytes
+remain in segments that are kept. The index may be made again from the segments at any time. Then
+this record says which packs are missing on purpose, and which cells do not count: such a cell may
+refer to a dropped cell, and a store never holds a cell without the cells below it.
 
     garbage       header: magic `DLGB`, version (2 bytes), zero 2, first segment that was not
                   inspected 4, runs 4, segments 4, Unix milliseconds 8
@@ -15,8 +15,10 @@ one of them may refer to a dropped cell, and a store never holds a cell without 
                   cells
                   CRC-32 of all that 4, begun with that of the store id
 
-The record is written before anything is removed, and files are deleted last of all: while one of
-the dropped files exists, the steps in between may be unfinished (`finish_removal`).
+The record is written before anything is removed, and the files are deleted last. So while a dropped
+file exists, the steps in between may be unfinished (`finish_removal`).
+
+Source: docs/store.md "Garbage".
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ DAMAGED_RECORD: Final = "the record of removed cells is damaged"
 
 GRANULE_BITS: Final = 5
 SHORT_MAX: Final = 1 << GRANULE_BITS
-"""Two longer cells never begin in the same 32 bytes, so one bit each is exact. Shorter ones are
-listed; they are few, since short values are embedded in their parents."""
+"""Cells longer than this never begin in the same 32 bytes, so one bit for 32 bytes is exact.
+Shorter
+cells are listed; they are few, because short values are embedded in their parents."""
 
 SWEEP_ENTRIES: Final = 8_192
 """Entries of the index that are scanned, and removed, in one step."""
@@ -66,12 +69,12 @@ class DroppedRun(NamedTuple):
     last: int
     sequence: int
     """Number of their first pack."""
-    behind: int
+    next_sequence: int
     """Number of the first pack of the segment after them."""
 
 
 class LocationSet:
-    """A set of locations of cells: a bit for each 32 bytes of the segments where there are any."""
+    """A set of locations of cells, with a bit for each 32 bytes of the segments that have any."""
 
     def __init__(self) -> None:
         self._pages: dict[int, bytearray] = {}
@@ -138,7 +141,7 @@ class LocationSet:
 
 
 class CellSet:
-    """A set of cells of one store, by location; by hash where a cell has none."""
+    """A set of cells of one store, by location, or by hash if a cell has no location."""
 
     def __init__(self, location_of: Callable[[bytes], int]) -> None:
         """`location_of` returns the location of a cell, negative where it has none."""
@@ -161,7 +164,7 @@ class RemovedRecord:
     """The record. `NOTHING_REMOVED` for a store that was never collected."""
 
     begin: int = 0
-    """The first segment that was not inspected: all cells from it on count."""
+    """The first segment that no collection has inspected: from it on all cells count."""
     runs: tuple[DroppedRun, ...] = ()
     time_ms: int = 0
     kept: dict[int, bytes] | None = None
@@ -169,7 +172,7 @@ class RemovedRecord:
 
     def dropped(self, segment: int) -> bool:
         """Return whether a segment was dropped on purpose."""
-        # Runs are in order and apart from each other, so one look-up decides.
+        # Runs are sorted and disjoint, so one look-up decides.
         at = bisect_left(self.runs, segment, key=lambda run: run.last)
         return at < len(self.runs) and self.runs[at].first <= segment
 
@@ -187,7 +190,7 @@ class RemovedRecord:
             if out and out[-1].last + 1 == run.first:
                 # Adjacent runs become one, so the record stays short over many collections.
                 last = out.pop()
-                out.append(DroppedRun(last.first, run.last, last.sequence, run.behind))
+                out.append(DroppedRun(last.first, run.last, last.sequence, run.next_sequence))
             else:
                 out.append(run)
         return tuple(out)
@@ -197,7 +200,7 @@ NOTHING_REMOVED: Final = RemovedRecord()
 
 
 class RemovedFilter:
-    """Which cells count, by the record. The marks of a segment are unpacked when needed."""
+    """Decides by the record which cells count. The marks of a segment are unpacked when needed."""
 
     def __init__(self, removed: RemovedRecord) -> None:
         self.removed = removed
@@ -222,7 +225,7 @@ class RemovedFilter:
             return False
         if self._knows(segment):
             return not self._marks.has(location)
-        # Without marks it was dropped, or the record says nothing about it.
+        # A segment without marks was dropped, or the record does not know it.
         return self.removed.dropped(segment)
 
     def remaining(
@@ -245,7 +248,7 @@ class RemovedFilter:
                 is_staged = at < len(staged) and staged[at] == offset
                 staged_count += is_staged
                 out_hashes.append(hash)
-                # The pack has the staged bit of its time, the record that of the collection.
+                # The staged bit of the record is newer than that of the pack.
                 out_locations.append(location & ~STAGED | is_staged)
         return out_hashes, out_locations, staged_count
 
@@ -305,8 +308,8 @@ def read_removed_head(folder: StoreFolder) -> bytes:
 def known_removed(folder: StoreFolder, store_id: bytes) -> RemovedRecord:
     """Return the record for a new collection; unrecorded missing segments count as dropped.
 
-    A collection continues only when everything that is reached is present, so segments that are
-    missing hold nothing that is needed. This way it restores a lost or damaged record.
+    A collection continues only if everything that is reached is here, so a missing segment has
+    nothing that is needed. This restores a lost or damaged record.
     """
     try:
         removed = read_removed(folder, store_id)
@@ -361,11 +364,11 @@ def sweep_index(
 
 
 def finish_removal(folder: StoreFolder, index: HashIndex, removed: RemovedRecord) -> bool:
-    """Remove from an index what the record says, when a process ended before it had done so.
+    """Finish the removal in an index if a process ended before it had done so.
 
-    Return whether there was anything to do; then the index must be flushed before `delete_dropped`.
+    Return whether there was anything to do. If so, flush the index before `delete_dropped`.
     """
-    # Files are deleted last of all. So if none of the dropped ones exists, the rest is done.
+    # Files are deleted last: if no dropped file exists, all earlier steps are done.
     if not any(removed.dropped(number) for number in segment_numbers(folder)):
         return False
     sweep_index(index, RemovedFilter(removed).is_removed, nullcontext(), lambda _: None)

@@ -1,8 +1,8 @@
-"""Reopening: a writer that released its lock takes it again, and continues after other writers.
+"""Reopening: a writer takes the lock again that it released, and continues after other writers.
 
-Theory of operation. No power failed while this process lived. So what was durable when it released
-the lock still is, and what others did since are complete writes, or the beginning of the last write
-of a process that was killed. There are three cases, each with fewer assumptions than the one
+Theory of operation. No power failed while this process lived. So everything that was durable when
+it released the lock still is. Other processes have made complete writes since; only the last write
+of a killed process may be cut off. There are three cases, each with fewer assumptions than the one
 before:
 
     no other writer        the lock file still has our text (`lockfile`): look at the log's last
@@ -61,14 +61,14 @@ def is_as_released(folder: StoreFolder, opened: OpenLog) -> bool:
             and not why_unreached(folder, position)
         )
     except OSError:
-        return False  # gone or unreadable: opening it anew raises what is wrong
+        return False  # gone or unreadable: opening it anew raises the error
 
 
 def open_again(settings: OpenSettings, known: OpenLog, lock: LockFile) -> OpenLog:
     """Open a store for writing that this process released; it has the lock again.
 
-    Where only packs were appended meanwhile, the index and the state of `known` are kept: then the
-    result has its index. Otherwise everything is opened anew.
+    If only packs were appended meanwhile, the result keeps the index and the state of `known`.
+    Otherwise everything is opened anew.
     Raises: as `open_writer`. UsageError: there is no store any more.
     """
     folder = settings.folder
@@ -78,9 +78,9 @@ def open_again(settings: OpenSettings, known: OpenLog, lock: LockFile) -> OpenLo
         try:
             opened = _read_appended(settings, known)
         except Corruption:
-            # Appended packs are damaged.
-            opened = None  # opening it anew says what is lost, or makes the index again
-        # Any doubt about what happened meanwhile: read everything as an opening does.
+            # Opening the store anew says what is lost, or makes the index again.
+            opened = None
+        # In doubt about what happened meanwhile, everything is read as an opening does.
         if opened is None:
             opened = open_locked(settings, lock)
         opened.lock = lock
@@ -93,7 +93,7 @@ def open_again(settings: OpenSettings, known: OpenLog, lock: LockFile) -> OpenLo
 
 
 def _read_appended(settings: OpenSettings, known: OpenLog) -> OpenLog | None:
-    """Read what was appended to a released store; None: it is not the one that was released."""
+    """Read the packs appended to a released store; None: the store has changed in another way."""
     folder = settings.folder
     released, index, state = known.released, known.index, known.state
     if (
@@ -120,8 +120,8 @@ def _read_appended(settings: OpenSettings, known: OpenLog) -> OpenLog | None:
             or state.position.sequence > acknowledged
             or why_unreached(folder, state.position)
         ):
-            # As a reader this process may have read unacknowledged packs, which may be cut now.
-            # The tables on disk never contain those.
+            # As a reader this process may have read unacknowledged packs that were cut since. The
+            # tables on disk never have those.
             index.drop_recent()
             state.restart(start)
         opened = OpenLog(known.store_id, index, state, known.removed)

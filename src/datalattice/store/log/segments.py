@@ -1,9 +1,12 @@
 """Segments: the append-only files of packs, written at the end and read anywhere.
 
-A segment is synced and closed before the next one begins, so only the last can end in a pack that
-was never acknowledged. Behind its packs a segment may have zeros, preallocated space: syncing bytes
-inside a file costs about two thirds of syncing a file that grows. Small packs get such space; large
-ones gain nothing by it.
+A segment is synced and closed before the next one begins, so only the last segment can end in a
+pack
+that was never acknowledged. After its packs a segment may have zeros, which are preallocated space:
+to sync bytes inside a file costs about two thirds of a sync of a file that grows. Small packs get
+such space; large packs would gain nothing.
+
+Source: docs/store.md "Segments and packs", "Faults under a running process".
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """A segment takes no further pack once it is this long."""
 
 PACK_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A longer commit is split into several packs, which bounds the memory of reading one."""
+"""A longer commit is split into several packs, which bounds the memory of a reader."""
 
 ROOM_BYTES: Final = 256 * 1024
 """Space is preallocated up to the next multiple of this."""
@@ -88,7 +91,7 @@ def first_header(folder: StoreFolder, store_id: bytes, segment: int) -> PackHead
 
 
 class SegmentWriter:
-    """Appends packs to the last segment. Serves one thread at a time; only `file` is for others."""
+    """Appends packs to the last segment. One thread at a time; any thread may call `file`."""
 
     def __init__(self, folder: StoreFolder, store_id: bytes, segment_bytes: int) -> None:
         self._folder = folder
@@ -108,7 +111,7 @@ class SegmentWriter:
         self._mine.append(segment)
         self.segment = segment
         self.offset = offset
-        # Zeros after the last pack, left by a writer that died, are used on.
+        # A writer that died may have left preallocated zeros, which this one uses.
         self._size = self._file.size()
 
     def skip_to(self, segment: int) -> None:
@@ -122,7 +125,7 @@ class SegmentWriter:
         `sequence` is the number of that pack. The content of the old segment is durable afterwards.
         """
         if self._file is not None:
-            # A pack longer than a segment still goes into an empty one.
+            # An empty segment takes a pack of any length.
             if self.offset + length <= self._segment_bytes or self.offset <= SEGMENT_HEADER_BYTES:
                 return
             self.finish()
@@ -152,8 +155,9 @@ class SegmentWriter:
     def rewind(self, segment: int, offset: int, before: bytes) -> None:
         """Cut what this writer wrote after an offset, and continue in a new segment.
 
-        `before` are the bytes that must stand before the offset. After a failed sync the content
-        after it is unknown, and the kernel may believe that it is on the disk.
+        before: the bytes that must stand before the offset.
+        After a failed sync the content after the offset is unknown, and the kernel may believe that
+        it is on the disk.
         Raises: OSError: the disk refuses. Corruption: what was durable is not there.
         """
         self.close()
@@ -181,7 +185,7 @@ class SegmentWriter:
         file = self._file
         assert file is not None, "make_room comes first"
         end = self.offset + len(pack)
-        # Small packs only: for a large one the longer sync of a growing file hardly counts.
+        # For small packs only: a large one takes long to write anyway.
         if end > self._size and len(pack) <= ROOM_PACK_BYTES_MAX:
             # One write with zeros up to the next multiple: the following packs do not extend it.
             self._size = -(-end // ROOM_BYTES) * ROOM_BYTES
@@ -192,7 +196,7 @@ class SegmentWriter:
         self.offset = end
 
     def file(self) -> DiskFile | None:
-        """Return the file with packs that are not durable yet; to sync it makes them so."""
+        """Return the file with packs that are not durable yet, for its `sync`."""
         return self._file
 
     def trim(self) -> None:
@@ -262,8 +266,8 @@ class SegmentReader:
                 raise Corruption(f"{path}: the segment is gone") from None
             self._views.pop(segment, None)
             if len(self._views) >= self._open_max:
-                # Dictionaries keep their order: the view opened first goes.
-                self._views.pop(next(iter(self._views)))  # the one that was opened first
+                # Dictionaries keep their order: this is the view that was opened first.
+                self._views.pop(next(iter(self._views)))
             self._views[segment] = view
             return view
 
