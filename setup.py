@@ -52,6 +52,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "weaver/rows.py",
     "weaver/state.py",
     "weaver/tables.py",
+    "weaver/writing.py",
 )
 """Further hot modules, as paths below the package, for example "wire/framing.py"."""
 

@@ -1321,6 +1321,16 @@ MUTATIONS: Final = (
         ),
     ),
     Mutation(
+        "weaver: of writes that come together a command does not see the one before",
+        "weaver/writing.py",
+        "            folding.apply(self._call.appended[folding.seq - self._call.head.seq])\n",
+        "            break\n",
+        (
+            UNIT + "weaver/test_store.py::"
+            "test_writes_that_come_together_are_written_one_after_the_other",
+        ),
+    ),
+    Mutation(
         "journal: a commit does not wait for the disk",
         "engine/journal.py",
         "            file.sync()\n            with self._lock:\n",
@@ -1367,8 +1377,8 @@ MUTATIONS: Final = (
     Mutation(
         "weaver: an error before a transaction begins is lost",
         "engine/group.py",
-        "            pieces.extend(self._take())\n        first = 0\n",
-        "            pass\n        first = 0\n",
+        "            pieces.extend(self._take())\n        while True:\n            try:\n",
+        "            pass\n        while True:\n            try:\n",
         (
             UNIT + "engine/test_group.py::"
             "test_a_transaction_that_cannot_begin_is_the_error_of_each_caller",
@@ -1487,8 +1497,8 @@ MUTATIONS: Final = (
     Mutation(
         "weaver: a store in doubt is written to",
         "weaver/store.py",
-        "        check_fence(txn, self.id)\n        signed, ingested",
-        "        signed, ingested",
+        "        check_fence(txn, self.id)\n        part = self._section(txn)\n        writing",
+        "        part = self._section(txn)\n        writing",
         (
             UNIT + "weaver/test_fence.py::test_a_copy_refuses_own_writes_until_a_peer_was_asked",
             UNIT + "sync/test_weaver_replica.py::"
@@ -1544,8 +1554,8 @@ MUTATIONS: Final = (
     Mutation(
         "weaver: projection goes on behind an operation that cannot be applied",
         "weaver/state.py",
-        "                if not run.apply(op, seq + 1):\n                    break\n",
-        "                run.apply(op, seq + 1)\n",
+        "                if not run.apply(op):\n                    break\n",
+        "                run.apply(op)\n",
         (
             UNIT
             + "weaver/test_state.py::test_a_stall_is_over_when_the_machine_can_apply_the_operation",

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from datalattice.engine.base import Engine, ReadTxn, Snapshot, WriteTxn
 from datalattice.errors import StoreError, UsageError
 
+Item = TypeVar("Item")
 T = TypeVar("T")
 
 
@@ -124,18 +125,44 @@ class GroupTxn:
 
 
 class _Piece:
-    """A piece of work: what it returned or raised, and a lock that its thread waits for."""
+    """A piece of work: what it returned or raised, and a lock that its thread waits for.
 
-    __slots__ = ("callbacks", "error", "leads", "value", "wake", "work")
+    shared: calls that are made for several pieces at once have it in place of `work`.
+    """
 
-    def __init__(self, work: Callable[[GroupTxn], Any]) -> None:
+    __slots__ = (
+        "callbacks",
+        "error",
+        "is_alone",
+        "is_done",
+        "item",
+        "leads",
+        "shared",
+        "value",
+        "wake",
+        "work",
+    )
+
+    def __init__(
+        self, work: Callable[[GroupTxn], Any] | None, shared: Any = None, item: Any = None
+    ) -> None:
         self.work = work
+        self.shared = shared
+        self.item = item
+        self.is_alone = work is not None
+        self.is_done = False
         self.value: Any = None
         self.error: BaseException | None = None
         self.callbacks: list[Callable[[], object]] = []
         self.leads = False
         self.wake = threading.Lock()
         self.wake.acquire()
+
+    def end(self, value: Any, error: BaseException | None = None) -> None:
+        """Note what came of it: a result, or the exception that its thread gets."""
+        self.is_done = True
+        self.value = value
+        self.error = error
 
     def fail(self, error: BaseException) -> None:
         """Note that the commit failed; an exception of its own stays."""
@@ -152,7 +179,25 @@ class _Piece:
 
 
 class _Abandoned(Exception):
-    """The first piece of a transaction failed, so nothing else is in it."""
+    """What came first in a transaction failed, so nothing else is in it."""
+
+
+def _together(piece: _Piece, pieces: list[_Piece], at: int) -> list[_Piece]:
+    """Return the pieces that are run by one call with `piece`: it and others from `at` on."""
+    found = [piece]
+    if not piece.is_alone:
+        # Their callers wait at the same time, so any order of them is right.
+        for other in pieces[at:]:
+            if not other.is_alone and not other.is_done and other.shared == piece.shared:
+                found.append(other)
+    return found
+
+
+def _call(txn: GroupTxn, pieces: list[_Piece]) -> list[Any]:
+    work = pieces[0].work
+    if work is not None:
+        return [work(txn)]
+    return list(pieces[0].shared(txn, [piece.item for piece in pieces]))
 
 
 class GroupCommit:
@@ -179,7 +224,23 @@ class GroupCommit:
                 StoreError: the commit failed; every caller whose work it held gets the error, and
                 nothing of their work is kept.
         """
-        piece = _Piece(work)
+        return self._take_part(_Piece(work))  # type: ignore[no-any-return]
+
+    def run_shared(
+        self, shared: Callable[[GroupTxn, list[Item]], Iterable[T | Exception]], item: Item
+    ) -> T:
+        """Call `shared` with the items of all threads that came with it; return this one's result.
+
+        For work that costs less for many at once than for each alone. It returns a result for each
+        item, in their order; an exception there is raised to the caller of that item alone. Where
+        `shared` itself raises, nothing of the call is kept, and it is called for each item alone.
+
+        Raises: as `run`.
+        """
+        return self._take_part(_Piece(None, shared, item))  # type: ignore[no-any-return]
+
+    def _take_part(self, piece: _Piece) -> Any:
+        """Have a piece committed with others; return its result."""
         if self._leader == threading.get_ident():
             # A piece that waited for the commit it is part of would wait for ever.
             if self._in_work:
@@ -187,7 +248,7 @@ class GroupCommit:
             # A callback writes: its thread leads already, so it commits at once.
             self._commit([piece])
             self._collect(piece, self._owner or piece)  # behind those of earlier commits
-            return piece.result()  # type: ignore[no-any-return]
+            return piece.result()
         try:
             with self._lock:
                 self._queue.append(piece)
@@ -200,7 +261,7 @@ class GroupCommit:
         except BaseException:  # a signal, such as KeyboardInterrupt: no other exception comes here
             self._withdraw(piece)
             raise
-        return piece.result()  # type: ignore[no-any-return]
+        return piece.result()
 
     def read(self) -> Snapshot:
         """Begin a read transaction on the newest committed state."""
@@ -254,40 +315,45 @@ class GroupCommit:
         if takes_queue:
             # Before the transaction begins: if it cannot, that is the error of those who wait.
             pieces.extend(self._take())
-        first = 0
         while True:
             try:
                 with self.engine.write() as raw:
-                    self._run_all(raw, pieces, first, takes_queue=takes_queue)
+                    self._run_all(raw, pieces, takes_queue=takes_queue)
             except _Abandoned:
-                first += 1  # the failed piece was first: the rest is tried without it
-                if first < len(pieces):
-                    continue
+                if not all(piece.is_done for piece in pieces):
+                    continue  # what failed was first: the rest is tried without it
             except BaseException as error:  # noqa: BLE001 - raised in the threads of the pieces
-                for piece in pieces[first:]:
+                for piece in pieces:
                     piece.fail(error)
             return
 
-    def _run_all(
-        self, raw: WriteTxn, pieces: list[_Piece], first: int, *, takes_queue: bool
-    ) -> None:
-        at = first
+    def _run_all(self, raw: WriteTxn, pieces: list[_Piece], *, takes_queue: bool) -> None:
+        is_first = True
+        at = 0
         while True:
             if at == len(pieces) and takes_queue:
                 pieces.extend(self._take())
             if at == len(pieces):
                 return
-            self._run(raw, pieces[at], is_first=at == first)
+            piece = pieces[at]
             at += 1
+            if not piece.is_done:
+                self._run(raw, _together(piece, pieces, at), is_first=is_first)
+                is_first = False
 
-    def _run(self, raw: WriteTxn, piece: _Piece, *, is_first: bool) -> None:
-        # A first piece that fails takes the transaction with it, so it needs no old values.
+    def _run(self, raw: WriteTxn, pieces: list[_Piece], *, is_first: bool) -> None:
+        """Run one piece, or several by one call."""
+        # What fails first takes the transaction with it, so it needs no old values.
         txn = GroupTxn(raw, None if is_first else {})
         self._in_work = True
         try:
-            piece.value = piece.work(txn)
+            outcomes = _call(txn, pieces)
         except BaseException as error:  # noqa: BLE001 - raised in the thread of the piece
-            piece.error = error  # other pieces go on; this one's thread gets it
+            for piece in pieces:
+                # Of several that failed together each is tried again, unless it was a signal.
+                if len(pieces) == 1 or not isinstance(error, Exception):
+                    piece.end(None, error)  # other pieces go on; this one's thread gets it
+                piece.is_alone = True
             if is_first:
                 txn.finish()
                 raise _Abandoned from None
@@ -298,9 +364,15 @@ class GroupCommit:
                     raise error from None  # it broke the transaction, so all pieces get it
                 raise
         else:
-            piece.callbacks = txn.finish()
+            for piece, outcome in zip(pieces, outcomes, strict=True):
+                is_error = piece.work is None and isinstance(outcome, Exception)
+                piece.end(outcome, outcome if is_error else None)
+            pieces[0].callbacks = txn.finish()
         finally:
             self._in_work = False
+        for piece in pieces:
+            if not piece.is_done:  # of a call that failed for several: which of them was it?
+                self._run(raw, [piece], is_first=False)
 
     def _collect(self, piece: _Piece, owner: _Piece) -> None:
         self._callbacks.extend((owner, callback) for callback in piece.callbacks)

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 from datalattice.engine import (
@@ -51,6 +52,7 @@ def check_engine(make: Callable[[], Engine]) -> None:
         _calls_back_after_the_commit,
         _refuses_run_within_work,
         _shares_commits_between_threads,
+        _shares_a_call_between_threads,
         _gives_a_failed_commit_to_all,
     ):
         engine = make()
@@ -344,20 +346,25 @@ def run_together(group: GroupCommit, works: Sequence[Work]) -> list[Any]:
 
     Returns: what each returned, or the exception that its `run` raised.
     """
+    return call_together(group, [partial(group.run, work) for work in works])
+
+
+def call_together(group: GroupCommit, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Make calls that each hand a piece of work to a group, as `run_together`."""
     # In the place of the group's queue: the test sees arrivals.
     queue = group._queue = SignallingQueue()
-    outcomes: list[Any] = [None] * len(works)
+    outcomes: list[Any] = [None] * len(calls)
     threads = []
 
     def run(i: int) -> None:
         try:
-            outcomes[i] = group.run(works[i])
+            outcomes[i] = calls[i]()
         except Exception as error:  # noqa: BLE001 - it is the outcome
             outcomes[i] = error
 
     def lead(_: GroupTxn) -> None:
         assert queue.arrivals.acquire(timeout=LIMIT_S), "this piece came in"
-        for i in range(len(works)):  # one by one, so that their order is known
+        for i in range(len(calls)):  # one by one, so that their order is known
             threads.append(threading.Thread(target=run, args=(i,)))
             threads[i].start()
             assert queue.arrivals.acquire(timeout=LIMIT_S), "a piece comes in while another runs"
@@ -523,6 +530,39 @@ def _shares_commits_between_threads(engine: Engine) -> None:
         assert not thread.is_alive(), "every thread is woken"
     with group.read() as view:
         assert view.get("one", b"count") == b"160", "no update is lost"
+
+
+def _shares_a_call_between_threads(engine: Engine) -> None:
+    counting = CountingEngine(engine)
+    group = GroupCommit(counting)
+    sizes: list[int] = []
+    told: list[list[bytes]] = []
+
+    def put_all(txn: GroupTxn, keys: list[bytes]) -> list[bytes | Exception]:
+        sizes.append(len(keys))
+        for key in keys:
+            txn.put("one", key, b"v")
+            if key == b"broken":
+                raise KeyError(key)
+        txn.after_commit(lambda: told.append(keys))
+        return [ValueError() if key == b"refused" else key for key in keys]
+
+    def calls(*keys: bytes) -> list[Callable[[], Any]]:
+        return [partial(group.run_shared, put_all, key) for key in keys]
+
+    outcomes = call_together(group, calls(b"a", b"refused", b"b"))
+    assert isinstance(outcomes[1], ValueError), "an exception is that of one caller"
+    assert outcomes[::2] == [b"a", b"b"], "each gets its result"
+    assert (sizes, told, counting.commits) == ([3], [[b"a", b"refused", b"b"]], 1), "in one call"
+    # One that fails for all is made for each alone, wherever it stands in the transaction.
+    for before in ([], [partial(group.run, _put(b"first"))]):
+        sizes.clear()
+        outcomes = call_together(group, [*before, *calls(b"c", b"broken", b"d")])[len(before) :]
+        assert isinstance(outcomes[1], KeyError), "the exception of one is its own"
+        assert outcomes[::2] == [b"c", b"d"], "the others succeed"
+        assert sizes == [3, 1, 1, 1], "each alone"
+        assert b"broken" not in _keys(engine), "nothing of it is kept"
+        assert told[-2:] == [[b"c"], [b"d"]], "and nothing of it is called back"
 
 
 def _gives_a_failed_commit_to_all(engine: Engine) -> None:

@@ -24,8 +24,9 @@ class WeaverNode:
         self.engine = engine or MemoryEngine(STORE_TABLES)
         self.clock = TickingClock(1_000_000 + number)
         self.warnings: list[str] = []
+        self.commits = GroupCommit(self.engine)
         self.stores = Stores(
-            GroupCommit(self.engine),
+            self.commits,
             self.key,
             self.clock,
             SeededEntropy(number),

@@ -143,9 +143,9 @@ class Appender:
             # A predecessor of another author has no successor, and proves nothing about two.
             if place.number != tip.number:
                 return None
-            height = self._row(place.seq).height
+            height = self.row(place.seq).height
         # By skip rows: a few hundred reads for a million heights
-        row = self._row(seq_at(self._row, tip.seq, tip.height, height + 1))
+        row = self.row(seq_at(self.row, tip.seq, tip.height, height + 1))
         return row.signed(self._store_id, author)
 
     def _key(self, number: int) -> bytes:
@@ -154,9 +154,15 @@ class Appender:
             found = self._keys[number] = read_author(self._txn, number)
         return found
 
-    def _row(self, seq: int) -> WitnessRow:
-        # Rows of this call are not in the tables yet
+    def row(self, seq: int) -> WitnessRow:
+        """Return the row of a record, one that is not in the tables yet included."""
         return self._rows.get(seq) or read_witness(self._txn, seq)
+
+    def operation(self, hash: bytes) -> tuple[int, Op] | None:
+        """Return what was appended and is not written yet: its seq, and the operation."""
+        place = self._places.get(hash)
+        at = -1 if place is None else len(self.appended) - 1 - (self.seq - place.seq)
+        return None if place is None or at < 0 else (place.seq, self.appended[at])
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -178,7 +184,7 @@ class Appender:
         # An ack has no payload and is not counted as content: acks must not ask for acks.
         contents = tip.contents + (1 if intention.payload else 0)
         # store_prev is the tip, by the rule of witnessing, so a chain has one intention a height.
-        skip = seq_at(self._row, tip.seq, tip.height, height & (height - 1))
+        skip = seq_at(self.row, tip.seq, tip.height, height & (height - 1))
         base, depth, frontier = self._merge(tip, intention.deps, seq)
         self._rows[seq] = WitnessRow(
             tip.number,
@@ -295,7 +301,7 @@ class Appender:
         found: Frontier = {}
         cost = 0
         while seq and cost < most:
-            row = self._row(seq)
+            row = self.row(seq)
             # A row at or below a known seq adds nothing: its ancestors are in the frontier too.
             if frontier.get(row.number, 0) >= seq:
                 break

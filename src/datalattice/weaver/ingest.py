@@ -13,6 +13,8 @@ each.
 
 Rows are collected and written at the end, and a batch that waits for nothing outside of itself
 writes no waiting row at all.
+
+Length: one call's work: all of its parts share the rows that were collected.
 """
 
 from __future__ import annotations
@@ -27,8 +29,16 @@ from datalattice.engine import WriteTxn, successor
 from datalattice.errors import BadFormat, Corruption, LimitExceeded, UsageError
 from datalattice.protobuf import read_fields, varint
 from datalattice.weaver.append import Appender
-from datalattice.weaver.intention import ZERO, Intention, LogLimits, SignedIntention
-from datalattice.weaver.op import Appended
+from datalattice.weaver.intention import (
+    HASH_BYTES,
+    ZERO,
+    Intention,
+    LogLimits,
+    PayloadTooLarge,
+    SignedIntention,
+    TooManyCausalDeps,
+)
+from datalattice.weaver.op import Appended, Op
 from datalattice.weaver.rows import (
     FLOATING,
     FLOATING_BY_DEP,
@@ -41,7 +51,6 @@ from datalattice.weaver.rows import (
     line_key,
     read_floating,
     read_head,
-    read_witness,
     seq_key,
     waiting,
 )
@@ -147,8 +156,12 @@ class Ingest:
         self._head = read_head(txn)
         self._store_id = store_id
         self._log = Appender(txn, store_id, self._head)
+        self._key: KeyPair | None = None
         self._arrival = self._head.arrival
-        self._local = ZERO
+        self._fresh: list[bytes] = []  # what this call brought
+        self._futures: list[bytes] = []  # those stamped later than the clock allows
+        self.own: list[SignedIntention] = []
+        """What `submit` wrote; signed once `finish` returns."""
         # What waits: intentions of this call, and rows of the tables that were looked up.
         self._new: dict[bytes, FloatingRow] = {}
         self._woken: dict[bytes, FloatingRow] = {}
@@ -158,24 +171,56 @@ class Ingest:
         self._gone: list[FloatingRow] = []  # of the tables, witnessed now
         self._come: list[bytes] = []  # dependencies with rows in the tables, witnessed now
 
+    @property
+    def head(self) -> Head:
+        """Where the log stood before this call."""
+        return self._head
+
+    @property
+    def seq(self) -> int:
+        """Where the log stands now."""
+        return self._log.seq
+
+    @property
+    def appended(self) -> list[Op]:
+        """What became witnessed, in order."""
+        return self._log.appended
+
+    def operation(self, hash: bytes) -> tuple[int, Op] | None:
+        """Return what became witnessed in this call: its seq, and the operation."""
+        return self._log.operation(hash)
+
     def run(self, signed: Iterable[SignedIntention], *, bounded: bool = True) -> Ingested:
         """Take admitted intentions in; those that are here already are skipped.
 
         Raises: FloatingFull: too many would wait, and `bounded`. UsageError: one is of another
                 store.
         """
+        self._take(signed)
+        return self.finish(bounded=bounded)
+
+    def _take(self, signed: Iterable[SignedIntention], local: bytes = ZERO) -> None:
         # A queue and no recursion: one arrival may wake any number, one after the other.
         fresh = self._insert(signed)
+        self._fresh += fresh
+        self._futures += [hash for hash, row in fresh.items() if is_future(_stamp(row), self._now)]
         queue = deque(fresh)
         while queue:
             row = self._candidate(queue.popleft())
             if row is None:  # witnessed meanwhile, by an earlier candidate
                 continue
             if self._is_ready(row):
-                self._witness(row, local=row.signed.hash == self._local)
+                self._witness(row, local=row.signed.hash == local)
                 queue.extend(self._waiters(row.signed))
+
+    def finish(self, *, bounded: bool = True) -> Ingested:
+        """Sign what was submitted, write all, and return what came of it.
+
+        Raises: FloatingFull: too many would wait, and `bounded`.
+        """
+        self._sign()
         # Only this call's: an older one was reported by its own call
-        floating = [hash for hash in fresh if hash in self._new]
+        floating = [hash for hash in self._fresh if hash in self._new]
         missing, missing_condition = self._missing(floating)
         forks = self._forks(floating)
         # Counted before anything is written, so a call over the bound leaves nothing behind.
@@ -192,44 +237,79 @@ class Ingest:
             missing,
             missing_condition,
             forks,
-            tuple(hash for hash, row in fresh.items() if is_future(_stamp(row), self._now)),
+            tuple(self._futures),
             Appended(self._head.seq, self._head.content_hash, ops, self._log.content_hash),
         )
 
-    def submit(
-        self, key: KeyPair, payload: bytes, deps: Sequence[bytes]
-    ) -> tuple[SignedIntention, Ingested]:
-        """Sign an intention of the author with this key, and take it in.
+    def submit(self, key: KeyPair, payload: bytes, deps: Iterable[bytes]) -> bytes:
+        """Take in an intention of the author with this key; return its hash.
 
-        Raises: UsageError: a dependency is stamped with the end of time.
+        One call may submit several, each after the one before; `finish` signs them.
+        Raises: PayloadTooLarge, TooManyCausalDeps. UsageError: a dependency is not a hash, or is
+                stamped with the end of time. Nothing was changed then.
         """
+        # The layout keeps equal hashes, but a repeat says nothing: own intentions have none.
+        deps = sorted(set(deps)) if deps else ()
+        # "Check size and count limits", before anything is signed.
+        if len(payload) > self._limits.own_payload_bytes:
+            raise PayloadTooLarge(len(payload), self._limits.own_payload_bytes)
+        if len(deps) > self._limits.deps:
+            raise TooManyCausalDeps(len(deps), self._limits.deps)
+        for dep in deps:
+            if len(dep) != HASH_BYTES:
+                raise UsageError(f"a dependency is a hash of {HASH_BYTES} bytes")
+        # "verify own signature", once a key pair: each time would be a quarter of a submit.
+        if not key.is_sound:
+            raise UsageError("the signing key is damaged: its own signature does not verify")
         prev, last = self._chain_end(key.public_key)
-        self._log.read_places(deps)
+        if deps:
+            self._log.read_places(deps)
         # "every local intention takes tick"
         stamp = tick(self._log.clock, self._now)
         # A write outranks what it replaces, and an author's stamps strictly increase, even when a
         # stamp from the future could not move the store's clock.
-        for seen in (last, *map(self._stamp_of, deps)):
+        for seen in [last] + [self._stamp_of(dep) for dep in deps]:
             if seen >= stamp:
                 stamp = update(stamp, seen, self._now)
         author, store_id = key.public_key, self._store_id
         # "Build with store_prev = own tip": of the chain that floats, too, or this would be a fork.
-        signed = Intention(author, stamp, store_id, prev, tuple(deps), payload).sign(key)
-        # "verify own signature", once a key pair: each time would be a quarter of a submit.
-        if not key.is_sound:
-            raise UsageError("the signing key is damaged: its own signature does not verify")
-        self._local = signed.hash
+        signed = Intention(author, stamp, store_id, prev, tuple(deps), payload).unsigned()
         # It may float: its stamp is used up all the same.
         stamp = clamp_future(stamp, self._log.clock, self._now)
         self._log.clock = max(self._log.clock, stamp)
-        return signed, self.run((signed,))
+        self.own.append(signed)
+        self._key = key
+        waits = self._new or self._head.floating_count  # others here, or the chain before it
+        if waits or self._log.first_missing(signed.intention.deps) is not None:
+            self._take((signed,), local=signed.hash)
+            return signed.hash
+        # The usual case: it follows the tip, and nothing can wait for it.
+        self._arrival += 1
+        if is_future(signed.intention.stamp, self._now):
+            self._futures.append(signed.hash)
+        self._log.append(signed, self._now, local=True)
+        return signed.hash
+
+    def _sign(self) -> None:
+        """Sign what was submitted. The next one names the hash alone, so this can be done last."""
+        for at, unsigned in enumerate(self.own):
+            assert self._key is not None, "something was submitted"
+            signed = self.own[at] = unsigned._replace(signature=self._key.sign(unsigned.hash))
+            place = self._log.place(signed.hash)
+            if place is None:
+                self._new[signed.hash].signed = signed
+            else:
+                self._log.row(place.seq).signature = signed.signature
 
     def _chain_end(self, author: bytes) -> tuple[bytes, Hlc]:
         """Return hash and stamp of the author's last intention here, one that floats included."""
         tip = self._log.tip(author)
         end, stamp = (ZERO, HLC_ZERO) if tip is None else (tip.hash, tip.stamp)
         # Empty unless own intentions float, so nearly always one look-up
-        while following := self._stored(FLOATING_BY_PREV, line_key(end, author)):
+        while self._by_prev or self._head.floating_count:
+            following = self._after(line_key(end, author))
+            if not following:
+                break
             end = following[min(following)]  # the first to come, which the log would take
             stamp = max(stamp, self._stamp_of(end))
         return end, stamp
@@ -238,8 +318,10 @@ class Ingest:
         """Return the stamp of an intention; the least one if it is not here."""
         place = self._log.place(hash)
         if place is not None:
-            return read_witness(self._txn, place.seq).stamp
-        floating = read_floating(self._txn, hash) if self._head.floating_count else None
+            return self._log.row(place.seq).stamp
+        floating = self._new.get(hash)
+        if floating is None and self._head.floating_count:
+            floating = read_floating(self._txn, hash)
         # Unknown: there is no stamp to exceed
         return HLC_ZERO if floating is None else floating.signed.intention.stamp
 
@@ -257,7 +339,9 @@ class Ingest:
             for each in unique.values()
             for hash in (each.hash, each.intention.store_prev, *each.intention.deps)
         )
-        absent = [hash for hash in unique if self._log.place(hash) is None]
+        absent = [
+            hash for hash in unique if self._log.place(hash) is None and hash not in self._new
+        ]
         if self._head.floating_count:
             stored = self._txn.get_many(FLOATING, absent)
             absent = [hash for hash, row in zip(absent, stored, strict=True) if row is None]
@@ -266,10 +350,10 @@ class Ingest:
             self._new[hash] = FloatingRow(self._arrival, self._now, unique[hash])
             self._arrival += 1  # "waiters … each in received order"
         # A losing branch waits for ever, so there is often something that waits.
-        if 0 < self._head.floating_count <= _LOAD_FACTOR * len(absent):
+        if not self._loaded and 0 < self._head.floating_count <= _LOAD_FACTOR * len(absent):
             self._load_waiting()
         self._log.read_tips(row.signed.intention.author for row in self._new.values())
-        return dict(self._new)
+        return {hash: self._new[hash] for hash in absent}
 
     def _candidate(self, hash: bytes) -> FloatingRow | None:
         """Return a waiting intention; None: it was witnessed meanwhile."""

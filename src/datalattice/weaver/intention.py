@@ -179,10 +179,17 @@ class Intention(NamedTuple):
         """
         if key.public_key != self.author:
             raise UsageError("an intention is signed with the key of its author")
-        borsh = self.encode()
+        unsigned = self.unsigned()
         # Whatever is signed is signed as the hash of its bytes, never as the bytes.
-        name = blake3(borsh)
-        return SignedIntention(self, borsh, key.sign(name), name)
+        return unsigned._replace(signature=key.sign(unsigned.hash))
+
+    def unsigned(self) -> SignedIntention:
+        """Return this intention with its bytes and hash, and an empty signature.
+
+        Raises: as `encode`.
+        """
+        borsh = self.encode()
+        return SignedIntention(self, borsh, b"", blake3(borsh))
 
     @property
     def is_content(self) -> bool:

@@ -28,9 +28,7 @@ from datalattice.weaver.intention import (
     LOG_LIMITS,
     ZERO,
     LogLimits,
-    PayloadTooLarge,
     SignedIntention,
-    TooManyCausalDeps,
 )
 from datalattice.weaver.op import Op
 from datalattice.weaver.replay import read_operation, read_operations
@@ -150,7 +148,7 @@ class IntentionLog:
 
         Raises: FloatingFull: more would wait than is kept; roll the transaction's work back.
         """
-        return self._call(txn).run(signed, bounded=bounded)
+        return self.begin(txn).run(signed, bounded=bounded)
 
     def submit(
         self, txn: WriteTxn, author: KeyPair, payload: bytes, deps: Iterable[bytes] = ()
@@ -163,18 +161,13 @@ class IntentionLog:
         Raises: PayloadTooLarge, TooManyCausalDeps, FloatingFull. UsageError: a dependency is not a
                 hash, or is stamped with the end of time.
         """
-        # The layout keeps equal hashes, but a repeat says nothing: own intentions have none.
-        wanted = sorted(set(deps))
-        # "Check size and count limits", before anything is signed.
-        if len(payload) > self.limits.own_payload_bytes:
-            raise PayloadTooLarge(len(payload), self.limits.own_payload_bytes)
-        if len(wanted) > self.limits.deps:
-            raise TooManyCausalDeps(len(wanted), self.limits.deps)
-        if any(len(dep) != HASH_BYTES for dep in wanted):
-            raise UsageError(f"a dependency is a hash of {HASH_BYTES} bytes")
-        return self._call(txn).submit(author, payload, wanted)
+        call = self.begin(txn)
+        call.submit(author, payload, deps)
+        ingested = call.finish()
+        return call.own[0], ingested
 
-    def _call(self, txn: WriteTxn) -> Ingest:
+    def begin(self, txn: WriteTxn) -> Ingest:
+        """Begin one call's work: any number of intentions of this node, then `finish`."""
         # Wall time is read once a call: its records carry one time
         return Ingest(txn, self.store_id, self.signer, self.limits, present_ms(self._clock))
 

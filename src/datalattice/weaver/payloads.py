@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from datalattice.protobuf import varint
 from datalattice.weaver.tables import STATE_KEY_BYTES_MAX
 
 _APP_DATA: Final = b"\x52"  # field 10, bytes
@@ -26,6 +27,11 @@ def app_data(payload: bytes) -> bytes | None:
         return None
     at, end = _contents(payload, 1)
     return payload[at:] if end == len(payload) else None
+
+
+def app_envelope(payload: bytes) -> bytes:
+    """Return the canonical envelope of a payload of the machine, which `app_data` reads."""
+    return b"".join((_APP_DATA, varint(len(payload)), payload))
 
 
 def canonical_writes(payload: bytes) -> dict[bytes, bytes | None] | None:

@@ -7,6 +7,8 @@ returns: an operation that cannot be applied stops projection there (a `Stall`) 
 and the next `project` tries it again. So the state is always the fold of a prefix of the log, and
 it can be thrown away and rebuilt.
 
+Length: the tables, and the operations that change them, one at a time.
+
 All methods take the store's section of a transaction. Tables: `state_data` belongs to the machine,
 `state_system` to the system layer, `state_meta` holds
 
@@ -28,10 +30,18 @@ from datalattice.errors import Corruption, ProtocolViolation, StoreError, StoreV
 from datalattice.protobuf import Message
 from datalattice.weaver import dag as dags
 from datalattice.weaver.intention import ZERO
-from datalattice.weaver.machine import Dag, Layer, Machine, StateTables
+from datalattice.weaver.machine import Dag, Layer, Machine, StateReader, StateTables
 from datalattice.weaver.op import Appended, Op
 from datalattice.weaver.snapshot import read_snapshot, write_snapshot
-from datalattice.weaver.tables import DATA, META, STATE_TABLES, SYSTEM, Overlay, TableReader
+from datalattice.weaver.tables import (
+    DATA,
+    META,
+    STATE_TABLES,
+    SYSTEM,
+    Overlay,
+    StateView,
+    TableReader,
+)
 
 BATCH_RECORDS: Final = 256  # "read 256 records at a time"
 """Records that are applied between two writes to the tables."""
@@ -86,7 +96,17 @@ class WitnessEnd(Protocol):
         """The number of its last record, 0 for none."""
 
 
-class WitnessReader(Protocol):
+class Operations(Protocol):
+    """Witnessed operations by their hashes."""
+
+    def operation(self, txn: ReadTxn, hash: bytes) -> Op | None:
+        """Return a witnessed operation, or None."""
+
+    def node(self, txn: ReadTxn, hash: bytes) -> dags.DagNode | None:
+        """Return a witnessed operation for the questions of `dag`, or None."""
+
+
+class WitnessReader(Operations, Protocol):
     """A witness log, as far as the state needs it; `IntentionLog` is one."""
 
     def head(self, txn: ReadTxn) -> WitnessEnd:
@@ -98,14 +118,8 @@ class WitnessReader(Protocol):
     def operations(self, txn: ReadTxn, start_seq: int, limit: int) -> Iterator[Op]:
         """Yield the operations of the records from `start_seq` on."""
 
-    def operation(self, txn: ReadTxn, hash: bytes) -> Op | None:
-        """Return a witnessed operation, or None."""
-
     def seq_of(self, txn: ReadTxn, hash: bytes) -> int | None:
         """Return where an operation is witnessed, None if it is not."""
-
-    def node(self, txn: ReadTxn, hash: bytes) -> dags.DagNode | None:
-        """Return a witnessed operation for the questions of `dag`, or None."""
 
 
 class Position(NamedTuple):
@@ -174,7 +188,7 @@ class LogDag:
 
     __slots__ = ("_log", "_txn")
 
-    def __init__(self, txn: ReadTxn, log: WitnessReader) -> None:
+    def __init__(self, txn: ReadTxn, log: Operations) -> None:
         self._txn = txn
         self._log = log
 
@@ -281,37 +295,56 @@ class State:
                 self._clear(txn)  # "cursor not found: state must be rebuilt"
                 position, events = START, False  # subscribers saw these events before
             last = self._log.head(txn).seq
-        run = _Run(txn, self._layer, LogDag(txn, self._log), events=events)
+        start = position.seq
+        run = Folding(txn, self._layer, LogDag(txn, self._log), start, events=events)
         if limit is not None:
-            last = min(last, position.seq + limit)
-        start = seq = position.seq
-        while seq < last and not run.is_stalled:
-            reached = seq
-            count = min(BATCH_RECORDS, last - seq)
+            last = min(last, start + limit)
+        while run.seq < last and not run.is_stalled:
+            reached = run.seq
+            count = min(BATCH_RECORDS, last - reached)
             ops: Iterable[Op]
             if appended is None:
-                ops = self._log.operations(txn, seq + 1, count)
+                ops = self._log.operations(txn, reached + 1, count)
             else:
-                ops = appended.ops[seq - start : seq - start + count]
+                ops = appended.ops[reached - start : reached - start + count]
             for op in ops:
-                if not run.apply(op, seq + 1):
+                if not run.apply(op):
                     break
-                seq += 1
                 if run.size > BATCH_BYTES:  # bounds memory between two writes
                     break
             run.write()
-            if seq == reached and not run.is_stalled:
+            if run.seq == reached and not run.is_stalled:
                 # The loop would never end.
-                raise Corruption(f"the log has no record {seq + 1}, and its head says {last}")
+                raise Corruption(f"the log has no record {reached + 1}, and its head says {last}")
+        end = None if appended is None else Position(appended.last, appended.end)
+        return self.end(txn, run, end)
+
+    def begin(self, txn: WriteTxn, end: Position, log: Operations) -> Folding:
+        """Return what applies the operations that are appended behind the log's end, one by one.
+
+        The state is brought up to there first; if it stalls, what is appended is not applied. log:
+        has the operations that are appended meanwhile, too. Call `end` once all are in the tables.
+        """
+        before: Projection | None = None
+        if self.position(txn) != end:
+            before = self.project(txn)
+        return Folding(
+            txn, self._layer, LogDag(txn, log), self.position(txn).seq, events=True, before=before
+        )
+
+    def end(self, txn: WriteTxn, run: Folding, end: Position | None) -> Projection:
+        """Write what was applied, and the position; return what was done. end: of the log."""
+        run.write()
         # In the same transaction as the rows: no crash applies a record twice or leaves one out.
-        if seq > start:
-            if appended is not None and seq == appended.last:
-                end: bytes | None = appended.end
+        if run.seq > run.start:
+            hash: bytes | None = None
+            if end is not None and end.seq == run.seq:
+                hash = end.content_hash
             else:
-                end = self._log.content_hash(txn, seq)
-            applied = [(_APPLIED_SEQ, seq.to_bytes(8, "big")), (_APPLIED, end or ZERO)]
+                hash = self._log.content_hash(txn, run.seq)
+            applied = [(_APPLIED_SEQ, run.seq.to_bytes(8, "big")), (_APPLIED, hash or ZERO)]
             txn.put_many(META, applied)
-        return Projection(seq - start, tuple(run.events), run.stall)
+        return Projection(run.before + run.seq - run.start, tuple(run.events), run.stall)
 
     def position(self, txn: ReadTxn) -> Position:
         """Return the last record that was applied, `START` for none."""
@@ -404,19 +437,40 @@ class State:
         return True
 
 
-class _Run:
-    """One run of projection: tables for one operation, over tables for a batch of them."""
+class Folding:
+    """Operations applied one after the other: tables for one, over tables for a batch of them.
 
-    def __init__(self, txn: WriteTxn, layer: Layer, dag: Dag, *, events: bool) -> None:
+    seq: record up to which the state has come, from `start` on. before: records that were applied
+    in the same call before.
+    """
+
+    def __init__(
+        self,
+        txn: WriteTxn,
+        layer: Layer,
+        dag: LogDag,
+        start: int,
+        *,
+        events: bool,
+        before: Projection | None = None,
+    ) -> None:
+        """Use `State`."""
         self._txn = txn
         self._layer = layer
-        self._dag = dag
+        self.dag: Final = dag
         self._batch = [(table, Overlay(TableReader(txn, table))) for table in STATE_TABLES]
         self._own = {table: Overlay(below) for table, below in self._batch}
         self._tables = StateTables(self._own[DATA], self._own[SYSTEM], self._own[META])
         self._wants_events = events
-        self.events: list[Event] = []
-        self.stall: Stall | None = None
+        self.start: Final = start
+        self.seq = start
+        self.before: Final = 0 if before is None else before.applied
+        self.events: list[Event] = [] if before is None else list(before.events)
+        self.stall: Stall | None = None if before is None else before.stall
+
+    def reader(self, table: str) -> StateReader:
+        """Return a table as it is behind the last operation."""
+        return StateView(self._own[table])  # a command reads: it has nothing to write with
 
     @property
     def is_stalled(self) -> bool:
@@ -429,8 +483,9 @@ class _Run:
         """Return an upper bound of the bytes that `write` is going to write."""
         return sum([below.size for _, below in self._batch])
 
-    def apply(self, op: Op, seq: int) -> bool:
-        """Apply one operation; return False, with the stall, if it cannot be applied."""
+    def apply(self, op: Op) -> bool:
+        """Apply the next operation; return False, with the stall, if it cannot be applied."""
+        seq = self.seq + 1
         try:
             messages = self._messages(op)
         except StoreError:
@@ -441,6 +496,7 @@ class _Run:
                 overlay.clear()
             self.stall = Stall(seq, op.hash, error)
             return False
+        self.seq = seq
         for table, below in self._batch:
             own = self._own[table]
             if own.changes:
@@ -462,7 +518,7 @@ class _Run:
             raise BrokenChain(tip, op.prev)
         meta.put(key, op.hash)
         # An empty payload is an acknowledgement: only the tip moves.
-        return list(self._layer.apply(op, self._tables, self._dag)) if op.payload else []
+        return list(self._layer.apply(op, self._tables, self.dag)) if op.payload else []
 
     def write(self) -> None:
         """Write the changes of all applied operations to the tables."""

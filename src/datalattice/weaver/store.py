@@ -26,7 +26,7 @@ from datalattice.clock import Clock
 from datalattice.crypto import KeyPair
 from datalattice.cursors import Listeners, Source, Stream, Wake
 from datalattice.engine import GroupCommit, GroupTxn, ReadTxn, WriteTxn, section
-from datalattice.errors import DataLatticeError, StoreClosed
+from datalattice.errors import DataLatticeError, StoreClosed, StoreError
 from datalattice.limits import HASH_BYTES
 from datalattice.protobuf import Message
 from datalattice.weaver.dag import Branch, branches
@@ -46,6 +46,7 @@ from datalattice.weaver.ingest import Fork, Ingested
 from datalattice.weaver.intention import LOG_LIMITS, LogLimits, SignedIntention, admit
 from datalattice.weaver.log import IntentionLog, WitnessEntry
 from datalattice.weaver.machine import EventFilter, Machine, Proposal, StateReader
+from datalattice.weaver.payloads import app_envelope
 from datalattice.weaver.presence import SeenMatrix
 from datalattice.weaver.rewrite import rewrite
 from datalattice.weaver.rows import Head, RangeSum
@@ -58,6 +59,7 @@ from datalattice.weaver.system import (
     SystemReader,
 )
 from datalattice.weaver.systemops import UniversalOp
+from datalattice.weaver.writing import Writing
 
 T = TypeVar("T")
 
@@ -359,18 +361,16 @@ class WeaverStore:
         Raises: as `execute`: nothing of the call is written then.
         """
 
-        def work(txn: GroupTxn) -> list[Message]:
+        def make(writing: Writing) -> list[Message]:
             # Inside the transaction: two commands never race for the heads that they replace.
-            part = self._section(txn)
-            data, dag = self._state.reader(part), self._state.dag(part)
             answers = []
             for request in requests:
-                proposal = self.layer.execute(method, request, data, dag)
+                proposal = self.layer.execute(method, request, writing.data, writing.dag)
                 # One after the other: each sees the write before it.
-                answers.append(proposal.answer(self._write(txn, part, proposal)))
+                answers.append(proposal.answer(writing.write(proposal)))
             return answers
 
-        return self._run(work)
+        return self._write_with(make)
 
     def submit(self, payload: bytes, deps: Iterable[bytes] = ()) -> bytes:
         """Write a payload of the machine as one intention; return its hash once it is durable.
@@ -378,15 +378,15 @@ class WeaverStore:
         An intention with an unknown dependency floats until that arrives.
         Raises: PayloadTooLarge, TooManyCausalDeps.
         """
-        return self.write(Proposal(UniversalOp(app_data=payload).encode(), deps))
+        return self.write(Proposal(app_envelope(payload), deps))
 
     def write(self, proposal: Proposal[Any]) -> bytes:
         """Write a payload that is in its envelope; return the hash once it is durable."""
-        return self._run(lambda txn: self.write_in(txn, proposal))
+        return self._write_with(lambda writing: writing.write(proposal))
 
     def write_in(self, txn: GroupTxn, proposal: Proposal[Any]) -> bytes:
         """Write a payload that is in its envelope, in a transaction."""
-        return self._write(txn, self._section(txn), proposal)
+        return self._write(txn, proposal)
 
     def system_in(self, txn: GroupTxn) -> SystemReader:
         """Return the system table as it is in a transaction."""
@@ -408,7 +408,7 @@ class WeaverStore:
         reader = SystemReader(self._state.system_reader(part))
         batch = make(reader)
         proposal = None if batch is None else batch.proposal(reader)
-        return None if proposal is None else self._write(txn, part, proposal)
+        return None if proposal is None else self._write(txn, proposal)
 
     def ingest(self, envelopes: Sequence[bytes]) -> Ingested:
         """Take intentions that another node sent; return what came of them, once durable.
@@ -428,7 +428,7 @@ class WeaverStore:
         def work(txn: GroupTxn) -> Ingested:
             part = self._section(txn)
             ingested = self._log.ingest(part, signed, bounded=bounded)
-            self._project(txn, part, ingested, own=None)
+            self._project(txn, part, ingested)
             return ingested
 
         return self._run(work)
@@ -447,7 +447,7 @@ class WeaverStore:
             # "cap foreign authors per ack at the condition limit"
             deps = ack_deps(part, self.author, self._limits.deps)
             # An intention without payload; without dependencies it would say nothing.
-            return self._write(txn, part, Proposal(b"", deps)) if deps else None
+            return self._write(txn, Proposal(b"", deps)) if deps else None
 
         self._ack_due_ms = None  # before the write: an intention that comes meanwhile arms it anew
         return self._run(work)
@@ -478,7 +478,7 @@ class WeaverStore:
         def work(txn: GroupTxn) -> Projection:
             part = self._section(txn)
             self._state.rebuild(part)
-            return self._project(txn, part, None, own=None)
+            return self._project(txn, part)
 
         return self._run(work)
 
@@ -508,14 +508,14 @@ class WeaverStore:
                 return []
             leaving = rewrite(part, self._log, own[0])
             end_fork(txn, self.id, leaving[0].hash)
-            self._project(txn, part, None, own=None)  # of another log: the state is made anew
+            self._project(txn, part)  # of another log: the state is made anew
             again: dict[bytes, bytes] = {}
             for signed in leaving:
                 intention = signed.intention
                 is_genesis = UniversalOp.decode(intention.payload).genesis is not None
                 if intention.payload and not is_genesis:
                     deps = [again.get(dep, dep) for dep in intention.deps]
-                    again[signed.hash] = self._write(txn, part, Proposal(intention.payload, deps))
+                    again[signed.hash] = self._write(txn, Proposal(intention.payload, deps))
             return list(again.values())
 
         return self._run(work)
@@ -531,35 +531,76 @@ class WeaverStore:
         """Do what `open` does, in a transaction."""
         part = self._section(txn)
         self._state.open(part)
-        self._project(txn, part, None, own=None)  # "witnessed but not projected" is repaired here
+        self._project(txn, part)  # "witnessed but not projected" is repaired here
         # "At open the timer is armed if an ack is pending."
         if ack_deps(part, self.author, self._limits.deps):
             self._ack_due_ms = self._clock.now_ms() + ACK_DELAY_MS
 
-    def _write(self, txn: GroupTxn, part: WriteTxn, proposal: Proposal[Any]) -> bytes:
+    def _write_with(self, make: Callable[[Writing], T]) -> T:
+        """Have `make` write in a transaction; return its result once that is durable."""
+        self._check_open()
+        return self._commits.run_shared(self._write_all, make)
+
+    def _write_all(
+        self, txn: GroupTxn, makes: Sequence[Callable[[Writing], T]]
+    ) -> list[T | Exception]:
+        """Let several write as one: one pass over the tables serves all who came together."""
+        found: list[T | Exception] = []
+        with self._writing(txn) as writing:
+            for make in makes:
+                before = writing.count
+                try:
+                    found.append(make(writing))
+                except Exception as error:
+                    # A command that refused has written nothing. Anything else is no one's alone.
+                    if isinstance(error, StoreError) or writing.count != before:
+                        raise
+                    found.append(error)
+        return found
+
+    def _write(self, txn: GroupTxn, proposal: Proposal[Any]) -> bytes:
+        with self._writing(txn) as writing:
+            return writing.write(proposal)
+
+    @contextmanager
+    def _writing(self, txn: GroupTxn) -> Iterator[Writing]:
         check_fence(txn, self.id)
-        signed, ingested = self._log.submit(part, self._key, proposal.payload, proposal.deps)
-        self._project(txn, part, ingested, own=signed)
-        return signed.hash
+        part = self._section(txn)
+        writing = Writing(part, self._log, self._state, self._key)
+        yield writing
+        own, projection = writing.finish()
+        self._announce(txn, part, projection, writing.seq, own)
 
     def _project(
-        self, txn: GroupTxn, part: WriteTxn, ingested: Ingested | None, own: SignedIntention | None
+        self, txn: GroupTxn, part: WriteTxn, ingested: Ingested | None = None
     ) -> Projection:
         """Bring the state up to the log, and have the events delivered after the commit."""
-        # Witness, state and position in one transaction: a crash leaves all of it or nothing. A
-        # stall rolls nothing back: the log goes on.
         appended = None if ingested is None else ingested.appended
         projection = self._state.project(part, appended=appended)
-        messages = [event.message for event in projection.events]
-        record(part, [one for one in messages if not isinstance(one, SystemEvent)])
         seq = self._log.head(part).seq if appended is None else appended.last
-        # Own writes need no ack.
-        is_foreign = own is None and ingested is not None and bool(ingested.witnessed)
-        txn.after_commit(lambda: self._deliver(projection, own, seq, is_foreign=is_foreign))
+        is_foreign = ingested is not None and bool(ingested.witnessed)
+        self._announce(txn, part, projection, seq, is_foreign=is_foreign)
         return projection
 
+    def _announce(
+        self,
+        txn: GroupTxn,
+        part: WriteTxn,
+        projection: Projection,
+        seq: int,
+        own: Sequence[SignedIntention] = (),
+        *,
+        is_foreign: bool = False,
+    ) -> None:
+        """Have what was written told after the commit. is_foreign: it needs an ack."""
+        # Witness, state and position in one transaction: a crash leaves all of it or nothing. A
+        # stall rolls nothing back: the log goes on.
+        messages = [event.message for event in projection.events]
+        record(part, [one for one in messages if not isinstance(one, SystemEvent)])
+        txn.after_commit(lambda: self._deliver(projection, own, seq, is_foreign=is_foreign))
+
     def _deliver(
-        self, projection: Projection, own: SignedIntention | None, seq: int, *, is_foreign: bool
+        self, projection: Projection, own: Sequence[SignedIntention], seq: int, *, is_foreign: bool
     ) -> None:
         """Tell what was committed."""
         self._stall = projection.stall
@@ -571,8 +612,8 @@ class WeaverStore:
         for event in projection.events:
             if isinstance(event.message, SystemEvent):
                 self._system.tell(event.message)
-        if own is not None:
-            self._intentions.tell(own)  # "Only local writes are announced."
+        for signed in own:
+            self._intentions.tell(signed)  # "Only local writes are announced."
         self._changes.tell(seq)
 
     # --- the fence --------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from datalattice.weaver.machine import (
     Written,
 )
 from datalattice.weaver.op import Op
-from datalattice.weaver.payloads import app_data
+from datalattice.weaver.payloads import app_data, app_envelope
 from datalattice.weaver.systemops import (
     INDEPENDENT,
     AddChild,
@@ -372,7 +372,7 @@ class SystemLayer:
         """
         proposal = self.machine.execute(name, request, data, ScopedDag(dag, app_payload))
         # "a writer that wraps each payload as app_data"
-        return replace(proposal, payload=UniversalOp(app_data=proposal.payload).encode())
+        return replace(proposal, payload=app_envelope(proposal.payload))
 
     def query(self, name: str, request: Message, data: StateReader, dag: Dag) -> Message:
         """Answer a query of the machine. Raises: as `Machine.query`."""

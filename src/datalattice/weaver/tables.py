@@ -48,6 +48,25 @@ class TableReader:
         return self._txn.scan(self._table, start, end, reverse=reverse)
 
 
+class StateView:
+    """Another `StateReader`, whatever else that one can do."""
+
+    __slots__ = ("_below",)
+
+    def __init__(self, below: StateReader) -> None:
+        self._below = below
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of `key`, or None."""
+        return self._below.get(key)
+
+    def scan(
+        self, start: bytes = b"", end: bytes | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield `(key, value)` for start <= key < end in key order, or in reverse."""
+        return self._below.scan(start, end, reverse=reverse)
+
+
 class Overlay:
     """Changes in front of a table that does not change meanwhile; without one, a table in memory.
 

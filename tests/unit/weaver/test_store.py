@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
@@ -14,6 +15,7 @@ from datalattice.clock import Hlc
 from datalattice.crypto import KeyPair
 from datalattice.errors import StoreClosed, UsageError
 from datalattice.protobuf import Field, Message
+from datalattice.testing.engine_kit import call_together
 from datalattice.testing.stores_kit import WeaverNode, envelopes_of, exchange, state_of
 from datalattice.weaver import (
     Dag,
@@ -467,6 +469,97 @@ def test_threads_that_write_at_once_lose_nothing() -> None:
     assert status.intentions == before + 200
     assert status.applied == status.intentions
     assert status.forks == 0
+
+
+def say(store: WeaverStore, *texts: str) -> Callable[[], Any]:
+    return partial(store.execute_all, "Say", [Echo(text) for text in texts])
+
+
+def test_writes_that_come_together_are_written_one_after_the_other() -> None:
+    node, store = kv()
+    puts = [partial(store.execute, "Put", PutRequest(b"k", b"%d" % i)) for i in range(3)]
+    other = KeyPair(b"\x09" * 32)
+    awaited = Intention.build(other.public_key, Hlc(1, 0), store.id, ZERO, [], b"").sign(other)
+    answers = call_together(node.commits, [*puts, partial(store.submit, b""), puts[0]])
+    hashes = [getattr(answer, "hash", answer) for answer in answers]
+    with store.read() as view:
+        found = [entry.signed for entry in view.entries(view.last_seq() - 4)]
+        # Each command saw what the one before had written: no conflict, and one chain.
+        assert [signed.hash for signed in found] == hashes
+        assert [signed.intention.deps for signed in found[1:3]] == [(hashes[0],), (hashes[1],)]
+        assert all(signed.verify() for signed in found)
+        assert HeadReader(view.data).heads(b"k") == [hashes[4]]
+        assert view.fsck(3) == []
+    rows = state_of(store)
+    store.rebuild()
+    assert state_of(store) == rows
+    # What waits for another intention waits with all that its author writes behind it.
+    waiting: list[Any] = [partial(store.submit, b"", [awaited.hash]), puts[1], puts[2]]
+    for outcome in call_together(node.commits, waiting):
+        assert not isinstance(outcome, Exception)
+    assert (store.status().floating, store.status().intentions) == (3, 7)
+    store.ingest([awaited.encode()])
+    status = store.status()
+    assert (status.floating, status.intentions, status.applied, status.forks) == (0, 11, 11, 0)
+    with store.read() as view:
+        assert view.fsck(3) == []
+
+
+def test_a_write_that_fails_is_no_one_elses() -> None:
+    store, machine = routes()
+    before = store.status().intentions
+    told: list[SignedIntention] = []
+    store.on_intention(told.append)
+    group = store._commits
+    for calls in (
+        [say(store, "a"), say(store, ""), say(store, "b")],  # refused before anything is written
+        [say(store, "c"), say(store, "d", ""), say(store, "e")],  # and after
+    ):
+        first, refused, last = call_together(group, calls)
+        assert isinstance(refused, UsageError)
+        assert (len(first), len(last)) == (1, 1)
+    status = store.status()
+    assert (status.intentions, status.applied) == (before + 4, before + 4)
+    assert [one.intention.payload[2:] for one in told] == [b"a", b"b", b"c", b"e"]
+    machine.fails = True  # a state that stalls stops no one's write
+    assert all(
+        not isinstance(one, Exception) for one in call_together(group, [say(store, "f")] * 2)
+    )
+    assert (store.status().intentions, store.status().applied) == (before + 6, before + 4)
+    machine.fails = False
+    call_together(group, [say(store, "g")] * 2)
+    assert store.status().applied == before + 8
+
+
+class Replies(Machine):
+    """Each command looks at what the one before it wrote."""
+
+    kind = "test:replies"
+
+    def apply(self, op: Op, state: StateWriter, dag: Dag) -> Iterable[Message]:
+        state.put(b"last", op.hash)
+        return ()
+
+    @command
+    def reply(self, request: Echo, state: StateReader, dag: Dag) -> Proposal[Written]:
+        last = state.get(b"last")
+        if last is None:
+            return Proposal(b"0")
+        assert not hasattr(state, "put")  # a command reads
+        before = dag.intention(last)
+        deps = [*before.deps, last]
+        assert dag.path(deps[0], last) == ([] if deps[0] == last else [last])
+        return Proposal(b"%d" % (int(before.payload) + 1), [last])
+
+
+def test_a_command_sees_the_operations_that_were_written_in_its_transaction() -> None:
+    node = WeaverNode(1, machines=[Replies])
+    store = node.stores.create("test:replies")
+    call_together(node.commits, [partial(store.execute, "Reply", Echo())] * 3)
+    store.execute_all("Reply", [Echo()] * 3)
+    with store.read() as view:
+        payloads = [entry.signed.intention.payload[2:] for entry in view.entries()]
+    assert payloads[-6:] == [b"%d" % i for i in range(6)]
 
 
 # --- the past -----------------------------------------------------------------------------------
