@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,8 +24,11 @@ LONG = frozenset({"integration", "laws", "sim"})
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let hypothesis draw values whose printed form is long: texts at the borders of trees."""
+    """Let hypothesis draw values whose printed form is long; have processes heed SIGINT."""
     config.addinivalue_line("filterwarnings", "ignore:Generating overly large repr")
+    # A shell has what it starts in the background ignore SIGINT, and children would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

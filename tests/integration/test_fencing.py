@@ -182,7 +182,7 @@ def test_one_peer_that_answers_is_enough_when_another_is_silent(silence: str) ->
             await offer(peer, 0, 7)
             peers = (silence, str(peer.address))
             async with device(ONE, None, *peers, fence_wait_ms=5_000) as node:
-                assert node.is_fenced
+                await until(lambda: node.is_fenced)
                 assert await offer(node, 0, 1) == range(7, 8)
 
     run(work)
@@ -246,7 +246,7 @@ def test_a_peer_whose_cells_never_come_does_not_count_and_others_do(
             async with device(ONE, known, slow, fence_wait_ms=200) as node:
                 assert not node.is_fenced
             async with device(ONE, known, slow, quick, fence_wait_ms=2_000) as node:
-                assert node.is_fenced
+                await until(lambda: node.is_fenced)
 
     run(work)
 
@@ -258,7 +258,7 @@ def test_writes_from_threads_wait_for_the_fence_and_what_is_the_nodes_own_does_n
     silence: str,
 ) -> None:
     async def work() -> None:
-        node = device(ONE, None, silence, fence_wait_ms=400)
+        node = device(ONE, None, silence, fence_wait_ms=20_000)
         await node.start()
         try:
             begun, done = threading.Event(), threading.Event()
@@ -277,6 +277,8 @@ def test_writes_from_threads_wait_for_the_fence_and_what_is_the_nodes_own_does_n
             own.set(to_cell({Keyword("a"): {Keyword("timestamp"): 1}}))
             assert log_of(node).size() == 0  # reading does not wait
             assert not done.is_set()
+            node._fence._until_s = 0.0  # the time for an answer is over
+            node._fence.woken()
             await node.fenced()
             await asyncio.to_thread(done.wait)
             assert log_of(node).size() == 1

@@ -298,7 +298,7 @@ def test_nodes_leave_no_thread_and_no_descriptor(tmp_path: Path) -> None:
     for number in range(5):
         use(tmp_path / f"{number}")
     gc.collect()
-    assert opened() <= before[0]
     ends_s = time.monotonic() + PATIENCE_S
-    while threading.active_count() > before[1]:
-        assert time.monotonic() < ends_s, "the thread that looks for changes ends"
+    # The thread that looks for changes opens files for a moment, and ends after a while.
+    while opened() > before[0] or threading.active_count() > before[1]:
+        assert time.monotonic() < ends_s, "descriptors or threads are left"

@@ -134,9 +134,9 @@ def test_what_is_tampered_or_forged_is_refused_and_counted() -> None:
             assert venue.asset(asset) == artifact("mine", b"mine")
             assert check_foreign(venue.grid)
             kinds = {"bad-metadata", "bad-asset", "bad-content", "not-owner", "bad-signature"}
-            # The counters move a moment after the value is there; a reading comes after both.
+            # The counters move a moment after the value is there.
+            await good.wait_until(lambda node: kinds <= set(node.observer.counters))
             page = exposition(await good.monitor.status())
-            assert kinds <= set(good.observer.counters)
             assert "datalattice_bad_content_total" in page
 
     run(work)

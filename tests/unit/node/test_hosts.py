@@ -128,6 +128,7 @@ async def settled(*nodes: NodeServer) -> None:
     for node in nodes:
         assert node.owner is not None
         Topics.at(node.cursor, node.owner.public_key).partition("t", 0).offer("a record")
+        await node.sync()
     await until(nodes[0], lambda: len({node.root_hash for node in nodes}) == 1)
 
 
