@@ -34,23 +34,11 @@ from typer.models import CommandInfo
 from datalattice.cli import missing_package
 from datalattice.cli.command import SHARED_FLAGS, SHARED_VALUES, prepared
 from datalattice.cli.render import print_error, print_notice, use_form
-from datalattice.errors import (
-    DataLatticeError,
-    IdentityCloned,
-    NoSuchPath,
-    NotADirectory,
-    StoreLocked,
-    Unauthorized,
-    Unavailable,
-    UsageError,
-)
+from datalattice.errors import DataLatticeError
 
 EXIT_DONE: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_WRONG_CALL: Final = 2
-EXIT_FAULT: Final = 70
-EXIT_NOT_NOW: Final = 75
-EXIT_NOT_ALLOWED: Final = 77
 EXIT_INTERRUPTED: Final = 130
 EXIT_PIPE_CLOSED: Final = 141
 EXIT_TERMINATED: Final = 143
@@ -329,31 +317,19 @@ def run(arguments: Sequence[str], command: Any = None, name: str = "lattice") ->
     return code if isinstance(code, int) else EXIT_DONE
 
 
-# The order counts: subclasses stand before their bases.
-_CODES: Final[Sequence[tuple[type[DataLatticeError], int]]] = (
-    (NotADirectory, EXIT_WRONG_CALL),
-    (NoSuchPath, EXIT_FAILED),  # "1 failed, absent (`db get` of no key)"
-    (UsageError, EXIT_WRONG_CALL),
-    (IdentityCloned, EXIT_FAILED),  # it stays so until the operator gives one of them another key
-    (Unavailable, EXIT_NOT_NOW),  # "75 not now, try again (`Unavailable`, `StoreLocked`)"
-    (StoreLocked, EXIT_NOT_NOW),
-    (Unauthorized, EXIT_NOT_ALLOWED),  # "77 not allowed"
-    (DataLatticeError, EXIT_FAILED),
-)
-"""The exit code of each kind of error; the first that fits counts."""
-
-
 def _explained(error: Exception) -> tuple[str, str, int]:
     """Return the text, short word and exit code of an error."""
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return str(error), error.code, code
+    from datalattice.service import status_of  # only here: a command that succeeds needs no table
+
+    code = status_of(error, "w").exit_code
+    if isinstance(error, DataLatticeError):
+        return str(error), error.code, code
     if isinstance(error, OSError):  # the system's text names the file
         return _os_text(error), "system", EXIT_FAILED
     if isinstance(error, ModuleNotFoundError) and (text := missing_package(error)) is not None:
         return text, "missing-package", EXIT_FAILED
     text = f"a fault of this program ({DEBUG_VARIABLE}=1 shows where): {error!r}"
-    return text, "fault", EXIT_FAULT
+    return text, "fault", code
 
 
 def _dash_hint(text: str) -> str:

@@ -132,7 +132,7 @@ def test_what_is_malformed_is_not_pinned(tmp_path: Path, lattice: Any, owner: st
     _, there = mixture(read_key(tmp_path / "home" / "identity.key"))
     source = written(tmp_path / "theirs", there, "archive")
     ran = lattice("disk", "import", source, "--merge", "--pin", "x")
-    assert ran.code == 1
+    assert ran.code == 2
     assert "is not sound" in ran.line()
     assert lattice("pin", "list", "--json").document == []
     assert lattice("history", "--json").document == []

@@ -22,6 +22,7 @@ from datalattice.errors import (
     NoSuchPath,
     StoreLocked,
     Timeout,
+    Unauthenticated,
     Unauthorized,
     UsageError,
 )
@@ -345,6 +346,7 @@ def test_options_stand_before_the_group_the_command_or_behind(
         (StoreLocked("held"), 75),
         (Timeout("late"), 75),
         (Unauthorized("no"), 77),
+        (Unauthenticated("who"), 77),
         (KeyboardInterrupt(), 130),
         (BrokenPipeError(), 141),
         (main._Terminated(), 143),

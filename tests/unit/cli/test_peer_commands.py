@@ -57,7 +57,7 @@ def test_joining_needs_a_running_node_and_a_token(lattice: Any, home: Path, tmp_
         served = lattice("peer", "invite", "notes").out.strip()
         joined = away.join(served)
         assert joined.id == lattice("store", "open", "notes", "--json").document["id"]
-        assert lattice("peer", "join", "0OIl").code == 1
+        assert lattice("peer", "join", "0OIl").code == 2
     assert len(lattice("peer", "list", "notes", "--json").document) == 2
 
 

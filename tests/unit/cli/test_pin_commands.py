@@ -162,7 +162,7 @@ def test_nothing_of_a_bad_file_is_visible(lattice: Any, tmp_path: Path) -> None:
     data = file.read_bytes()
     file.write_bytes(data[:-1])
     ran = lattice("disk", "import", file, "--pin", "x", "--merge", "-d", other)
-    assert ran.code == 1
+    assert ran.code == 2
     assert "ends in the middle" in ran.line()
     assert lattice("pin", "list", "--json", "-d", other).document == []
     assert lattice("history", "--json", "-d", other).document == []

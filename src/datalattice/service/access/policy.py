@@ -1,0 +1,141 @@
+"""Policy: which rights callers have on which scopes, decided without any input or output.
+
+Source: docs/design/access.md "What is allowed".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+from datalattice.errors import Unauthenticated, Unauthorized, UsageError
+from datalattice.lattice import is_bare_did
+from datalattice.service.access.principal import LOCAL, Principal
+from datalattice.service.access.scopes import checked_right, covering, owned_part, split_scope
+
+PUBLIC: Final = "public"
+AUTHENTICATED: Final = "authenticated"
+
+ASSETS: Final = ("venue", "assets")
+
+WHO_MAX: Final = 1_000
+"""Most names in one list of a rule."""
+
+Rule = Mapping[str, tuple[str, ...]]
+"""For some rights those who have them: DIDs, `authenticated`, `public`. A right that is not named
+is as in the scope above; one with an empty list is nobody's but an administrator's."""
+
+NO_RULES: Final[Mapping[str, Rule]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Who may do what.
+
+    admins:  DIDs with every right everywhere, from the configuration.
+    reading: who reads what no rule speaks of: `public` or `authenticated`.
+    rules:   by scope.
+    """
+
+    admins: frozenset[str] = frozenset()
+    reading: Literal["public", "authenticated"] = PUBLIC
+    rules: Mapping[str, Rule] = field(default_factory=lambda: NO_RULES)
+
+
+class AccessDecision(NamedTuple):
+    """Whether a caller has a right on a scope, and which part of the policy said so.
+
+    reason: `local`, `admin`, `rule`, `owner` or `default`; `token` where the credential is narrower
+    than the right; `policy` for other refusals.
+    """
+
+    is_allowed: bool
+    right: str
+    scope: str
+    reason: str
+    is_anonymous: bool = False
+
+    def require(self) -> None:
+        """Raise if the right was refused.
+
+        Raises: Unauthenticated: a credential might help. Unauthorized: the caller has shown one.
+        """
+        if self.is_allowed:
+            return
+        if self.is_anonymous:
+            raise Unauthenticated("a credential is required: a token or a signed request")
+        raise Unauthorized(f"the caller does not have the right {self.right} on {self.scope}")
+
+
+def decide(policy: Policy, caller: Principal, right: str, scope: str) -> AccessDecision:
+    """Decide whether a caller has a right on a scope: by policy and within its credential.
+
+    Raises: UsageError: there is no such right or scope.
+    """
+    checked_right(right)
+    split_scope(scope)
+    allowed, reason = _by_policy(policy, caller, right, scope)
+    # "intersected with the token's scopes": a credential never adds a right.
+    if allowed and not caller.is_granted(right, scope):
+        allowed, reason = False, "token"
+    return AccessDecision(allowed, right, scope, reason, caller.did is None)
+
+
+def _by_policy(policy: Policy, caller: Principal, right: str, scope: str) -> tuple[bool, str]:
+    if caller.how in LOCAL:  # the owner of the folder
+        return True, "local"
+    if caller.did in policy.admins:
+        return True, "admin"
+    owned = owned_part(scope)
+    for one in covering(scope):
+        who = policy.rules.get(one, {}).get(right)
+        if who is not None:  # "longest scope wins"
+            return (True, "rule") if _is_among(caller, who) else (False, "policy")
+        # An owner's data is the owner's, unless a rule speaks of that owner: a rule on a section
+        # lets nobody write with the key of an owner.
+        if owned is not None and one == owned.scope:
+            if caller.did == owned.owner:
+                return True, "owner"
+            if right != "r":
+                return False, "policy"
+    allowed = _is_among(caller, _default(policy, right, split_scope(scope)))
+    return allowed, "default" if allowed else "policy"
+
+
+def _default(policy: Policy, right: str, segments: tuple[str, ...]) -> tuple[str, ...]:
+    if right == "r" and (segments[0] in ("values", "lattice") or segments[:2] == ASSETS):
+        return (policy.reading,)
+    if right in ("w", "p") and segments[0] in ("values", "lattice", "pins"):
+        return (AUTHENTICATED,)
+    return ()
+
+
+def _is_among(caller: Principal, who: tuple[str, ...]) -> bool:
+    if PUBLIC in who:
+        return True
+    return caller.did is not None and (AUTHENTICATED in who or caller.did in who)
+
+
+def checked_rule(rights: Mapping[str, object]) -> Rule:
+    """Return a rule, its lists sorted and without repetitions.
+
+    Raises: UsageError: there is no such right, or a list has anything but DIDs, `authenticated` and
+            `public`, or is too long.
+    """
+    rule: dict[str, tuple[str, ...]] = {}
+    for right, who in rights.items():
+        if not isinstance(who, list | tuple):
+            raise UsageError(f"the right {checked_right(right)} is given to a list of names")
+        if len(who) > WHO_MAX:
+            raise UsageError(f"a right is given to at most {WHO_MAX} names, got {len(who)}")
+        for one in who:
+            # A key or a local name would never match a caller, in silence.
+            if one not in (PUBLIC, AUTHENTICATED) and not is_bare_did(one):
+                raise UsageError(
+                    f"the right {right} is given to DIDs, {AUTHENTICATED!r} or {PUBLIC!r}, got "
+                    f"{str(one)[:80]!r}"
+                )
+        rule[checked_right(right)] = tuple(sorted(set(who)))
+    return rule

@@ -1,0 +1,71 @@
+"""Principal: who asks, as it was proved, and the error for a credential that proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from datalattice.errors import Unauthenticated
+from datalattice.service.access.scopes import Grant, covering
+
+How = Literal["process", "socket", "token", "signature", "anonymous"]
+"""In this process; a socket that only our user can open; a bearer token; a signed request; none."""
+
+LOCAL: Final = ("process", "socket")
+
+BAD_CREDENTIAL: Final = "the credential is not valid"
+"""The text of every refusal of a credential: a caller learns nothing from it."""
+
+
+class BadCredential(Unauthenticated):
+    """A credential that is not valid. `reason`: why, for the audit record alone.
+
+    A reason is one of a few fixed words and never has a part of the credential.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(BAD_CREDENTIAL)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[BadCredential], tuple[str]]:
+        return BadCredential, (self.reason,)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks.
+
+    did:        the DID for which the caller speaks, None for an anonymous one.
+    how:        by what it was proved.
+    scopes:     what the credential is narrowed to, None if to nothing.
+    expires_ms: when the credential ends, None if it does not. A stream ends with it.
+    key_id:     the DID whose key signed; it differs from `did` in a token that this node made.
+    """
+
+    did: str | None
+    how: How
+    scopes: tuple[Grant, ...] | None = None
+    expires_ms: int | None = None
+    key_id: str | None = None
+
+    def check_live(self, now_ms: int) -> None:
+        """Raise BadCredential if the credential has ended."""
+        if self.expires_ms is not None and now_ms >= self.expires_ms:
+            raise BadCredential("expired")
+
+    def narrowed(self, scopes: Iterable[Grant]) -> Principal:
+        """Return this principal with grants in place of its own, for tests and delegates."""
+        return Principal(self.did, self.how, tuple(scopes), self.expires_ms, self.key_id)
+
+    def is_granted(self, right: str, scope: str) -> bool:
+        """Return whether the credential itself lets a right on a scope through."""
+        if self.scopes is None:
+            return True
+        granted = {grant.scope: grant.rights for grant in self.scopes}
+        # "longest scope wins": a grant below another one replaces it.
+        found = next((granted[one] for one in covering(scope) if one in granted), "")
+        return right in found
+
+
+ANONYMOUS: Final = Principal(None, "anonymous")

@@ -1,0 +1,216 @@
+"""Statuses: one table from each kind of error to HTTP, gRPC and the exit code of a command.
+
+A subclass that has no row of its own has the row of its nearest base. Three rules are not in the
+table, because they depend on the call: an error that names a peer is that peer's fault, a read
+that is not allowed looks like one of nothing, and cells that are missing mean different things to a
+read and to a write.
+
+Source: docs/design/access.md "Statuses".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from datalattice.errors import (
+    AlreadyExists,
+    Backpressure,
+    BadFormat,
+    BadSignature,
+    Conflict,
+    ConsumerBusy,
+    Corruption,
+    DataLatticeError,
+    DataLoss,
+    DirectoryNotEmpty,
+    Draining,
+    IdentityCloned,
+    IsADirectory,
+    LimitExceeded,
+    MissingData,
+    NoSigningKey,
+    NoSuchPath,
+    NotADirectory,
+    NotContained,
+    OutcomeUnknown,
+    PeerError,
+    PeerUnavailable,
+    ProtocolViolation,
+    RateLimited,
+    ReadOnly,
+    RequestReused,
+    StaleToken,
+    StoreClosed,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreVersion,
+    Timeout,
+    TypeMismatch,
+    Unauthenticated,
+    Unauthorized,
+    Unavailable,
+    Unfenced,
+    UnsupportedOperation,
+    UsageError,
+    WorkExceeded,
+    WrongType,
+)
+
+GrpcCode = Literal[
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+]
+
+EXIT_FAILED: Final = 1
+EXIT_WRONG_CALL: Final = 2
+EXIT_FAULT: Final = 70
+EXIT_NOT_NOW: Final = 75
+EXIT_NOT_ALLOWED: Final = 77
+
+RETRY_S: Final = 1.0
+"""Seconds after which a caller may try again where the error itself does not say."""
+
+FAULT_CODE: Final = "fault"
+HIDDEN_TEXT: Final = "there is nothing here, or the caller may not read it"
+FAULT_TEXT: Final = "a fault of the service; its log has the cause"
+
+
+class Status(NamedTuple):
+    """What one kind of error is to those who asked.
+
+    http: status code. grpc: name of the code. exit_code: of a command. retry_s: seconds after which
+    the same call may succeed (Retry-After), None where time alone mends nothing.
+    """
+
+    http: int
+    grpc: GrpcCode
+    exit_code: int
+    retry_s: float | None = None
+
+
+_WRONG: Final = Status(400, "INVALID_ARGUMENT", EXIT_WRONG_CALL)
+_FORBIDDEN: Final = Status(403, "PERMISSION_DENIED", EXIT_NOT_ALLOWED)
+_STATE: Final = Status(409, "FAILED_PRECONDITION", EXIT_WRONG_CALL)
+_TOO_LARGE: Final = Status(413, "RESOURCE_EXHAUSTED", EXIT_WRONG_CALL)
+_BUSY: Final = Status(429, "RESOURCE_EXHAUSTED", EXIT_NOT_NOW, RETRY_S)
+_NOT_NOW: Final = Status(503, "UNAVAILABLE", EXIT_NOT_NOW, RETRY_S)
+_BROKEN: Final = Status(500, "INTERNAL", EXIT_FAILED)
+_LOST: Final = Status(500, "DATA_LOSS", EXIT_FAILED)
+
+_PEER: Final = Status(502, "UNAVAILABLE", EXIT_FAILED)
+_MISSING_FOR_WRITE: Final = Status(422, "FAILED_PRECONDITION", EXIT_FAILED)
+_PRECONDITION_FAILED: Final = 412
+
+FAULT: Final = Status(500, "INTERNAL", EXIT_FAULT)
+"""Of an error that is not one of this package: a fault of the program."""
+
+STATUSES: Final[Mapping[type[DataLatticeError], Status]] = {
+    DataLatticeError: _BROKEN,
+    # the caller
+    UsageError: _WRONG,
+    TypeMismatch: _WRONG,
+    WrongType: _WRONG,
+    UnsupportedOperation: Status(400, "UNIMPLEMENTED", EXIT_WRONG_CALL),
+    ReadOnly: Status(403, "FAILED_PRECONDITION", EXIT_WRONG_CALL),
+    NoSigningKey: Status(403, "FAILED_PRECONDITION", EXIT_WRONG_CALL),
+    # "1 failed; or absent: a key, a record, a path" (docs/cli.md "Exit codes").
+    NoSuchPath: Status(404, "NOT_FOUND", EXIT_FAILED),
+    AlreadyExists: Status(409, "ALREADY_EXISTS", EXIT_WRONG_CALL),
+    NotADirectory: _STATE,
+    IsADirectory: _STATE,
+    DirectoryNotEmpty: _STATE,
+    NotContained: _STATE,
+    Conflict: _STATE,
+    RequestReused: _STATE,
+    StaleToken: Status(410, "OUT_OF_RANGE", EXIT_FAILED),
+    MissingData: Status(404, "NOT_FOUND", EXIT_FAILED),
+    # Without a peer it is the caller whose bytes these are.
+    PeerError: _WRONG,
+    BadFormat: _WRONG,
+    BadSignature: _WRONG,
+    ProtocolViolation: _WRONG,
+    LimitExceeded: _TOO_LARGE,
+    WorkExceeded: _TOO_LARGE,
+    Unauthenticated: Status(401, "UNAUTHENTICATED", EXIT_NOT_ALLOWED),
+    Unauthorized: _FORBIDDEN,
+    # the operator
+    StoreError: _BROKEN,
+    StoreClosed: _BROKEN,
+    StoreFailed: _BROKEN,
+    StoreVersion: _BROKEN,
+    StoreFull: Status(507, "RESOURCE_EXHAUSTED", EXIT_FAILED),
+    Corruption: _LOST,
+    DataLoss: _LOST,
+    StoreLocked: _NOT_NOW,
+    # later
+    Unavailable: _NOT_NOW,
+    Unfenced: _NOT_NOW,
+    ConsumerBusy: _NOT_NOW,
+    Draining: _NOT_NOW,
+    Backpressure: _BUSY,
+    RateLimited: _BUSY,
+    PeerUnavailable: Status(502, "UNAVAILABLE", EXIT_NOT_NOW, RETRY_S),
+    Timeout: Status(504, "DEADLINE_EXCEEDED", EXIT_NOT_NOW, RETRY_S),
+    # No Retry-After: the write may have happened, so the caller looks before it repeats it.
+    OutcomeUnknown: Status(504, "DEADLINE_EXCEEDED", EXIT_NOT_NOW),
+    # It stays so until the operator gives one of the two another key.
+    IdentityCloned: Status(503, "FAILED_PRECONDITION", EXIT_FAILED),
+}
+"""The status of each kind of error, whatever was asked."""
+
+
+def status_of(error: BaseException, right: str = "r", *, if_match: bool = False) -> Status:
+    """Return the status of an error of a call that needed a right.
+
+    right: `r` for a read, else an effect. if_match: the call named the version it expected.
+    """
+    if not isinstance(error, DataLatticeError):
+        return FAULT
+    # "once a peer is set" the bytes were the peer's, not the caller's.
+    if isinstance(error, PeerError) and error.peer is not None:
+        return _PEER
+    # A write cannot be taken without these cells; a pin or a read is of something not here.
+    if isinstance(error, MissingData) and right == "w":
+        return _MISSING_FOR_WRITE
+    found = next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+    if isinstance(error, RateLimited):
+        return found._replace(retry_s=error.retry_s)
+    if if_match and isinstance(error, Conflict) and not isinstance(error, RequestReused):
+        return found._replace(http=_PRECONDITION_FAILED)
+    return found
+
+
+class ErrorAnswer(NamedTuple):
+    """What a door says of an error: the word and the text that leave this machine, and a status."""
+
+    code: str
+    text: str
+    status: Status
+
+
+def answer_to(error: BaseException, right: str = "r", *, if_match: bool = False) -> ErrorAnswer:
+    """Return what is answered to a caller from outside; arguments as `status_of`.
+
+    A read that is not allowed is answered as one of a path that is not there, so that nobody learns
+    what exists. A fault of the program keeps its text to itself.
+    """
+    if isinstance(error, Unauthorized) and right == "r":
+        return ErrorAnswer(NoSuchPath.code, HIDDEN_TEXT, STATUSES[NoSuchPath])
+    status = status_of(error, right, if_match=if_match)
+    if not isinstance(error, DataLatticeError):
+        return ErrorAnswer(FAULT_CODE, FAULT_TEXT, status)
+    return ErrorAnswer(error.code, str(error), status)
