@@ -110,7 +110,7 @@ from datalattice.weaver.machine import (
 from datalattice.weaver.null import (
     NullMachine,
 )
-from datalattice.weaver.op import Op
+from datalattice.weaver.op import Appended, Op
 from datalattice.weaver.policy import (
     PeerManager,
     PeerPolicy,
@@ -194,6 +194,7 @@ __all__ = [
     "TEXT",
     "ZERO",
     "AppendRequest",
+    "Appended",
     "Branch",
     "ChainBroken",
     "ChainEnd",

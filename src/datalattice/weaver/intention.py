@@ -46,6 +46,23 @@ _ENVELOPE_SLACK: Final = 32
 """Tags and lengths of an envelope, with room for a writer that pads its varints."""
 
 
+def write_envelope(signed: bytes, signature: bytes) -> bytes:
+    """Return the encoding of a message whose field 1 was signed; field 2 is the signature."""
+    return b"".join((b"\x0a", varint(len(signed)), signed, b"\x12@", signature))
+
+
+def read_envelope(envelope: bytes) -> tuple[bytes, bytes] | None:
+    """Return both fields of what `write_envelope` wrote; None: it is written in another way."""
+    # Without the general decoder, which costs more than the hash.
+    if envelope[:1] != b"\x0a":
+        return None
+    length, at = read_varint(envelope, 1)
+    end = at + length
+    if len(envelope) != end + 2 + SIGNATURE_BYTES or envelope[end : end + 2] != b"\x12@":
+        return None
+    return envelope[at:end], envelope[end + 2 :]
+
+
 class LogLimits(NamedTuple):
     """Bounds of one store's log."""
 
@@ -221,12 +238,9 @@ class SignedIntention(NamedTuple):
 
         Raises: BadFormat: the bytes are not an envelope of one intention.
         """
-        # The canonical form is read without the general decoder, which costs more than the hash.
-        if envelope[:1] == b"\x0a":
-            length, at = read_varint(envelope, 1)
-            end = at + length
-            if len(envelope) == end + 2 + SIGNATURE_BYTES and envelope[end : end + 2] == b"\x12@":
-                return cls.of(envelope[at:end], envelope[end + 2 :])
+        canonical = read_envelope(envelope)
+        if canonical is not None:
+            return cls.of(*canonical)
         # By hand: mypyc takes no class with parameters, as messages are.
         parts = {_BORSH: b"", _SIGNATURE: b""}
         # "the Borsh bytes travel unchanged": unknown fields are skipped, known ones kept as bytes.
@@ -239,7 +253,7 @@ class SignedIntention(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the envelope: the bytes as they were signed, and the signature."""
-        return b"".join((b"\x0a", varint(len(self.borsh)), self.borsh, b"\x12@", self.signature))
+        return write_envelope(self.borsh, self.signature)
 
     @property
     def size(self) -> int:

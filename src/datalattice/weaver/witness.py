@@ -20,8 +20,14 @@ from datalattice.crypto import (
     verify_lenient,
 )
 from datalattice.errors import BadFormat, PeerError
-from datalattice.protobuf import Field, Message, varint
-from datalattice.weaver.intention import HASH_BYTES, STORE_ID_BYTES, ZERO
+from datalattice.protobuf import Field, Message, read_varint, varint
+from datalattice.weaver.intention import (
+    HASH_BYTES,
+    STORE_ID_BYTES,
+    ZERO,
+    read_envelope,
+    write_envelope,
+)
 
 
 class WitnessContent(Message, name="lattice.weaver.WitnessContent"):
@@ -68,6 +74,21 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
         # "signed as the 32-byte BLAKE3 hash of the bytes, never the bytes themselves"
         return cls(content, key.sign(blake3(content)))
 
+    @classmethod
+    def decode(cls, data: bytes) -> WitnessRecord:
+        """Return the record that `data` encodes.
+
+        Raises: BadFormat: it is none.
+        """
+        canonical = read_envelope(data)
+        return super().decode(data) if canonical is None else cls(*canonical)
+
+    def encode(self) -> bytes:
+        """Return the canonical encoding."""
+        if not self.content or len(self.signature) != SIGNATURE_BYTES:
+            return super().encode()
+        return write_envelope(self.content, self.signature)
+
     @property
     def content_hash(self) -> bytes:
         """The hash that the next record names: of the bytes as received, never encoded again."""
@@ -78,7 +99,7 @@ class WitnessRecord(Message, name="lattice.weaver.WitnessRecord"):
 
         Raises: BadFormat: the content is not one, or a field has a wrong length.
         """
-        found = WitnessContent.decode(self.content)
+        found = _canonical_content(self.content) or WitnessContent.decode(self.content)
         lengths = (len(found.store_id), len(found.intention_hash), len(found.prev_hash))
         if lengths != (STORE_ID_BYTES, HASH_BYTES, HASH_BYTES):
             raise BadFormat(
@@ -110,6 +131,17 @@ def witness_content(
             prev_hash,
         )
     )
+
+
+def _canonical_content(content: bytes) -> WitnessContent | None:
+    """Return what `witness_content` wrote with a time; None: it is written in another way."""
+    # Without the general decoder: a copied log has a record for each intention.
+    if (content[:2], content[18:20], content[52:53]) != (b"\x0a\x10", b"\x12\x20", b"\x18"):
+        return None
+    wall_ms, at = read_varint(content, 53)
+    if len(content) != at + 2 + HASH_BYTES or content[at : at + 2] != b"\x22\x20":
+        return None
+    return WitnessContent(content[2:18], content[20:52], wall_ms, content[at + 2 :])
 
 
 @lru_cache(64)  # all records of one call have one time

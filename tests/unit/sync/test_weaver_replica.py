@@ -27,6 +27,8 @@ from datalattice.sync.reconcile import (
 )
 from datalattice.sync.weaver import (
     FETCH_HASHES_ACCEPTED,
+    LOT_BYTES,
+    LOT_RECORDS,
     SESSIONS_MAX,
     SILENCE_MS,
     SKETCHES,
@@ -36,6 +38,7 @@ from datalattice.sync.weaver import (
     IntentionResponse,
     JoinRequest,
     JoinResponse,
+    LogComparison,
     NewsMessage,
     NodeMessage,
     PeerMessage,
@@ -61,7 +64,7 @@ from datalattice.weaver import (
 )
 
 STORE = b"s" * 16
-SMALL = SendLimits(arrivals=64, batch=5, log_request=20, log_batch=6)
+SMALL = SendLimits(arrivals=64, batch=5, log_request=20, log_request_max=20, log_batch=6)
 keys = iter(range(1, 2**31))
 everyone: set[Any] = {None}  # the kit's connections prove no key
 
@@ -78,14 +81,19 @@ def new_store(key: KeyPair | None = None) -> WeaverStore:
 class Site:
     """A store and its replica, whose peers are all but the refused keys."""
 
-    def __init__(self, key: KeyPair | None = None, sketches: SketchLimits = SKETCH_LIMITS) -> None:
+    def __init__(
+        self,
+        key: KeyPair | None = None,
+        sketches: SketchLimits = SKETCH_LIMITS,
+        limits: SendLimits = SMALL,
+    ) -> None:
         self.store = new_store(key)
         self.refused: set[bytes] = set()
         self.replica = WeaverReplica(
             self.store,
             lambda: everyone - self.refused,
             SeededEntropy(next(keys)),
-            limits=SMALL,
+            limits=limits,
             sketches=sketches,
         )
         everyone.add(self.store.author)
@@ -641,11 +649,13 @@ def test_the_log_is_copied_over_a_connection_and_news_follow() -> None:
     [
         (lambda body: replace(body, intentions=body.intentions[1:]), "without its intention"),
         (lambda body: replace(body, records=body.records[1:]), "it follows"),
-        (lambda body: replace(body, records=(), intentions=(), done=False), "none at all"),
+        (lambda body: replace(body, records=(), intentions=(), done=False), "no record"),
         (lambda body: replace(body, records=(b"\xff",)), "has no end"),
+        (lambda body: replace(body, records=(b"\x0a\x00",) * 3), "16 bytes of store id"),
+        (lambda body: replace(body, records=_forged(body.records)), "2: the signature does not"),
         (lambda body: replace(body, intentions=(b"x",)), "witness log"),
     ],
-    ids=["intention", "gap", "empty", "record", "envelope"],
+    ids=["intention", "gap", "empty", "record", "content", "signature", "envelope"],
 )
 def test_a_copy_that_does_not_verify_ends(
     change: Callable[[BootstrapResponse], BootstrapResponse], reason: str
@@ -661,6 +671,62 @@ def test_a_copy_that_does_not_verify_ends(
     with pytest.raises(PeerError, match=reason):
         comparison.receive(change(answer.body))
     assert comparison.ended() is None
+
+
+def _forged(records: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return the records with a bit of the second signature changed."""
+    first, second, third = records
+    return first, second[:-1] + bytes([second[-1] ^ 1]), third
+
+
+def lots_of(source: Site, limit: int = 10_000) -> list[int]:
+    """Return how many records each lot of a copy has; the source sends them one by one."""
+    found = []
+    node = source.store.author
+    comparison = LogComparison(STORE, node, limit, lambda: source.replica.probe)
+    step = comparison.start()
+    while step.say:
+        (request,) = step.say
+        for answer in source.replica.serve(Peer("p"), request):
+            step = comparison.receive(answer.body)
+            found += [len(offer.parts) for offer in step.offers]
+    return found
+
+
+ONE_BY_ONE = SendLimits(log_batch=1)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_records_of_a_copied_log_are_committed_in_lots(more: int) -> None:
+    source = Site(limits=ONE_BY_ONE)
+    for number in range(LOT_RECORDS + more):
+        source.submit(b"%d" % number)
+    assert lots_of(source) == [LOT_RECORDS + min(more, 0)] + [1] * (more > 0)
+    # The end of an answer ends a lot: the next request is made behind what is verified.
+    assert lots_of(source, LOT_RECORDS - 2) == [LOT_RECORDS - 2, 2 + more]
+
+
+@pytest.mark.parametrize(("room", "lots"), [(-1, [5]), (0, [4, 1]), (1, [4, 1])])
+def test_lots_are_bounded_in_bytes(room: int, lots: list[int]) -> None:
+    beside = len(_written(new_store(), bytes(100_000)).encode()) - 100_000
+    size = LOT_BYTES // 4 - beside
+    source = Site(limits=ONE_BY_ONE)
+    for length in (size, size, size, size + room, 1):
+        _written(source.store, bytes(length))
+    assert lots_of(source) == lots
+
+
+def test_what_waited_here_is_pushed_once_it_is_witnessed() -> None:
+    _, source, joiner = copied(3)
+    begun = joiner.replica.probe
+    with source.store.read() as log:
+        first, second, third = [Part(one.signed.hash, one.signed.encode()) for one in log.entries()]
+    # What waits has no part in the offer by which it is witnessed.
+    joiner.replica.absorb(Offer(None, (third, second)), Peer("p"), asked=True)
+    joiner.replica.absorb(Offer(None, (first,)), Peer("p"), asked=True)
+    found = joiner.replica.news(Peer("q", True, None), [begun])
+    assert found is not None
+    assert [part.hash for offer in found.offers for part in offer.parts] == log_of(source)
 
 
 def test_records_of_another_signer_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datalattice.errors import BadFormat
+from datalattice.protobuf import read_fields, varint
 from datalattice.testing.log_kit import NODE, STORE, Author, LogFixture, author
 from datalattice.weaver import ZERO, ChainBroken, ChainEnd, WitnessRecord, check_chain
 from datalattice.weaver.witness import WitnessContent
@@ -32,6 +33,42 @@ def test_extreme_wall_times(wall: int) -> None:
     assert record.read() == WitnessContent(STORE, bytes(32), wall, ZERO)
     # The content that is hashed has the one canonical form: no field for 0.
     assert record.content == record.read().encode()
+
+
+FIELDS = [b"\x0a\x10" + STORE, b"\x12\x20" + bytes(32), b"\x18\x05", b"\x22\x20" + bytes(32)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"".join(FIELDS),
+        b"".join(reversed(FIELDS)),
+        b"".join([*FIELDS, b"\x28\x01"]),
+        b"".join([*FIELDS[:3], b"\x18\x07", FIELDS[3]]),
+        b"".join([FIELDS[0], FIELDS[1], b"\x18\x85\x00", FIELDS[3]]),
+        b"".join([FIELDS[0], FIELDS[1], FIELDS[3]]),
+    ],
+    ids=["canonical", "reversed", "unknown", "repeated", "padded", "no time"],
+)
+def test_a_content_reads_alike_however_it_is_written(content: bytes) -> None:
+    read = WitnessRecord(content, bytes(64)).read()
+    # As protobuf has it: what the general decoder reads.
+    assert read == WitnessContent.decode(content)
+    for envelope in (
+        WitnessRecord(content, bytes(64)).encode(),
+        b"\x12\x40" + bytes(64) + b"\x0a" + varint(len(content)) + content,
+    ):
+        assert WitnessRecord.decode(envelope) == WitnessRecord(content, bytes(64))
+
+
+@pytest.mark.parametrize("lengths", [(0, 64), (3, 0), (3, 63), (3, 65), (200, 64)])
+def test_a_record_is_written_as_any_message(lengths: tuple[int, int]) -> None:
+    content, signature = bytes(lengths[0]), bytes(lengths[1])
+    written = WitnessRecord(content, signature).encode()
+    assert {number: value for number, _, value in read_fields(written)} == {
+        number: value for number, value in ((1, content), (2, signature)) if value
+    }
+    assert WitnessRecord.decode(written) == WitnessRecord(content, signature)
 
 
 def test_link_integrity() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datalattice.sync.weaver.comparisons import (
+    LOT_BYTES,
+    LOT_RECORDS,
     LogComparison,
     LogView,
     RangeComparison,
@@ -58,6 +60,8 @@ __all__ = [
     "FRAMING",
     "GRAFT_MS",
     "JOIN_PROTOCOL",
+    "LOT_BYTES",
+    "LOT_RECORDS",
     "NEIGHBOURS_MAX",
     "PROTOCOL",
     "SEND_LIMITS",

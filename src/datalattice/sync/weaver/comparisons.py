@@ -100,6 +100,14 @@ class ReplicatedStore(Protocol):
         ...
 
 
+LOT_RECORDS: Final = 1_000
+"""Records of a copied log that are verified and committed together: so many keep all processors at
+work for much longer than a commit waits for the disk."""
+
+LOT_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of their intentions from which fewer do."""
+
+
 class LogComparison:
     """The first copy of a store: the witness log of one peer, verified on the way.
 
@@ -119,6 +127,10 @@ class LogComparison:
         self._chain = ChainEnd(0, ZERO)
         self._asked_to = 0
         self._is_copied = False
+        # What came and is not verified yet.
+        self._records: list[WitnessRecord] = []
+        self._parts: list[Part] = []
+        self._bytes = 0
 
     def start(self) -> Step:
         """Ask from the beginning."""
@@ -129,36 +141,47 @@ class LogComparison:
         return Step((BootstrapRequest(self._store_id, self._chain.seq + 1, self._limit),))
 
     def receive(self, message: object) -> Step:
-        """Take in records and their intentions.
+        """Take in records and their intentions, and offer them once they are enough for a lot.
 
         Raises: ChainBroken, ProtocolViolation: the peer did not sign a record, or it names an
                 intention that was not sent.
         """
         # The conversation gives this comparison no other answer.
         assert isinstance(message, BootstrapResponse)
-        parts = {part.hash: part for part in map(_part_of, message.intentions)}
-        try:
-            records = [WitnessRecord.decode(record) for record in message.records]
-        except BadFormat as error:
-            raise ProtocolViolation(f"witness log: {error}") from error
+        # An answer of nothing would go on for ever.
+        if not (message.records or message.done):
+            raise ProtocolViolation("witness log: no record, and not the end")
+        self._collect(message)
+        is_answered = self._chain.seq + len(self._records) >= self._asked_to
+        is_full = len(self._records) >= LOT_RECORDS or self._bytes >= LOT_BYTES
+        if not (message.done or is_answered or is_full):
+            return Step()  # more of this answer follows
         # "Verify every witness signature with the server's key", and the chain across batches.
-        self._chain = check_chain(records, self._store_id, self._node, self._chain)
-        named = [record.read().intention_hash for record in records]
-        lacking = [hash for hash in named if hash not in parts]
-        # "every record must name an intention of the batch": an answer of nothing would go on for
-        # ever.
-        if lacking or not (records or message.done):
-            raise ProtocolViolation("witness log: a record without its intention, or none at all")
-        # "Intentions without a record are ignored"; the others are in witness order.
-        offer = Offer(None, tuple([parts[hash] for hash in named]))
-        offers = (offer,) if named else ()
+        self._chain = check_chain(self._records, self._store_id, self._node, self._chain)
+        offers = (Offer(None, tuple(self._parts)),) if self._parts else ()
+        self._records, self._parts, self._bytes = [], [], 0
         if message.done:
             self._is_copied = True
             # "Clear the bootstrap set, reconcile with all peers": the source may lack some, too.
             return Step(offers=offers, is_done=True, is_partial=True)
-        if self._chain.seq < self._asked_to:
-            return Step(offers=offers)  # more of this answer follows
-        return replace(self._ask(), offers=offers)  # "Joiner continues from last_seq + 1"
+        # "Joiner continues from last_seq + 1"
+        return replace(self._ask(), offers=offers) if is_answered else Step(offers=offers)
+
+    def _collect(self, message: BootstrapResponse) -> None:
+        """Add records, and the intentions that they name, to those to be verified."""
+        try:
+            parts = {part.hash: part for part in map(_part_of, message.intentions)}
+            records = [WitnessRecord.decode(record) for record in message.records]
+            # "Intentions without a record are ignored"; the others are in witness order.
+            named = [parts.get(record.read().intention_hash) for record in records]
+        except BadFormat as error:
+            raise ProtocolViolation(f"witness log: {error}") from error
+        for record, part in zip(records, named, strict=True):
+            if part is None:  # "every record must name an intention of the batch"
+                raise ProtocolViolation("witness log: a record without its intention")
+            self._records.append(record)
+            self._parts.append(part)
+            self._bytes += len(part.data)
 
     def ended(self) -> Probe | None:
         """Return the copied state; None if the log did not come to its end."""
@@ -167,10 +190,7 @@ class LogComparison:
 
 
 def _part_of(envelope: bytes) -> Part:
-    try:
-        return Part(SignedIntention.decode(envelope).hash, envelope)
-    except BadFormat as error:
-        raise ProtocolViolation(f"witness log: {error}") from error
+    return Part(SignedIntention.decode(envelope).hash, envelope)
 
 
 class RangeComparison:

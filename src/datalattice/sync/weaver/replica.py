@@ -43,7 +43,15 @@ from datalattice.sync.weaver.conversation import SKETCHES, probe_key
 from datalattice.sync.weaver.gaps import CHAIN_MAX, ChainGaps
 from datalattice.sync.weaver.gossip import ANNOUNCED_MAX, GossipOffer, Neighbours
 from datalattice.sync.weaver.messages import BootstrapRequest, BootstrapResponse, FetchChain
-from datalattice.weaver import ZERO, Doubt, IntentionRefused, NotInChain, SignedIntention, admit
+from datalattice.weaver import (
+    ZERO,
+    Appended,
+    Doubt,
+    IntentionRefused,
+    NotInChain,
+    SignedIntention,
+    admit,
+)
 
 
 class SendLimits(NamedTuple):
@@ -58,9 +66,9 @@ class SendLimits(NamedTuple):
     batch_bytes: int = 4 * 1024 * 1024  # "and at most 4 MiB"
     """Most bytes of them, one large intention apart: a frame has at most 8 MiB."""
     log_request: int = 1_000  # "limit 0: 1000"
-    """Records of the witness log that one request asks for, and that one without a limit gets."""
+    """Records of the witness log that a request without a limit gets."""
     log_request_max: int = 10_000  # "at most 10 000 per request"
-    """Most records that a request gets."""
+    """Most records that a request gets, and those that one asks for."""
     log_batch: int = 100  # "in batches of 100"
     """Most records of one reply."""
 
@@ -145,21 +153,31 @@ class WeaverReplica:
         self._read_log()
         return self._arrived > before
 
-    def _read_log(self) -> None:
-        """Add to the arrivals what is new in the log."""
+    def _read_log(self, appended: Appended | None = None, parts: Sequence[Part] = ()) -> None:
+        """Add to the arrivals what is new in the log.
+
+        appended: what was added to it just now. parts: among them what that is made of.
+        """
+        if appended is not None and appended.start == self._seq:
+            # What is at hand is not read back: a row is decoded and hashed twice.
+            by_hash = {part.hash: part for part in parts}
+            for op in appended.ops:
+                part = by_hash.get(op.hash)
+                if part is None:  # it has waited here, and follows from the log
+                    break
+                self._arrive(part, self._seq + 1)
         with self._store.read() as log:
             for entry in log.entries(self._seq + 1):
-                self._allowed = None  # it may be about the peers of the store
                 signed = entry.signed
-                connection = self._brought.pop(signed.hash, "")
-                self._arrive(_Arrival(Part(signed.hash, signed.encode()), connection))
-                self._arrived += 1
-                self._seq = entry.seq
+                self._arrive(Part(signed.hash, signed.encode()), entry.seq)
 
-    def _arrive(self, arrival: _Arrival) -> None:
+    def _arrive(self, part: Part, seq: int) -> None:
         """Keep an intention for pushes, and of the oldest no more than the limits say."""
-        self._arrivals.append(arrival)
-        self._arrival_bytes += len(arrival.part.data)
+        self._allowed = None  # it may be about the peers of the store
+        self._arrivals.append(_Arrival(part, self._brought.pop(part.hash, "")))
+        self._arrival_bytes += len(part.data)
+        self._arrived += 1
+        self._seq = seq
         limits = self.limits
         while len(self._arrivals) > limits.arrivals or self._arrival_bytes > limits.arrival_bytes:
             self._arrival_bytes -= len(self._arrivals.popleft().part.data)
@@ -186,7 +204,7 @@ class WeaverReplica:
                 # It is news once it is witnessed, to whoever brought it, too.
                 self._brought.pop(hash, None)
             before = self._arrived
-            self._read_log()
+            self._read_log(ingested.appended, offer.parts)
             absorbed.changed = self._arrived > before
             # "For each missing dependency run gap repair with the sender."
             absorbed.missing += [one.prev for one in ingested.missing]
@@ -222,16 +240,14 @@ class WeaverReplica:
         """Return the new intentions of an offer that pass every check."""
         with self._store.read() as log:
             # "Duplicates are dropped by hash before any signature is checked."
-            new = [part for part in offer.parts if log.get(part.hash) is None]
+            known = set(log.in_log_order([part.hash for part in offer.parts]))
+            new = [part for part in offer.parts if part.hash not in known]
+            if new and log.head().floating_count:
+                new = [part for part in new if log.get(part.hash) is None]
         if not asked and len(new) < len(offer.parts) - len(new):
             self._neighbours.found_redundant(peer.connection)
         admitted = []
-        for part in new:
-            try:
-                (signed,) = admit([part.data], self._store.id)
-            except IntentionRefused as error:
-                absorbed.reports.append(Remark("intention-refused", str(error), is_refusal=True))
-                continue
+        for signed in self._verified(new, absorbed):
             # "A revoked author is refused in gossip only": its history goes on spreading.
             if not asked and signed.intention.author not in self.allowed:
                 text = f"news of {signed.intention.author.hex()}, which is no peer of the store"
@@ -239,6 +255,20 @@ class WeaverReplica:
                 continue
             admitted.append(signed)
         return admitted
+
+    def _verified(self, parts: Sequence[Part], absorbed: Absorbed) -> list[SignedIntention]:
+        """Return the intentions that pass `admit`; it is asked twice about a part at most."""
+        try:  # all together, on all processors
+            return admit([part.data for part in parts], self._store.id)
+        except IntentionRefused:
+            found = []
+            for part in parts:  # each by itself: one that is refused costs itself alone
+                try:
+                    found += admit([part.data], self._store.id)
+                except IntentionRefused as error:
+                    text = str(error)
+                    absorbed.reports.append(Remark("intention-refused", text, is_refusal=True))
+            return found
 
     def news(self, peer: Peer, known: Sequence[Probe]) -> News | None:
         """Return what arrived since the peer was last equal or pushed to, from others than it.
@@ -381,7 +411,7 @@ class WeaverReplica:
         begins = why in (Why.PULL, Why.DIRTY) or (peer.dialled and why in (Why.MEETING, Why.DUE))
         if begins and peer.public_key is not None and peer.public_key == self.source:
             copied = partial(self._copied_from, self._arrived)
-            limit = self.limits.log_request
+            limit = self.limits.log_request_max  # the source pauses between two requests
             # Once: the log of the inviter is verified record by record, which a comparison cannot
             # do.
             return LogComparison(self._store.id, peer.public_key, limit, copied)
