@@ -9,7 +9,7 @@
 A subclass of `Message` is a frozen dataclass. The kind of a field follows its type: `bytes`, `str`,
 `bool`, `float` (double), an `IntEnum`, another message, or `int` with `Field(n, "uint32")`. A tuple
 is a repeated field, `X | None` a field with presence: a member of a oneof, `Field(n, oneof="op")`,
-a message, or an optional scalar.
+a message, or an optional scalar. `Field(n, codec=...)` keeps another type as bytes; None is absent.
 
 Signed bytes need one encoding (proto3): fields by ascending number, scalar defaults left out, a
 chosen member of a oneof written even when it is empty. Decoding reads every proto3 encoding of the
@@ -29,7 +29,7 @@ import types
 import typing
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar, dataclass_transform
 
 from datalattice.errors import BadFormat, UsageError
 
@@ -67,12 +67,23 @@ _TYPE_NUMBERS: Final = {
 _DEFAULTS: Final[dict[str, object]] = {"bytes": b"", "string": "", "bool": False, "double": 0.0}
 
 
+class FieldCodec(Protocol):
+    """How values of a type that protobuf does not have are kept in a field of bytes."""
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes of a value. Raises: TypeError, ValueError: it is none of this type."""
+
+    def decode(self, data: bytes) -> Any:
+        """Return the value. Raises: BadFormat."""
+
+
 class Field(NamedTuple):
-    """Number of a field, the kind of an int, and the oneof it is a member of."""
+    """Number of a field, the kind of an int, the oneof it is a member of, its codec."""
 
     number: int
     kind: str = ""
     oneof: str = ""
+    codec: FieldCodec | None = None
 
 
 class FieldInfo(NamedTuple):
@@ -80,6 +91,7 @@ class FieldInfo(NamedTuple):
 
     kind: a key of the protobuf types: "bytes", "string", "bool", "double", "uint32", "uint64",
           "int32", "int64", "enum" or "message". type: the class of an enum or message, else None.
+    codec: of a field of kind "bytes" that holds values of another type, None for an absent one.
     """
 
     name: str
@@ -89,6 +101,7 @@ class FieldInfo(NamedTuple):
     repeated: bool
     presence: bool
     oneof: str
+    codec: FieldCodec | None = None
 
 
 @dataclass_transform(frozen_default=True)
@@ -174,21 +187,22 @@ def _declared(cls: type[Message], name: str, hint: Any) -> FieldInfo:
         raise UsageError(f"{where}: `{name}` is a method of every message; take another name")
     if not isinstance(mark, Field) or not 1 <= mark.number <= FIELD_NUMBER_MAX:
         raise UsageError(f"{where}: annotate it with Field(number), number from 1 to 2**29 - 1")
-    repeated, presence = False, False
-    if typing.get_origin(given) is tuple:
-        repeated, given = True, typing.get_args(given)[0]
-    elif typing.get_origin(given) in {typing.Union, types.UnionType}:
+    repeated, presence = typing.get_origin(given) is tuple, mark.codec is not None
+    if repeated:
+        presence, given = False, typing.get_args(given)[0]
+    elif mark.codec is None and typing.get_origin(given) in {typing.Union, types.UnionType}:
         options = [option for option in typing.get_args(given) if option is not type(None)]
         if len(options) != 1:
             raise UsageError(f"{where}: a union other than `X | None`")
         presence, given = True, options[0]
-    kind, of = _kind(given, mark.kind, where)
+    # What a codec keeps is bytes to protobuf, whatever it is to Python.
+    kind, of = ("bytes", None) if mark.codec else _kind(given, mark.kind, where)
     # Packed scalars are never signed here, so this codec has one form for repeated fields.
     if repeated and kind not in {"bytes", "string", "message"}:
         raise UsageError(f"{where}: only bytes, str and messages can be repeated")
     if (mark.oneof or kind == "message") and not (presence or repeated):
         raise UsageError(f"{where}: a message or member of a oneof is declared as `X | None`")
-    return FieldInfo(name, mark.number, kind, of, repeated, presence, mark.oneof)
+    return FieldInfo(name, mark.number, kind, of, repeated, presence, mark.oneof, mark.codec)
 
 
 def _kind(given: Any, int_kind: str, where: str) -> tuple[str, type[Any] | None]:
@@ -250,7 +264,9 @@ def _is_default(value: Any) -> bool:
 def _put(out: bytearray, message: Message, field: FieldInfo, value: Any) -> None:
     kind = field.kind
     try:
-        if kind == "bytes":
+        if field.codec is not None:
+            body = field.codec.encode(value)
+        elif kind == "bytes":
             # Through a memoryview: `bytes(5)` would give five zeros.
             body = bytes(memoryview(value))
         elif kind == "string":
@@ -385,6 +401,8 @@ def _wire_type(kind: str) -> int:
 
 def _value(cls: type[Message], field: FieldInfo, value: Any, depth: int) -> Any:
     kind = field.kind
+    if field.codec is not None:
+        return field.codec.decode(value)
     if kind == "bytes":
         return value
     if kind == "message":
@@ -424,7 +442,11 @@ def _reduced(field: FieldInfo, value: int) -> int:
 
 
 def descriptor_set(*classes: type[Message]) -> bytes:
-    """Return a FileDescriptorSet with one file for each package of `classes` and what they use."""
+    """Return a FileDescriptorSet with one file for each package of `classes` and what they use.
+
+    A file stands behind those that it depends on.
+    Raises: UsageError: packages depend on each other.
+    """
     found: dict[str, type[Any]] = {}
     pending = list(classes)
     while pending:
@@ -440,7 +462,22 @@ def descriptor_set(*classes: type[Message]) -> bytes:
     packages: dict[str, list[type[Message]]] = {}
     for name in sorted(found):  # sorted: the same classes give the same bytes
         packages.setdefault(name.rpartition(".")[0], []).append(found[name])
-    return b"".join(_entry(1, _file(package, packages[package])) for package in sorted(packages))
+    uses = {package: _used_by(package, inside) for package, inside in packages.items()}
+    out = b""
+    while uses:
+        free = sorted(package for package, used in uses.items() if not used & uses.keys())
+        if not free:
+            raise UsageError(f"protobuf: packages depend on each other: {', '.join(sorted(uses))}")
+        for package in free:
+            out += _entry(1, _file(package, packages[package]))
+            del uses[package]
+    return out
+
+
+def _used_by(package: str, classes: list[type[Message]]) -> set[str]:
+    """Return the other packages whose messages are fields of these."""
+    fields = [field for cls in classes for field in cls.declared() if field.kind == "message"]
+    return {field.type.full_name.rpartition(".")[0] for field in fields} - {package}  # type: ignore[union-attr]
 
 
 def enum_name(cls: type[Message], enum: type[IntEnum]) -> str:
@@ -459,15 +496,13 @@ def _int_entry(number: int, value: int) -> bytes:
 def _file(package: str, classes: list[type[Message]]) -> bytes:
     """Return a FileDescriptorProto: 1 name, 2 package, 3 dependencies, 4 messages, 5 enums."""
     enums: dict[str, type[IntEnum]] = {}
-    used: set[str] = set()
     for cls in classes:
         for field in cls.declared():
             if field.kind == "enum":
                 enums[field.type.__name__] = typing.cast("type[IntEnum]", field.type)  # type: ignore[union-attr]
-            elif field.kind == "message":
-                used.add(field.type.full_name.rpartition(".")[0])  # type: ignore[union-attr]
+    used = _used_by(package, classes)
     out = _entry(1, _file_name(package)) + _entry(2, package.encode())
-    out += b"".join(_entry(3, _file_name(other)) for other in sorted(used - {package}))
+    out += b"".join(_entry(3, _file_name(other)) for other in sorted(used))
     out += b"".join(_entry(4, _message_descriptor(cls)) for cls in classes)
     out += b"".join(_entry(5, _enum_descriptor(enums[name])) for name in sorted(enums))
     return out + _entry(12, b"proto3")

@@ -43,6 +43,7 @@ from datalattice.cells.html import html_table, html_words, to_html
 from datalattice.cells.index import EMPTY_INDEX, Index, key_bytes
 from datalattice.cells.indexparts import IndexPart
 from datalattice.cells.indexranges import index_between, index_bounds, index_joined
+from datalattice.cells.jsonmarks import marked_text
 from datalattice.cells.jsonstream import read_json, write_json
 from datalattice.cells.jsontree import from_json
 from datalattice.cells.maps import EMPTY_MAP, EMPTY_SET, Map, Set
@@ -231,6 +232,7 @@ __all__ = [
     "make_blob",
     "make_extension",
     "make_text",
+    "marked_text",
     "may_refer",
     "memory_size",
     "missing",

@@ -25,7 +25,6 @@ from datalattice.cells import (
 )
 from datalattice.cli.command import ANY, Call, command
 from datalattice.cli.disk.archive import imported
-from datalattice.cli.paths.get import count_of, kind_of
 from datalattice.cli.paths.past import WithLocalOption, leaving
 from datalattice.cli.render import (
     CommandResult,
@@ -34,7 +33,7 @@ from datalattice.cli.render import (
     print_notice,
 )
 from datalattice.cli.units import size_text
-from datalattice.client import Folder
+from datalattice.client import Folder, count_of, kind_of
 from datalattice.client.replicas import taking
 from datalattice.errors import BadFormat, DataLatticeError, MissingData, UsageError
 from datalattice.store import CellStore

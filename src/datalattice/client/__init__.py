@@ -67,6 +67,13 @@ from datalattice.client.owners import (
     resolve_owner,
     section_owners,
 )
+from datalattice.client.paths import (
+    canonical_path,
+    count_of,
+    kind_of,
+    parse_path_key,
+    value_at,
+)
 from datalattice.client.slots import (
     Slot,
     SlotMoved,
@@ -118,8 +125,10 @@ __all__ = [
     "WeaverFolder",
     "ask_first",
     "begin_folder",
+    "canonical_path",
     "collect",
     "connect",
+    "count_of",
     "differing",
     "edit",
     "editing",
@@ -127,6 +136,7 @@ __all__ = [
     "folder_of",
     "forget_name",
     "keys_of",
+    "kind_of",
     "name_owner",
     "node_or_store",
     "offline",
@@ -136,6 +146,7 @@ __all__ = [
     "owners_in",
     "parse_address",
     "parse_key",
+    "parse_path_key",
     "parse_ticket",
     "present_slots",
     "read_key",
@@ -152,6 +163,7 @@ __all__ = [
     "section_owners",
     "system_reason",
     "take_turn",
+    "value_at",
     "waiting",
     "with_slots",
     "write_key",

@@ -238,6 +238,33 @@ class StoreHandle:
         """
         self._source.peers().revoke(self._source.writable().id, public_key)
 
+    @property
+    def machine(self) -> Machine:
+        """The machine."""
+        return self._source.store().machine
+
+    def call(self, method: str, request: Message) -> Message:
+        """Run a command, or answer a query.
+
+        Raises: UnknownMethod; what the machine raises. ReadOnly: a command on a read-only node.
+        """
+        if self.machine.find_method(method).kind is MethodKind.QUERY:
+            return self._source.store().query(method, request)
+        return self._source.writable().execute(method, request)
+
+    def subscribe(
+        self, stream: str, *, wait: bool = True, timeout: float | None = None, **fields: Any
+    ) -> Subscription:
+        """Yield the events of a stream of the machine, also those of other processes.
+
+        A node that can only read sees them once a program that can write has subscribed.
+        fields: the parameters of the stream.
+        """
+        params = self.machine.find_stream(stream).params(**fields)
+        return self._source.store().subscribe(
+            stream, params, wait=wait, timeout=timeout, changes=self._source
+        )
+
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
         return self._source.reopening()
 
@@ -307,23 +334,6 @@ class MachineStore(StoreHandle):
     such as `name` or `status`, is reached by `call`.
     """
 
-    def __init__(self, source: StoreSource) -> None:
-        super().__init__(source)
-
-    @property
-    def machine(self) -> Machine:
-        """The machine."""
-        return self._source.store().machine
-
-    def call(self, method: str, request: Message) -> Message:
-        """Run a command, or answer a query.
-
-        Raises: UnknownMethod; what the machine raises. ReadOnly: a command on a read-only node.
-        """
-        if self.machine.find_method(method).kind is MethodKind.QUERY:
-            return self._source.store().query(method, request)
-        return self._source.writable().execute(method, request)
-
     def __getattr__(self, name: str) -> Any:
         # Names with an underscore are Python's own questions (pickle, copy): no machine has them.
         if name.startswith("_"):
@@ -336,19 +346,6 @@ class MachineStore(StoreHandle):
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *(method.attribute for method in self.machine.methods())]
-
-    def subscribe(
-        self, stream: str, *, wait: bool = True, timeout: float | None = None, **fields: Any
-    ) -> Subscription:
-        """Yield the events of a stream of the machine, also those of other processes.
-
-        A node that can only read sees them once a program that can write has subscribed.
-        fields: the parameters of the stream.
-        """
-        params = self.machine.find_stream(stream).params(**fields)
-        return self._source.store().subscribe(
-            stream, params, wait=wait, timeout=timeout, changes=self._source
-        )
 
     def __repr__(self) -> str:
         return f"<MachineStore {self.name!r} of {self.machine.kind}>"

@@ -11,7 +11,7 @@ import pytest
 from datalattice.apps.queue import Queue
 from datalattice.cells import Keyword, Text, to_text
 from datalattice.cli.queue import offering as commands
-from datalattice.cli.values import parse_key, parse_value, value_text
+from datalattice.client import parse_path_key as parse_key, parse_value, value_text
 from datalattice.errors import StoreFull, UsageError
 
 
@@ -246,21 +246,21 @@ def test_offsets_with_gaps_are_told_apart() -> None:
     ],
 )
 def test_keys_are_written_as_they_print(text: str, key: object) -> None:
-    assert parse_key(text) == key
-    assert type(parse_key(text)) is type(key)
+    assert parse_path_key(text) == key
+    assert type(parse_path_key(text)) is type(key)
 
 
 @pytest.mark.parametrize("text", ["", "0x1", "0xzz", '"open', '"a" b', ":" + "x" * 200])
 def test_what_begins_like_a_key_and_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_key(text)
+        parse_path_key(text)
 
 
 def test_forms_of_values() -> None:
     assert parse_value("1", "text") == "1"
     assert parse_value("1", "json") == 1
     assert parse_value("ff", "hex") == parse_value("0xFF", "hex") == b"\xff"
-    assert to_text(parse_key(":a")) == ":a"
+    assert to_text(parse_path_key(":a")) == ":a"
     with pytest.raises(UsageError, match="--in is"):
         parse_value("1", "yaml")
 

@@ -11,7 +11,6 @@ import typer
 from datalattice.cells import (
     Cell,
     Index,
-    Keyword,
     List,
     Map,
     Set,
@@ -29,9 +28,16 @@ from datalattice.cli.paths.documents import (
     write_document,
 )
 from datalattice.cli.render import CommandResult, is_json, pair_lines
-from datalattice.cli.values import parse_key, value_json
-from datalattice.client import Folder, read_key
-from datalattice.errors import NoSuchPath
+from datalattice.cli.values import value_json
+from datalattice.client import (
+    Folder,
+    canonical_path,
+    count_of,
+    kind_of,
+    parse_path_key,
+    read_key,
+    value_at,
+)
 from datalattice.lattice import LOCAL_KEY, OwnerLattice, root_lattice
 
 SHOWN_MAX: Final = 20
@@ -70,7 +76,7 @@ def get(
     # With a layout the value alone is written, so that it can be read back.
     if layout is None and output is None:
         return value_result(root, keys, full=full)
-    write_document(walk(root, keys), layout or "json", output)
+    write_document(value_at(root, keys), layout or "json", output)
     return None
 
 
@@ -81,7 +87,7 @@ def value_result(
 
     With JSON a whole value, which may be of any size, is printed at once.
     """
-    value = walk(root, keys)
+    value = value_at(root, keys)
     document: dict[str, object] = {
         **(about or {}),
         "path": [value_json(key) for key in keys],
@@ -111,7 +117,7 @@ def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:
     `own` where an owner stands means the folder's own key; in quotes it means itself.
     Raises: UsageError: a key cannot be read. NoSigningKey: `own`, and the folder has no key.
     """
-    keys = canonical([parse_key(key) for key in path or []])
+    keys = canonical_path([parse_path_key(key) for key in path or []])
     if path is not None and path[1:2] == [OWN]:  # "own" elsewhere is a key like any other
         section = root_lattice().child(keys[0])
         if isinstance(section, OwnerLattice):
@@ -119,81 +125,8 @@ def path_keys(path: Sequence[str] | None, folder: Folder) -> list[Value]:
             # `:local` is the node's own, everything else its owner's.
             is_local = keys[0] == LOCAL_KEY
             keys[1] = read_key(folder.identity_path if is_local else folder.key_path).public_key
-            keys = canonical(keys)
+            keys = canonical_path(keys)
     return keys
-
-
-def canonical(keys: Sequence[Value]) -> list[Value]:
-    """Return the path with canonical keys as far as the lattice goes.
-
-    There `queue` stands for `:queue`, and hex for an owner; below, keys mean what they say.
-    """
-    lattice = root_lattice()
-    # The longest part that the lattice knows: what is below it has keys of its own kind.
-    for count in range(len(keys), 0, -1):  # from the whole path to its first key
-        resolved = lattice.resolve_path(keys[:count])
-        if resolved is not None:
-            return [*resolved, *keys[count:]]
-    return list(keys)
-
-
-def walk(value: Value, keys: Sequence[Value]) -> Value:
-    """Return the value at the end of a canonical path.
-
-    Raises: NoSuchPath: there is none; the text tells what is there.
-    """
-    for depth, key in enumerate(keys):
-        found = _step(value, key)
-        if found is None:
-            # The part that was found, and the key that was not.
-            at = "/".join(to_text(one) for one in keys[: depth + 1])
-            raise NoSuchPath(f"there is nothing at {at}; {_hint(value)}")
-        value = found
-    return value
-
-
-def _step(value: Value, key: Value) -> Value:
-    if isinstance(value, Signed):
-        name = key.name if isinstance(key, Keyword) else key
-        fields: dict[object, Value] = {
-            "value": value.value,
-            "public-key": value.public_key,
-            "signature": value.signature,
-        }
-        return fields.get(name) if isinstance(name, str) else None
-    if isinstance(value, (Map, Index)):
-        return value.get(key)
-    if isinstance(value, (Vector, List)):
-        # Positions are integers; a text key has no entry here.
-        return value.get(key) if type(key) is int else None
-    return None
-
-
-def _hint(value: Value) -> str:
-    if isinstance(value, Signed):
-        return "a signed value has the keys value, public-key and signature"
-    if isinstance(value, (Vector, List)):
-        return f"the {kind_of(value)} there has positions 0 to {len(value) - 1}"
-    if isinstance(value, (Map, Index)):
-        # The keys that there are help more than an error.
-        keys = [to_text(key) for key, _ in islice(value.entries(), SHOWN_MAX)]
-        return f"the {kind_of(value)} there has: {', '.join(keys) or 'nothing'}"
-    return f"a {kind_of(value)} has no keys"
-
-
-def kind_of(value: Value) -> str:
-    """Return the name of a value's kind in lower case."""
-    if value is None:
-        return "nil"
-    names = {bool: "boolean", int: "integer", float: "double", str: "string", bytes: "blob"}
-    return names.get(type(value), type(value).__name__.lower())
-
-
-def count_of(value: Value) -> int | None:
-    """Return how many entries of a value can be listed; None when it is to be printed whole."""
-    if isinstance(value, Signed):
-        return 3  # value, public key, signature
-    return len(value) if isinstance(value, (Map, Index, Vector, List, Set)) else None
 
 
 def _entries(value: Value) -> Iterator[tuple[str, str]]:

@@ -13,11 +13,11 @@ import typer
 from datalattice.cells import ABSENT, Signed, Value, changes, same, value_hash
 from datalattice.cli.command import ANY, Call, command, explaining_gaps
 from datalattice.cli.paths import past
-from datalattice.cli.paths.get import FullOption, brief_text, kind_of, path_keys, value_result, walk
+from datalattice.cli.paths.get import FullOption, brief_text, path_keys, value_result
 from datalattice.cli.render import CommandResult, Listing
 from datalattice.cli.units import time_ms
 from datalattice.cli.values import listed_json
-from datalattice.client import begin_folder, folder_of, read_key
+from datalattice.client import begin_folder, folder_of, kind_of, read_key, value_at
 from datalattice.errors import MissingData, NoSuchPath, UsageError
 from datalattice.lattice import slot_changes
 from datalattice.store import time_text
@@ -184,7 +184,7 @@ def diff(
 
 def _at(root: Value, keys: Sequence[Value]) -> object:
     try:
-        return walk(root, keys)
+        return value_at(root, keys)
     except NoSuchPath:
         return ABSENT
 

@@ -38,11 +38,10 @@ from datalattice.cli.values import (
     InOption,
     check_form,
     listed_json,
-    parse_key,
     value_json,
     value_text,
 )
-from datalattice.client import Editor, open_reader, section_owners
+from datalattice.client import Editor, open_reader, parse_path_key, section_owners
 from datalattice.cursors import RootLattice
 from datalattice.errors import AlreadyExists, DataLatticeError, NoSuchPath, UsageError
 from datalattice.lattice import root_lattice
@@ -75,7 +74,7 @@ def _holders(cursor: RootLattice, name: Value) -> list[bytes]:
 
 def _topic(call: Call, topic: str) -> tuple[bytes, Topic]:
     """Return the topic that is read, and whose it is."""
-    cursor, name = call.cursor(), parse_key(topic)
+    cursor, name = call.cursor(), parse_path_key(topic)
     owner = call.holder(_holders(cursor, name), f"topic {topic!r}", _LISTING)
     return owner, Topics.at(cursor, owner).topic(name)
 
@@ -86,7 +85,7 @@ def _queue(call: Call, topic: str, partition: str | None) -> Queue:
     Raises: NoSuchPath: the topic has no such partition.
     """
     _, found = _topic(call, topic)
-    id = 0 if partition is None else parse_key(partition)
+    id = 0 if partition is None else parse_path_key(partition)
     return found.partition(_checked_id(found, topic, id))
 
 
@@ -100,7 +99,7 @@ def _checked_id(found: Topic, topic: str, id: Value) -> Value:
 
 def _change(call: Call, topic: str, change: Callable[[Topic], T]) -> T:
     """Make one change of a topic of our own."""
-    name = parse_key(topic)
+    name = parse_path_key(topic)
     return call.edit(lambda cursor, keys: change(Topics.at(cursor, keys.public_key).topic(name)))
 
 
@@ -184,8 +183,8 @@ def offer(
     With `--in json` the value null is a tombstone: a compaction removes its key.
     """
     check_form(form)  # before the store is opened
-    name = parse_key(topic)
-    key_cell = None if key is None else parse_key(key)
+    name = parse_path_key(topic)
+    key_cell = None if key is None else parse_path_key(key)
     header_cell = None if headers is None else _parse_headers(headers)
     offsets: list[range] = []
     with call.editing() as editor, progress_bars(transient=True) as bars:
@@ -225,7 +224,7 @@ def _parse_headers(text: str) -> Value:
 def _route(editor: Editor, topic: Value, key: Value, partition: str | None) -> Value:
     """Return the partition of the records: the named one, else the key's, else 0."""
     if partition is not None:
-        return parse_key(partition)
+        return parse_path_key(partition)
     # "Without a key: partition 0"; with one its hash, so that a key's records keep their order.
     if key is None:
         return 0
@@ -244,9 +243,9 @@ def truncate(
     """Remove the oldest records of a topic of your own. Offsets never come back."""
     if start < 0:  # an offset below 0 was never used
         raise UsageError(f"START is the offset of the first record to keep, got {start}")
-    id = 0 if partition is None else parse_key(partition)
+    id = 0 if partition is None else parse_path_key(partition)
     # A topic is made by the first write: a misspelled one must not be made by cutting it.
-    own, cursor, name = call.own(), call.cursor(), parse_key(topic)
+    own, cursor, name = call.own(), call.cursor(), parse_path_key(topic)
     if own is None or own not in _holders(cursor, name):
         raise NoSuchPath(f"you have no topic {topic!r} here; `{_LISTING}` lists them")
     _checked_id(Topics.at(cursor, own).topic(name), topic, id)
@@ -351,7 +350,7 @@ def tail(
         # A line is written out before its record counts as done.
         is_live = follow or not is_json()
         return _printed(entries, long=long, is_live=is_live)
-    tailed = _Tail(call, topic, None if partition is None else parse_key(partition), lines)
+    tailed = _Tail(call, topic, None if partition is None else parse_path_key(partition), lines)
     records = tailed.records(follow=follow, end_s=end_s)
     return _printed(records if count is None else _first(records, count), long=long, is_live=follow)
 
@@ -378,7 +377,7 @@ class _Tail:
 
     def records(self, *, follow: bool, end_s: float | None) -> Iterator[Entry]:
         """Yield the last records that are there, then new ones until the time is over."""
-        name = parse_key(self._topic)
+        name = parse_path_key(self._topic)
         cursor = self._call.cursor()  # the root of the moment, or of `--as-of`
         # With `-f` a topic that is not there yet is waited for, without it is absent.
         owners = self._owners(cursor, name, must_be=not follow)

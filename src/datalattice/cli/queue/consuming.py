@@ -18,7 +18,8 @@ from datalattice.cells import Value, Vector, from_text
 from datalattice.cli.command import PAST, WRITES, Call, command
 from datalattice.cli.render import CommandResult, listed
 from datalattice.cli.units import time_ms
-from datalattice.cli.values import parse_key, value_text
+from datalattice.cli.values import value_text
+from datalattice.client import parse_path_key
 from datalattice.clock import SystemClock
 from datalattice.errors import NoSuchPath
 
@@ -39,10 +40,10 @@ def taken(
     count: int | None,
 ) -> Iterator[QueueEntry[Value]]:
     """Yield the records that a consumer has not done; each is done when the next is asked for."""
-    node, key = call.node_handle(), parse_key(topic)
+    node, key = call.node_handle(), parse_path_key(topic)
     # The same handles as in a program, so positions are shared with it.
     if partition is not None:
-        source = node.queue(key, parse_key(partition), owner=call.owner)
+        source = node.queue(key, parse_path_key(partition), owner=call.owner)
         consumer: Consumer[Value] = source.consumer(name)
     elif call.owner == "all":
         consumer = node.feed(key).consumer(name)

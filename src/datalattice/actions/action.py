@@ -1,0 +1,200 @@
+"""Action: something that a user can have a node do, declared once with its request and its result.
+
+    @action("queue.offer", ActionKind.KEYED, "w", "lattice/queue/{owner}/{topic}",
+            POST("/queues/{topic}/records"))
+    class OfferRecords(ActionRequest[OfferedRecords], name="datalattice.v1.OfferRequest"):
+        '''Append records; they are on disk when it returns.'''
+        topic: Annotated[str, Field(1)] = ""
+        ...
+
+The class is all there is: its fields are the arguments on every door, its docstring is the help
+text, its numbers are those of the protobuf message. A door finds an action by name, route or method
+in `ACTIONS`; a client calls it with an instance, and gets the type that `ActionRequest[...]` names.
+
+Source: docs/design/service.md "Actions".
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from datalattice.errors import UnsupportedOperation, UsageError
+from datalattice.protobuf import Message
+
+R = TypeVar("R")
+_Q = TypeVar("_Q", bound="type[ActionRequest[Any]]")
+
+PACKAGE: Final = "datalattice.v1"
+"""Package of the messages and services that are our own."""
+
+RIGHTS: Final = frozenset("rwpxa")
+"""What a caller may be allowed: to read, write, pin, run, administer."""
+
+
+class ActionKind(Enum):
+    """What may be done with an action whose answer was lost, and how it answers."""
+
+    QUERY = "query"
+    """It changes nothing."""
+
+    EFFECT = "effect"
+    """It changes something; made twice, it has the same effect as made once."""
+
+    KEYED = "keyed"
+    """It changes something each time, so it is repeated with the id of the first request."""
+
+    STREAM = "stream"
+    """It answers with any number of results, over time."""
+
+
+class ActionRequest(Message, Generic[R], name=""):
+    """Base of the requests. R: the message that answers, or each of those of a stream."""
+
+    action: ClassVar[Action]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where REST has an action.
+
+    path:    from the base on; `{field}` is a field of the request, `{field...}` may have slashes.
+    success: the status of the answer. body: the field that is the body; "" for all other fields.
+    """
+
+    verb: str
+    path: str
+    success: int = 200
+    body: str = ""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that stand in the path."""
+        return tuple(re.findall(r"\{(\w+)(?:\.\.\.)?\}", self.path))
+
+
+def GET(path: str) -> Route:  # noqa: N802 - verbs of HTTP are written so
+    """Return a route that reads; fields outside of its path are in the query string."""
+    return Route("GET", path)
+
+
+def POST(path: str, success: int = 200, body: str = "") -> Route:  # noqa: N802
+    """Return a route with a body."""
+    return Route("POST", path, success, body)
+
+
+def PUT(path: str, success: int = 200, body: str = "") -> Route:  # noqa: N802
+    """Return a route with a body, which may be repeated."""
+    return Route("PUT", path, success, body)
+
+
+def DELETE(path: str) -> Route:  # noqa: N802
+    """Return a route that removes; fields outside of its path are in the query string."""
+    return Route("DELETE", path, 204)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One declared action.
+
+    right: one of `RIGHTS`. scope: what the right is asked for, with `{field}` for fields of the
+    request; "" is open to all. method: full name in gRPC, `package.Service/Method`. is_tool: shown
+    to language models.
+    """
+
+    name: str
+    kind: ActionKind
+    right: str
+    scope: str
+    route: Route | None
+    request: type[ActionRequest[Any]]
+    result: type[Message]
+    method: str
+    is_tool: bool
+
+    @property
+    def doc(self) -> str:
+        """What it does, in the words of its declaration."""
+        return typing.cast("str", self.request.__doc__)
+
+    @property
+    def summary(self) -> str:
+        """The first line of `doc`."""
+        return self.doc.partition("\n")[0]
+
+
+_actions: Final[dict[str, Action]] = {}
+
+ACTIONS: Final[Mapping[str, Action]] = _actions
+"""All actions, by name."""
+
+
+def action(
+    name: str,
+    kind: ActionKind,
+    right: str,
+    scope: str,
+    route: Route | None = None,
+    *,
+    method: str = "",
+    is_tool: bool = False,
+) -> Callable[[_Q], _Q]:
+    """Declare the request that it decorates as an action.
+
+    method: of gRPC; by default the class's name, in the service of the name's first part.
+    Raises: UsageError: the declaration is wrong; the text says what is.
+    """
+
+    def declare(request: _Q) -> _Q:
+        result = typing.get_args(request.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+        group = name.partition(".")[0]
+        made = Action(
+            name,
+            kind,
+            right,
+            scope,
+            route,
+            request,
+            result,
+            method or f"{PACKAGE}.{group.capitalize()}Service/{request.__name__}",
+            is_tool,
+        )
+        _check(made)
+        request.action = made
+        _actions[name] = made
+        return request
+
+    return declare
+
+
+def _check(made: Action) -> None:
+    fields = {field.name for field in made.request.declared()}
+    made.result.declared()  # its declaration is checked, too
+    named = set(re.findall(r"\{(\w+)\}", made.scope))
+    if made.route is not None:
+        named |= {*made.route.fields, *([made.route.body] if made.route.body else [])}
+    if not named <= fields:
+        raise UsageError(f"action {made.name}: no field {', '.join(sorted(named - fields))}")
+    if made.name in _actions or made.right not in RIGHTS or not made.request.__doc__:
+        raise UsageError(
+            f"action {made.name}: it needs a name of its own, one right of {sorted(RIGHTS)}, and a "
+            "docstring"
+        )
+
+
+def action_named(name: str) -> Action:
+    """Return an action. Raises: UnsupportedOperation: there is none of this name."""
+    found = _actions.get(name)
+    if found is None:
+        raise UnsupportedOperation(f"there is no action {name!r}; the group has: {_near(name)}")
+    return found
+
+
+def _near(name: str) -> str:
+    group = name.partition(".")[0]
+    inside = sorted(known for known in _actions if known.partition(".")[0] == group)
+    return ", ".join(inside or sorted({known.partition(".")[0] for known in _actions}))

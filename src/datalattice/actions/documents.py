@@ -1,0 +1,239 @@
+"""Documents: requests and results as JSON, and the JSON Schema of each.
+
+to_document(OfferedRecords(...))                  # what json.dumps takes
+from_document(OfferRecords, {"topic": "t", ...})  # checked; the error names the part that is wrong
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any, Final, TypeVar
+
+from datalattice.actions.formats import CELL, RAW
+from datalattice.errors import DataLatticeError, UsageError
+from datalattice.protobuf import FieldInfo, Message
+
+M = TypeVar("M", bound=Message)
+
+_INT_LIMITS: Final = {
+    "uint32": (0, 2**32 - 1),
+    "uint64": (0, 2**64 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+}
+
+
+def to_document(message: Message) -> dict[str, Any]:
+    """Return a message as JSON has it. A field that is absent is left out."""
+    document: dict[str, Any] = {}
+    for name, write, repeated, presence in _writers_of(type(message)):
+        value = getattr(message, name)
+        if repeated:
+            document[name] = [write(item) for item in value]
+        elif not presence or value is not None:
+            document[name] = write(value)
+    return document
+
+
+def from_document(cls: type[M], document: object, where: str = "") -> M:
+    """Return the message that a JSON object stands for; fields that it lacks have their defaults.
+
+    where: what the object is called in errors.
+    Raises: UsageError: a name is unknown or a value has the wrong type; the text says where.
+    """
+    if not isinstance(document, dict):
+        raise UsageError(f"{where or cls.__name__} is an object, got {_kind_of(document)}")
+    readers = _readers_of(cls)
+    values: dict[str, Any] = {}
+    for name, item in document.items():
+        found = readers.get(name)
+        if found is None:
+            known = ", ".join(readers) or "none"
+            raise UsageError(f"{_join(where, str(name))}: unknown; there are: {known}")
+        values[name] = _read(found, item, _join(where, name))
+    return cls(**values)
+
+
+def read_text(field: FieldInfo, text: str) -> Any:
+    """Return the value of a field that is given as text: in a path, a query string, a command.
+
+    Raises: UsageError.
+    """
+    if field.kind in _INT_LIMITS:
+        try:
+            document: object = int(text)
+        except ValueError as error:
+            raise UsageError(f"{field.name} is a whole number, got {text!r:.80}") from error
+    elif field.kind == "bool":
+        document = {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+    elif field.kind == "double":
+        try:
+            document = float(text)
+        except ValueError as error:
+            raise UsageError(f"{field.name} is a number, got {text!r:.80}") from error
+    else:
+        document = text
+    return _reader(field)(document, field.name)
+
+
+def schema_of(cls: type[Message], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return a reference to the JSON Schema of a message, which is added to `definitions`."""
+    name = cls.full_name.rpartition(".")[2]
+    if name not in definitions:
+        definitions[name] = {}  # before its fields: a message may contain itself
+        properties: dict[str, Any] = {}
+        for field in cls.declared():
+            one = _schema_of_field(field, definitions)
+            properties[field.name] = {"type": "array", "items": one} if field.repeated else one
+        definitions[name] = {
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": False,
+        }
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _schema_of_field(field: FieldInfo, definitions: dict[str, Any]) -> dict[str, Any]:
+    if field.codec is not None:
+        return dict(_format(field).schema)
+    if field.kind == "message":
+        return schema_of(typing.cast("type[Message]", field.type), definitions)
+    if field.kind == "enum":
+        return {"type": "string", "enum": [one.name.lower() for one in _enum(field)]}
+    if field.kind in _INT_LIMITS:
+        low, high = _INT_LIMITS[field.kind]
+        return {"type": "integer", "minimum": low, "maximum": high}
+    if field.kind == "bytes":
+        return dict(RAW.schema)
+    return {"type": {"string": "string", "bool": "boolean", "double": "number"}[field.kind]}
+
+
+# --- built once for each message -----------------------------------------------------------------
+
+_Writer = tuple[str, Callable[[Any], Any], bool, bool]
+_Reader = tuple[Callable[[Any, str], Any], bool, bool]
+
+_writers: Final[dict[type[Message], tuple[_Writer, ...]]] = {}
+_readers: Final[dict[type[Message], Mapping[str, _Reader]]] = {}
+
+
+def _writers_of(cls: type[Message]) -> tuple[_Writer, ...]:
+    found = _writers.get(cls)
+    if found is None:
+        found = _writers[cls] = tuple(
+            # nil is a value: it is shown as null.
+            (field.name, _writer(field), field.repeated, field.presence and field.codec is not CELL)
+            for field in cls.declared()
+        )
+    return found
+
+
+def _readers_of(cls: type[Message]) -> Mapping[str, _Reader]:
+    found = _readers.get(cls)
+    if found is None:
+        found = _readers[cls] = {
+            field.name: (_reader(field), field.repeated, field.presence) for field in cls.declared()
+        }
+    return found
+
+
+def _writer(field: FieldInfo) -> Callable[[Any], Any]:
+    if field.codec is not None:
+        return typing.cast("Callable[[Any], Any]", _format(field).document)
+    if field.kind == "message":
+        return to_document
+    if field.kind == "bytes":
+        return RAW.document
+    if field.kind == "enum":
+        # An open enum: a later version may know more numbers than names.
+        return lambda value: value.name.lower() if isinstance(value, IntEnum) else int(value)
+    return lambda value: value
+
+
+def _reader(field: FieldInfo) -> Callable[[Any, str], Any]:
+    if field.kind == "message":
+        kind = typing.cast("type[Message]", field.type)
+        return lambda document, where: from_document(kind, document, where)
+    if field.codec is not None or field.kind == "bytes":
+        read = RAW.read if field.codec is None else _format(field).read
+
+        def formatted(document: Any, where: str) -> Any:
+            try:
+                return read(document)
+            except DataLatticeError as error:
+                raise UsageError(f"{where}: {error}") from error
+
+        return formatted
+    if field.kind == "enum":
+        names = {one.name.lower(): one for one in _enum(field)}
+
+        def named(document: Any, where: str) -> Any:
+            found = names.get(document) if isinstance(document, str) else None
+            if found is None:
+                raise UsageError(f"{where} is one of {', '.join(names)}, got {document!r:.80}")
+            return found
+
+        return named
+    if field.kind in _INT_LIMITS:
+        low, high = _INT_LIMITS[field.kind]
+
+        def number(document: Any, where: str) -> int:
+            # `type`, not `isinstance`: true is no number.
+            if type(document) is not int or not low <= document <= high:
+                raise UsageError(
+                    f"{where} is a whole number from {low} to {high}, got {document!r:.80}"
+                )
+            return document
+
+        return number
+    if field.kind == "double":
+
+        def double(document: Any, where: str) -> float:
+            if type(document) not in (int, float):
+                raise UsageError(f"{where} is a number, got {_kind_of(document)}")
+            return float(document)
+
+        return double
+    return _truth if field.kind == "bool" else _text
+
+
+def _truth(document: Any, where: str) -> bool:
+    if type(document) is not bool:
+        raise UsageError(f"{where} is true or false, got {_kind_of(document)}")
+    return document
+
+
+def _text(document: Any, where: str) -> str:
+    if type(document) is not str:
+        raise UsageError(f"{where} is a text, got {_kind_of(document)}")
+    return document
+
+
+def _read(reader: _Reader, document: object, where: str) -> Any:
+    read, repeated, presence = reader
+    if not repeated:
+        return None if document is None and presence else read(document, where)
+    if not isinstance(document, list):
+        raise UsageError(f"{where} is an array, got {_kind_of(document)}")
+    return tuple([read(item, f"{where}[{at}]") for at, item in enumerate(document)])
+
+
+def _format(field: FieldInfo) -> Any:
+    return field.codec
+
+
+def _enum(field: FieldInfo) -> type[IntEnum]:
+    return typing.cast("type[IntEnum]", field.type)
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _kind_of(document: object) -> str:
+    names = {dict: "an object", list: "an array", str: "a text", bool: "true or false"}
+    if document is None:
+        return "null"
+    return names.get(type(document), "a number")

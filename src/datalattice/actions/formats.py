@@ -1,0 +1,95 @@
+"""Formats: the types of fields that protobuf and JSON do not have, and how both show them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from typing import Any, Final
+
+from datalattice.cells import Value, decode_message, encode_message, marked_text, read_json, to_cell
+from datalattice.errors import BadFormat, DataLatticeError, UsageError
+
+KEY_BYTES: Final = 32
+STORE_ID_BYTES: Final = 16
+
+_EXACT_MAX: Final = 2**53 - 1  # "integers up to 2^53 - 1 are numbers" (docs/json.md)
+
+
+class CellFormat:
+    """Any value: its complete encoding in protobuf, marked JSON in a document."""
+
+    schema: Final[dict[str, Any]] = {"description": "a value as marked JSON"}
+
+    def encode(self, value: Any) -> bytes:
+        """Return the value's encoding with all cells below it."""
+        return encode_message(to_cell(value))
+
+    def decode(self, data: bytes) -> Value:
+        """Return the value of an encoding. Raises: BadFormat."""
+        return decode_message(data)
+
+    def document(self, value: Value) -> Any:
+        """Return the value as marked JSON."""
+        value = to_cell(value)
+        # What JSON has as it is needs no marks: most values are small.
+        if value is None or type(value) is bool or (type(value) is str and value.isprintable()):
+            return value
+        if type(value) is int and abs(value) <= _EXACT_MAX:
+            return value
+        return json.loads(marked_text(value))
+
+    def read(self, document: Any) -> Value:
+        """Return the value that marked JSON stands for. Raises: BadFormat, UsageError."""
+        if document is None or type(document) in (bool, str):
+            return document
+        if type(document) is int and abs(document) <= _EXACT_MAX:
+            return document
+        if type(document) is float and not math.isfinite(document):
+            raise UsageError("NaN and infinities are marked: {'$double': 'NaN'}")
+        return read_json(io.StringIO(json.dumps(document)))
+
+
+class HexFormat:
+    """Bytes that people see as hex: any number of them, or `size`."""
+
+    def __init__(self, what: str, size: int | None = None) -> None:
+        self._what: Final = what
+        self._size: Final = size
+        digits = "*" if size is None else f"{{{2 * size}}}"
+        self.schema: Final[dict[str, Any]] = {
+            "type": "string",
+            "pattern": f"^[0-9a-fA-F]{digits}$",
+            "description": what,
+        }
+
+    def _checked(self, data: bytes, error: type[DataLatticeError]) -> bytes:
+        if self._size not in (None, len(data)):
+            raise error(f"{self._what} has {self._size} bytes, got {len(data)}")
+        return data
+
+    def encode(self, value: Any) -> bytes:
+        """Return the bytes. Raises: TypeError, UsageError: of another length."""
+        return self._checked(bytes(memoryview(value)), UsageError)
+
+    def decode(self, data: bytes) -> bytes:
+        """Return the bytes. Raises: BadFormat: of another length."""
+        return self._checked(data, BadFormat)
+
+    def document(self, value: bytes) -> str:
+        """Return the hex digits."""
+        return value.hex()
+
+    def read(self, document: Any) -> bytes:
+        """Return the bytes of hex digits. Raises: UsageError."""
+        try:
+            return self._checked(bytes.fromhex(document), UsageError)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{self._what} is written in hex, got {document!r:.80}") from error
+
+
+CELL: Final = CellFormat()
+HASH: Final = HexFormat("a hash", KEY_BYTES)
+KEY: Final = HexFormat("a public key", KEY_BYTES)
+STORE_ID: Final = HexFormat("the id of a store", STORE_ID_BYTES)
+RAW: Final = HexFormat("bytes")

@@ -1,0 +1,150 @@
+"""Actions on databases: keys with values, hashes, sets, sorted sets, lists and counters."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated
+
+from datalattice.actions.action import GET, POST, ActionKind, ActionRequest, action
+from datalattice.actions.common import OWN, PAGE
+from datalattice.actions.formats import CELL
+from datalattice.cells import Value
+from datalattice.protobuf import Field, Message
+
+_DATABASE = "lattice/kv/{owner}/{database}"
+
+
+class DatabaseInfo(Message, name="datalattice.v1.DatabaseInfo"):
+    """A database, and how many live keys it has."""
+
+    database: Annotated[str, Field(1)] = ""
+    keys: Annotated[int, Field(2, "uint64")] = 0
+
+
+class DatabaseList(Message, name="datalattice.v1.DatabaseList"):
+    """Databases, in the order of their names."""
+
+    databases: Annotated[tuple[DatabaseInfo, ...], Field(1)] = ()
+
+
+@action(
+    "kv.databases", ActionKind.QUERY, "r", "lattice/kv/{owner}", GET("/databases"), is_tool=True
+)
+class ListDatabases(ActionRequest[DatabaseList], name="datalattice.v1.ListDatabasesRequest"):
+    """List the databases of an owner."""
+
+    owner: Annotated[str, Field(1)] = OWN
+
+
+class KeyEntry(Message, name="datalattice.v1.KeyEntry"):
+    """A key with what it holds, as one value.
+
+    type: value, hash, set, zset, list or counter; "" of a key that was deleted. ttl_ms: until it
+    expires.
+    """
+
+    key: Annotated[str, Field(1)] = ""
+    type: Annotated[str, Field(2)] = ""
+    value: Annotated[Value, Field(3, codec=CELL)] = None
+    ttl_ms: Annotated[int | None, Field(4, "int64")] = None
+
+
+@action(
+    "kv.get",
+    ActionKind.QUERY,
+    "r",
+    _DATABASE,
+    GET("/databases/{database}/keys/{key...}"),
+    is_tool=True,
+)
+class GetKey(ActionRequest[KeyEntry], name="datalattice.v1.GetKeyRequest"):
+    """Return what a key holds. Raises: NoSuchPath: there is no such key."""
+
+    database: Annotated[str, Field(1)] = ""
+    key: Annotated[str, Field(2)] = ""
+    owner: Annotated[str, Field(3)] = OWN
+
+
+class KeyPage(Message, name="datalattice.v1.KeyPage"):
+    """Keys in order. has_more: further keys follow; ask again with `after` the last one."""
+
+    entries: Annotated[tuple[KeyEntry, ...], Field(1)] = ()
+    has_more: Annotated[bool, Field(2)] = False
+
+
+@action(
+    "kv.range", ActionKind.QUERY, "r", _DATABASE, GET("/databases/{database}/keys"), is_tool=True
+)
+class ReadKeys(ActionRequest[KeyPage], name="datalattice.v1.ReadKeysRequest"):
+    """Return the keys with a prefix and what they hold, in order, behind the key `after`."""
+
+    database: Annotated[str, Field(1)] = ""
+    prefix: Annotated[str, Field(2)] = ""
+    after: Annotated[str, Field(3)] = ""
+    count: Annotated[int, Field(4, "uint32")] = PAGE
+    owner: Annotated[str, Field(5)] = OWN
+
+
+class KeyOperation(IntEnum):
+    """What a write does to its key."""
+
+    SET = 0
+    DELETE = 1
+    INCR = 2
+    HSET = 3
+    HDEL = 4
+    SADD = 5
+    SREM = 6
+    ZADD = 7
+    ZREM = 8
+    LPUSH = 9
+    RPUSH = 10
+    LPOP = 11
+    RPOP = 12
+    EXPIRE = 13
+    PERSIST = 14
+
+
+class KeyWrite(Message, name="datalattice.v1.KeyWrite"):
+    """One write.
+
+    value:  SET: the new value. SADD, SREM, ZADD, ZREM, LPUSH, RPUSH: the member or element. HSET:
+            the value of `field`. number: INCR: what is added; ZADD: the score. ttl_ms: SET, EXPIRE.
+    """
+
+    key: Annotated[str, Field(1)] = ""
+    operation: Annotated[KeyOperation, Field(2)] = KeyOperation.SET
+    value: Annotated[Value, Field(3, codec=CELL)] = None
+    field: Annotated[str, Field(4)] = ""
+    number: Annotated[float | None, Field(5)] = None
+    ttl_ms: Annotated[int | None, Field(6, "int64")] = None
+
+
+class WriteResults(Message, name="datalattice.v1.Written"):
+    """What each write returned, in order; nil of SET."""
+
+    results: Annotated[tuple[Value, ...], Field(1, codec=CELL)] = ()
+
+
+@action("kv.write", ActionKind.KEYED, "w", _DATABASE, POST("/databases/{database}/writes"))
+class WriteKeys(ActionRequest[WriteResults], name="datalattice.v1.WriteKeysRequest"):
+    """Make writes to keys of a database as one: all of them or none. On disk when it returns.
+
+    Raises: WrongType: a key holds another type.
+    """
+
+    database: Annotated[str, Field(1)] = ""
+    writes: Annotated[tuple[KeyWrite, ...], Field(2)] = ()
+    owner: Annotated[str, Field(3)] = OWN
+
+
+@action("kv.watch", ActionKind.STREAM, "r", _DATABASE, GET("/databases/{database}/watch"))
+class WatchKeys(ActionRequest[KeyEntry], name="datalattice.v1.WatchKeysRequest"):
+    """Return each change of the keys that begin with a prefix, from now on.
+
+    Changes of a key that nobody took meanwhile are one change.
+    """
+
+    database: Annotated[str, Field(1)] = ""
+    prefix: Annotated[str, Field(2)] = ""
+    owner: Annotated[str, Field(3)] = OWN

@@ -1,0 +1,199 @@
+"""Actions on values and on paths of the lattice: read, merge, keep."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from datalattice.actions.action import DELETE, GET, POST, PUT, ActionKind, ActionRequest, action
+from datalattice.actions.common import PAGE, Empty
+from datalattice.actions.formats import CELL, HASH, RAW
+from datalattice.cells import Value
+from datalattice.protobuf import Field, Message
+
+
+class Stored(Message, name="datalattice.v1.Stored"):
+    """A stored value. is_new: it was not there. missing: hashes below it that are not here."""
+
+    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    is_new: Annotated[bool, Field(2)] = False
+    missing: Annotated[tuple[bytes, ...], Field(3, codec=HASH)] = ()
+
+
+@action("values.put", ActionKind.EFFECT, "w", "values", POST("/values", 201))
+class PutValue(ActionRequest[Stored], name="datalattice.v1.PutValueRequest"):
+    """Store a value, so that it can be read by its hash, and pin it for the caller.
+
+    A value without a pin, and outside of the lattice, goes with the next collection; `label` names
+    the pin.
+    """
+
+    value: Annotated[Value, Field(1, codec=CELL)] = None
+    label: Annotated[str, Field(2)] = ""
+
+
+class FoundValue(Message, name="datalattice.v1.FoundValue"):
+    """A value and its hash."""
+
+    value: Annotated[Value, Field(1, codec=CELL)] = None
+    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+
+
+@action("values.get", ActionKind.QUERY, "r", "values", GET("/values/{hash}"), is_tool=True)
+class GetValue(ActionRequest[FoundValue], name="datalattice.v1.GetValueRequest"):
+    """Return the value of a hash, or what is at a path inside it. Raises: NoSuchPath."""
+
+    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    path: Annotated[str, Field(2)] = ""
+
+
+class MissingCells(Message, name="datalattice.v1.MissingCells"):
+    """Hashes of cells that are not here, 254 at most."""
+
+    missing: Annotated[tuple[bytes, ...], Field(1, codec=HASH)] = ()
+
+
+@action("values.missing", ActionKind.QUERY, "r", "values", GET("/values/{hash}/missing"))
+class FindMissing(ActionRequest[MissingCells], name="datalattice.v1.FindMissingRequest"):
+    """Return which cells below a value are not here."""
+
+    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+
+
+class Encoding(Message, name="datalattice.v1.Encoding"):
+    """A value's encoding with all its cells, and its hash."""
+
+    data: Annotated[bytes, Field(1, codec=RAW)] = b""
+    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+
+
+@action("values.encode", ActionKind.QUERY, "r", "", POST("/encode"))
+class EncodeValue(ActionRequest[Encoding], name="datalattice.v1.EncodeValueRequest"):
+    """Return the encoding and hash of a value; nothing is stored."""
+
+    value: Annotated[Value, Field(1, codec=CELL)] = None
+
+
+@action("values.decode", ActionKind.QUERY, "r", "", POST("/decode"))
+class DecodeValue(ActionRequest[FoundValue], name="datalattice.v1.DecodeValueRequest"):
+    """Return the value of an encoding; nothing is stored. Raises: BadFormat."""
+
+    data: Annotated[bytes, Field(1, codec=RAW)] = b""
+
+
+class PathValue(Message, name="datalattice.v1.PathValue"):
+    """What is at a path of the lattice, and the root that it was read from."""
+
+    value: Annotated[Value, Field(1, codec=CELL)] = None
+    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+    root_hash: Annotated[bytes, Field(3, codec=HASH)] = b""
+
+
+@action(
+    "lattice.get", ActionKind.QUERY, "r", "lattice/{path}", GET("/lattice/{path...}"), is_tool=True
+)
+class GetPath(ActionRequest[PathValue], name="datalattice.v1.GetPathRequest"):
+    """Return the value at a path of the lattice, such as `kv/0x.../value/shop`.
+
+    at: a former root: `HEAD~1`, a pin, a hash or a time. Raises: NoSuchPath.
+    """
+
+    path: Annotated[str, Field(1)] = ""
+    at: Annotated[str, Field(2)] = ""
+
+
+class Merged(Message, name="datalattice.v1.Merged"):
+    """The root after a merge, and whether the merge changed it."""
+
+    root_hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    changed: Annotated[bool, Field(2)] = False
+
+
+@action(
+    "lattice.merge",
+    ActionKind.EFFECT,
+    "w",
+    "lattice/{path}",
+    POST("/lattice/{path...}", body="value"),
+)
+class MergePath(ActionRequest[Merged], name="datalattice.v1.MergePathRequest"):
+    """Merge a value with what is at a path, as a peer's is: checked, signatures and all.
+
+    On disk when it returns. Raises: BadFormat, BadSignature, MissingData: it is incomplete.
+    """
+
+    path: Annotated[str, Field(1)] = ""
+    value: Annotated[Value, Field(2, codec=CELL)] = None
+
+
+class RootInfo(Message, name="datalattice.v1.RootInfo"):
+    """The hash of the root, and the names of what is below it."""
+
+    hash: Annotated[bytes, Field(1, codec=HASH)] = b""
+    sections: Annotated[tuple[str, ...], Field(2)] = ()
+
+
+@action("lattice.root", ActionKind.QUERY, "r", "lattice", GET("/root"), is_tool=True)
+class GetRoot(ActionRequest[RootInfo], name="datalattice.v1.GetRootRequest"):
+    """Return the root's hash and sections."""
+
+
+@action("lattice.watch", ActionKind.STREAM, "r", "lattice", GET("/events"))
+class WatchRoot(ActionRequest[RootInfo], name="datalattice.v1.WatchRootRequest"):
+    """Return the root, and then each new one; those between two that were taken are skipped."""
+
+
+class PastRoot(Message, name="datalattice.v1.FormerRoot"):
+    """A root of the past: the name under which `lattice.get` finds it, when it was made."""
+
+    ref: Annotated[str, Field(1)] = ""
+    time_ms: Annotated[int, Field(2, "int64")] = 0
+    hash: Annotated[bytes, Field(3, codec=HASH)] = b""
+
+
+class RootHistory(Message, name="datalattice.v1.RootHistory"):
+    """Former roots, the newest first."""
+
+    roots: Annotated[tuple[PastRoot, ...], Field(1)] = ()
+
+
+@action("lattice.history", ActionKind.QUERY, "r", "lattice", GET("/history"), is_tool=True)
+class ListRoots(ActionRequest[RootHistory], name="datalattice.v1.ListRootsRequest"):
+    """Return the roots that are remembered, the newest first."""
+
+    count: Annotated[int, Field(1, "uint32")] = PAGE
+
+
+class PinInfo(Message, name="datalattice.v1.PinInfo"):
+    """A pin: what it is called, and the hash that it keeps with all below."""
+
+    label: Annotated[str, Field(1)] = ""
+    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+
+
+class PinList(Message, name="datalattice.v1.PinList"):
+    """Pins, in the order of their labels."""
+
+    pins: Annotated[tuple[PinInfo, ...], Field(1)] = ()
+
+
+@action("pins.list", ActionKind.QUERY, "r", "pins", GET("/pins"))
+class ListPins(ActionRequest[PinList], name="datalattice.v1.ListPinsRequest"):
+    """List the pins of the caller."""
+
+
+@action("pins.put", ActionKind.EFFECT, "p", "pins", PUT("/pins/{label}", 201))
+class PutPin(ActionRequest[PinInfo], name="datalattice.v1.PutPinRequest"):
+    """Keep a stored value, and all below it, until the pin is deleted.
+
+    Raises: MissingData: the value is not here, or not complete.
+    """
+
+    label: Annotated[str, Field(1)] = ""
+    hash: Annotated[bytes, Field(2, codec=HASH)] = b""
+
+
+@action("pins.delete", ActionKind.EFFECT, "p", "pins", DELETE("/pins/{label}"))
+class DeletePin(ActionRequest[Empty], name="datalattice.v1.DeletePinRequest"):
+    """Let go of what a pin keeps. Raises: NoSuchPath."""
+
+    label: Annotated[str, Field(1)] = ""

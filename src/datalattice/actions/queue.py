@@ -1,0 +1,138 @@
+"""Actions on topics: logs that an owner appends to and anybody reads."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from datalattice.actions.action import GET, POST, PUT, ActionKind, ActionRequest, action
+from datalattice.actions.common import OWN, PAGE, Empty
+from datalattice.actions.formats import CELL, KEY
+from datalattice.cells import Value
+from datalattice.protobuf import Field, Message
+
+_TOPIC = "lattice/queue/{owner}/{topic}"
+
+
+class PartitionSpan(Message, name="datalattice.v1.PartitionSpan"):
+    """The offsets that a partition holds: `start` to `end` - 1."""
+
+    partition: Annotated[Value, Field(1, codec=CELL)] = None
+    start: Annotated[int, Field(2, "uint64")] = 0
+    end: Annotated[int, Field(3, "uint64")] = 0
+
+
+class TopicInfo(Message, name="datalattice.v1.TopicInfo"):
+    """A topic: its name, whose it is, its partitions."""
+
+    topic: Annotated[str, Field(1)] = ""
+    owner: Annotated[bytes, Field(2, codec=KEY)] = b""
+    partitions: Annotated[tuple[PartitionSpan, ...], Field(3)] = ()
+
+
+class TopicList(Message, name="datalattice.v1.TopicList"):
+    """Topics, in the order of their names."""
+
+    topics: Annotated[tuple[TopicInfo, ...], Field(1)] = ()
+
+
+@action(
+    "queue.topics", ActionKind.QUERY, "r", "lattice/queue/{owner}", GET("/queues"), is_tool=True
+)
+class ListTopics(ActionRequest[TopicList], name="datalattice.v1.ListTopicsRequest"):
+    """List the topics of an owner with the offsets that they hold."""
+
+    owner: Annotated[str, Field(1)] = OWN
+
+
+@action("queue.create", ActionKind.EFFECT, "w", _TOPIC, PUT("/queues/{topic}", 201))
+class CreateTopic(ActionRequest[Empty], name="datalattice.v1.CreateTopicRequest"):
+    """Make a topic with a number of partitions, which stays as it is.
+
+    Raises: AlreadyExists: it has another number already.
+    """
+
+    topic: Annotated[str, Field(1)] = ""
+    partitions: Annotated[int, Field(2, "uint32")] = 1
+    owner: Annotated[str, Field(3)] = OWN
+
+
+class OfferedRecords(Message, name="datalattice.v1.Offered"):
+    """Where the records of an offer are: the offsets in each partition."""
+
+    spans: Annotated[tuple[PartitionSpan, ...], Field(1)] = ()
+
+
+@action(
+    "queue.offer", ActionKind.KEYED, "w", _TOPIC, POST("/queues/{topic}/records", 201, "values")
+)
+class OfferRecords(ActionRequest[OfferedRecords], name="datalattice.v1.OfferRecordsRequest"):
+    """Append records to a topic of an owner whose key the folder has.
+
+    They are signed and on disk when it returns. Without a partition, the key chooses one; all
+    records of the request have the same key and headers.
+    """
+
+    topic: Annotated[str, Field(1)] = ""
+    values: Annotated[tuple[Value, ...], Field(2, codec=CELL)] = ()
+    partition: Annotated[Value, Field(3, codec=CELL)] = None
+    key: Annotated[Value, Field(4, codec=CELL)] = None
+    headers: Annotated[Value, Field(5, codec=CELL)] = None
+    owner: Annotated[str, Field(6)] = OWN
+
+
+class QueueRecord(Message, name="datalattice.v1.QueueRecord"):
+    """A record: where it stands, when it was appended, and what it holds."""
+
+    partition: Annotated[Value, Field(1, codec=CELL)] = None
+    offset: Annotated[int, Field(2, "uint64")] = 0
+    time_ms: Annotated[int, Field(3, "int64")] = 0
+    key: Annotated[Value, Field(4, codec=CELL)] = None
+    value: Annotated[Value, Field(5, codec=CELL)] = None
+    headers: Annotated[Value, Field(6, codec=CELL)] = None
+
+
+class RecordPage(Message, name="datalattice.v1.RecordPage"):
+    """Records of one partition in order, and the offsets that the partition holds."""
+
+    records: Annotated[tuple[QueueRecord, ...], Field(1)] = ()
+    start: Annotated[int, Field(2, "uint64")] = 0
+    end: Annotated[int, Field(3, "uint64")] = 0
+
+
+@action("queue.range", ActionKind.QUERY, "r", _TOPIC, GET("/queues/{topic}/records"), is_tool=True)
+class ReadRecords(ActionRequest[RecordPage], name="datalattice.v1.ReadRecordsRequest"):
+    """Return records of one partition from an offset on; a negative one counts from the end."""
+
+    topic: Annotated[str, Field(1)] = ""
+    partition: Annotated[Value, Field(2, codec=CELL)] = None
+    start: Annotated[int, Field(3, "int64")] = 0
+    count: Annotated[int, Field(4, "uint32")] = PAGE
+    owner: Annotated[str, Field(5)] = OWN
+
+
+@action("queue.follow", ActionKind.STREAM, "r", _TOPIC, GET("/queues/{topic}/follow"))
+class FollowTopic(ActionRequest[QueueRecord], name="datalattice.v1.FollowTopicRequest"):
+    """Return the records of a topic from its start, its end or an offset on, as they are appended.
+
+    start: "start", "end", or an offset of a topic with one partition.
+    """
+
+    topic: Annotated[str, Field(1)] = ""
+    start: Annotated[str, Field(2)] = "start"
+    owner: Annotated[str, Field(3)] = OWN
+
+
+class Truncated(Message, name="datalattice.v1.Truncated"):
+    """How many records were cut off."""
+
+    count: Annotated[int, Field(1, "uint64")] = 0
+
+
+@action("queue.truncate", ActionKind.EFFECT, "w", _TOPIC, POST("/queues/{topic}/truncation"))
+class TruncateTopic(ActionRequest[Truncated], name="datalattice.v1.TruncateTopicRequest"):
+    """Cut off the records of a partition before an offset; they are gone for all who merge it."""
+
+    topic: Annotated[str, Field(1)] = ""
+    start: Annotated[int, Field(2, "uint64")] = 0
+    partition: Annotated[Value, Field(3, codec=CELL)] = None
+    owner: Annotated[str, Field(4)] = OWN
