@@ -108,16 +108,17 @@ class KeyOperation(IntEnum):
 class KeyWrite(Message, name="datalattice.v1.KeyWrite"):
     """One write.
 
-    value:  SET: the new value. SADD, SREM, ZADD, ZREM, LPUSH, RPUSH: the member or element. HSET:
-            the value of `field`. number: INCR: what is added; ZADD: the score. ttl_ms: SET, EXPIRE.
+    value: SET: the new value. of sets and lists: the member or element. HSET: the value of `field`.
+    amount: INCR: what is added, 1 when absent. score: of ZADD. ttl_ms: of SET and EXPIRE.
     """
 
     key: Annotated[str, Field(1)] = ""
     operation: Annotated[KeyOperation, Field(2)] = KeyOperation.SET
     value: Annotated[Value, Field(3, codec=CELL)] = None
     field: Annotated[str, Field(4)] = ""
-    number: Annotated[float | None, Field(5)] = None
+    score: Annotated[float | None, Field(5)] = None
     ttl_ms: Annotated[int | None, Field(6, "int64")] = None
+    amount: Annotated[int | None, Field(7, "int64")] = None
 
 
 class WriteResults(Message, name="datalattice.v1.Written"):

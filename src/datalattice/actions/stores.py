@@ -451,7 +451,7 @@ class StrategyInfo(Message, name="lattice.daemon.v1.PeerStrategy"):
     GET("/stores/{id}/strategy"),
     method=f"{_SERVICE}/GetPeerStrategy",
 )
-class GetPeerStrategy(ActionRequest[StrategyInfo], name="lattice.daemon.v1.GetPeerStrategyRequest"):
+class GetStrategy(ActionRequest[StrategyInfo], name="lattice.daemon.v1.GetPeerStrategyRequest"):
     """Return whose peers a store has."""
 
     id: Annotated[bytes, Field(1, codec=STORE_ID)] = b""

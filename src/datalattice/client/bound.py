@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from itertools import count
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from datalattice.apps import Owner
 from datalattice.apps.dlfs import Drive
 from datalattice.cells import Value
-from datalattice.client.edits import editing_context
+from datalattice.client.edits import Editor, editing_context
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.gathered import ZERO, DelayedWrites, Draft, Work
 from datalattice.client.opendata import OpenData
@@ -395,6 +395,13 @@ class NodeBinding:
     def subscribe(self, wake: Wake) -> Wake:
         """Call `wake` after every change of the root; return what ends this."""
         return self._data.subscribe(wake)
+
+    def turn(self) -> AbstractContextManager[Editor]:
+        """Return the write turn of the folder, for what is no edit of the root.
+
+        Raises: ReadOnly, NoSigningKey, StoreLocked.
+        """
+        return self._data.turn(self._writing(), self._wait_s)
 
     def sync(self) -> None:
         """Return when all writes made here are durable; those of a batch are at its end."""

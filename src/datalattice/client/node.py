@@ -33,7 +33,7 @@ from datalattice.apps.dlfs import FS_SECTION, Drive
 from datalattice.apps.grid import Venue
 from datalattice.apps.kv import KV_SECTION, Database
 from datalattice.apps.queue import Feed, Queue, Topic, Topics
-from datalattice.cells import Index, Map, Value, html_table
+from datalattice.cells import Index, Map, Value, html_table, to_cell, value_hash
 from datalattice.client.bound import Events, FormerRoot, NodeBinding, Options, close_abandoned
 from datalattice.client.control import (
     ControlClient,
@@ -50,6 +50,7 @@ from datalattice.client.owners import owners_in
 from datalattice.crypto import KeyPair
 from datalattice.cursors import LatticeCursor
 from datalattice.errors import (
+    MissingData,
     NoSuchPath,
     PeerUnavailable,
     Timeout,
@@ -58,9 +59,11 @@ from datalattice.errors import (
 )
 from datalattice.lattice import VALUE, did_of, is_public_key
 from datalattice.store import Store
+from datalattice.store.kept import Pin
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
 
     from datalattice.client.weaverfolder import NodeStores
     from datalattice.weaver import KVStore, LogStore, Machine, MachineStore, StoreHandle, Stores
@@ -364,6 +367,13 @@ class Node:
         pairs = () if keys is None else keys.in_order()
         return tuple(self._binding.owner(pair.public_key) for pair in pairs)
 
+    def owner_key(self, given: object) -> Value:
+        """Return the key of an owner: "own", a local name, a DID, a key or its first digits.
+
+        Raises: UsageError: it is none, or several. NoSigningKey: "own", and there is none.
+        """
+        return self._binding.owner_named(None if given == "own" else given)
+
     def owners(self) -> list[Owner]:
         """Return the owners that have data here, the default owner first."""
         here = owners_in(self._binding.present())
@@ -411,6 +421,48 @@ class Node:
             for at, moment in enumerate(reversed(entries))
         ]
 
+    # --- values by their hashes ---
+
+    def value(self, hash: bytes) -> Value:
+        """Return the value with a hash. Raises: MissingData: it is not here."""
+        store = self._data.store()
+        if store is None:
+            raise MissingData([hash])
+        return store.load(hash)
+
+    def has_value(self, hash: bytes) -> bool:
+        """Return whether the value with a hash is here."""
+        store = self._data.store()
+        return store is not None and bool(store.has_many([hash]))
+
+    def keep(self, name: str, value: object, *, owner: str = "") -> bytes:
+        """Store a value outside of the lattice, and keep it under a name; return its hash.
+
+        It is not replicated: peers that know its hash can ask for it. owner: who wants it, a note.
+        Raises: UsageError: the name keeps another value. ReadOnly.
+        """
+        cell = to_cell(value)
+        with self._binding.turn() as editor:
+            editor.stage(cell)
+            self.pin(name, value_hash(cell), owner=owner)
+        return value_hash(cell)
+
+    def pin(self, name: str, hash: bytes, *, owner: str = "") -> Pin:
+        """Keep the value with a hash, and all below it, under a name, until it is unpinned.
+
+        Raises: UsageError: the name keeps another value. MissingData: it is not complete here.
+        """
+        return self._past_store().pins.pin(hash, name, owner)
+
+    def unpin(self, name: str) -> None:
+        """Let go of what is kept under a name. Raises: UsageError: there is no such pin."""
+        self._past_store().pins.unpin(name)
+
+    def pins(self) -> list[Pin]:
+        """Return what is kept under names, by name."""
+        store = self._data.store()
+        return [] if store is None else store.pins.all()
+
     def _past_store(self) -> Store:
         store = self._data.store()
         if store is None:
@@ -425,6 +477,11 @@ class Node:
         return Events(self._binding.reports, wait=wait, timeout=timeout)
 
     # --- the running node ---
+
+    @property
+    def path(self) -> Path | None:
+        """The folder, None of a node in memory."""
+        return None if self._folder is None else self._folder.path
 
     @property
     def running(self) -> Running | None:

@@ -121,6 +121,7 @@ from datalattice.weaver.rows import (
     Head,
     Tip,
 )
+from datalattice.weaver.sexpr import SExpr, SymbolWord
 from datalattice.weaver.snapshot import (
     SnapshotRefused,
 )
@@ -254,6 +255,7 @@ __all__ = [
     "PutRequest",
     "ReadRequest",
     "ReadResponse",
+    "SExpr",
     "SeenMatrix",
     "SignedIntention",
     "SnapshotRefused",
@@ -272,6 +274,7 @@ __all__ = [
     "Stores",
     "Subscription",
     "Summary",
+    "SymbolWord",
     "SyncedPeer",
     "SystemBatch",
     "SystemEvent",

@@ -253,14 +253,21 @@ class StoreHandle:
         return self._source.writable().execute(method, request)
 
     def subscribe(
-        self, stream: str, *, wait: bool = True, timeout: float | None = None, **fields: Any
+        self,
+        stream: str,
+        params: Message | None = None,
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        **fields: Any,
     ) -> Subscription:
         """Yield the events of a stream of the machine, also those of other processes.
 
         A node that can only read sees them once a program that can write has subscribed.
-        fields: the parameters of the stream.
+        params: the parameters of the stream; or `fields`: theirs, as keywords.
         """
-        params = self.machine.find_stream(stream).params(**fields)
+        if params is None:
+            params = self.machine.find_stream(stream).params(**fields)
         return self._source.store().subscribe(
             stream, params, wait=wait, timeout=timeout, changes=self._source
         )

@@ -32,25 +32,25 @@ KEY_BYTES_SHOWN: Final = 8  # as the reference shows them
 class Summary:
     """What an operation does, rendered where it is asked for."""
 
-    __slots__ = ("_expression",)
+    __slots__ = ("expression",)
 
     def __init__(self, expression: SExpr) -> None:
-        self._expression = expression
+        self.expression = expression
 
     @property
     def text(self) -> str:
         """All of it, on one line."""
-        return render(self._expression)
+        return render(self.expression)
 
     @property
     def short(self) -> str:
         """One line in which long bytes are cut."""
-        return compact(self._expression)
+        return compact(self.expression)
 
     @property
     def lines(self) -> list[str]:
         """All of it, over several lines."""
-        return pretty(self._expression).split("\n")
+        return pretty(self.expression).split("\n")
 
 
 def summarize(payload: bytes, hash: bytes, machine: Machine | None) -> Summary:

@@ -96,6 +96,10 @@ class Operations(MutableMapping[str, T], Generic[T]):
         slot = self._slot(key)
         return slot.entry if slot.live else None
 
+    def entry(self, key: str) -> Entry | None:
+        """Return the entry of a live key, of any type; otherwise None."""
+        return self._live(key)
+
     def _write(self, key: str, write: Write[R]) -> R:
         """Replace one entry by the result of `write`, in one update of the store."""
         name = checked_key(key, "a key")

@@ -1,0 +1,190 @@
+"""Handlers of the actions on values and on paths of the lattice."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from datalattice.actions import PAGE_MAX, Empty
+from datalattice.actions.lattice import (
+    DecodeValue,
+    DeletePin,
+    EncodeValue,
+    Encoding,
+    FindMissing,
+    FoundValue,
+    GetPath,
+    GetRoot,
+    GetValue,
+    ListPins,
+    ListRoots,
+    Merged,
+    MergePath,
+    MissingCells,
+    PastRoot,
+    PathValue,
+    PinInfo,
+    PinList,
+    PutPin,
+    PutValue,
+    RootHistory,
+    RootInfo,
+    Stored,
+    WatchRoot,
+)
+from datalattice.cells import (
+    Index,
+    Map,
+    Value,
+    decode_message,
+    encode_message,
+    missing,
+    to_text,
+    value_hash,
+)
+from datalattice.client import canonical_path, parse_path_key, value_at
+from datalattice.cursors import Changes
+from datalattice.errors import MissingData, NoSuchPath, Unauthorized, UsageError
+from datalattice.service.registry import Call, Streamed, handles, page
+from datalattice.store.kept import Pin
+
+HASHES_MAX = 254
+"""Hashes of missing cells in one answer: as many as one request of the node protocol names."""
+
+
+@handles(PutValue)
+def put_value(call: Call, request: PutValue) -> Stored:
+    """Store a value and pin it."""
+    hash = value_hash(request.value)
+    is_new = not call.node.has_value(hash)
+    name = request.label or f"value-{hash.hex()[:16]}"
+    call.node.keep(name, request.value, owner=call.caller)
+    return Stored(hash=hash, is_new=is_new)
+
+
+@handles(GetValue)
+def get_value(call: Call, request: GetValue) -> FoundValue:
+    """Return the value of a hash, or what is inside it."""
+    try:
+        found = value_at(call.node.value(request.hash), _keys(request.path))
+    except MissingData as error:
+        raise NoSuchPath(f"there is no value with the hash {request.hash.hex()} here") from error
+    return FoundValue(value=found, hash=value_hash(found))
+
+
+def _keys(path: str) -> list[Value]:
+    return [parse_path_key(part) for part in path.split("/") if part]
+
+
+@handles(FindMissing)
+def find_missing(call: Call, request: FindMissing) -> MissingCells:
+    """Return which cells below a value are not here."""
+    if not call.node.has_value(request.hash):
+        return MissingCells(missing=(request.hash,))
+    return MissingCells(missing=tuple(missing(call.node.value(request.hash), HASHES_MAX)))
+
+
+@handles(EncodeValue)
+def encode_value(call: Call, request: EncodeValue) -> Encoding:
+    """Return the encoding of a value."""
+    return Encoding(data=encode_message(request.value), hash=value_hash(request.value))
+
+
+@handles(DecodeValue)
+def decode_value(call: Call, request: DecodeValue) -> FoundValue:
+    """Return the value of an encoding."""
+    value = decode_message(request.data)
+    return FoundValue(value=value, hash=value_hash(value))
+
+
+@handles(GetPath)
+def get_path(call: Call, request: GetPath) -> PathValue:
+    """Return what is at a path."""
+    keys = canonical_path(_keys(request.path))
+    if not request.at:
+        root = call.node.cursor().get()
+        value = value_at(root, keys)
+        return PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
+    with call.node.as_of(request.at) as past:
+        root = past.cursor().get()
+        value = value_at(root, keys)
+        return PathValue(value=value, hash=value_hash(value), root_hash=value_hash(root))
+
+
+@handles(MergePath)
+def merge_path(call: Call, request: MergePath) -> Merged:
+    """Merge a value with what is at a path."""
+    keys = canonical_path(_keys(request.path))
+    lacking = missing(request.value, HASHES_MAX)
+    if lacking:
+        raise MissingData(lacking)
+    before = value_hash(call.node.cursor().get())
+    call.node.cursor(*keys).merge(request.value)
+    after = value_hash(call.node.cursor().get())
+    return Merged(root_hash=after, changed=after != before)
+
+
+def _root_info(root: Value) -> RootInfo:
+    keys = root.keys() if isinstance(root, (Index, Map)) else ()
+    return RootInfo(hash=value_hash(root), sections=tuple(to_text(key) for key in keys))
+
+
+@handles(GetRoot)
+def get_root(call: Call, request: GetRoot) -> RootInfo:
+    """Return the root's hash and sections."""
+    return _root_info(call.node.cursor().get())
+
+
+@handles(WatchRoot)
+def watch_root(call: Call, request: WatchRoot) -> Streamed[RootInfo]:
+    """Return each new root, the present one first."""
+    cursor = call.node.cursor()
+    return Streamed(
+        Changes(cursor), lambda change: _root_info(change.after), [_root_info(cursor.get())]
+    )
+
+
+@handles(ListRoots)
+def list_roots(call: Call, request: ListRoots) -> RootHistory:
+    """Return the roots that are remembered."""
+    count = page(request.count, PAGE_MAX)
+    return RootHistory(
+        roots=tuple(
+            PastRoot(ref=past.ref, time_ms=round(past.time.timestamp() * 1_000), hash=past.hash)
+            for past in islice(call.node.history(), count)
+        )
+    )
+
+
+def _pin_info(pin: Pin) -> PinInfo:
+    return PinInfo(label=pin.name, hash=pin.root_hash)
+
+
+@handles(ListPins)
+def list_pins(call: Call, request: ListPins) -> PinList:
+    """List the pins of the caller."""
+    return PinList(pins=tuple(_pin_info(pin) for pin in call.node.pins() if _is_own(call, pin)))
+
+
+def _is_own(call: Call, pin: Pin) -> bool:
+    # "Pins are reference counted by owner": nobody lets go of what another one keeps.
+    return call.is_operator or pin.owner == call.caller
+
+
+@handles(PutPin)
+def put_pin(call: Call, request: PutPin) -> PinInfo:
+    """Keep a stored value."""
+    if not request.label:
+        raise UsageError("label: the name of a pin is not empty")
+    return _pin_info(call.node.pin(request.label, request.hash, owner=call.caller))
+
+
+@handles(DeletePin)
+def delete_pin(call: Call, request: DeletePin) -> Empty:
+    """Let go of what a pin keeps."""
+    held = {pin.name: pin for pin in call.node.pins()}.get(request.label)
+    if held is None:
+        raise NoSuchPath(f"there is no pin {request.label!r:.80}")
+    if not _is_own(call, held):
+        raise Unauthorized(f"the pin {request.label!r:.80} is another caller's")
+    call.node.unpin(request.label)
+    return Empty()

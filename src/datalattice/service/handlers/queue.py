@@ -1,0 +1,141 @@
+"""Handlers of the actions on topics."""
+
+from __future__ import annotations
+
+from datalattice.actions import PAGE_MAX, Empty
+from datalattice.actions.queue import (
+    CreateTopic,
+    FollowTopic,
+    ListTopics,
+    OfferedRecords,
+    OfferRecords,
+    PartitionSpan,
+    QueueRecord,
+    ReadRecords,
+    RecordPage,
+    TopicInfo,
+    TopicList,
+    Truncated,
+    TruncateTopic,
+)
+from datalattice.apps.queue import Queue, QueueEntry, Topic
+from datalattice.cells import Value
+from datalattice.errors import AlreadyExists, NoSuchPath, UsageError
+from datalattice.service.registry import Call, Streamed, handles, page
+
+
+@handles(ListTopics)
+def list_topics(call: Call, request: ListTopics) -> TopicList:
+    """List the topics of an owner."""
+    owner = call.owner(request.owner)
+    found = []
+    for name in call.node.topics(owner=owner):
+        # Names that are no text cannot be given in a request: `lattice.get` reads them.
+        if isinstance(name, str):
+            topic = call.node.topic(name, owner=owner)
+            spans = tuple(_span(topic.partition(id)) for id in topic.partitions())
+            found.append(TopicInfo(topic=name, owner=owner, partitions=spans))
+    return TopicList(topics=tuple(found))
+
+
+def _span(queue: Queue) -> PartitionSpan:
+    state = queue.state()
+    return PartitionSpan(partition=queue.id.partition, start=state.start, end=state.end)
+
+
+@handles(CreateTopic)
+def create_topic(call: Call, request: CreateTopic) -> Empty:
+    """Make a topic with a number of partitions."""
+    topic = _topic(call, request.topic, request.owner)
+    # "Its number of partitions does not change": the partition of a key depends on it.
+    if topic.num_partitions not in (0, request.partitions) or (
+        topic.partitions() and not topic.num_partitions
+    ):
+        raise AlreadyExists(
+            f"topic {request.topic} exists; its number of partitions does not change"
+        )
+    topic.set_num_partitions(request.partitions)
+    return Empty()
+
+
+def _topic(call: Call, name: str, owner: str) -> Topic:
+    if not name:
+        raise UsageError("topic: the name of a topic is not empty")
+    return call.node.topic(name, owner=call.owner(owner))
+
+
+@handles(OfferRecords)
+def offer(call: Call, request: OfferRecords) -> OfferedRecords:
+    """Append records."""
+    count = len(request.values)
+    if not count:
+        raise UsageError("values: one record or more")
+    made = _topic(call, request.topic, request.owner).offer_many(
+        request.values,
+        keys=None if request.key is None else [request.key] * count,
+        headers=None if request.headers is None else [request.headers] * count,
+        partition=request.partition,
+    )
+    return OfferedRecords(
+        spans=tuple(
+            PartitionSpan(partition=id, start=span.start, end=span.stop)
+            for id, span in made.items()
+        )
+    )
+
+
+@handles(ReadRecords)
+def read_records(call: Call, request: ReadRecords) -> RecordPage:
+    """Return records of one partition."""
+    queue = _held(call, request.topic, request.partition, request.owner)
+    state = queue.state()
+    start = request.start if request.start >= 0 else max(state.start, state.end + request.start)
+    stop = start + page(request.count, PAGE_MAX)
+    return RecordPage(
+        records=tuple(_record(entry) for entry in queue.entries(start, stop)),
+        start=state.start,
+        end=state.end,
+    )
+
+
+def _held(call: Call, name: str, partition: Value, owner: str) -> Queue:
+    """Return a partition that is there."""
+    topic = _topic(call, name, owner)
+    id = 0 if partition is None else partition
+    # One that is counted and has no record yet is empty.
+    held = list(dict.fromkeys([*range(topic.num_partitions), *topic.partitions()]))
+    if id not in held:
+        known = ", ".join(map(repr, held)) or "none"
+        raise NoSuchPath(f"topic {name} has no partition {id!r}; it has: {known}")
+    return topic.partition(id)
+
+
+def _record(entry: QueueEntry[Value]) -> QueueRecord:
+    return QueueRecord(
+        partition=entry.partition,
+        offset=entry.offset,
+        time_ms=entry.time_ms,
+        key=entry.key,
+        value=entry.value,
+        headers=entry.headers or None,
+    )
+
+
+@handles(FollowTopic)
+def follow(call: Call, request: FollowTopic) -> Streamed[QueueRecord]:
+    """Return the records of a topic as they are appended."""
+    start: str | int = request.start
+    if start not in ("start", "end"):
+        try:
+            start = int(start)
+        except ValueError:
+            raise UsageError(f'start: "start", "end" or an offset, got {start!r:.80}') from None
+    topic = _topic(call, request.topic, request.owner)
+    return Streamed(topic.follow(start), _record)  # type: ignore[arg-type]
+
+
+@handles(TruncateTopic)
+def truncate(call: Call, request: TruncateTopic) -> Truncated:
+    """Cut off records."""
+    queue = _held(call, request.topic, request.partition, request.owner)
+    return Truncated(count=queue.truncate(request.start))

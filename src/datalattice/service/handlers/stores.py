@@ -1,0 +1,473 @@
+"""Handlers of the actions on Weaver stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Final
+
+from datalattice.actions import PAGE_MAX, Empty
+from datalattice.actions.stores import (
+    ArchiveStore,
+    AuthorTip,
+    AuthorTips,
+    BranchInspection,
+    BranchPath,
+    CausalDeps,
+    Condition,
+    CreateStore,
+    ExecMethod,
+    ExecResult,
+    GetAuthorTips,
+    GetDescriptor,
+    GetIntention,
+    GetStore,
+    GetStoreDetails,
+    GetStoreName,
+    GetStrategy,
+    InspectBranch,
+    IntentionAnswer,
+    IntentionClock,
+    IntentionInfo,
+    IntentionPage,
+    InvitePeer,
+    JoinedStore,
+    JoinStore,
+    ListMethods,
+    ListStorePeers,
+    ListStores,
+    ListStreams,
+    ListSystem,
+    MachineDescriptor,
+    MethodInfo,
+    MethodList,
+    NameStore,
+    PeerSync,
+    ReadHistory,
+    ReadWitnessLog,
+    RebuildStore,
+    RevokePeer,
+    SExprList,
+    SExprMessage,
+    StoreDetails,
+    StoreInvite,
+    StoreList,
+    StoreMeta,
+    StoreName,
+    StorePeerInfo,
+    StorePeers,
+    StoreRef,
+    StrategyInfo,
+    StreamEvent,
+    StreamInfo,
+    StreamList,
+    SubscribeStream,
+    Synced,
+    SyncStore,
+    SystemEntries,
+    SystemEntry,
+    WitnessInfo,
+    WitnessPage,
+)
+from datalattice.errors import (
+    BadFormat,
+    Conflict,
+    DataLatticeError,
+    NoSuchPath,
+    PeerUnavailable,
+    UsageError,
+)
+from datalattice.protobuf import Message
+from datalattice.service.registry import Call, Streamed, handles, page
+from datalattice.weaver import (
+    Machine,
+    SExpr,
+    SignedIntention,
+    StoreHandle,
+    StoreInfo,
+    StoreView,
+    SymbolWord,
+    SystemBatch,
+    UnknownMethod,
+    store_id_text,
+    summarize,
+)
+
+# Codes of `ExecResponse`, as in the reference.
+UNKNOWN: Final = 0
+NO_STORE: Final = 1
+NO_METHOD: Final = 2
+BAD_ARGUMENT: Final = 3
+FAILED: Final = 4
+
+
+def _handle(call: Call, id: bytes) -> StoreHandle:
+    """Return a store. Raises: NoSuchPath."""
+    found: StoreHandle = call.node.store(store_id_text(id))
+    return found
+
+
+def _info(call: Call, id: bytes) -> StoreInfo:
+    found = call.node.weaver.find(store_id_text(id))
+    if found is None:
+        raise NoSuchPath(f"there is no store {store_id_text(id)} here")
+    return found
+
+
+@contextmanager
+def _view(call: Call, id: bytes) -> Iterator[StoreView]:
+    """Give what is in a store; nothing is opened, so a foreign kind can be read, too."""
+    _info(call, id)
+    with call.node.weaver.view(id) as view:
+        yield view
+
+
+def _machine(call: Call, id: bytes) -> Machine | None:
+    """Return the machine of a store, None of a kind that this program does not have."""
+    kind, stores = _info(call, id).kind, call.node.weaver
+    return stores.machine(kind)() if kind in stores.kinds() else None
+
+
+def _ref(info: StoreInfo) -> StoreRef:
+    return StoreRef(
+        id=info.id, store_type=info.kind, name=info.name or "", archived=info.is_archived
+    )
+
+
+@handles(CreateStore)
+def create_store(call: Call, request: CreateStore) -> StoreRef:
+    """Make a store."""
+    stores = call.node.weaver
+    kind = stores.machine(request.store_type).kind
+    name = request.name or None
+    made = stores.create(kind, name, request.parent_id)
+    return StoreRef(id=made.id, store_type=kind, name=name or "")
+
+
+@handles(ListStores)
+def list_stores(call: Call, request: ListStores) -> StoreList:
+    """List stores."""
+    if not call.node.stores() and request.parent_id is None:
+        return StoreList()
+    if request.parent_id is not None:
+        _info(call, request.parent_id)
+    found = call.node.weaver.list(request.parent_id)
+    return StoreList(
+        items=tuple(_ref(info) for info in sorted(found, key=lambda one: one.name or ""))
+    )
+
+
+@handles(GetStore)
+def get_store(call: Call, request: GetStore) -> StoreMeta:
+    """Return the kind of a store."""
+    info, machine = _info(call, request.id), _machine(call, request.id)
+    return StoreMeta(
+        id=info.id, store_type=info.kind, schema_version=0 if machine is None else machine.schema
+    )
+
+
+@handles(GetStoreDetails)
+def get_details(call: Call, request: GetStoreDetails) -> StoreDetails:
+    """Return how far a store is."""
+    with _view(call, request.id) as view:
+        status, applied, head = view.progress(), view.applied(), view.position(view.last_seq())
+    return StoreDetails(
+        author_count=status.authors,
+        intention_count=status.intentions,
+        witness_count=status.intentions,
+        last_applied_seq=applied.seq,
+        last_applied_hash=applied.content_hash,
+        witness_head_seq=status.intentions,
+        witness_head_hash=b"" if head is None else head.content_hash,
+    )
+
+
+@handles(ArchiveStore)
+def archive_store(call: Call, request: ArchiveStore) -> Empty:
+    """Take a child out of use."""
+    _info(call, request.store_id)
+    call.node.weaver.archive(request.store_id, request.child_id)
+    return Empty()
+
+
+@handles(RebuildStore)
+def rebuild_store(call: Call, request: RebuildStore) -> Empty:
+    """Make the state again from the log."""
+    _handle(call, request.id).store.rebuild()
+    return Empty()
+
+
+@handles(GetStoreName)
+def get_name(call: Call, request: GetStoreName) -> StoreName:
+    """Return the name of a store."""
+    return StoreName(name=_info(call, request.id).name)
+
+
+@handles(NameStore)
+def name_store(call: Call, request: NameStore) -> Empty:
+    """Name a store."""
+    _handle(call, request.store_id).store.write_system(SystemBatch().set_name(request.name))
+    return Empty()
+
+
+@handles(SyncStore)
+def sync_store(call: Call, request: SyncStore) -> Synced:
+    """Compare a store with all connected peers."""
+    found = _handle(call, request.id).sync(request.timeout_ms / 1_000)
+    return Synced(
+        peers=tuple(PeerSync(public_key=one.public_key, error=one.error or "") for one in found)
+    )
+
+
+@handles(GetAuthorTips)
+def get_tips(call: Call, request: GetAuthorTips) -> AuthorTips:
+    """Return the newest intention of each author."""
+    with _view(call, request.id) as view:
+        peers = view.system.peers()
+        tips = []
+        for author, hash in sorted(view.tips().items()):
+            peer = peers.get(author)
+            tips.append(
+                AuthorTip(
+                    public_key=author,
+                    hash=hash,
+                    witness_seq=view.seq_of(hash),
+                    peer_status=None if peer is None else peer.status.name.lower(),
+                    peer_name=None if peer is None else peer.name,
+                )
+            )
+    return AuthorTips(items=tuple(tips))
+
+
+@handles(ReadWitnessLog)
+def read_witness_log(call: Call, request: ReadWitnessLog) -> WitnessPage:
+    """Return records of the witness log."""
+    limit = page(request.limit, PAGE_MAX)
+    with _view(call, request.store_id) as view:
+        records = [
+            WitnessInfo(
+                seq=entry.seq,
+                intention_hash=entry.signed.hash,
+                signature=entry.record.signature,
+                hash=entry.content_hash,
+                wall_time=entry.wall_ms,
+                prev_hash=entry.prev_hash,
+            )
+            for entry in view.entries(max(1, request.start_seq), limit)
+        ]
+    return WitnessPage(items=tuple(records))
+
+
+@handles(GetIntention)
+def get_intention(call: Call, request: GetIntention) -> IntentionAnswer:
+    """Return the intention whose hash begins so."""
+    if not request.hash_prefix:
+        raise UsageError("hash_prefix: one byte or more")
+    machine = _machine(call, request.store_id)
+    with _view(call, request.store_id) as view:
+        found = view.find(request.hash_prefix)
+    if not found:
+        raise NoSuchPath(f"no intention has a hash that begins with {request.hash_prefix.hex()}")
+    if len(found) > 1:
+        listed = ", ".join(one.hash.hex() for one in islice(found, 10))
+        raise Conflict(f"{len(found)} intentions begin so: {listed}")
+    return IntentionAnswer(intention=_intention(found[0], machine))
+
+
+def _intention(signed: SignedIntention, machine: Machine | None) -> IntentionInfo:
+    intention = signed.intention
+    summary = summarize(intention.payload, signed.hash, machine)
+    return IntentionInfo(
+        hash=signed.hash,
+        author=intention.author,
+        clock=IntentionClock(wall_time=intention.stamp.wall, counter=intention.stamp.counter),
+        store_prev=intention.store_prev,
+        condition=Condition(v1=CausalDeps(hashes=tuple(intention.deps))),
+        operations=(_expression(summary.expression),),
+    )
+
+
+def _expression(expr: SExpr) -> SExprMessage:
+    if isinstance(expr, SymbolWord):
+        return SExprMessage(symbol=expr.name)
+    if isinstance(expr, str):
+        return SExprMessage(str=expr)
+    if isinstance(expr, bytes):
+        return SExprMessage(raw=expr)
+    if isinstance(expr, int):
+        # The message has no negative numbers: they are shown as they are written.
+        return SExprMessage(num=expr) if expr >= 0 else SExprMessage(symbol=str(int(expr)))
+    return SExprMessage(list=SExprList(items=tuple(_expression(one) for one in expr)))
+
+
+@handles(ReadHistory)
+def read_history(call: Call, request: ReadHistory) -> IntentionPage:
+    """Return the intentions of a store in log order."""
+    limit = page(request.limit, PAGE_MAX)
+    machine = _machine(call, request.id)
+    with _view(call, request.id) as view:
+        entries = list(view.entries(max(1, request.start_seq), limit))
+        last = view.last_seq()
+    end = entries[-1].seq if entries else last
+    return IntentionPage(
+        items=tuple(_intention(entry.signed, machine) for entry in entries),
+        next_seq=end + 1 if end < last else 0,
+    )
+
+
+@handles(ListSystem)
+def list_system(call: Call, request: ListSystem) -> SystemEntries:
+    """Return the store's own table."""
+    with _view(call, request.id) as view:
+        rows = [
+            SystemEntry(key=key, value=value)
+            for key, value, _ in view.system.table.scan()
+            if value is not None  # a deleted key
+        ]
+    return SystemEntries(items=tuple(rows))
+
+
+@handles(ListStorePeers)
+def list_peers(call: Call, request: ListStorePeers) -> StorePeers:
+    """Return the peers of a store."""
+    handle = _handle(call, request.id)
+    try:
+        online = {one.public_key: one for one in handle.presence()}
+    except PeerUnavailable:
+        online = {}  # no node runs, so nobody is connected
+    own = handle.store.author
+    found = []
+    for peer in handle.peers():
+        seen = online.get(peer.public_key)
+        found.append(
+            StorePeerInfo(
+                public_key=peer.public_key,
+                status=peer.status.name.lower(),
+                online=seen is not None or peer.public_key == own,
+                name=peer.name or "",
+                last_seen_ms=round((seen.compared_s or 0.0) * 1_000) if seen else 0,
+                added_at=peer.added_at_ms or 0,
+            )
+        )
+    return StorePeers(items=tuple(found))
+
+
+@handles(RevokePeer)
+def revoke_peer(call: Call, request: RevokePeer) -> Empty:
+    """Shut a peer out."""
+    _handle(call, request.store_id).revoke(request.peer_key)
+    return Empty()
+
+
+@handles(GetStrategy)
+def get_strategy(call: Call, request: GetStrategy) -> StrategyInfo:
+    """Return whose peers a store has."""
+    with _view(call, request.id) as view:
+        found = view.system.strategy()
+    if found.inherited:
+        return StrategyInfo(strategy="inherited")
+    return StrategyInfo(strategy="independent" if found.snapshot is None else "snapshot")
+
+
+@handles(InspectBranch)
+def inspect_branch(call: Call, request: InspectBranch) -> BranchInspection:
+    """Return the common ancestor of heads."""
+    if len(request.heads) < 2:
+        raise UsageError("heads: two intentions or more")
+    with _view(call, request.store_id) as view:
+        found = view.branches(request.heads)
+    return BranchInspection(
+        lca=found[0].path[0],
+        branches=tuple(BranchPath(head=one.head, hashes=tuple(one.path[1:])) for one in found),
+    )
+
+
+@handles(JoinStore)
+def join_store(call: Call, request: JoinStore) -> JoinedStore:
+    """Join the store of an invite."""
+    return JoinedStore(store_id=call.node.join(request.token).store.id)
+
+
+@handles(InvitePeer)
+def invite_peer(call: Call, request: InvitePeer) -> StoreInvite:
+    """Make an invite."""
+    return StoreInvite(token=_handle(call, request.id).invite())
+
+
+# --- methods of the state machine -----------------------------------------------------------------
+
+
+@handles(ExecMethod)
+def exec_method(call: Call, request: ExecMethod) -> ExecResult:
+    """Call a method of a store."""
+    try:
+        handle = _handle(call, request.store_id)
+    except NoSuchPath as error:
+        return ExecResult(error=str(error), error_code=NO_STORE)
+    try:
+        method = handle.machine.find_method(request.method)
+        answer = handle.call(method.name, method.request.decode(request.payload))
+    except UnknownMethod as error:
+        return ExecResult(error=str(error), error_code=NO_METHOD)
+    except (UsageError, BadFormat) as error:
+        return ExecResult(error=str(error), error_code=BAD_ARGUMENT)
+    except DataLatticeError as error:
+        return ExecResult(error=str(error), error_code=FAILED)
+    return ExecResult(result=answer.encode())
+
+
+def _known_machine(call: Call, id: bytes) -> Machine:
+    machine = _machine(call, id)
+    if machine is None:
+        raise NoSuchPath(f"this node has no machine for stores of kind {_info(call, id).kind}")
+    return machine
+
+
+@handles(GetDescriptor)
+def get_descriptor(call: Call, request: GetDescriptor) -> MachineDescriptor:
+    """Return the messages and methods of a machine."""
+    machine = _known_machine(call, request.id)
+    return MachineDescriptor(
+        file_descriptor_set=machine.descriptor_set(), service_name=machine.service_name()
+    )
+
+
+@handles(ListMethods)
+def list_methods(call: Call, request: ListMethods) -> MethodList:
+    """Return the commands and queries of a store."""
+    return MethodList(
+        items=tuple(
+            MethodInfo(name=one.name, description=one.description, kind=int(one.kind))
+            for one in _known_machine(call, request.id).methods()
+        )
+    )
+
+
+@handles(ListStreams)
+def list_streams(call: Call, request: ListStreams) -> StreamList:
+    """Return the streams of a store."""
+    return StreamList(
+        items=tuple(
+            StreamInfo(
+                name=one.name,
+                description=one.description,
+                param_schema=one.params.full_name,
+                event_schema=one.event.full_name,
+            )
+            for one in _known_machine(call, request.id).streams()
+        )
+    )
+
+
+@handles(SubscribeStream)
+def subscribe_stream(call: Call, request: SubscribeStream) -> Streamed[StreamEvent]:
+    """Return the events of a stream."""
+    handle = _handle(call, request.store_id)
+    method = handle.machine.find_stream(request.stream_name)
+    params = method.params.decode(request.params)
+    return Streamed(handle.subscribe(method.name, params), _event)
+
+
+def _event(event: Message) -> StreamEvent:
+    return StreamEvent(payload=event.encode())

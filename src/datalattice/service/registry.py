@@ -1,0 +1,125 @@
+"""Registry: which function does an action, and what it is given.
+
+    @handles(OfferRecords)
+    def offer(call: Call, request: OfferRecords) -> OfferedRecords: ...
+
+A handler knows no door: no HTTP, no protobuf bytes, no socket. It may wait for the disk, so a
+thread runs it. What it raises is told to the caller as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Self, TypeVar
+
+from datalattice.actions import ActionRequest
+from datalattice.client import Node
+from datalattice.cursors import Stream, Wake
+from datalattice.errors import LimitExceeded, UsageError
+from datalattice.protobuf import Message
+
+T = TypeVar("T")
+R = TypeVar("R", bound=Message)
+_H = TypeVar("_H", bound=Callable[..., Any])
+
+POLL_MAX: Final = 64
+"""Items of a stream that are taken at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a handler may use besides its request: the node, and who asks."""
+
+    node: Node
+    caller: str
+    """The DID of the caller; "" of one that showed no credential."""
+    is_operator: bool
+    """Whether the caller may do all that the owner of the folder may."""
+
+    def owner(self, given: str) -> bytes:
+        """Return the key of the owner that a request names.
+
+        Raises: UsageError: it names none, or several. NoSigningKey: "own", and there is no key.
+        """
+        found = self.node.owner_key(given)
+        if not isinstance(found, bytes):
+            raise UsageError(f"owner: {given!r:.80} has no public key")
+        return found
+
+
+class Streamed(Generic[R]):
+    """The items of a stream, as results of an action. Close it, or use it in `with`.
+
+    It keeps no item back: what was not taken is read again from the store when there is room.
+    """
+
+    def __init__(
+        self, stream: Stream[T], convert: Callable[[T], R], first: Iterable[R] = ()
+    ) -> None:
+        """first: items that come before those of the stream."""
+        self._stream: Final[Stream[Any]] = stream
+        self._convert: Final[Callable[[Any], R]] = convert
+        self._waiting: list[R] = list(first)
+
+    def take(self) -> list[R]:
+        """Return the next items that are there, `POLL_MAX` at most; it does not wait for more."""
+        if not self._waiting:
+            self._waiting = [self._convert(item) for item in self._stream.poll()]
+        taken, self._waiting = self._waiting[:POLL_MAX], self._waiting[POLL_MAX:]
+        return taken
+
+    def on_wake(self, wake: Wake) -> None:
+        """Call `wake` when `take` may have something new."""
+        self._stream.on_wake(wake)
+
+    def __iter__(self) -> Iterator[R]:
+        """Return the items as they come, waiting for each."""
+        while self._waiting:
+            yield self._waiting.pop(0)
+        for item in self._stream:
+            yield self._convert(item)
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more items come."""
+        return self._stream.closed
+
+    def close(self) -> None:
+        """End it; who waits for it is woken."""
+        self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+Handler = Callable[[Call, Any], Message | Streamed[Any]]
+
+HANDLERS: Final[dict[type[ActionRequest[Any]], Handler]] = {}
+"""The handler of each request."""
+
+
+def handles(request: type[ActionRequest[Any]]) -> Callable[[_H], _H]:
+    """Register the function that it decorates as the handler of a request."""
+
+    def register(handler: _H) -> _H:
+        assert request not in HANDLERS, request
+        HANDLERS[request] = handler
+        return handler
+
+    return register
+
+
+def page(count: int, most: int) -> int:
+    """Return how many items are wanted.
+
+    Raises: LimitExceeded: more than `most`, which the text names. UsageError: none.
+    """
+    if count < 1:
+        raise UsageError(f"count: 1 to {most}, got {count}")
+    if count > most:
+        raise LimitExceeded(f"count: at most {most} in one answer, got {count}; ask for the rest")
+    return count
