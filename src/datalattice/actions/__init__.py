@@ -6,6 +6,7 @@ from __future__ import annotations
 from datalattice.actions import drive, kv, lattice, node, queue, stores
 from datalattice.actions.action import (
     ACTIONS,
+    CALLER,
     PACKAGE,
     Action,
     ActionKind,
@@ -20,6 +21,7 @@ from datalattice.actions.formats import CELL, HASH, KEY, RAW, STORE_ID, CellForm
 
 __all__ = [
     "ACTIONS",
+    "CALLER",
     "CELL",
     "HASH",
     "KEY",

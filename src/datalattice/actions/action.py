@@ -32,6 +32,9 @@ _Q = TypeVar("_Q", bound="type[ActionRequest[Any]]")
 PACKAGE: Final = "datalattice.v1"
 """Package of the messages and services that are our own."""
 
+CALLER: Final = "caller"
+"""In a scope, `{caller}` is the DID of who asks."""
+
 RIGHTS: Final = frozenset("rwpxa")
 """What a caller may be allowed: to read, write, pin, run, administer."""
 
@@ -102,8 +105,8 @@ class Action:
     """One declared action.
 
     right: one of `RIGHTS`. scope: what the right is asked for, with `{field}` for fields of the
-    request; "" is open to all. method: full name in gRPC, `package.Service/Method`. is_tool: shown
-    to language models.
+    request and `{caller}`; "" is open to all. method: full name in gRPC, `package.Service/Method`.
+    is_tool: shown to language models.
     """
 
     name: str
@@ -174,7 +177,7 @@ def action(
 def _check(made: Action) -> None:
     fields = {field.name for field in made.request.declared()}
     made.result.declared()  # its declaration is checked, too
-    named = set(re.findall(r"\{(\w+)\}", made.scope))
+    named = set(re.findall(r"\{(\w+)\}", made.scope)) - {CALLER}
     if made.route is not None:
         named |= {*made.route.fields, *([made.route.body] if made.route.body else [])}
     if not named <= fields:

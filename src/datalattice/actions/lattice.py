@@ -176,12 +176,12 @@ class PinList(Message, name="datalattice.v1.PinList"):
     pins: Annotated[tuple[PinInfo, ...], Field(1)] = ()
 
 
-@action("pins.list", ActionKind.QUERY, "r", "pins", GET("/pins"))
+@action("pins.list", ActionKind.QUERY, "r", "pins/{caller}", GET("/pins"))
 class ListPins(ActionRequest[PinList], name="datalattice.v1.ListPinsRequest"):
     """List the pins of the caller."""
 
 
-@action("pins.put", ActionKind.EFFECT, "p", "pins", PUT("/pins/{label}", 201))
+@action("pins.put", ActionKind.EFFECT, "p", "pins/{caller}", PUT("/pins/{label}", 201))
 class PutPin(ActionRequest[PinInfo], name="datalattice.v1.PutPinRequest"):
     """Keep a stored value, and all below it, until the pin is deleted.
 
@@ -192,7 +192,7 @@ class PutPin(ActionRequest[PinInfo], name="datalattice.v1.PutPinRequest"):
     hash: Annotated[bytes, Field(2, codec=HASH)] = b""
 
 
-@action("pins.delete", ActionKind.EFFECT, "p", "pins", DELETE("/pins/{label}"))
+@action("pins.delete", ActionKind.EFFECT, "p", "pins/{caller}", DELETE("/pins/{label}"))
 class DeletePin(ActionRequest[Empty], name="datalattice.v1.DeletePinRequest"):
     """Let go of what a pin keeps. Raises: NoSuchPath."""
 

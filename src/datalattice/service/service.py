@@ -10,51 +10,115 @@ Source: docs/design/service.md.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import datalattice.service.handlers  # noqa: F401 - registers what does each action
-from datalattice.actions import Action, ActionKind, ActionRequest
-from datalattice.client import Node
+from datalattice.actions import CALLER, Action, ActionKind, ActionRequest
+from datalattice.cells import Keyword, Value, to_text
+from datalattice.client import Node, canonical_path, parse_path_key
 from datalattice.errors import UsageError
+from datalattice.lattice import did_of, is_public_key
 from datalattice.protobuf import Message
+from datalattice.service.access import AccessDecision, Policy, Principal, decide, join_scope
 from datalattice.service.registry import HANDLERS, Call, Streamed
+from datalattice.weaver import store_id_text
 
 R = TypeVar("R", bound=Message)
 
-_FIELD: Final = re.compile(r"\{(\w+)\}")
+OPERATOR: Final = Principal(None, "process")
+"""The program itself, which may do all."""
+
+ANYBODY: Final = "anybody"
+"""In a scope, the caller that showed no credential."""
+
+Witness = Callable[[Action, Principal, AccessDecision | None], None]
+"""Is told of each call and what was decided, None where all may; it raises to refuse the call."""
 
 
 class Service:
     """The actions of one node. Any thread may use it; calls may wait for the disk."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        node: Node,
+        *,
+        policy: Callable[[], Policy] = Policy,
+        witness: Witness | None = None,
+    ) -> None:
+        """policy: who may do what, asked for at each call. witness: limits rates, keeps records."""
+        self._node: Final = node
+        self._policy: Final = policy
+        self._witness: Final = witness
 
-    def call(self, request: ActionRequest[R]) -> R:
+    def call(self, request: ActionRequest[R], caller: Principal) -> R:
         """Do an action; return its result, durable if it writes.
 
-        Raises: what the action raises. Unauthorized: the caller may not. UsageError: the action
-                answers with a stream.
+        Raises: what the action raises. Unauthenticated, Unauthorized: the caller may not.
+                UsageError: the action answers with a stream.
         """
         action = request.action
         if action.kind is ActionKind.STREAM:
-            raise UsageError(f"{action.name} answers with a stream: use `stream`")
-        result = HANDLERS[type(request)](self._call(action, request), request)
+            raise UsageError(f"{action.name} answers with a stream")
+        result = HANDLERS[type(request)](self._admitted(action, request, caller), request)
         assert type(result) is action.result, (action.name, result)
         return result  # type: ignore[return-value]
 
-    def stream(self, request: ActionRequest[R]) -> Streamed[R]:
+    def stream(self, request: ActionRequest[R], caller: Principal) -> Streamed[R]:
         """Begin a stream; close it.
 
         Raises: as `call`. UsageError: the action answers once.
         """
         action = request.action
         if action.kind is not ActionKind.STREAM:
-            raise UsageError(f"{action.name} answers once: use `call`")
-        result = HANDLERS[type(request)](self._call(action, request), request)
+            raise UsageError(f"{action.name} answers once, not with a stream")
+        result = HANDLERS[type(request)](self._admitted(action, request, caller), request)
         assert isinstance(result, Streamed)
         return result
 
-    def _call(self, action: Action, request: ActionRequest[Any]) -> Call:
-        return Call(self._node, "", is_operator=True)
+    def _admitted(self, action: Action, request: ActionRequest[Any], caller: Principal) -> Call:
+        """Return what the handler gets, if the caller may do this."""
+        policy, decision = self._policy(), None
+        if action.scope:
+            scope = self._scope(action, request, caller)
+            decision = decide(policy, caller, action.right, scope)
+        if self._witness is not None:
+            self._witness(action, caller, decision)
+        if decision is not None:
+            decision.require()
+        is_operator = decide(policy, caller, "a", "admin").is_allowed
+        return Call(self._node, caller.did or "", is_operator)
+
+    def _scope(self, action: Action, request: ActionRequest[Any], caller: Principal) -> str:
+        """Return what the right is asked for: the action's scope with the request's values."""
+        segments: list[str] = []
+        for part in action.scope.split("/"):
+            name = part[1:-1] if part.startswith("{") else None
+            if name is None:
+                segments.append(part)
+            elif name == CALLER:
+                segments.append(caller.did or ANYBODY)
+            elif name == "path":
+                segments += self._path(request.path)  # type: ignore[attr-defined]
+            elif name == "owner":
+                segments.append(_named(self._node.owner_key(request.owner)))  # type: ignore[attr-defined]
+            else:
+                value = getattr(request, name)
+                if not value:
+                    raise UsageError(f"{name}: it is empty")
+                segments.append(store_id_text(value) if isinstance(value, bytes) else value)
+        return join_scope(*segments)
+
+    def _path(self, path: str) -> list[str]:
+        """Return the segments that a path of the lattice has in a scope."""
+        keys = canonical_path([parse_path_key(part) for part in path.split("/") if part])
+        return [_named(key) for key in keys]
+
+
+def _named(key: Value) -> str:
+    """Return a key of a path as a scope names it: an owner by its DID, a section without colon."""
+    if isinstance(key, bytes) and is_public_key(key):
+        return did_of(key)
+    if isinstance(key, Keyword):
+        return str(key.name)
+    return key if isinstance(key, str) else to_text(key)

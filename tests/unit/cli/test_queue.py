@@ -11,7 +11,8 @@ import pytest
 from datalattice.apps.queue import Queue
 from datalattice.cells import Keyword, Text, to_text
 from datalattice.cli.queue import offering as commands
-from datalattice.client import parse_path_key as parse_key, parse_value, value_text
+from datalattice.cli.values import parse_value, value_text
+from datalattice.client import parse_path_key
 from datalattice.errors import StoreFull, UsageError
 
 
