@@ -3,7 +3,9 @@
 The messages and methods of package `lattice.daemon.v1` have the names and numbers of the reference,
 so that its clients can call them.
 
-Source: docs/design/service.md "gRPC".
+Length: one declaration for each method of the reference.
+
+Source: docs/design/service.md "Decisions".
 """
 
 from __future__ import annotations

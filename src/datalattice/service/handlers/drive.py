@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datalattice.actions import PIECE_BYTES_MAX, Empty
-from datalattice.actions.drive import (
+from datalattice.actions import (
+    PIECE_BYTES_MAX,
     CopyFile,
     DriveList,
+    Empty,
     FileInfo,
     FileList,
     FilePiece,

@@ -8,8 +8,8 @@ from heapq import nsmallest
 from operator import itemgetter
 from typing import Any, Final
 
-from datalattice.actions import PAGE_MAX
-from datalattice.actions.kv import (
+from datalattice.actions import (
+    PAGE_MAX,
     DatabaseInfo,
     DatabaseList,
     GetKey,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import islice
 
-from datalattice.actions import PAGE_MAX, Empty
-from datalattice.actions.lattice import (
+from datalattice.actions import (
+    PAGE_MAX,
     DecodeValue,
     DeletePin,
+    Empty,
     EncodeValue,
     Encoding,
     FindMissing,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datalattice.actions import Empty
-from datalattice.actions.node import (
+from datalattice.actions import (
     AddPeer,
+    Empty,
     GetNodeStatus,
     ListPeers,
     ListStoreTypes,

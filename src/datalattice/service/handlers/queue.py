@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datalattice.actions import PAGE_MAX, Empty
-from datalattice.actions.queue import (
+from datalattice.actions import (
+    PAGE_MAX,
     CreateTopic,
+    Empty,
     FollowTopic,
     ListTopics,
     OfferedRecords,

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Final
 
-from datalattice.actions import PAGE_MAX, Empty
-from datalattice.actions.stores import (
+from datalattice.actions import (
+    PAGE_MAX,
     ArchiveStore,
     AuthorTip,
     AuthorTips,
@@ -17,6 +17,7 @@ from datalattice.actions.stores import (
     CausalDeps,
     Condition,
     CreateStore,
+    Empty,
     ExecMethod,
     ExecResult,
     GetAuthorTips,
