@@ -317,7 +317,8 @@ class OpenFolder:
         return end
 
     def _watch(self) -> None:
-        me, seen = self._watcher, self._look()
+        # Streams have looked before this thread did: what changed in between wakes them, too.
+        me, seen = self._watcher, object()
         while True:
             with self._lock:
                 if self._is_closed or not self._wakes or self._watcher is not me:

@@ -84,6 +84,7 @@ class WeaverHosts:
         self._looking: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._is_begun = self._is_cloned = False
+        self._beginning = asyncio.Lock()
         self._cells: Final = NamedCells(
             node.store, node.fetch_cells, node.clock, lambda: node.observer.count("values-pinned")
         )
@@ -104,21 +105,25 @@ class WeaverHosts:
         self._looking = asyncio.create_task(self._look())
 
     async def _begin(self) -> None:
-        if self._is_begun:
-            return
-        self._is_begun = True
+        async with self._beginning:  # who asks meanwhile waits until all is there
+            if not self._is_begun:
+                await self._begin_now()
+                self._is_begun = True
+
+    async def _begin_now(self) -> None:
         stores = await asyncio.to_thread(self._folder.stores)
         # "Until the next start": whether another node runs with this key is found out anew.
         await asyncio.to_thread(stores.suspect_all, Doubt.BEHIND, only=Doubt.CLONED)
         if self._node.config.accept_unfenced:
             await asyncio.to_thread(stores.accept_unasked)
+        origins = await asyncio.to_thread(stores.joined)
         self._node.observer.checks[WEAVER_WRITES] = self._trouble
         self._node.observer.checks[MISSING_CELLS] = lambda: self._cells.trouble
         self._ends += [
             stores.on_ready.add(lambda store: self._call(self._replicate, store)),
             stores.on_warning.add(lambda text: self._call(_warn, text)),
         ]
-        for id, joined in (await asyncio.to_thread(stores.joined)).items():
+        for id, joined in origins.items():
             try:
                 self._call_on(joined.inviter, joined.addresses)
             except UsageError as error:  # it was joined with a package that is gone
@@ -186,6 +191,7 @@ class WeaverHosts:
             store.on_change(lambda _seq: host.lane.submit(_publish)),
             store.on_system(lambda _event: self._call(self._ask_again)),
         ]
+        host.lane.submit(_publish)  # what another thread wrote before these listened
 
     def _peers_of(self, store_id: bytes) -> Iterable[bytes]:
         """Return who may connect; empty if that cannot be read."""
@@ -222,20 +228,25 @@ class WeaverHosts:
         """Notice what other processes write, and stop replicating what was closed."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if not self._is_begun:
-                if self._folder.exists:  # another process has made the first store
+            try:
+                if self._is_begun:
+                    await self._look_once()
+                elif self._folder.exists:  # another process has made the first store
                     await self._begin()
-                continue
-            if self._node.is_cloned and not self._is_cloned:
-                self._is_cloned = True
-                await asyncio.to_thread(self.stores.suspect_all, Doubt.CLONED)
-            await asyncio.to_thread(self._look_once)
-            for id, host in list(self._hosts.items()):
-                if self.stores.get(id) is None:
-                    del self._hosts[id]
-                    await self._node.unhost(host)
+            except DataLatticeError as error:  # a full disk, say: the next look goes on
+                self._node.observer.failed(error)
 
-    def _look_once(self) -> None:
+    async def _look_once(self) -> None:
+        if self._node.is_cloned and not self._is_cloned:
+            await asyncio.to_thread(self.stores.suspect_all, Doubt.CLONED)
+            self._is_cloned = True
+        await asyncio.to_thread(self._look_at_stores)
+        for id, host in list(self._hosts.items()):
+            if self.stores.get(id) is None:
+                del self._hosts[id]
+                await self._node.unhost(host)
+
+    def _look_at_stores(self) -> None:
         if self.stores.look() and self.stores.has_more():
             self.stores.open_all()
         self.stores.tick()

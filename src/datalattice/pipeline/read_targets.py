@@ -11,6 +11,7 @@ keep its lease alive inside `OpenTarget.keeping` (see `leasing`).
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -286,6 +287,12 @@ def _node_cells(target: ReadTarget) -> RemoteCells:
 def _close(opened: _OpenCells) -> None:
     if opened.pid == os.getpid():  # after a fork the parent still uses what it opened
         opened.cells.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    while _open:
+        _close(_open.popitem()[1])
 
 
 _SHOWN_CHARS: Final = 300

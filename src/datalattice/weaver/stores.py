@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, NamedTuple
 
@@ -433,7 +433,8 @@ class Stores:
     def tick(self) -> None:
         """Write the acknowledgements that are due; call it now and then."""
         for store in list(self._open.values()):
-            store.tick()
+            with suppress(StoreClosed):  # another thread has closed it just now
+                store.tick()
 
     # --- the fence --------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import datalattice
 from datalattice.apps.queue import Topics
 from datalattice.client import (
     Folder,
@@ -232,3 +233,31 @@ def test_processes_append_to_one_queue(folder: Folder, data: OpenFolder, count: 
             f"{name} {n}" for n in range(each)
         ]
     assert opening.LOCK_WAIT_S > 1
+
+
+def test_what_changes_before_the_thread_looks_that_looks_for_changes_wakes_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins, look = threading.Event(), OpenFolder._look
+    script = "import datalattice, sys; datalattice.open(sys.argv[1]).queue('log').offer('there')"
+
+    def late(folder: OpenFolder) -> object:
+        assert begins.wait(PATIENCE_S)
+        return look(folder)
+
+    monkeypatch.setattr(OpenFolder, "_look", late)
+    with (
+        datalattice.open(tmp_path) as node,
+        node.queue("log").follow(timeout=10.0) as entries,
+    ):
+        bell = entries._bell.flag
+        wait = bell.wait
+
+        def written_meanwhile(timeout: float | None = None) -> bool:
+            bell.wait = wait  # type: ignore[method-assign]
+            subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+            begins.set()
+            return wait(timeout)
+
+        bell.wait = written_meanwhile  # type: ignore[method-assign]
+        assert next(entries).value == "there"

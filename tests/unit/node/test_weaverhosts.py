@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -15,12 +15,13 @@ from datalattice.client import parse_address
 from datalattice.client.settings import NodeConfig
 from datalattice.client.weaverfolder import WeaverFolder
 from datalattice.crypto import KeyPair, SystemEntropy
-from datalattice.errors import IdentityCloned, Timeout, Unauthorized, UsageError
+from datalattice.errors import IdentityCloned, StoreFull, Timeout, Unauthorized, UsageError
 from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.node import MemoryTransport, NodeServer, open_node
 from datalattice.node.fencing import CLONED
 from datalattice.node.weaverhosts import WeaverHosts
 from datalattice.store import MemoryStore
+from datalattice.sync.weaver import WeaverReplica
 from datalattice.testing.gallery import Gallery, Photos
 from datalattice.weaver import Doubt, HeadReader, InviteToken, Stores, WeaverStore
 from datalattice.weaver.kv import PutRequest
@@ -274,6 +275,49 @@ def test_a_copy_with_a_key_of_its_own_joins_the_stores_that_it_has() -> None:
             await until(lambda: clone.key.public_key in policy.authors(), copy.on_change)
             with pytest.raises(UsageError, match="is on this node already"):
                 await clone.hosts.join(home.invite(notes))
+
+    run(work)
+
+
+def test_a_look_at_the_stores_that_fails_is_reported_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full() -> None:
+        raise StoreFull("no room")
+
+    async def work() -> None:
+        async with Site(1) as home:
+            notes = home.stores.create("kv", "notes")
+            monkeypatch.setattr(home.stores, "tick", full)
+            await home.node.wait_until(lambda node: node.observer.counters.get("faults", 0) > 0)
+            monkeypatch.undo()
+            home.stores.close(notes.id)  # it is noticed by a look
+            await home.node.wait_until(lambda _: notes.id not in home.hosts._hosts)
+
+    run(work)
+
+
+def test_a_peer_that_is_admitted_while_its_store_is_taken_up_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guest = KeyPair(b"g" * 32).public_key
+    known: list[WeaverReplica] = []
+
+    async def work() -> None:
+        async with Site(1) as home:
+            host = home.node.host
+
+            def meanwhile(protocol: str, store_id: bytes, replica: Any, *more: Any, **options: Any):  # type: ignore[no-untyped-def]  # noqa: ANN202
+                made = host(protocol, store_id, replica, *more, **options)
+                assert guest not in replica.allowed  # as its lane looks at once
+                secret = home.invite(home.stores.open(store_id)).secret
+                home.stores.peers.accept_join(store_id, guest, secret)
+                known.append(replica)
+                return made
+
+            monkeypatch.setattr(home.node, "host", meanwhile)
+            home.stores.create("kv", "notes")
+            await home.node.wait_until(lambda _: bool(known) and guest in known[0].allowed)
 
     run(work)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -239,6 +241,17 @@ def test_a_planner_that_has_never_reached_the_node_does_not_wait_long(
     node.stop()
     with pytest.raises(PeerUnavailable, match=r"tried for 0\.2 s"):
         cells.root_hash()
+
+
+def test_a_process_that_ends_closes_what_it_reads_from(node: BackgroundNode) -> None:
+    program = (
+        "import sys\n"
+        "from datalattice.pipeline.read_targets import ReadTarget, open_target\n"
+        "open_target(ReadTarget(node=sys.argv[1])).root_hash()\n"
+    )
+    command = [sys.executable, "-X", "dev", "-c", program, node.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=True)
+    assert "unclosed" not in done.stderr
 
 
 _ENDLESS = {"others": encode_frame(encode_result(Result(1_000_000, None))), "drops": b"\x00"}

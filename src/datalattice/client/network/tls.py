@@ -19,7 +19,7 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Final
 
@@ -138,20 +138,20 @@ def open_stream(address: str, timeout_s: float, key_pair: KeyPair | None = None)
     target = parse_address(address)
     if target.scheme == IROH:
         raise OSError("only a running node dials iroh addresses")
-    stream = socket.create_connection((target.host, target.port), timeout_s)
-    tune(stream)  # else the first request after a handshake waits 40 ms for an acknowledgement
-    if target.scheme == PLAIN:
+    with ExitStack() as opened:  # nothing stays open when it fails
+        stream = opened.enter_context(
+            socket.create_connection((target.host, target.port), timeout_s)
+        )
+        tune(stream)  # else the first request after a handshake waits 40 ms for an acknowledgement
+        if target.scheme != PLAIN:
+            client = TlsIdentity(key_pair or KeyPair.generate()).client
+            try:
+                stream = opened.enter_context(client.wrap_socket(stream))
+            except ssl.SSLError as error:
+                raise HandshakeFailed(explain(error, address)) from error
+            proven_key(stream, address, target.public_key)
+        opened.pop_all()
         return stream
-    try:
-        secured = TlsIdentity(key_pair or KeyPair.generate()).client.wrap_socket(stream)
-    except ssl.SSLError as error:
-        raise HandshakeFailed(explain(error, address)) from error
-    try:
-        proven_key(secured, address, target.public_key)
-    except HandshakeFailed:
-        secured.close()
-        raise
-    return secured
 
 
 # --- certificates ---------------------------------------------------------------------------------

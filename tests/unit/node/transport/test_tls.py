@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from cryptography.x509.oid import NameOID
 
+import datalattice.client.network.tls as network_tls
 import datalattice.node.transport.strangers as strangers_module
 import datalattice.node.transport.tcp as tcp_module
 from datalattice.client.network import HandshakeFailed, TlsIdentity, open_stream
@@ -368,6 +369,22 @@ def test_streams_of_callers_without_a_loop_send_at_once() -> None:
                 assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     asyncio.run(work())
+
+
+def test_a_stream_that_cannot_be_set_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_raw: socket.socket) -> None:
+        raise OSError("no such option")
+
+    monkeypatch.setattr(network_tls, "tune", fail)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        # The exception that is held here holds the frame, and the frame the stream.
+        with pytest.raises(OSError, match="no such option") as caught:
+            open_stream(f"tcp://127.0.0.1:{server.getsockname()[1]}", 10.0)
+        stream, _ = server.accept()
+        with stream:
+            stream.settimeout(10.0)
+            assert stream.recv(1) == b""
+        assert str(caught.value) == "no such option"
 
 
 def test_a_plain_listener_and_a_dead_one_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
