@@ -67,6 +67,7 @@ from datalattice.weaver.intention import (
     SignedIntention,
     TooManyCausalDeps,
     admit,
+    name_of,
 )
 from datalattice.weaver.invite import (
     InviteToken,
@@ -306,6 +307,7 @@ __all__ = [
     "heads_at",
     "is_ack_pending",
     "is_ancestor",
+    "name_of",
     "new_store_id",
     "observations",
     "parse_store_id",

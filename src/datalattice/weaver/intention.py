@@ -63,6 +63,15 @@ def read_envelope(envelope: bytes) -> tuple[bytes, bytes] | None:
     return envelope[at:end], envelope[end + 2 :]
 
 
+def name_of(envelope: bytes) -> bytes:
+    """Return the hash of the intention in an envelope, which `admit` may still refuse.
+
+    Raises: BadFormat: the bytes are not an envelope.
+    """
+    canonical = read_envelope(envelope)
+    return SignedIntention.decode(envelope).hash if canonical is None else blake3(canonical[0])
+
+
 class LogLimits(NamedTuple):
     """Bounds of one store's log."""
 

@@ -61,6 +61,7 @@ from datalattice.weaver import (
     NullMachine,
     SignedIntention,
     WeaverStore,
+    name_of,
 )
 
 STORE = b"s" * 16
@@ -727,6 +728,18 @@ def test_what_waited_here_is_pushed_once_it_is_witnessed() -> None:
     found = joiner.replica.news(Peer("q", True, None), [begun])
     assert found is not None
     assert [part.hash for offer in found.offers for part in offer.parts] == log_of(source)
+
+
+def test_what_nobody_has_signed_is_not_pushed_on() -> None:
+    _, _, joiner = copied(0)
+    begun = joiner.replica.probe
+    signed = signed_by(7, b"good")
+    padded = Part(signed.hash, signed.encode() + b"\x1a\x01x")  # a field that is skipped
+    assert name_of(padded.data) == signed.hash
+    joiner.replica.absorb(Offer(None, (padded,)), Peer("p"), asked=True)
+    found = joiner.replica.news(Peer("q", True, None), [begun])
+    assert found is not None
+    assert [offer.parts for offer in found.offers] == [(Part(signed.hash, signed.encode()),)]
 
 
 def test_records_of_another_signer_are_refused() -> None:

@@ -40,6 +40,7 @@ from datalattice.weaver import (
     WitnessEntry,
     WitnessRecord,
     check_chain,
+    name_of,
 )
 
 
@@ -170,7 +171,9 @@ class LogComparison:
     def _collect(self, message: BootstrapResponse) -> None:
         """Add records, and the intentions that they name, to those to be verified."""
         try:
-            parts = {part.hash: part for part in map(_part_of, message.intentions)}
+            # Their names alone: they are decoded when they are admitted.
+            found = [Part(name_of(envelope), envelope) for envelope in message.intentions]
+            parts = {part.hash: part for part in found}
             records = [WitnessRecord.decode(record) for record in message.records]
             # "Intentions without a record are ignored"; the others are in witness order.
             named = [parts.get(record.read().intention_hash) for record in records]
@@ -187,10 +190,6 @@ class LogComparison:
         """Return the copied state; None if the log did not come to its end."""
         # Not copied to the end: the next meeting begins anew.
         return self._on_copied() if self._is_copied else None
-
-
-def _part_of(envelope: bytes) -> Part:
-    return Part(SignedIntention.decode(envelope).hash, envelope)
 
 
 class RangeComparison:

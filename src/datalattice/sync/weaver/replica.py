@@ -153,27 +153,29 @@ class WeaverReplica:
         self._read_log()
         return self._arrived > before
 
-    def _read_log(self, appended: Appended | None = None, parts: Sequence[Part] = ()) -> None:
+    def _read_log(
+        self, appended: Appended | None = None, fresh: Sequence[SignedIntention] = ()
+    ) -> None:
         """Add to the arrivals what is new in the log.
 
-        appended: what was added to it just now. parts: among them what that is made of.
+        appended: what was added to it just now. fresh: intentions of which that may consist.
         """
         if appended is not None and appended.start == self._seq:
             # What is at hand is not read back: a row is decoded and hashed twice.
-            by_hash = {part.hash: part for part in parts}
+            by_hash = {signed.hash: signed for signed in fresh}
             for op in appended.ops:
-                part = by_hash.get(op.hash)
-                if part is None:  # it has waited here, and follows from the log
+                if op.hash not in by_hash:  # it has waited here, and is read from the log
                     break
-                self._arrive(part, self._seq + 1)
+                self._arrive(by_hash[op.hash], self._seq + 1)
         with self._store.read() as log:
             for entry in log.entries(self._seq + 1):
-                signed = entry.signed
-                self._arrive(Part(signed.hash, signed.encode()), entry.seq)
+                self._arrive(entry.signed, entry.seq)
 
-    def _arrive(self, part: Part, seq: int) -> None:
+    def _arrive(self, signed: SignedIntention, seq: int) -> None:
         """Keep an intention for pushes, and of the oldest no more than the limits say."""
         self._allowed = None  # it may be about the peers of the store
+        # Encoded anew: an envelope as it came may hold fields that nobody has signed.
+        part = Part(signed.hash, signed.encode())
         self._arrivals.append(_Arrival(part, self._brought.pop(part.hash, "")))
         self._arrival_bytes += len(part.data)
         self._arrived += 1
@@ -204,7 +206,7 @@ class WeaverReplica:
                 # It is news once it is witnessed, to whoever brought it, too.
                 self._brought.pop(hash, None)
             before = self._arrived
-            self._read_log(ingested.appended, offer.parts)
+            self._read_log(ingested.appended, fresh)
             absorbed.changed = self._arrived > before
             # "For each missing dependency run gap repair with the sender."
             absorbed.missing += [one.prev for one in ingested.missing]
