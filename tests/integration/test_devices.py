@@ -176,7 +176,7 @@ def test_a_folder_restored_without_a_peer_keeps_both_histories_and_puts_them_beh
             (lost,) = record.logs
             assert (lost.first, lost.end) == (50, 100)
             id = record.id.hex()
-            done = await node.house.ask(
+            done = await node.housekeeper.ask(
                 lambda replica: resolve_fork(replica, id, "append", SystemClock())
             )
             assert done["removed"]

@@ -1,4 +1,4 @@
-"""Node: replication between processes - sockets, timers, threads and their lives."""
+"""Node: replication between processes, with sockets, timers and threads."""
 
 from datalattice.node.backup import Backup
 from datalattice.node.daemon import Daemon

@@ -1,12 +1,15 @@
-"""Admission: which inbound connections a node keeps when more arrive than there is room for.
+"""Admission: decides which inbound connections a node keeps when too many arrive.
 
-Keys are free, so a limit for each key alone stops no flood; limits on addresses and on the rate of
-new strangers do, and a share of the room is reserved for wanted keys. A *wanted* key is one that
-the operator named, as a peer or in `allow`; all others are strangers. A connection is *useful* when
-a message on it changed the root, answered a request, or was a request for cells that was served.
+A *wanted* key is one that the operator named, as a peer or in `allow`; all others are strangers.
+Anybody can make any number of keys, so limits for each key stop no flood. Limits for each address
+and on the rate of new strangers do, and a share of the room is reserved for wanted keys. A
+connection is *useful* if a message on it changed the root, answered a request, or was a request for
+cells that was served.
 
-Nothing here knows of sockets: a refused caller gets the reason, and connections that have to make
-room are ended through the callback they came with.
+This module knows no sockets: a refused caller gets the reason, and a connection that must make room
+is ended through its callback.
+
+Source: docs/node.md "Limits", "Bad input".
 """
 
 from __future__ import annotations
@@ -94,7 +97,8 @@ class Admission:
     ) -> None:
         self._max = connections_max
         reserved = max(RESERVED_MIN, connections_max // RESERVED_SHARE)
-        # `RESERVED_*` above; a small node keeps at least half of its room for strangers.
+        # "An eighth of `connections_max`, at least 16"; a small node keeps half of its room for
+        # strangers.
         self._strangers_max = connections_max - min(reserved, connections_max // 2)
         self._addresses = AddressQuota(connections_per_address_max)
         self._is_wanted = is_wanted
@@ -121,6 +125,9 @@ class Admission:
         source = source_of_remote(remote)
         if not is_wanted:  # the operator's own peers are never refused for their address
             if self._is_banned(public_key, 1, now_s) or self._is_banned(source, BANS_MAX, now_s):
+                # "A key whose connection ended with `closed-malformed` is refused for 10 minutes,
+                # and so is its address after three of them; a wanted key is always let in"
+                # (docs/node.md "Bad input").
                 text = "cut for a breach of the protocol; come back later"
                 raise NotAdmitted("banned-refused", text)
             if not self._addresses.admit(remote):
@@ -156,7 +163,7 @@ class Admission:
         """
         if self._wants(guest.public_key):
             return
-        # Keys are free to make, so the address counts the cuts of all its keys.
+        # Anybody can make new keys, so the address counts the cuts of all its keys.
         for name in (guest.public_key, source_of_remote(guest.remote)):
             if name is not None:
                 cuts, _ = self._banned.pop(name, (0, 0.0))
@@ -185,11 +192,12 @@ class Admission:
 
     def _make_room(self, is_wanted: bool, now_s: float) -> None:
         strangers = self._strangers()
-        # A wanted peer may use the reserved room; a stranger only the rest.
+        # A wanted peer may use all of the room; a stranger only the part that is not reserved.
         is_full = len(self._guests) >= self._max
         if not is_full and (is_wanted or len(strangers) < self._strangers_max):
             return
-        # Whoever is of use stays: a flood of new strangers must not push out working connections.
+        # "A stranger takes the place of another that was of no use for 120 s": a flood of new
+        # strangers must not push out working connections.
         least = min(strangers, key=_used_s, default=None)
         if least is None or not (is_wanted or now_s - least.used_s >= USELESS_S):
             raise NotAdmitted("connections-refused", "all connections for strangers are taken")
@@ -197,12 +205,14 @@ class Admission:
 
     def _share_key(self, public_key: bytes, is_wanted: bool) -> None:
         same = [one for one in self._guests if one.public_key == public_key]
-        # A device that reconnects after a lost link replaces its dead connection.
+        # "The next one ends the one that was of use longest ago": a device that reconnects replaces
+        # its dead connection.
         if len(same) >= (WANTED_CONNECTIONS_MAX if is_wanted else KEY_CONNECTIONS_MAX):
             self._evict(min(same, key=_used_s), SHARED)
 
     def _end_idle(self, now_s: float) -> None:
-        # Called on admission: nothing else can raise the number of connections above half.
+        # "When more than half are taken, strangers of no use for 10 minutes end." Only an admission
+        # can raise the number above half.
         if 2 * len(self._guests) > self._max:
             for one in self._strangers():
                 if now_s - one.used_s >= IDLE_S:

@@ -1,13 +1,15 @@
 """Backup: further stores that are kept at a node's latest value.
 
 A backup has a thread and room for one waiting value. Each committed value of the node replaces the
-one that still waits, so a slow backup falls behind and then takes the latest. A failure is retried
-after a growing pause and degrades the node until it succeeds; the node itself goes on. The value is
-copied cell by cell, children first, without the cells that the backup has, and committed at the
-end; so a backup is a complete store at every moment, and a node can be started on it.
+value that still waits, so a slow backup skips values and then takes the latest. After a failure the
+node is degraded and continues; the backup tries again after a growing pause. A value is copied cell
+by cell, children first, without the cells that the backup has, and committed at the end. So a
+backup is a complete store at every moment, and a node can be started on it.
 
-A backup never loses data: one that has data its node lacks is left as it is. So a node that starts
-empty after its disk was lost does not empty the copy that was made for this case.
+A backup never loses data: if it has data that its node lacks, it is left as it is. So a node that
+starts empty after its disk was lost does not empty its backup.
+
+Source: docs/node.md "Backups".
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ class Backup:
             self._changed.notify_all()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether everything offered so far is stored, waiting up to `timeout_s` for it."""
+        """Wait up to `timeout_s` until everything offered is stored; return whether it is."""
         with self._changed:
             return self._changed.wait_for(lambda: self.is_current, timeout_s)
 
@@ -96,7 +98,7 @@ class Backup:
         return not (self._waiting or self._is_busy)
 
     def close(self, timeout_s: float = LAST_VALUE_S) -> None:
-        """Store what still waits, for up to `timeout_s`, and end; `is_current` says if it was."""
+        """End within `timeout_s`, and store the waiting value first if there is time."""
         thread = self._thread
         if thread is None:
             return
@@ -157,7 +159,8 @@ class Backup:
         if store.has_failed:  # after a failed write a store refuses more until it is resumed
             store.resume()
         if not self._is_checked:
-            # Checked once, at the first value: from then on this node alone writes here.
+            # "A backup with data that the node does not have ... is left as it is". Checked once:
+            # from the first value on only this node writes here.
             is_new = store.root_hash() is None
             if not is_new and not has_all_of(value, store.root(), lattice):
                 raise UsageError(LACKING)  # it degrades the node, and is checked again

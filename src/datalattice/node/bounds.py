@@ -1,7 +1,11 @@
-"""Bounds: what one peer may make this node do and hold, before it is slowed down or cut.
+"""Bounds: how much one peer may make this node do and hold before it is slowed down or cut.
 
-A peer that sends more than its share is read later, which holds it back without loss. It is cut
-only for what no honest peer does: frames that do not complete, and answers that pile up unread.
+If a peer sends more than its share, the node reads it later; TCP slows the peer down, and nothing
+is
+lost. It is cut only for what no honest peer does: frames that do not complete, and answers that it
+does not read.
+
+Source: docs/node.md "Limits".
 """
 
 from __future__ import annotations
@@ -35,7 +39,8 @@ class Bucket:
         """Take an amount; return for how many seconds nothing more may be taken."""
         grown = self._left + (now_s - self._seen_s) * self._rate
         self._seen_s = now_s
-        # May become negative: a message is taken when it is here, and paid for by waiting.
+        # May become negative: a message that has arrived is handled, and the peer waits for it
+        # afterwards.
         self._left = min(self._full, grown) - amount
         return max(0.0, -self._left / self._rate)
 
@@ -58,7 +63,7 @@ class FrameProgress:
 
     def left_s(self, count: int, now_s: float) -> float:
         """Return how long to wait for more of the frame, of which `count` bytes have arrived."""
-        # Each 1,000 bytes begin another 10 s, within the 30 s for the frame.
+        # "1,000 bytes in every 10 s", within the time for the whole frame.
         if count - self._bytes >= PROGRESS_BYTES:
             self._mark_s, self._bytes = now_s, count
         return max(0.0, min(self._end_s, self._mark_s + PROGRESS_S) - now_s)
@@ -118,6 +123,7 @@ def source_of(host: str) -> str | None:
     except ValueError:
         return None
     if isinstance(address, ipaddress.IPv6Address):
+        # RFC 4291, 2.5.5.2: such an address stands for an IPv4 address, and has its limit.
         if address.ipv4_mapped is not None:  # ::ffff:1.2.3.4, from a dual-stack socket
             address = address.ipv4_mapped
         elif not address.is_loopback:

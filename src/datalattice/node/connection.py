@@ -1,13 +1,15 @@
-"""Connection: one link, its streams cut into frames, between the network and the lanes.
+"""Connection: reads frames from one link and passes them to lanes, and writes the answers.
 
-A lane gets one frame of a stream at a time, a few from a wanted peer, and the next when the peer
-has read the answer: the answer to a short question may be as long as a frame can be, so a peer that
-asks without reading makes us hold a bounded amount. The node bounds what all peers together make
-it hold, by cutting the largest. A frame that does not complete in time ends the connection; a
-silent connection without a begun frame may live for ever.
+A lane gets one frame of a stream at a time (a few from a wanted peer), and the next one after the
+peer has read the answer. A short question may have an answer as long as a frame can be, so this
+bounds what a peer that asks without reading makes the node hold. For all peers together, the node
+cuts the largest holder. A frame that does not complete in time ends the connection. Without an
+incomplete frame, a silent connection stays open without a time limit.
 
-Waits are bounded by `asyncio.timeout`: before Python 3.12 `asyncio.wait_for` loses a cancellation
-that arrives at the moment when its future is done, and a node would never end.
+Waits use `asyncio.timeout`: before Python 3.12 `asyncio.wait_for` loses a cancellation that arrives
+when its future is done, and a node would then never end.
+
+Source: docs/node.md "Limits", "Several streams".
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class Traffic:
 
 
 class Handler(Protocol):
-    """What a connection hands its frames and events to."""
+    """Receives the frames and events of a connection."""
 
     def frame(self, connection: Connection, stream: int, payload: bytes) -> None:
         """Handle a frame, and call `Connection.handled` when that is done."""
@@ -74,10 +76,10 @@ class Handler(Protocol):
         """Accept a stream that the peer opened, or `end_stream` it at once."""
 
     def ended(self, connection: Connection, stream: int, *, is_reset: bool) -> None:
-        """Note that a stream receives nothing more; after a reset it sends nothing, either."""
+        """Note that the peer ended a stream; after a reset this side sends nothing more either."""
 
     def written(self, connection: Connection, stream: int, count: int) -> None:
-        """Note that frames of a stream have left."""
+        """Note that frames of a stream were written."""
 
 
 def streams_over(
@@ -198,7 +200,7 @@ class Connection:
 
     async def _finish(self, reader: asyncio.Task[None], writer: asyncio.Task[None]) -> None:
         if writer.done():
-            # A peer that reads nothing more may have sent the reason before: read to the end.
+            # The peer may have sent a reason before it stopped reading: read to the end.
             await asyncio.shield(reader)
             await self._idle.wait()
             return
@@ -226,7 +228,7 @@ class Connection:
 
     def send(self, payload: bytes, stream: int = MAIN_STREAM) -> None:
         """Queue a frame; it is dropped if the stream or the connection is about to end."""
-        # What is said after the last words would delay the end.
+        # A closing connection takes no more frames: they would delay its end.
         if self._closing:
             return
         self._streams.send(stream, payload)
@@ -245,7 +247,10 @@ class Connection:
         return number
 
     def end_stream(self, stream: int, *, at_once: bool = False) -> None:
-        """End our side of a stream after what is queued; `at_once`: both, and drop its frames."""
+        """End our side of a stream after its queued frames.
+
+        at_once: end both sides now, and drop the frames.
+        """
         if at_once:
             self._streams.reset(stream)
             self._progress.pop(stream, None)
@@ -290,7 +295,7 @@ class Connection:
         return True
 
     def _release(self) -> None:
-        """Stop counting what is held: the lane has one frame of it at most."""
+        """Stop counting held bytes; the lane may still have one frame."""
         self._ended = True
         self._on_held(-self.held_bytes)
         self.held_bytes = 0
@@ -305,13 +310,14 @@ class Connection:
         await self._drained.wait()
 
     def _account(self) -> None:
-        """Report what the peer makes us hold, and cut it if that is too much."""
+        """Report the bytes held for the peer, and cut the connection if they are too many."""
         if self._ended:
             return
         held = self._streams.held_bytes + self._leaving_bytes
         if held != self.held_bytes:
             change, self.held_bytes = held - self.held_bytes, held
             self._on_held(change)
+        # "128 MB (`peer_bytes_max`), then it is cut" (docs/node.md "Limits").
         if held > self._held_bytes_max:
             self.cut(f"{held} bytes of it wait here, {self._held_bytes_max} may", "memory")
 
@@ -345,8 +351,8 @@ class Connection:
             if streams.has_output:  # credit arrived, or is due for the parts of a long frame
                 self._stir_writer()
             if event is not None:
-                # Empty messages cost, too: each counts as one and for its frame.
-                # "10,000 messages in a second, 100 MB in a second": both are paid for in one rest.
+                # "10,000 in a second", "100 MB in a second": an empty message counts as a message
+                # too, and for its frame.
                 cost += self._pass_on(event) + FRAME_BYTES
                 await self._rest(1, cost)
                 cost = 0
@@ -361,7 +367,7 @@ class Connection:
                 async with asyncio.timeout(self._bounds.read_timeout_s):
                     await self._stirred.wait()
                 continue
-            # Enough waits here already: read on when a frame was handled.
+            # Enough frames wait here: read again after one was handled.
             if not streams.listens:
                 await self._stirred.wait()
                 self._progress.clear()
@@ -371,12 +377,13 @@ class Connection:
                 continue
             is_over = not data
             self.traffic.bytes_in += len(data)
-            # Credit frames and late data are paid for with the next frame, or when none follows.
+            # "Each mux frame counts as 64 bytes of its sender's share, and late data counts, too":
+            # charged with the next frame.
             cost += streams.receive(data)
             self._account()
 
     async def _more(self) -> bytes | None:
-        """Return bytes of the link, b"" at its end; None: a frame that waits here may go first.
+        """Return bytes of the link, b"" at its end; None: handle a frame that waits here first.
 
         Raises: TimeoutError: a frame does not progress. PeerError: the peer abuses the link.
         """

@@ -1,8 +1,10 @@
-"""Control: the local socket through which other processes of its owner use a running node.
+"""Control: the local socket through which other processes of the owner use a running node.
 
-It speaks the framing and Results of the node protocol with one request of its own,
-`[:DO id name arguments]`. File permissions decide who may use it: its owner alone. Errors come back
-as the error's code and text, and are raised as the same class.
+It uses the frames and Results of the node protocol, with one request: `[:DO id name arguments]`. By
+its file permissions only the owner can connect. An error is returned as its code and text, and the
+client raises it as the same class.
+
+Source: docs/node.md "Control socket".
 """
 
 from __future__ import annotations
@@ -125,7 +127,7 @@ def _short_folder(path: str) -> str:
         if len(os.fsencode(f"{made}/{SOCKET_NAME}")) <= SOCKET_PATH_BYTES_MAX:
             return made
         Path(made).rmdir()
-        reasons.append(f"{made} is too long, too")
+        reasons.append(f"{made} is too long too")
     raise UsageError(
         f"the path of the control socket {path} has more than {SOCKET_PATH_BYTES_MAX} bytes, and "
         f"no short one can be had ({'; '.join(reasons)}): set TMPDIR to a folder with a short path"
@@ -146,7 +148,7 @@ async def _serve(
     try:
         while data := await reader.read(READ_BYTES):
             buffer.feed(data)
-            # One request at a time on a connection: answers come in the order of requests.
+            # One request at a time, so answers come in the order of the requests.
             while (payload := buffer.next_payload()) is not None:
                 writer.write(encode_frame(await _answer(payload, operations)))
                 await writer.drain()

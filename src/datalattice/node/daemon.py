@@ -4,10 +4,12 @@
     DIR/running.json    the process and its addresses; removed after an orderly end
     DIR/control.sock    the socket for the owner's other processes
 
-SIGTERM and SIGINT end it in order: no more requests of its owner, last writes durable and sent to
-peers, sockets and store closed. A second signal, a second later or more, ends it at once, like a
-kill: the next start finds the store at the last acknowledged write, and replaces leftover files.
-SIGHUP makes it read its settings again, for the peers and the log level.
+SIGTERM and SIGINT end it in order: it takes no more requests of its owner, makes the last writes
+durable, sends them to peers, and closes sockets and store. A second signal, a second later or more,
+ends it at once, like a kill: the next start finds the store at the last acknowledged write, and
+replaces leftover files. On SIGHUP it reads its settings again; peers and log level change at once.
+
+Source: docs/node.md "Operations", "Files in a node's folder".
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ class Daemon:
         node = self._node
         await node.start()  # not `async with`: the owner may read while the fence is still closed
         async with contextlib.AsyncExitStack() as stack:
-            # Ends in this order: no new work for stores, the node with their hosts, their engine.
+            # Ended in this order: new work for the stores, the node with their hosts, their engine.
             weaver = self._weaver_hosts(stack)
             stack.push_async_exit(node)
             if weaver is not None:
@@ -125,12 +127,12 @@ class Daemon:
                     self._ready(running, node)
                 await self._stopping.wait()
             finally:
-                # Before the socket closes: a client that finds the file finds a node behind it.
+                # Before the socket closes: whoever finds this file must find a listening node.
                 (self._folder / RUNNING_NAME).unlink(missing_ok=True)
                 await control.close()
 
     def _weaver_hosts(self, stack: contextlib.AsyncExitStack) -> WeaverHosts | None:
-        """Return what replicates the folder's Weaver stores; None for a node without a key."""
+        """Return the hosts of the folder's Weaver stores; None for a node without a key."""
         identity = self._node.identity
         if identity is None:
             return None
@@ -149,6 +151,7 @@ class Daemon:
                 loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
 
     def _on_end_signal(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
+        # "A second signal, a second or more later, ends it at once."
         if self._signalled_s is None:
             self._signalled_s = loop.time()
             self._stopping.set()
@@ -166,7 +169,7 @@ class Daemon:
         except DataLatticeError as error:
             log_event(logging.ERROR, "reload-refused", reason=str(error))
             return
-        # Only peers and the log level change: everything else was used to build the node.
+        # "`peers` and `log_level` take effect at once, the others with the next start."
         before, self._config = self._config, fresh
         set_level(fresh.log_level)
         # Parsed, since an address may be written in several ways.

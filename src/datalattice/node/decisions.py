@@ -1,9 +1,11 @@
 """Decisions: what the operator of a node decides about owners and about forks.
 
-An owner may be allowed, refused, limited or hosted, and its data forgotten. A fork is resolved by
-its id: its losing branch is kept as evidence beside the slot until then. These functions work on a
-replica: a running node calls them in its lane (`operations`), a tool on the replica of a folder in
-which no node runs.
+The operator may allow, refuse, limit or host an owner, and have its data forgotten. A fork is
+resolved by its id; until then its losing branch is kept as evidence beside the slot. These
+functions work on a replica. A running node calls them in its lane (`operations`); a tool calls them
+on the replica of a folder in which no node runs.
+
+Source: docs/node.md "Hosting", "Forks"; docs/design/forks.md.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ def decide(
     elif rule == "limit":
         hosting.rules.table.set_limit(owner, limit)
     else:
-        # The own data is what a node exists for: it goes only by the explicit command.
+        # "To forget the data of a key that this node holds takes `--own`."
         _check_foreign(hosting, owner, "`lattice forget OWNER --own` forgets its data")
         hosting.rules.table.refuse(owner, None, reason)
     hosting.quotas.decided()
@@ -93,7 +95,7 @@ def decide(
 def refuse_for_good(
     replica: LatticeReplica, owner: str, section: str | None, *, own: bool, reason: str
 ) -> dict[str, object]:
-    """Decide to forget the data of an owner, durably; return what will go, for tools.
+    """Decide durably to forget the data of an owner; return what will be removed, for tools.
 
     The data leaves the root later, by `LatticeState.drop_refused`.
     Raises: UsageError: an unknown section, or the own key without `own`.
@@ -121,7 +123,7 @@ def refuse_for_good(
     ]
     document: dict[str, object] = {"owner": owner, "sections": sections, "bytes": sum(used)}
     document |= _holders(replica, lambda root: bool(sections_of(root)))
-    # Refused first, dropped later: else a peer would bring the data back in between.
+    # Refused first, dropped later: otherwise a peer would bring the data back in between.
     hosting.rules.table.refuse(owner, section, reason)
     hosting.quotas.decided()
     return document
@@ -133,7 +135,7 @@ def _check_foreign(hosting: Hosting, owner: str, remedy: str) -> None:
 
 
 def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str, object]:
-    """Return what else keeps an owner's cells on disk: pins, leases and former roots with them."""
+    """Return which pins, leases and former roots also keep an owner's cells on the disk."""
     store = replica.store
 
     def has_any(root_hash: bytes) -> bool:
@@ -142,7 +144,7 @@ def _holders(replica: LatticeReplica, has: Callable[[Value], bool]) -> dict[str,
         except (MissingData, Corruption):  # a damaged former root keeps nothing readable
             return False
 
-    # The present root becomes a former one when the owner's data leaves the next.
+    # The present root becomes a former root when the next one lacks the owner's data.
     former = {one.root_hash for one in store.history.entries()}
     return {
         "pins": [pin.name for pin in store.pins.all() if has_any(pin.root_hash)],
@@ -209,14 +211,14 @@ def _id_of(text: str) -> bytes:
 
 
 def _check_appendable(replica: LatticeReplica, record: ForkRecord) -> None:
-    # Values merge by themselves; only the records of a log are left out by a merge.
+    # "A node with the owner's key joins databases and drives." Only a log loses records in a merge.
     if record.branch != LOG_BRANCH or not same(record.path[0], QUEUE_SECTION):
         raise UsageError(
             "this fork left out no records of a log; a node with the owner's key joins its values"
         )
     if record.loser is None:
         raise UsageError("of this branch only the signature was kept, so nothing can be appended")
-    # A log entry counts under its owner's signature alone.
+    # A record counts only if a key of the owner signed the log.
     if replica.cursor.context.signer(record.owner) is None:
         raise NoSigningKey(
             f"only a node with a key of {owner_text(record.owner)} can append to its log"

@@ -1,9 +1,11 @@
-"""Directory: where nodes publish their addresses, under `:p2p :nodes`, each below its own key.
+"""Directory: nodes publish their addresses under `:p2p :nodes`, each below its own key.
 
-A node with a public address writes its entry when it starts. A node that looks for others there
+A node with a public address writes its entry when it starts. A node that discovers others this way
 reads the entries after every change of the section. Anybody with a key may write there, so an entry
-is a claim: addresses that no node can have are skipped, the others are dialled for the key that
-published them and count for nothing unless that key answers.
+is only a claim. Addresses that no node can have are skipped. The others are dialled, and count only
+if the key that published them answers.
+
+Source: docs/node.md "Finding peers".
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class FoundNode:
 def publish(cursor: RootLattice, public_key: bytes, url: str, clock: Clock) -> None:
     """Write a node's own entry; durable on return."""
     address = parse_address(url)
-    # The key of the entry says whose it is; an iroh address has to name it.
+    # The entry lies below its key, so its address need not name the key; an iroh address must.
     text = str(address.with_key(public_key if address.scheme == IROH else None))
     entry_cursor = cursor.path(P2P_KEY, NODES_KEY, public_key, Keyword("value"))
     last = _stamp_of(entry_cursor.get())
@@ -80,8 +82,9 @@ def published(
     """
     if not isinstance(nodes, Map):
         return []
-    # Which others: chosen by a hash that differs for each node and turn. An attacker cannot place
-    # keys that all nodes read, and among very many entries each gets its turn.
+    # "Of very many entries each node dials its own choice, which changes from time to time": chosen
+    # by a hash that differs for each node and turn, so an attacker cannot place keys that all nodes
+    # read.
     salt = own_key + turn.to_bytes(8, "big")
     keys = [key for key in islice(nodes, NODES_READ_MAX) if _is_public_key(key)]
     others = heapq.nsmallest(CANDIDATES_MAX, keys, key=lambda one: sha3_256(salt + one))
@@ -108,12 +111,12 @@ def _first_usable(transports: Value, public_key: bytes, *, near: bool) -> PeerAd
     if not isinstance(transports, Vector):
         return None
     for text in islice(transports, TRANSPORTS_MAX):
-        # Entries are written by strangers: each part may have any type and size.
+        # Strangers write entries, so each part may have any type and size.
         if not isinstance(text, str) or len(text) > TRANSPORT_CHARS_MAX:
             continue
         with suppress(UsageError):  # of a kind that is not known here
             one = parse_address(text)
-            # An entry speaks for its own key alone.
+            # An entry may name an address only for its own key.
             is_own = one.public_key in (None, public_key)
             if is_own and one.host and is_usable(one.host, near=near):
                 return one.with_key(public_key)
@@ -121,9 +124,10 @@ def _first_usable(transports: Value, public_key: bytes, *, near: bool) -> PeerAd
 
 
 def is_usable(host: str, *, near: bool) -> bool:
-    """Return whether this node may dial a host on a stranger's word."""
-    # Security: never loopback, unless peers reach this node itself there (`near`): a claim must not
-    # make a node talk to services of its own machine. Nor link-local, multicast and the like.
+    """Return whether this node may dial a host that a stranger claims to be a node."""
+    # Security: "Not usable are addresses of this machine (unless the node itself is bound to one),
+    # link-local, multicast, unspecified and reserved ones." A claim must not make a node talk to
+    # services of its own machine.
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,15 +1,19 @@
-"""Fencing: a node asks its peers what its owners wrote elsewhere before it writes below them.
+"""Fencing: before a node writes below its owners, it asks its peers what they wrote elsewhere.
 
-A folder may have been restored from a copy while its owner wrote on another machine. A record
-appended in ignorance of that gets an offset that is taken, and one of the two drops out of the log.
-So writes wait at the start until the wanted peers that can be reached have been asked and their
-answers are part of the live value; and again when a peer comes back after a long time.
+A folder may have been restored from a copy while its owner wrote on another machine. A node that
+does not know those records would use their offsets again, and one of two records with the same
+offset drops out of the log. So at the start writes wait until the reachable wanted peers were asked
+and their answers were merged into the live value. They wait again when a peer comes back after a
+long time without any.
 
     closed    peers are being asked; writes from other threads wait
     open      a peer has answered, or none did in time; writes are accepted
     refusing  none did in time, and the folder was copied or has lost commits; writes fail
 
-`OwnHistory` is what lasts beyond one run: it records where the store lies, so that a copy shows.
+`OwnHistory` is kept on the disk: it records where the store lies, which shows that a folder was
+copied.
+
+Source: docs/node.md "Fence".
 """
 
 from __future__ import annotations
@@ -74,7 +78,7 @@ class Fence:
         self._history = history
         self._paths = tuple(paths)
         self._peers = peers
-        # Peers tell this start from that of another node with the same identity.
+        # Distinguishes this start from one of another node with the same identity.
         self.start = history.start
         self._doubt: DataLatticeError | None = None  # why writes need an answer of a peer
         self._wait_s = 0.0  # time for an answer
@@ -99,7 +103,7 @@ class Fence:
 
         Raises: Unfenced: no peer was asked. IdentityCloned: the identity is in use elsewhere.
         """
-        # Nearly every write: two flags, no lock.
+        # The common case takes two flags and no lock.
         if self._decided.is_set() and not self._refusals:
             return
         if context.path[:1] in ((LOCAL_KEY,), (P2P_KEY,)):
@@ -169,7 +173,7 @@ class Fence:
             if not any(one.connected for one in self._peers.wanted()):
                 self._alone_since_s = self._alone_since_s or time.monotonic()
             elif self._alone_since_s is not None:
-                # At once: the next write must not slip in before the peer is asked.
+                # Closed at once, so that no write comes before the peer is asked.
                 if time.monotonic() - self._alone_since_s >= self._config.fence_again_ms / 1e3:
                     self._is_open = False
                     self._close()
@@ -184,7 +188,7 @@ class Fence:
             self.refuse(CLONED, error)
 
     async def close(self) -> None:
-        """Stop asking; waiting writers go on, to the error that a closed node raises."""
+        """Stop asking; waiting writers go on, and get the error of a closed node."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -210,7 +214,7 @@ class Fence:
         is_late = False
         try:
             while not self._is_fenced(is_late=is_late):
-                # Late: one answer is enough from now on; without any, `_give_up` decides.
+                # After the time is over, one answer is enough; without any, `_give_up` decides.
                 if not is_late and self._left_s() <= 0:
                     is_late = True
                     if not any(self._answered()):
@@ -242,7 +246,8 @@ class Fence:
     async def _ask(self, connection: Connection) -> bool:
         """Merge all slots of a peer; return whether that was done before it disconnected."""
         while True:
-            # All slots of a peer, or none: an answer to some of them proves nothing of the others.
+            # "If an owner's slot in an answer had to be dropped, that peer counts as not asked": an
+            # answer for some slots says nothing about the others.
             answers = await asyncio.gather(
                 *(self._peers.ask(connection, path) for path in self._paths)
             )
@@ -285,7 +290,7 @@ class Fence:
         return self._until_s - time.monotonic()
 
     def _close(self) -> None:
-        # A steady clock: a wall clock that is set would shorten or prolong the wait.
+        # Monotonic: setting the wall clock must not shorten or prolong the wait.
         self._until_s = time.monotonic() + self._wait_s
         self._decided.clear()
 

@@ -1,8 +1,11 @@
-"""Grids: the documents of `did:web` venues, fetched over HTTPS beside a node.
+"""Grids: fetches the documents of `did:web` venues over HTTPS for a node.
 
-A merge never fetches: it judges signatures by the keys in `KnownKeys`. DIDs without keys are looked
-up here; once keys were found the wanted peers are asked for their state again, which brings the
-values that were refused before.
+A merge never fetches: it checks signatures by the keys in `KnownKeys`. This module looks up the
+                       DIDs
+that have no keys there. When keys were found, the wanted peers are asked for their state again,
+which brings the values that were refused before.
+
+Source: docs/grid.md "Who may write"; W3C did:web.
 """
 
 from __future__ import annotations
@@ -38,8 +41,8 @@ WATCH_INTERVAL_S: Final = 5.0
 class WebResolver:
     """Fetches documents of `did:web` over HTTPS, or over HTTP from this machine if allowed.
 
-    Anybody can name a DID, so only public addresses are asked, redirects are not followed, and the
-    length and time of an answer are bounded.
+    Strangers choose the DIDs. So only public addresses are connected to, redirects are not
+    followed, and the length and time of an answer are bounded.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class WebResolver:
                 except OSError as error:
                     refused = str(error)
             else:
-                refused = f"{text} is no public address"
+                refused = f"{text} is not a public address"
         raise OSError(refused or "the host has no address")
 
 
@@ -138,9 +141,10 @@ def web_keys(did_web: str, clock: Clock | None = None) -> KnownKeys | None:
 
 
 class AuthorityWatch:
-    """Looks up the DIDs whose values a node refused for want of keys.
+    """Looks up the DIDs whose values a node refused because their keys are unknown.
 
-    pull: merges all that the connected peers have. Used by `async with`, inside the node's own.
+    pull: merges everything that the connected peers have.
+    Use it in `async with`, inside the node's own.
     """
 
     def __init__(
@@ -194,7 +198,7 @@ class AuthorityWatch:
         return is_found
 
     def _try_again(self, did: str) -> None:
-        # The value of this DID was refused, and peers do not send it again unasked.
+        # Peers do not send the refused value of this DID again unless they are asked.
         _, wait_s = self._again.pop(did, (0.0, self._interval_s / 2))
         wait_s = min(2 * wait_s, AGAIN_S_MAX)
         self._again[did] = (time.monotonic() + wait_s, wait_s)

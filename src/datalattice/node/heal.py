@@ -1,13 +1,16 @@
-"""Heal: a running node that lacks cells of its own asks its peers for them.
+"""Heal: a running node fetches its own missing or damaged cells from its peers.
 
-The store reports cells that do not match their hash, the replica reports cells that are missing
+The store reports cells that do not match their hash, and the replica reports cells that are missing
 below its root, both on any thread. The node is degraded until the cells are back. All joined peers
-are asked for them by hash, then for the cells below, and again at intervals while no peer has them.
-A check reads the whole store to find damage that no read has met yet: on request, if the store was
-opened with damage, and at intervals if configured.
+are asked for the cells by hash, then for the cells below them, and again at intervals while no peer
+has them.
 
-A cell that no peer has may not be needed: a collection may have removed what a stranger sent and
-this node never merged. A check of the store tells.
+A check reads the whole store to find damage that no read has met yet: on request, if the store was
+opened with damage, and at intervals if configured. It also decides whether a cell that no peer has
+is needed at all: a collection may have removed cells that a stranger sent and that were never
+                  merged.
+
+Source: docs/node.md "Damage and healing".
 """
 
 from __future__ import annotations
@@ -98,7 +101,7 @@ class Healer:
     # --- what is lost -------------------------------------------------------------------------
 
     def _damaged(self, damage: Damage) -> None:
-        # Damage without a hash is in a region of the file that no longer tells which cell it had.
+        # Damage without a hash: the file no longer tells which cell was there.
         self._observer.count("cells-damaged")
         if damage.hash is not None:
             self.note([damage.hash])
@@ -138,7 +141,7 @@ class Healer:
         """Note which cells peers delivered, and which no peer has."""
         if not effects.healed and not effects.unhealed:  # as for nearly all effects
             return
-        # Others ask for cells as well (`NodeServer.fetch_cells`), which this node may do without.
+        # `NodeServer.fetch_cells` asks for cells too, which this node does not need for its root.
         healed = [hash for hash in effects.healed if hash in self._wanted]
         lost = {hash for hash in effects.unhealed if hash in self._wanted}
         if not healed and not lost:
@@ -161,7 +164,7 @@ class Healer:
             for hash in set(healed) - lost:
                 self._wanted.pop(hash, None)
             self._healed_count += len(healed)
-            # No peer has it: a check of the store finds out whether it is needed at all.
+            # No peer has it: a check of the store decides whether it is needed.
             self._doubted = self._doubted or doubted
             is_done = not self._wanted
             self._changed.notify_all()
@@ -209,14 +212,14 @@ class Healer:
         return healing
 
     def acquire(self, wanted: Sequence[bytes]) -> int:
-        """Fetch cells with all below them from the peers, else from `others`; return how many."""
+        """Fetch cells with all below them from the peers, then from `others`; return how many."""
         before = self._healed_count
         self.note(wanted)
         self._ask()
         with self._changed:
             while any(self._wanted.values()) and not self._closed.is_set():
                 seen = self._healed_count
-                # Waits as long as cells arrive: a large store heals for hours.
+                # The time limit starts again while cells arrive: healing a large store takes hours.
                 if not self._changed.wait(ANSWER_S) and seen == self._healed_count:
                     break
             left = list(self._wanted)

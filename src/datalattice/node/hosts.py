@@ -1,14 +1,18 @@
 """Hosts: the replicas of a node, and the streams on which they talk to peers.
 
 A `Host` is one replica with its replicator, its lane and its ledger of peers. `Hosts` is the table
-of them by (protocol, store id). The lattice is always in it and uses the main stream of every
-connection. Another replica may be added and removed while the node runs; it opens one stream on
-each multiplexed connection whose peer both sides admit.
+of hosts by (protocol, store id). The lattice is always in it and uses the main stream of every
+connection. Other replicas may be added and removed while the node runs. Such a replica has one
+stream on each multiplexed connection, if both sides admit each other.
 
-Who opens a stream: the side that dialled, for all of its replicas, when the connection is made;
-later the side that adds a replica, or whose replica has changed and may admit the peer now. A peer
-that lacks the replica and one whose replica refuses us answer alike: they reset the stream. Then it
-is up to them to open one. If both sides open one at the same time, the dialler's stays.
+When a connection is made, the side that dialled opens a stream for each of its replicas. Later the
+side that adds a replica opens one, or the side whose replica has changed and may admit the peer
+now. If a peer lacks the replica, or its replica refuses this node, it resets the stream in both
+cases; after that only the peer may open one. If both sides open one at the same time, the dialler's
+stays.
+
+Source: docs/node.md "Further replicas", "Several streams".
+
 
 Length: the table and the streams of its replicas change together.
 """
@@ -54,7 +58,8 @@ class PeerIdentity:
     public_key: the key proved by the transport or a challenge, None without a proof.
     pinned:     the key that the peer has to prove before anything else, None for any.
     sender:     what its messages are charged to: its key, else where it comes from.
-    is_wanted:  the operator named it as a peer. is_known: that, or allowed it to connect.
+    is_wanted:  the operator named it as a peer.
+    is_known:   the operator named it as a peer or in `allow`.
     """
 
     connection: str
@@ -67,7 +72,7 @@ class PeerIdentity:
 
 
 class PeerLedger:
-    """What a replica keeps about its peers; this one keeps nothing. Used in the replica's lane."""
+    """A replica's records about its peers, used in its lane. This class keeps none."""
 
     def introduce(self, who: PeerIdentity) -> None:
         """Note who a peer is, before anything else of its connection, and when that changes."""
@@ -81,7 +86,7 @@ class PeerLedger:
 
 
 CarryOut = Callable[["Host[Replica]", Effects], None]
-"""Sends, closes, counts and logs what a replicator wants. Runs on the event loop."""
+"""Carries out the effects of a replicator, on the event loop."""
 
 
 class Host(Generic[R]):
@@ -191,7 +196,7 @@ class Host(Generic[R]):
 
     def _deliver(self, effects: Effects, done: Done | None) -> None:
         is_awaited = self._in_lane is not None and self._in_lane(effects)
-        # Waking the event loop costs more than a silent effect: it is woken for a reason only.
+        # Most effects have nothing to do on the event loop, and waking it is expensive.
         if is_awaited or done is not None or not effects.is_silent:
             self._loop.call_soon_threadsafe(self._carry_out, effects, done)
 
@@ -214,7 +219,7 @@ def connection_of(partner: str) -> str:
 
 
 def _partner(connection: str, stream: int) -> str:
-    # A name for each stream: what was said for one stream is never sent on the next one.
+    # Each stream has its own name: a message for one stream is never sent on a later one.
     return connection if stream == MAIN_STREAM else f"{connection}.{stream}"
 
 
@@ -222,7 +227,7 @@ def _partner(connection: str, stream: int) -> str:
 class PeerStreams:
     """A connection, and which replica talks on which of its streams.
 
-    refused: replicas whose stream the peer reset: it is up to the peer to open one.
+    refused: replicas whose stream the peer has reset; only the peer may open another.
     faulty:  how many replicas the peer offended.
     """
 
@@ -270,7 +275,7 @@ class Hosts:
         Raises: UsageError: the name is taken or too long; or its protocol has another framing here.
         """
         name = host.protocol, host.store_id
-        # One replica for each (protocol, store id): a stream names nothing else.
+        # A stream names its replica by (protocol, store id), so the pair must be unique.
         if name in self._table:
             raise UsageError(f"{host.name} is on this node already")
         # A stream opens with [length of the name, name in ASCII, store id], each 64 bytes at most.
@@ -361,7 +366,7 @@ class Hosts:
         self._submit(host, talk, receive, handled)
 
     def written(self, connection: Connection, stream: int, count: int) -> None:
-        """Tell a replica that frames have left."""
+        """Tell a replica that frames were written."""
         talk = self._talks[connection.id]
         host = talk.hosts.get(stream)
         if host is not None:
@@ -375,8 +380,9 @@ class Hosts:
         talk = self._talks[connection.id]
         host = self._table.get((protocol, store_id))
         if host is None or host is self.lattice:
-            # Security: through a lane, like a refusal by a replica. Answering at once would tell
-            # the peer which stores are here.
+            # Security: "the three look alike to the peer". A refusal by a replica takes a turn of
+            # its lane, so this one does too: a faster answer would tell the peer which stores are
+            # here.
             self._submit(
                 self.lattice,
                 talk,
@@ -385,7 +391,7 @@ class Hosts:
             )
             self._observer.count("streams-refused")
             return
-        # Both sides keep the same one, without a message about it.
+        # Both sides decide in the same way, without a message.
         if host in talk.streams:  # both opened one at once: the dialler's stays
             if talk.who.dialled:
                 connection.end_stream(stream, at_once=True)
@@ -399,7 +405,7 @@ class Hosts:
         host = talk.hosts.get(stream)
         if host is None:
             return
-        # A reset says that the peer lacks the replica or refuses us; it opens the next stream.
+        # The peer lacks the replica or refuses this node, so only the peer opens the next stream.
         self._hang_up(host, talk)
         talk.refused.add(host)
 
@@ -420,7 +426,7 @@ class Hosts:
                 talk.connection.close(reason)
             else:
                 self._part(host, talk, reason)
-        # A change may admit peers, as a new member does; a burst of changes asks them once.
+        # "A change of the replica may admit a peer later"; a burst of changes offers once.
         if effects.changed and not is_lattice and host not in self._offering:
             self._offering.add(host)
             asyncio.get_running_loop().call_later(OFFER_AGAIN_S, self._offer_again, host)
@@ -430,7 +436,7 @@ class Hosts:
         self._hang_up(host, talk)
         talk.refused.add(host)
         talk.faulty += 1
-        # One replica's fault need not be the peer's; three are.
+        # "The third such stream costs it the connection": one fault may be the replica's own.
         if talk.faulty >= FAULTY_MAX:
             talk.connection.close(f"it offended {FAULTY_MAX} replicas, the last one: {reason}")
 
@@ -460,7 +466,7 @@ class Hosts:
 
     def _open(self, host: Host[Replica], talk: PeerStreams) -> None:
         connection = talk.connection
-        # All of it may have changed while the lane decided.
+        # Host, connection and streams may have changed while the lane decided.
         is_here = self._is_here(host)
         if not is_here or self._talks.get(connection.id) is not talk or host in talk.streams:
             return

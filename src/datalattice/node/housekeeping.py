@@ -1,10 +1,11 @@
-"""Housekeeping: a node watches the free room of its disk, counts usage and collects garbage.
+"""Housekeeping: a node watches the free space of its disk, counts usage and collects garbage.
 
-Every 30 s it checks how much of the disk is free and saves what each owner uses. Garbage is
-collected when the store has grown to twice its size after the last collection, and by
-`collect_after_bytes` at least; so each byte is read about as often as the store doubles. If the
-disk is short of room, 8 MB written since the last collection are enough. After each collection
-usage is counted exactly.
+Every 30 s it checks the free space and saves what each owner uses. Garbage is collected when the
+store has doubled since the last collection and has grown by at least `collect_after_bytes`. So each
+byte is read about once for each doubling. On a disk that is short of space, 8 MB written since the
+last collection are enough. After each collection usage is counted exactly.
+
+Source: docs/node.md "Room", "Hosting".
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from datalattice.node.observe import Observer
 from datalattice.store import Store
 from datalattice.store.gc import GRACE_MS, Collected
 from datalattice.sync import (
-    BROUGHT,
     DISK_LOW,
+    IMPORTED,
     Absorbed,
     Count,
     LatticeReplica,
     Offer,
     Replicator,
-    bring,
+    absorb_import,
 )
 
 T = TypeVar("T")
@@ -105,18 +106,18 @@ class Housekeeper:
 
         return await self._host.act(forget)
 
-    async def bring(self, offer: Offer, *, is_known: bool) -> Absorbed:
+    async def merge_import(self, offer: Offer, *, is_known: bool) -> Absorbed:
         """Merge what the operator imports, and send it to the peers.
 
         Raises: as `LatticeReplica.absorb`.
         """
 
-        def take_in(replicator: Replicator, now_ms: int) -> Absorbed:
-            absorbed = bring(self._replica, offer, is_known=is_known)
-            replicator.settle(absorbed, BROUGHT, now_ms)
+        def absorb(replicator: Replicator, now_ms: int) -> Absorbed:
+            absorbed = absorb_import(self._replica, offer, is_known=is_known)
+            replicator.settle(absorbed, IMPORTED, now_ms)
             return absorbed
 
-        return await self._host.act(take_in)
+        return await self._host.act(absorb)
 
     # --- looking --------------------------------------------------------------------------------
 
@@ -127,7 +128,7 @@ class Housekeeper:
                 await self.look()
                 self._observer.recover(ROOM)
             except (DataLatticeError, OSError) as error:
-                self._observer.degrade(ROOM, f"the store's room cannot be looked after: {error}")
+                self._observer.degrade(ROOM, f"the store's room cannot be checked: {error}")
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
@@ -155,7 +156,8 @@ class Housekeeper:
         store = self._store
         free = store.free_bytes(ask=True)
         reserve = self._config.hosting.reserve_bytes
-        # Below the reserve, data of others is refused; own data may use the rest.
+        # "Values of others are not taken (`disk-low`), and the node is degraded for that; own
+        # writes and collections go on."
         if free is None or free >= reserve:
             self._observer.recover(DISK_LOW)
             return False
@@ -196,7 +198,7 @@ class Housekeeper:
             raise StoreClosed("the node is closing")
 
     async def collected(self, done: Collected) -> None:
-        """Note a collection, automatic or asked for, and count usage exactly."""
+        """Note a collection, automatic or requested, and count usage exactly."""
         self._store.notes.keep({_LAST_KEY: encode(Vector.of((done.bytes_after,)))})
         hosting = self._replica.hosting
         if hosting is None:

@@ -1,9 +1,10 @@
 """HTTP: a small listener for monitoring: GET and HEAD, one answer for each connection.
 
-It bounds everything a client can use: the size and time of a request, and the number of
-connections, of which some are reserved for this machine. When all connections that a client may use
-are taken, the one that has waited longest to send its request or to read its answer ends, so that
-slow clients cannot keep a quick one out.
+It bounds the size and time of a request and the number of connections; some are reserved for this
+machine. If all connections that a client may use are taken, the client ends that has taken longest
+to send its request or to read its answer. So slow clients cannot keep a quick one out.
+
+Source: docs/node.md "Operations"; RFC 9112.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class HttpListener:
         client.task.add_done_callback(ended)
 
     def _make_room(self, source: str) -> bool:
-        """Make room for a new client by ending the slowest rival; False if all are being served."""
+        """Make room for a new client by ending the slowest one; False if all are being served."""
         rivals = [one for one in self._clients if one.source == source]
         limit = LOOPBACK_CONNECTIONS if source == _LOOPBACK else ADDRESS_CONNECTIONS_MAX
         if len(rivals) < limit:
@@ -161,7 +162,8 @@ class HttpListener:
             rivals = [one for one in self._clients if one.source != _LOOPBACK]
             if len(rivals) < HTTP_CONNECTIONS_MAX - LOOPBACK_CONNECTIONS:
                 return True
-        # A client that waits for us is not slow; of the others, the slowest goes.
+        # "The client that has waited longest to send its request or to take its answer makes room."
+        # A client that waits for this node is not slow.
         slow = [(one.waits_since_s, one) for one in rivals if one.waits_since_s is not None]
         if not slow:
             return False

@@ -1,24 +1,27 @@
-"""Lanes: actions on each replicator run one after another, on a few threads for all of them.
+"""Lanes: run the actions of each replicator one after another, with a few threads for all of them.
 
-A replicator is not safe for threads, and its storage may block. So each replicator has a `Lane`, a
-queue of actions, and a `LanePool` has the threads that work on the lanes:
+A replicator is not thread-safe, and its storage may block. So each replicator has a `Lane`, a queue
+of actions, and a `LanePool` has the threads that work on the lanes:
 
 - A lane that has actions waits in the pool's queue of ready lanes. A thread takes the first lane,
   *holds* it for one turn (up to 64 actions or 50 ms), and puts it at the end of the queue if there
-  is more to do. A lane is held by one thread at most, so its actions never overlap.
-- A thread without work waits. One of the waiting threads, the *watcher*, waits no longer than until
-  the earliest deadline of all lanes, at which a replicator's timers are due.
+  is more to do. Only one thread holds a lane at a time, so its actions never overlap.
+- A thread without work waits. One of the waiting threads, the *watcher*, waits only until the
+  earliest deadline of all lanes, when the timers of a replicator are due.
 - A publication of local writes runs on the calling thread if the lane is free, which saves two
-  thread switches. Otherwise it queues as a Future; all publications of one turn are served by one
-  commit.
+  thread switches. Otherwise it queues as a Future. One commit serves all publications of a turn.
 - The effects of each action are delivered right after it, when everything they state is durable.
 
-Strangers: messages of peers that the operator did not name queue apart, in each lane and in the
-pool. A question of a few bytes may take long to answer and strangers are many, so their actions
-wait for all others. They are not starved: a turn ends with at least one action of the lane's
-strangers, and a lane where strangers alone wait gets one turn in four. Neither holds while
-strangers are ahead: while others wait, all strangers together get no more time than these
-(`_lead_ms` is how much they are ahead).
+Strangers are peers that the operator did not name. Their messages have queues of their own, in each
+lane and in the pool. A question of a few bytes may take long to answer, and there may be many
+strangers, so their actions wait for all others. But they make progress: each turn ends with at
+least one action of the lane's strangers, and a lane where only strangers wait gets one turn in
+four.
+Both rules stop while strangers are ahead: as long as others wait, all strangers together get no
+more time than the others (`_lead_ms` is how much they are ahead).
+
+Source: docs/node.md "Limits"; docs/design/identity.md.
+
 
 Length: the pool and its lanes are one state machine under one lock.
 """
@@ -45,7 +48,7 @@ Action = Callable[[Replicator, int], object]  # something to do to the replicato
 Done = Callable[[], None]  # delivered with the effects of an action
 LaneItem = tuple[Action, "Done | None"]
 
-LANE_THREADS_MAX: Final = 4  # threads wait for disks; computing is limited by the GIL anyway
+LANE_THREADS_MAX: Final = 4  # enough to wait for disks; the GIL limits computing
 
 # A turn ends after so many actions or milliseconds: the bound on the wait of a publication.
 TURN_ACTIONS_MAX: Final = 64
@@ -184,7 +187,7 @@ class LanePool:
     # --- with the lock ------------------------------------------------------------------------
 
     def _settle(self, lane: Lane) -> None:
-        """Queue a lane that no thread holds where it belongs now, and call a thread for it."""
+        """Put a lane that no thread holds into the right queue, and wake a thread for it."""
         self._line_up_lane(lane)
         self._staff()
 
@@ -219,16 +222,16 @@ class LanePool:
             return
         heap = self._deadlines
         heapq.heappush(heap, (lane._armed_ms, next(self._numbers), lane))
-        # Superseded entries stay in the heap until their time; it is rebuilt when they are many.
+        # Superseded entries stay in the heap until their time; with many of them it is rebuilt.
         if len(heap) > 2 * len(self._lanes) + DEADLINES_SPARE:
             armed = [one for one in self._lanes if one._armed_ms is not None]
             heap[:] = [(one._armed_ms or 0, next(self._numbers), one) for one in armed]
             heapq.heapify(heap)
 
     def _next_deadline(self, now_ms: int | None = None) -> int | None:
-        """Return the earliest deadline of all lanes, after those whose deadline passed are ready.
+        """Make lanes ready whose deadline has passed; return the earliest deadline of the others.
 
-        now_ms: None: only return it.
+        now_ms: None: make none ready.
         """
         heap = self._deadlines
         while heap:
@@ -261,8 +264,8 @@ class LanePool:
     def _call(self) -> bool:
         """Wake a thread or begin one; return False if all are busy."""
         if self._idle:
-            # The last that became idle, because its caches are warm; the watcher only if it is the
-            # last one left, since another thread would have to be woken to watch.
+            # The thread that became idle last has warm caches. The watcher is woken only if no
+            # other thread is idle: another one would have to take over the watch.
             index = -2 if self._idle[-1] is self._watcher and len(self._idle) > 1 else -1
             bell = self._idle.pop(index)
             if bell is self._watcher:
@@ -405,7 +408,7 @@ class Lane:
         Raises: StoreError: they could not be written. StoreClosed: the node is closed.
                 TimeoutError: it took longer than `timeout_s` seconds.
         """
-        # An action of this lane publishes directly: waiting for its own turn would never end.
+        # An action of this lane publishes directly: it would wait for itself otherwise.
         if self._holder == threading.get_ident():
             self._replicator.publish(self._clock.now_ms())
             return
@@ -455,7 +458,8 @@ class Lane:
                 self._publish(waiting)
                 now_ms = self._clock.now_ms()
             now_ms = self._serve_strangers(began_ms, now_ms)
-            # Answers of peers could not be read while the lane waited for a thread, either.
+            # "An answer has 5 s, without the time that this node was busy": waiting for a thread
+            # counts as busy too.
             self._excuse(began_ms if waits_since_ms is None else waits_since_ms, now_ms)
             deadline_ms = self._replicator.deadline_ms
             if deadline_ms is not None and deadline_ms <= now_ms:
@@ -474,7 +478,7 @@ class Lane:
             if not self._line or now_ms >= began_ms + TURN_MS_MAX:
                 break
             task = self._line.popleft()
-            # All publications of a turn share one commit, since each covers all earlier writes.
+            # One commit covers all earlier writes, so all publications of a turn share it.
             if isinstance(task, Future):
                 waiting.append(task)
             else:
@@ -484,7 +488,7 @@ class Lane:
         return waiting, now_ms
 
     def _serve_strangers(self, began_ms: int, before_ms: int) -> int:
-        """Run the actions of strangers: no more than half of the time while others wait.
+        """Run the actions of strangers; while others wait, at most half of the time.
 
         before_ms: the time now.
         Returns:   the time after it.
@@ -528,7 +532,7 @@ class Lane:
         self._hand_out()
 
     def _excuse(self, began_ms: int, now_ms: int) -> None:
-        """Extend the deadlines of peers by the time they were not read."""
+        """Extend the deadlines of peers by the time in which the node did not read them."""
         busy_ms = now_ms - began_ms
         if busy_ms >= BUSY_MS_MIN:
             self._guard(lambda replicator, now_ms: replicator.tick(now_ms, busy_ms), now_ms)

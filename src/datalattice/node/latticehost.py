@@ -1,7 +1,9 @@
-"""Lattice host: what a node does for its lattice replica alone, beside what it does for every one.
+"""Lattice host: the parts of a node that only its lattice replica needs.
 
-The ledger of the peers' rights and shares, pulls that callers wait for, the figures that only the
-lane knows, and the report of edits that a stopping node could not store.
+These are the ledger of the peers' rights and shares, pulls that callers wait for, the figures that
+only the lane knows, and the report of edits that a stopping node could not store.
+
+Source: docs/node.md "Partial replication", "Operations".
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ CONFIRMED_MAX: Final = 64  # peers that one status asks for their root
 class LatticeLedger(PeerLedger):
     """The ledger of a lattice replica. Used in its lane.
 
-    partial: by public key, the paths that alone are replicated with that peer.
+    partial: by public key, the only paths that are replicated with that peer.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class LatticeLedger(PeerLedger):
         self._replica.charges.introduce(
             who.connection, who.sender, is_wanted=who.is_wanted, is_known=who.is_known
         )
-        # Before the proof the pinned key counts: nothing beyond the paths leaves meanwhile.
+        # Before the proof the pinned key counts, so nothing outside of its paths is sent meanwhile.
         paths = self._partial.get(who.public_key or who.pinned or b"")
         if paths is not None:
             self._replica.views.restrict(who.connection, paths)
@@ -67,7 +69,7 @@ class PullWaiters:
     async def pull(
         self, host: Host[LatticeReplica], connections: Iterable[Connection], timeout_s: float
     ) -> None:
-        """Return when the live value contains all that these peers state, durably.
+        """Return when the live value durably contains everything that these peers state.
 
         Raises: PeerUnavailable: one did not deliver. Timeout: it took too long.
         """
@@ -91,7 +93,7 @@ class PullWaiters:
         *,
         is_strict: bool = False,
     ) -> str | None:
-        """Ask one peer for its state; return why it was not taken, None when all of it is here.
+        """Ask one peer for its state; return why it was not merged, None if all of it was.
 
         path, is_strict: see `datalattice.sync.Pull`.
         """
@@ -128,8 +130,8 @@ async def read_lane(
         )
 
     status = await host.act(look)
-    # What was sent to a peer says nothing of what it took: peers not known to be equal are asked
-    # for their state first.
+    # "Only this answer proves what the peer has": peers that are not known to be equal are asked
+    # for their root first.
     behind = [one.id for one in status.standings if one.joined and not one.equal]
     asked = [connections[id] for id in behind if id in connections][:CONFIRMED_MAX]
     if not asked:
@@ -141,7 +143,7 @@ async def read_lane(
 
 
 def unwritten(lattice: Lattice, durable: Value, live: Value) -> list[str]:
-    """Describe what the live value has and the durable one lacks: records by partition."""
+    """Describe what the live value has but the durable one lacks: records by partition."""
     before, after = RootLattice(lattice, durable), RootLattice(lattice, live)
     lost: list[str] = []
     for slot in differing(lattice, durable, live):

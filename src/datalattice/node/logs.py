@@ -1,10 +1,13 @@
-"""Logs: events with a name and fields, one line each, as text or as JSON.
+"""Logs: events with a name and fields, one line each, as text or JSON.
 
     peer-lost address=10.0.0.7:18888 reason="closed by the peer"
 
 Names and fields of events are stable; docs/node.md lists them. An event is an ordinary record of
-the logger `datalattice.node`, so a program that embeds a node can handle it as it likes. Events
-that one peer repeats are logged a few times, then as a count now and then.
+the
+logger `datalattice.node`, so a program that embeds a node can handle it in its own way. If one peer
+repeats an event, the first few are logged, and later ones only counted.
+
+Source: docs/node.md "Operations".
 """
 
 from __future__ import annotations
@@ -108,7 +111,7 @@ def logging_to(stream: TextIO, level: str, format: str) -> Iterator[None]:
 
 
 def set_level(level: str) -> None:
-    """Log records of `level`, one of `LOG_LEVELS`, and graver ones from now on."""
+    """Log records of `level`, one of `LOG_LEVELS`, and of graver levels from now on."""
     logging.getLogger("datalattice").setLevel(level.upper())
 
 
@@ -143,6 +146,6 @@ class Repeats:
 
     def _forget(self, now_s: float) -> None:
         """Forget quiet kinds and peers."""
-        # Twice the time: a count not logged yet is still there for the next line.
+        # Twice the time, so that a count that was not logged yet is still there for the next line.
         for key in [k for k, run in self._counts.items() if now_s - run.since_s >= 2 * REPEAT_S]:
             del self._counts[key]

@@ -1,8 +1,10 @@
 """mDNS: nodes on the same local network find each other without configuration.
 
-A node registers the service `_lattice._tcp` with its port and public key, and browses for those of
-others. A registration is a claim: the node that is dialled has to prove the key. Needs the package
-`zeroconf`, which the extra `mdns` installs.
+A node registers the service `_lattice._tcp` with its port and public key, and browses for the
+services of others. A registration is only a claim: the dialled node has to prove the key. The
+module needs the package `zeroconf`, which the extra `mdns` installs.
+
+Source: docs/node.md "Finding peers"; RFC 6762, RFC 6763.
 """
 
 from __future__ import annotations
@@ -123,7 +125,7 @@ class Mdns:
         await self._zeroconf.async_register_service(own, allow_name_change=True)
 
     def _heard(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
-        # A removal is ignored: it is as easy to forge as an announcement, and dialling tells.
+        # A removal is ignored: it can be forged, and dialling shows whether the node is there.
         if state_change.name != "Removed" and len(self._tasks) < RESOLVING_MAX:
             self._run(self._resolve(zeroconf, service_type, name))
 
@@ -166,7 +168,7 @@ class Mdns:
 
 
 def _need_interface(address: str) -> None:
-    """Check that an address is local. On a wrong one zeroconf would leave a socket behind."""
+    """Check that an address is local; on any other address zeroconf would leak a socket."""
     try:
         family, kind, protocol, _, address_info = socket.getaddrinfo(
             address, 0, type=socket.SOCK_DGRAM

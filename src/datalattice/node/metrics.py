@@ -1,7 +1,9 @@
 """Metrics: the status of a node in the text format of Prometheus, version 0.0.4.
 
-Every family has its HELP and TYPE lines. Series for single peers are bounded in number. A counter
-of the observer named `connections-cut` is the family `datalattice_connections_cut_total`.
+Every family has HELP and TYPE lines. The number of series for single peers is bounded. The counter
+`connections-cut` of the observer is the family `datalattice_connections_cut_total`.
+
+Source: docs/node.md "Operations"; Prometheus exposition formats.
 """
 
 from __future__ import annotations
@@ -102,7 +104,8 @@ def _number(value: float) -> str:
 
 def exposition(status: NodeStatus) -> str:
     """Return the text that a Prometheus server reads."""
-    # A counter may be named like a fixed family; a name may appear once on the page.
+    # A name may appear only once on the page, so a counter with the name of a fixed family is left
+    # out.
     fixed = [*_state(status), *_traffic(status), *_peers(status), *_process(status)]
     taken = {family.name for family in fixed}
     counted = [family for family in _counted(status) if family.name not in taken]
@@ -180,8 +183,8 @@ def _peers(status: NodeStatus) -> Iterator[MetricFamily]:
     yield _gauge("peers_wanted", "Peers that this node wants to be connected to.", len(peers))
     same_root = sum(bool(one.equal) for one in peers)
     yield _gauge("peers_equal", "Wanted peers with the same root.", same_root)
-    # One series a name: two entries for one node may have the same address for a moment, and a
-    # repeated label set makes Prometheus reject the page.
+    # Two entries for one node may have the same address for a moment; Prometheus rejects a page
+    # with a repeated label set.
     shown = {one.info.name: one for one in peers[:PEER_SERIES_MAX]}.items()
     if not shown:
         return

@@ -1,9 +1,11 @@
 """Monitor: gathers the status of a running node, and serves it over HTTP.
 
-What only the replicator knows is read in its lane, between two of its actions; while the lane is
-busy for long, the figures of the last reading are reported. A monitor also checks for reasons to be
-degraded that nothing else reports: damage in the store, no connection to any wanted peer, and
-peers whose values are refused or unsound.
+Figures of the replicator are read in its lane, between two of its actions. If the lane is busy for
+long, the figures of the last reading are reported. A monitor also looks for reasons to be degraded
+that nothing else reports: damage in the store, no connection to any wanted peer, and peers whose
+values are refused or unsound.
+
+Source: docs/node.md "Operations".
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _BLOCK_BYTES: Final = 512  # POSIX: the unit of st_blocks, whatever the file sys
 
 
 class Monitored(Protocol):
-    """What a monitor needs of a node beside its network."""
+    """The part of a node that a monitor uses beside its network."""
 
     @property
     def root_hash(self) -> bytes:
@@ -126,7 +128,7 @@ class Monitor:
             self.linked()
             return None
         alone_s = self._now_s() - self._linked_s
-        # A restart of the only peer takes seconds and is no trouble.
+        # "No connection to any wanted peer for 60 s": a restart of the only peer takes seconds.
         if alone_s < ALONE_S:
             return None
         return f"no connection to any of {len(peers)} peers for {alone_s:.0f} s"
@@ -149,7 +151,7 @@ class Monitor:
         return f"nothing of {first.name} was taken in full for {since_s} s: {first.refusal}{more}"
 
     def _suspected(self) -> str | None:
-        """Return which wanted peers relay what no honest peer makes. Strangers are cut instead."""
+        """Return which wanted peers sent unsound cells. Strangers that do are cut instead."""
         now_ms = self._network.clock.now_ms()
         found = [
             f"{one.name} sent {one.suspicion}"
@@ -194,7 +196,7 @@ class Monitor:
                 self._lane = await self._node.read_lane()
         except TimeoutError:
             self._observer.count("lane-busy")
-            # Counts grow old slowly; whether a peer is equal may be wrong by now.
+            # Old counts are nearly right; whether a peer is equal may be wrong by now.
             self._lane = dataclasses.replace(self._lane, standings=())
 
     def _peer(self, info: PeerInfo, connection: Connection | None) -> PeerReport:

@@ -1,7 +1,10 @@
-"""Network: a node's connections, those it makes and those made to it.
+"""Network: the connections that a node makes, and those that it accepts.
 
-It decides who may connect, how many, how much all of them together make the node hold, and how
-other nodes are discovered. What is said on a connection is between the peer and the replicas.
+It decides who may connect, how many connections there may be, how much all of them together may
+make
+the node hold, and how other nodes are discovered. It does not look into messages.
+
+Source: docs/node.md "Peers", "Limits", "Finding peers".
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from datalattice.wire import MAIN_STREAM, ErrorCode, encode_failure
 # five messages of the largest size.
 HELD_BYTES_MAX: Final = 256_000_000
 
-UNUSED_MAX: Final = 1_024  # claims of discovered nodes that are kept, though not used
+UNUSED_MAX: Final = 1_024  # unused claims of discovered nodes that are kept
 
 REFUSAL_TIMEOUT_S: Final = 1.0  # for the reason of a refusal to leave
 REFUSALS_MAX: Final = 32  # refusals with a reason at a time; more links end without one
@@ -240,10 +243,10 @@ class Network:
             self.peers.add(address, public_key=public_key)
 
     def expect_peers(self, is_expected: Callable[[bytes], bool]) -> None:
-        """Have discovered nodes with expected keys dialled, however many others there are.
+        """Dial discovered nodes with expected keys, even if many others were found.
 
-        is_expected: whether a replica names a key as one of its peers. Call it again when that
-                     may have changed: nodes that were found meanwhile are dialled then.
+        is_expected: whether a replica names a key as one of its peers. Call this again when its
+        result may have changed: expected nodes that were found meanwhile are dialled then.
         """
         self.peers.is_expected = is_expected
         for key in [one for one in self._unused if is_expected(one)]:
@@ -257,7 +260,8 @@ class Network:
         if self.peers.learn(found.public_key, found.address, found.stamp, found.source):
             self.observer.count(f"peers-found-{found.source}")
             return
-        # Kept: its node may become a peer of a replica here, and does not say again where it is.
+        # Kept: a replica may name the node as a peer later, and the node does not announce itself
+        # again.
         self._unused.pop(found.public_key, None)
         if len(self._unused) >= UNUSED_MAX:
             del self._unused[next(iter(self._unused))]
@@ -272,8 +276,8 @@ class Network:
         key = link.public_key
         is_own = key == self.own_key
         if is_own:
-            # Served all the same: two nodes with one identity tell each other of their starts, and
-            # so find out that a folder was copied.
+            # Served nevertheless: two nodes with one identity exchange their starts, and so find
+            # out that a folder was copied.
             self._turned_away("own-key-refused", link.remote)
         elif self._allowed and key not in self._allowed:
             who = "no key" if key is None else key.hex()
@@ -301,7 +305,7 @@ class Network:
 
     async def _refuse(self, link: Link, text: str) -> None:
         """End a link, with the reason if the peer takes it at once and few are being refused."""
-        # Bounded: during a flood, telling everyone why would cost more than serving them.
+        # Bounded: during a flood, telling each caller the reason would cost more than serving it.
         if self._refusing < REFUSALS_MAX:
             self._refusing += 1
             with contextlib.suppress(TimeoutError, OSError):
@@ -324,7 +328,7 @@ class Network:
             connection.cut(reason)
 
     def carry_out(self, host: Host[Replica], effects: Effects) -> None:
-        """Send, close, count and log what a replicator wants."""
+        """Carry out the effects of a replicator: send, close, count and log."""
         for note in effects.notes:
             self.observer.note(note)
         if effects.push_count:
@@ -345,7 +349,7 @@ class Network:
         for id, refusal in effects.taken:
             for info in self.peers.at(id):
                 info.taken(refusal, self.clock.now_ms())
-        # A breach is what no honest peer does: the key is refused, on all of its connections.
+        # A breach is what no honest peer does, so all connections of the key end.
         for id in effects.breaches:
             if id in self._guests:
                 self._admission.ban(self._guests[id])
@@ -361,20 +365,20 @@ class Network:
         return public_key in self._allowed or public_key in self.peers.added_keys
 
     def _proved(self, id: str, public_key: bytes) -> None:
-        """Note the proved key of a connection; a named peer goes before strangers from now on."""
+        """Note the proved key of a connection; a named peer is served before strangers now."""
         guest = self._guests.get(id)
         if guest is None or id not in self.connections:
             return
         guest.public_key = public_key  # by its link, or by a challenge on a plain one
         if not self._is_named(public_key):
             return
-        # A key proved by a challenge counts as one proved by TLS from here on.
+        # From here on a key that a challenge has proved counts like one that TLS has proved.
         self.connections[id].frames_max = WANTED_FRAMES_MAX
         is_wanted = public_key in self.peers.added_keys
         self._hosts.proved(id, public_key, is_wanted=is_wanted)
 
     def name_of(self, id: str) -> str:
-        """Return the lasting name of the peer on a connection: its key, else its address."""
+        """Return a name of the peer that outlives the connection: its key, or its address."""
         guest = self._guests.get(connection_of(id))
         if guest is not None and guest.public_key is not None:
             return guest.public_key.hex()
@@ -453,9 +457,8 @@ class Network:
 
     def _held(self, change: int) -> None:
         """Bound what all peers together make the node hold, by cutting the largest holder."""
-        # "Bytes held for all peers: 256 MB; the largest holder is cut."
         self.held_bytes += change
-        # The largest holder is cut, even if another peer sent the last byte.
+        # "256 MB; the largest holder is cut", even if another peer sent the last byte.
         while change > 0 and self.held_bytes > HELD_BYTES_MAX:
             largest = max(self.connections.values(), key=lambda one: one.held_bytes)
             waiting = largest.held_bytes

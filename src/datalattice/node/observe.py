@@ -1,9 +1,12 @@
 """Observer: what a node counts and measures, and whether it is healthy.
 
-A node is `ok`, or `degraded` for reasons that each have a key: the code that finds a reason calls
-`degrade`, and `recover` when it is gone. Reasons that nothing reports, such as damage in the store,
-are looked up by `checks` when the health is asked for; `log_checks` logs those that came and went.
-`noticed` names the peers behind recent events. Every method may be called from any thread.
+A node is `ok`, or `degraded` for one or several reasons, each with a key. The code that finds a
+reason calls `degrade`, and `recover` when the reason is gone. Reasons that nothing reports, such as
+damage in the store, are found by `checks` when the health is read; `log_checks` logs which of them
+came and went. `noticed` names the peers that caused recent events. Every method may be called from
+any thread.
+
+Source: docs/node.md "Operations".
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ class _Offender:
 
 
 class Noticed:
-    """The peers behind recent notes, for the health page. The caller keeps threads apart."""
+    """The peers that recent notes are about, for the health page. Not thread-safe."""
 
     def __init__(self, now_s: Callable[[], float], peers_max: int = NOTICED_MAX) -> None:
         self._now_s = now_s
@@ -81,7 +84,7 @@ class Noticed:
         peer = self._peers.pop(name, None) or _Offender()
         peer.kinds[note.kind] += note.count
         peer.text, peer.last_s = note.text, self._now_s()
-        # Put back at the end: the first is the peer that was quiet longest.
+        # Moved to the end, so that the first is the peer that was quiet longest.
         self._peers[name] = peer
         if len(self._peers) > self._max:
             del self._peers[next(iter(self._peers))]
@@ -171,9 +174,9 @@ class Observer:
     # --- health -------------------------------------------------------------------------------
 
     def failed(self, error: Exception) -> None:
-        """Degrade the node for an error: until a write succeeds if the store failed, else for good.
+        """Degrade the node for an error: if the store failed, until a write succeeds; else finally.
 
-        An error that is no DataLatticeError is a bug of ours, and is logged as a fault.
+        An error other than a DataLatticeError is a bug of this program, and is logged as a fault.
         """
         self.count("faults")
         is_known = isinstance(error, DataLatticeError)

@@ -1,7 +1,7 @@
-"""Operations: what other processes of a node's owner may ask of it while it runs, by name.
+"""Operations: the requests that other processes of the owner may make to a running node, by name.
 
 A store has one writer, and while a node runs that is the node. So another process that wants to
-write asks the node: each operation returns when its effect is durable. An operation is a name and a
+write asks the node. Each operation returns when its effect is durable. An operation is a name and a
 Map of arguments; its result is a value.
 
     root.put             values                                   whether all cells below are here
@@ -26,11 +26,15 @@ Map of arguments; its result is a value.
     weaver.peers         store                                    Maps: what is known of each peer
     weaver.sync          store timeout_ms                         Maps: how each peer's ended
 
-`root.swap` sets all slots, or none if one of them has another value by now (compare and set);
-`root.put` brings cells ahead that are too many for one swap. `queue.offer_many` appends to the
-queue as it is at that moment, so it cannot come too late; offers wait while an edit is made again.
-A long operation answers at once with the id of its task; `task.wait` returns its progress or its
-result (`tasks`).
+`root.swap` sets all slots, or none if one of them has another value by now (compare and set). If
+one
+swap has too many cells, `root.put` sends some of them first. `queue.offer_many` appends to the
+queue as it is at that moment, so it never fails because of another write; offers wait while an edit
+is redone. A long operation returns the id of its task at once; `task.wait` returns the progress or
+the result (`tasks`).
+
+Source: docs/node.md "Control socket"; docs/design/control.md.
+
 
 Length: one short method for each operation.
 """
@@ -103,7 +107,7 @@ from datalattice.weaver import InviteToken, parse_store_id, store_id_text
 
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
 
-# True of an edit whose sync failed: it stays in the live value (docs/node.md).
+# "The node keeps it while it runs, and stores it once there is room" (docs/node.md "Room").
 KEPT: Final = (
     "the edit is not acknowledged: while it runs the node keeps it and stores it once it can, so "
     "make room and do not make it again; if it stops before, it is lost"
@@ -146,11 +150,11 @@ class NodeOperations:
         if operation is None:
             known = ", ".join(sorted(_OPERATIONS))
             raise UnsupportedOperation(f"this node has no operation {name!r}; it has: {known}")
-        with self._telling_faults():
+        with self._reporting_faults():
             return await operation(self, arguments)
 
     @contextlib.contextmanager
-    def _telling_faults(self) -> Iterator[None]:
+    def _reporting_faults(self) -> Iterator[None]:
         try:
             yield
         except DataLatticeError:
@@ -161,7 +165,7 @@ class NodeOperations:
 
     @property
     def loader(self) -> Loader:
-        """Loads the cells that a request refers to and does not bring."""
+        """Loads the cells that a request refers to but does not contain."""
         return self._node.store
 
     # --- any section --------------------------------------------------------------------------
@@ -189,9 +193,9 @@ class NodeOperations:
             assert lattice is not None
             try:
                 # Cells from a client are checked like those of a peer: nothing malformed is stored.
-                door = CheckedCells(node.store, scanned=True)
+                checked = CheckedCells(node.store, scanned=True)
                 for _, _, after in wanted:
-                    door.check_value(after)  # every cell is here, and well formed
+                    checked.check_value(after)  # every cell is here, and well formed
                 self._durably(
                     lambda: cursor.update(
                         lambda live: with_slots(lattice, live, present_slots(live, wanted))
@@ -220,7 +224,8 @@ class NodeOperations:
             for name in ("keys", "headers")
         )
         await self._writable()
-        # A moved slot makes an edit fail, never an offer: so offers give way to it, for a while.
+        # A slot that moved makes an edit fail but never an offer, so offers wait a while for the
+        # edit.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVE_WAY_S):
                 await self._is_clear.wait()
@@ -257,10 +262,11 @@ class NodeOperations:
                 yet; or it was written and is kept in memory, as the text says.
         """
         if self._is_behind:
-            # Unstored edits are held in memory: no new one until the earlier ones are stored.
+            # "Later edits and offers are refused until then, and not kept": memory stays bounded.
             self._node.cursor.sync()
             self._is_behind = False
-        # The live value has the edit before the disk: if the sync fails, it is kept, not undone.
+        # The live value has the edit before the disk does. If the sync fails, the edit is kept, not
+        # undone.
         written = write()
         try:
             self._node.cursor.sync()
@@ -320,7 +326,7 @@ class NodeOperations:
 
     async def _wait(self, arguments: Map) -> Value:
         known, timeout_ms = _text(arguments, "root_hash"), _timeout_ms(arguments)
-        # No change is an answer, too: the client compares the hash and asks again.
+        # Without a change the old hash is the answer: the client compares it and asks again.
         with contextlib.suppress(Timeout):
             await self._node.wait_until(
                 lambda node: node.root_hash.hex() != known, timeout_ms / 1e3
@@ -353,7 +359,7 @@ class NodeOperations:
 
     def _begin(self, name: str, arguments: Map, work: Work) -> Value:
         async def run(task: NodeTask) -> Value:
-            with self._telling_faults():
+            with self._reporting_faults():
                 return await work(task)
 
         return self._tasks.begin(name, arguments, run)
@@ -388,7 +394,7 @@ class NodeOperations:
                 collect, store, task.on_progress, grace_ms=grace_ms, plan=plan, is_dry=is_dry
             )
             if not is_dry:
-                await self._node.house.collected(done)
+                await self._node.housekeeper.collected(done)
             return to_cell(asdict(done))
 
         return self._begin("store.gc", arguments, work)
@@ -397,11 +403,11 @@ class NodeOperations:
         path = _text(arguments, "path")
         pin, merge = str(arguments.get("pin") or ""), arguments.get("merge") is True
         is_known = arguments.get("known") is True
-        house, store = self._node.house, self._node.store
+        housekeeper, store = self._node.housekeeper, self._node.store
         loop = asyncio.get_running_loop()
 
         def absorb(offer: Offer) -> Absorbed:  # called on the thread of the import
-            work = house.bring(offer, is_known=is_known)
+            work = housekeeper.merge_import(offer, is_known=is_known)
             return asyncio.run_coroutine_threadsafe(work, loop).result()
 
         async def work(task: NodeTask) -> Value:
@@ -422,7 +428,7 @@ class NodeOperations:
     # --- decisions of the operator --------------------------------------------------------------
 
     async def _show_hosting(self, arguments: Map) -> Value:
-        return to_cell(await self._node.house.ask(hosting_document))
+        return to_cell(await self._node.housekeeper.ask(hosting_document))
 
     async def _decide_hosting(self, arguments: Map) -> Value:
         rule, owner = _text(arguments, "rule"), _text(arguments, "owner")
@@ -431,7 +437,7 @@ class NodeOperations:
             raise UsageError(f"limit is a number of bytes, got {limit!r}")
         size = limit if type(limit) is int else None
         reason = str(arguments.get("reason") or "")
-        await self._node.house.ask(
+        await self._node.housekeeper.ask(
             lambda replica: decide(replica, rule, owner, limit=size, reason=reason)
         )
         if rule in ("allow", "host"):
@@ -441,10 +447,10 @@ class NodeOperations:
     async def _forget_owner(self, arguments: Map) -> Value:
         owner, section = _text(arguments, "owner"), _optional_text(arguments, "section")
         own, reason = arguments.get("own") is True, str(arguments.get("reason") or "")
-        document = await self._node.house.ask(
+        document = await self._node.housekeeper.ask(
             lambda replica: refuse_for_good(replica, owner, section, own=own, reason=reason)
         )
-        await self._node.house.forget()
+        await self._node.housekeeper.forget()
         return to_cell(document)
 
     async def _resolve_fork(self, arguments: Map) -> Value:
@@ -453,7 +459,9 @@ class NodeOperations:
             # Not in the lane: the answers of peers that open the fence come through the lane.
             await self._node.fenced()
         return to_cell(
-            await self._node.house.ask(lambda replica: resolve_fork(replica, id, action, clock))
+            await self._node.housekeeper.ask(
+                lambda replica: resolve_fork(replica, id, action, clock)
+            )
         )
 
     async def _join(self, arguments: Map) -> Value:

@@ -1,15 +1,19 @@
-"""Peers: the nodes this one wants to be connected to, and the effort to stay connected.
+"""Peers: the nodes that this node wants to be connected to, and how it stays connected.
 
-A peer is a node, identified by its key. It is wanted by an address, by its key, or both; the other
-is learnt: the key when it is proved on connecting, the address from those who publish it. Two
-addresses at which the same key answers are one peer with two addresses.
+A peer is a node, identified by its key. The operator names an address, a key, or both; the node
+learns the other: the key when it is proved on connecting, the address from those who publish it. If
+the same key answers at two addresses, that is one peer with two addresses.
 
-A wanted peer stays wanted when its connection ends: it is dialled again after one second, later up
-to thirty, each time a random part of that, so that many nodes do not dial it at the same moment.
+A wanted peer stays wanted when its connection ends. It is dialled again after one second, later
+after up to thirty seconds; each pause is shortened at random, so that many nodes do not dial a peer
+at the same moment.
 
-Two nodes that want each other need one connection, not two. The one dialled by the smaller key
-stays; its other end, which knows both keys, ends its own and does not dial while that one lives.
+Two nodes that want each other need one connection, not two. The connection that the smaller key
+dialled stays. The node with the larger key ends its own, and does not dial while the other lives.
 Only the dialler ends a connection for this reason, so both are never ended at once.
+
+Source: docs/node.md "Peers", "Finding peers".
+
 
 Length: wishes, claims, connections and dialling change one state of each peer.
 """
@@ -125,7 +129,7 @@ class WantedPeer:
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """Every address to try, each with the key it has to prove."""
+        """Every address to try, each with the key that must answer there."""
         known = [*self.addresses, *([] if self.learnt is None else [self.learnt])]
         key = self.info.public_key if self.pinned else None
         return [one if key is None else one.with_key(key) for one in known]
@@ -278,18 +282,18 @@ class Peers:
     # --- events -------------------------------------------------------------------------------
 
     def learn(self, public_key: bytes, address: Endpoint, stamp: int, source: str) -> bool:
-        """Take in a claim of where a node is; return whether it was used.
+        """Learn a claim of where a node is; return whether it was used.
 
-        A newer `stamp` replaces an older claim. Nodes that the operator did not add are dialled,
-        too, up to a limit, and forgotten when they cannot be reached. Those that a replica expects
-        have a limit of their own: a crowd that says it is on the network does not keep them out.
+        A newer `stamp` replaces an older claim. Nodes that the operator did not add are dialled
+        too, up to a limit, and forgotten if they cannot be reached. Nodes that a replica expects
+        have a limit of their own, so a crowd of other claims does not keep them out.
         """
         if public_key == self._own_key or self._forgotten.get(public_key, -1) >= stamp:
             return False
         peer = self._with_key(public_key)
         if peer is None:
-            # "Peers that were found: 32." Anybody can publish any number of entries, so those that
-            # a replica names have room of their own.
+            # "32, and 256 that a Weaver store here names as its peers": anybody can publish any
+            # number of entries.
             is_expected = not self._has_room(is_expected=False)
             if is_expected and not (
                 self.is_expected(public_key) and self._has_room(is_expected=True)
@@ -321,13 +325,14 @@ class Peers:
         if peer is None:
             return
         self._seen(peer, proved=True)
-        # Both dialled at once: this side ends its own if it is the larger key's.
+        # Both sides dialled: "Of two connections between two nodes, the one dialled by the smaller
+        # key stays."
         if peer.connection_id is not None and self._theirs_stays(public_key):
             self._close(peer.connection_id, THEIRS_STAYS)
 
     def gone(self, id: str, public_key: bytes) -> None:
         """Note that an inbound connection has ended."""
-        # A key may have several inbound connections; the peer is gone with the last one.
+        # A key may have several inbound connections; the peer is gone when the last one ends.
         ids = self._inbound.get(public_key, [])
         if id in ids:
             ids.remove(id)
@@ -376,7 +381,7 @@ class Peers:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _keep(self, peer: WantedPeer) -> None:
-        # Checked each time: a cancellation that got lost must not keep this task alive.
+        # Checked each time: a lost cancellation must not keep this task alive.
         while peer in self._peers:
             peer.news.clear()
             # One connection is enough, in either direction.
@@ -397,12 +402,14 @@ class Peers:
             await self._attempt(peer, endpoint)
             if peer not in self._peers:
                 return
-            # An added peer is dialled for ever; a discovered one is a claim that was wrong.
+            # "Forgotten after five failures in a row until there is a newer entry"; an added peer
+            # is dialled for ever.
             failures = peer.info.failures + 1
             if failures >= DISCOVERED_FAILURES_MAX and peer.info.source != ADDED:
                 self._forget(peer)
                 return
-            # "After 1 s, doubling up to 30 s, each time after a random part of at least half."
+            # "It is dialled again after 1 s, then after twice as long each time, up to 30 s; a wait
+            # is shortened at random, to half at most."
             pause_ms = peer.pause_ms or backoff_ms(peer.info.failures, self._entropy)
             peer.info.failures = failures
             self.changed()
@@ -434,12 +441,13 @@ class Peers:
         try:
             reason = await self._serve(OutboundLink(id, endpoint, link, peer.info.source == ADDED))
         finally:
-            # However it ended: a cancelled attempt must not count as connected.
+            # In a `finally`: a cancelled attempt must not count as connected.
             peer.connection_id = None
             peer.info.reason = reason
             if not self._inbound.get(peer.info.public_key or b""):
                 self._unseen(peer, reason)
-        # A peer that accepts and drops us at once must not be dialled every second.
+        # "After a connection of five seconds the waits start at 1 s again": a peer that accepts and
+        # ends connections at once must not be dialled every second.
         if loop.time() - began_s >= STABLE_S:
             peer.info.failures = 0
         else:
@@ -449,7 +457,7 @@ class Peers:
         return f"out {endpoint} #{next(self._numbers)}"
 
     def _proved(self, peer: WantedPeer, endpoint: Endpoint | None, key: bytes) -> str | None:
-        """Take in the key that answers at an address; return why the link ends, None to go on."""
+        """Note the key that answers at an address; return why the link must end, or None."""
         if key == self._own_key:
             peer.pause_ms = OWN_KEY_PAUSE_MS
             return OWN_KEY

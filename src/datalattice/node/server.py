@@ -1,14 +1,15 @@
-"""Node server: a store, a lattice and a network put together.
+"""Node server: a running node, with a store, a lattice and a network.
 
     async with open_node("data", key_pair=key, port=0, peers=["10.0.0.7:18888"]) as node:
         node.cursor.path(...).set(...)
         await node.sync()                 # durable here, on its way to the peers
 
-Threads: the event loop moves bytes and keeps connections. A lane, on a small pool of threads, owns
-the replicator with everything that touches the store. User threads change the cursor as they like
-and call `cursor.sync()`, which returns when their writes are durable.
+Threads: the event loop moves bytes and keeps connections. A lane, on a small pool of threads, uses
+the replicator and the store. Any thread may change the cursor; `cursor.sync()` returns when the
+writes are durable.
 
-Length: the parts of a node are put together here, and started and closed in order.
+Source: docs/node.md.
+Length: the parts of a node are combined, started and closed in order here.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ from datalattice.wire import LATTICE, Framing
 
 PULL_TIMEOUT_S: Final = 30.0
 LAST_PUBLICATION_S: Final = 10.0  # a closing node waits this long for its last writes to be durable
-FAREWELL_S: Final = 1.0  # and this long for its last frames to leave
+LAST_FRAMES_S: Final = 1.0  # and this long for its last frames to leave
 CONDITION_S: Final = 0.05  # `wait_until` checks its condition this often without a change
 WRITER_WAIT_S: Final = 0.5  # a start waits this long for a writing program, which yields the store
 
@@ -82,13 +83,13 @@ Verifier = Callable[[Value, bytes], bool]
 
 
 class NodeParts(TypedDict, total=False):
-    """What a node is made of, beside its store and its settings; everything has a default.
+    """The parts of a node beside its store and its settings; all have defaults.
 
-    identity: the key that this node proves to peers, and of its own `:local` slot.
-    keys:     of the owners it writes for; its own operations write under the first, or under the
-              identity if there is none.
-    key_pair: one key as both; without any key, writes below owners fail.
-    lattice:  of the root value; the standard root lattice by default.
+    identity: the key that this node proves to peers, and that owns its `:local` slot.
+    keys:     the keys of the owners that it writes for. Its own operations write under the first
+              key, or under the identity if there is none.
+    key_pair: one key for both. Without any key, writes below owners fail.
+    lattice:  the lattice of the root value; by default the standard root lattice.
     verifier: decides which keys may sign for an owner, in place of the keys of `did:web`.
     backups:  further stores that are kept at the latest value.
     """
@@ -149,7 +150,7 @@ class NodeServer:
         backups: Iterable[Backup] = (),
     ) -> None:
         self.identity, self.owner, ring = _node_keys(key_pair, identity, keys)
-        # An entry of `:p2p :nodes` counts under the signature of its own key.
+        # An entry of `:p2p :nodes` counts only with the signature of its own key.
         if config.url is not None and self.identity is None:
             raise NoSigningKey("a node signs the url it publishes, so it needs a key pair")
         self.config = config
@@ -227,7 +228,7 @@ class NodeServer:
         try:
             await self._fence.look(self._store)
             self._host = await self._lattice_host()
-            # Noted one by one, so that a failing start ends those that were begun.
+            # Noted one by one, so that a failing start ends the backups that were started.
             for backup in self.backups:
                 backup.start(self._store, self.observer, self._lattice)
                 self._backing.append(backup)
@@ -243,7 +244,7 @@ class NodeServer:
         # Effects may reach the network from here on: it listens and knows the hosts.
         self._host.start(self._network.carry_out)
         self._healer.start()
-        self.house.start()
+        self.housekeeper.start()
         if self._authority is not None:
             self._authority.start()
         try:
@@ -253,7 +254,7 @@ class NodeServer:
                 with contextlib.suppress(StoreFull):
                     await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
             await self._network.connect(lambda: self.root, self.changed)
-            self._fence.begin()  # after `connect`: it asks the peers wanted by now
+            self._fence.begin()  # after `connect`, which adds the wanted peers
         except BaseException:
             await self.close()
             raise
@@ -297,10 +298,11 @@ class NodeServer:
             self._store, host.lane, self.observer, self.config.check_interval_ms / 1_000
         )
         self._replica.state.on_loss = self._healer.note
-        self.house = Housekeeper(self._store, host, self.observer, self.config)
+        self.housekeeper = Housekeeper(self._store, host, self.observer, self.config)
         hosting = self._replica.hosting
         assert hosting is not None
-        # Quotas do not bind peers that the operator added; a discovered one is a stranger.
+        # "A peer that was found counts as a stranger: its data has quotas"; the added peers have
+        # none.
         hosting.rules.wanted = lambda: self._network.peers.added_keys
         return host
 
@@ -312,8 +314,8 @@ class NodeServer:
         if self._closing:
             return
         self._closing = True
-        # Order: no write is accepted, local writes are durable, peers have them, links end, lanes
-        # finish what they hold, and the store closes last. A failure skips none of these.
+        # In this order: accept no more writes, make local writes durable, send them to peers, end
+        # links, finish the lanes, close the store. Each step is made even if an earlier one fails.
         failure: StoreError | TimeoutError | None = None
         log_event(logging.INFO, "stopping", root_hash=self.root_hash)
         try:
@@ -325,15 +327,15 @@ class NodeServer:
         except (StoreError, TimeoutError) as error:
             failure = error
         finally:
-            await self._farewell()
+            await self._send_last()
             await self._network.close()
             await self._healer.close()
-            await self.house.close()
+            await self.housekeeper.close()
             failure = failure or await self._end_hosts()
             await asyncio.to_thread(self._hosts.pool.close)
             lost = [] if failure is None else await asyncio.to_thread(self._unwritten)
             with contextlib.suppress(StoreError):  # usage is counted anew at the next start
-                await asyncio.to_thread(self.house.save)
+                await asyncio.to_thread(self.housekeeper.save)
             await self._end_backups()
             for backup in self._backing:
                 if not backup.is_current:
@@ -360,7 +362,7 @@ class NodeServer:
         await asyncio.gather(*(asyncio.to_thread(one.close) for one in self._backing))
 
     async def _end_hosts(self) -> StoreError | TimeoutError | None:
-        """End the replicas beside the lattice; return the error of the first that lost writes."""
+        """End the replicas beside the lattice; return the first error that lost writes."""
         first: StoreError | TimeoutError | None = None
         for host in self._hosts:
             if host is not self._host:
@@ -371,11 +373,11 @@ class NodeServer:
                     first = first or error
         return first
 
-    async def _farewell(self) -> None:
+    async def _send_last(self) -> None:
         """Send what peers have not received yet, for a short while."""
         hurry = partial(Replicator.publish, at_once=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_S):
+            async with asyncio.timeout(LAST_FRAMES_S):
                 sent = (host.act(hurry) for host in self._hosts)
                 await asyncio.gather(*sent, return_exceptions=True)
                 await asyncio.gather(*(one.drained() for one in self.connections))
@@ -393,7 +395,7 @@ class NodeServer:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether a peer has answered, since the start, what owners here wrote elsewhere."""
+        """Whether a peer has answered since the start, so that writes made elsewhere are known."""
         return self._fence.is_asked
 
     @property
@@ -434,16 +436,16 @@ class NodeServer:
         await asyncio.to_thread(self.cursor.sync)
 
     def stage(self, values: Iterable[Value]) -> None:
-        """Put the cells of values into the store, durably, for a later write to refer to.
+        """Store the cells of values durably, so that a later write can refer to them.
 
         Raises: MissingData: a cell below them is neither here nor among them. BadFormat: one is
                 malformed.
         """
         values = list(values)
         # Checked before anything is stored: the store holds no cell whose parts are missing.
-        door = CheckedCells(self._store, scanned=True)
+        checked = CheckedCells(self._store, scanned=True)
         for value in values:
-            door.check_value(value)
+            checked.check_value(value)
         # A store that failed before may have room by now.
         self._healer.make_writable()
         self._store.put(*values)
@@ -463,7 +465,7 @@ class NodeServer:
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[None]:
-        # A change wakes the event loop only while it is watched for.
+        # Changes wake the event loop only while something waits for them.
         self._watcher_count += 1
         try:
             yield
@@ -480,7 +482,7 @@ class NodeServer:
         try:
             with self._watching():
                 async with asyncio.timeout(timeout_s):
-                    # Also without a change here: a condition may be about a peer's state.
+                    # Checked without a change too: a condition may depend on the state of a peer.
                     while not condition(self):
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(CONDITION_S):
@@ -560,13 +562,13 @@ class NodeServer:
         framing: Framing | None = None,
         on_loop: Callable[[Effects], None] | None = None,
     ) -> Host[R]:
-        """Replicate something beside the lattice, with the peers that both sides admit.
+        """Replicate a further replica with the peers that it admits and that admit this node.
 
-        It talks on streams of its own, which only multiplexed connections have (`tls://`).
-
-        protocol, store_id: its name on every node that has it: 1 to 64 ASCII characters, up to 64
-                            bytes. wire: makes its conversations. framing: how its frames are cut.
-        on_loop: as of `Host`.
+        It uses streams of its own, which only multiplexed connections (`tls://`) have.
+        protocol, store_id: its name on every node: 1 to 64 ASCII characters, and up to 64 bytes.
+        wire:    makes its conversations.
+        framing: how its frames are divided.
+        on_loop: as in `Host`.
         Raises: UsageError: the name is taken or too long.
                 StoreClosed: the node is closed, or was not started.
         """
@@ -583,7 +585,7 @@ class NodeServer:
         return host
 
     async def unhost(self, host: Host[R]) -> None:
-        """Stop replicating something; what was written to it is durable on return.
+        """Stop replicating a replica; everything written to it is durable on return.
 
         Raises: UsageError: it is not here. StoreError: the last writes could not be made durable.
         """
@@ -605,7 +607,7 @@ class NodeServer:
             self._network.want(address, public_key)
 
     def expect_peers(self, is_expected: Callable[[bytes], bool]) -> None:
-        """Have discovered nodes dialled that a replica names as its peers; see `Network`."""
+        """Dial discovered nodes that a replica names as its peers; see `Network`."""
         self._network.expect_peers(is_expected)
 
     async def remove_peer(
@@ -620,11 +622,11 @@ class NodeServer:
         await self._network.peers.remove(address, public_key=public_key)
 
     async def pull(self, address: str | None = None, timeout_s: float = PULL_TIMEOUT_S) -> None:
-        """Merge all that a connected peer has, or all of them; durable on return.
+        """Merge everything that one connected peer has, or all of them; durable on return.
 
         Raises: PeerUnavailable: not connected, or it did not deliver. Timeout: it took too long.
         """
-        # A pull asks connected peers only: whoever is dialled later states its root anyway.
+        # Only connected peers are asked: a peer that is dialled later states its root by itself.
         chosen = self._network.to_peers(address)
         if not chosen:
             whom = "any peer" if address is None else address
@@ -632,11 +634,11 @@ class NodeServer:
         await self._pulls.pull(self._host, chosen, timeout_s)
 
     def fetch_cells(self, hashes: Sequence[bytes]) -> None:
-        """Ask every peer for cells by hash; what comes is stored. Any thread may call it."""
+        """Ask every peer for cells by hash, and store them. Any thread may call it."""
         self._host.lane.submit(lambda replicator, now_ms: replicator.acquire(hashes, now_ms))
 
     def look_for_more(self) -> None:
-        """Ask every peer for its root, since what was refused until now may be accepted."""
+        """Ask every peer for its root: values that were refused before may be accepted now."""
         ids = [connection.id for connection in self._network.to_peers()]
 
         def ask(replicator: Replicator, now_ms: int) -> None:
@@ -648,7 +650,7 @@ class NodeServer:
     # --- effects of the lattice ---------------------------------------------------------------
 
     def _in_lane(self, effects: Effects) -> bool:
-        """Handle effects in the lane; return whether a change is watched for on the loop."""
+        """Handle effects in the lane; return whether something on the loop waits for a change."""
         if effects.changed:  # committed: effects are delivered when they are durable
             self.observer.changed()
             self._back_up()
@@ -682,6 +684,6 @@ def _node_keys(
             raise UsageError("key_pair stands for identity and keys: give it, or these two")
         return key_pair, key_pair, KeyRing(key_pair)
     if given and identity is None:
-        # An identity made for one run would count as a new device at each start.
+        # A generated identity would count as a new device at each start.
         raise UsageError("a node with owners' keys needs an identity of its own: give identity=")
     return identity, given[0] if given else identity, KeyRing(*given)

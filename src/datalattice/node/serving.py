@@ -1,4 +1,4 @@
-"""Serve: a node in a thread of this process, and the `Node` with which its owner uses it.
+"""Serve: runs a node in a thread of this process, and opens its folder as a `Node`.
 
 with serve("north") as north, serve("south", peers=[north.address]) as south:
 north.queue("log").offer("cold")
@@ -31,10 +31,11 @@ def serve(
     peers: Iterable[str | None] = (),
     **settings: object,
 ) -> AbstractContextManager[Node]:
-    """Serve a folder to peers while the context lasts, and give its open node.
+    """Serve a folder to peers while the context lasts; yield its open node.
 
-    path, key: as for `datalattice.open`; the folder and its key are made if they are missing.
-    port:      0: any free one. peers: addresses of nodes to stay connected to.
+    path, key: as for `datalattice.open`; a missing folder or key is created.
+    port:      0: any free port.
+    peers:     addresses of nodes to stay connected to.
     settings:  further settings by name, as in `node.toml`.
     Raises: UsageError: a setting is wrong, or the port cannot be used. StoreLocked: another
             process serves the folder, or writes to it.

@@ -1,6 +1,8 @@
-"""Status: everything known about a running node at one moment, as plain records.
+"""Status: the state of a running node at one moment, as plain records.
 
 `Monitor` gathers a `NodeStatus`; `/metrics`, `/health` and the operation `node.status` print it.
+
+Source: docs/node.md "Operations", "Forks".
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ OWNER_SHOWN: Final = 12  # characters of an owner's key in a reason
 class ForkCounts:
     """The forks of a node.
 
-    open: with evidence kept here, by (whether a key here may sign for the owner, kind).
-    seen, skipped: met and not examined since the start. size_bytes: cells only kept branches have.
+    open:       number of forks with evidence here, by (whether a key here may sign for the owner,
+                kind).
+    seen:       forks met since the start. skipped: forks not examined since the start.
+    size_bytes: bytes of the cells that only the evidence has.
     """
 
     open: Mapping[tuple[bool, str], int] = field(default_factory=dict)
@@ -44,10 +48,11 @@ class ForkCounts:
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """What can be read only in the lane of the lattice.
+    """Figures that can be read only in the lane of the lattice.
 
-    missing_count: cells wanted and not here. staged_bytes: of cells that wait for them.
-    over_quota: owners whose values were lately refused for want of room, and why.
+    missing_count: wanted cells that are not here.
+    staged_bytes:  bytes of cells that wait for missing ones.
+    over_quota:    owners whose values were lately refused because of a quota, and why.
     """
 
     standings: tuple[Standing, ...] = ()
@@ -61,9 +66,9 @@ class LaneStatus:
 class PeerReport:
     """A peer, and the state of its connection if there is one.
 
-    joined: whether it receives changes; a mere client does not.
-    equal:  whether the root it stated last equals ours, or the part that is replicated with it;
-            None while not connected or not known.
+    joined: whether it receives changes; a client does not.
+    equal:  whether the root that it stated last equals ours, or the part of ours that is replicated
+            with it; None: not connected, or not known.
     """
 
     info: PeerInfo
@@ -119,8 +124,8 @@ class NodeStatus:
 
 def fork_trouble(evidence: Evidence) -> str | None:
     """Return why forks degrade this node, None if they do not."""
-    # Anybody can sign any number of forking values under keys of their own, so forks of other
-    # owners are counted and do not degrade the node.
+    # "A stranger can sign any number of them": forks of other owners are counted, but do not
+    # degrade the node.
     watched = [one for one in evidence.open if evidence.is_watched(one.owner)]
     if not watched:
         return None

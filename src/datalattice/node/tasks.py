@@ -1,10 +1,13 @@
-"""Tasks: the long operations of a running node, which outlast the request that begins them.
+"""Tasks: the long operations of a running node. They continue after the request that began them.
 
     id = tasks.begin("store.gc", arguments, work)       # the answer to the client
     await tasks.wait(id, timeout_s)                     # its progress, or its result
 
-A task goes on when the client that began it disconnects. A request equal to one whose task has not
-ended joins that task. Tasks of one operation run one after the other, in the order they began.
+A task continues if the client that began it disconnects. If the same request comes again before the
+task has ended, it joins that task. Tasks of one operation run one after the other, in the order in
+which they began.
+
+Source: docs/node.md "Control socket".
 """
 
 from __future__ import annotations
@@ -53,7 +56,8 @@ class NodeTasks:
 
         Raises: Backpressure: `NODE_TASKS_MAX` tasks have not ended yet.
         """
-        # A client that timed out asks again: it must find its task, not begin another.
+        # "An equal request meanwhile joins it": a client that timed out asks again and must find
+        # its task.
         request = value_hash(Vector.of((name, arguments)))
         for id, task in self._tasks.items():
             if task.request == request and not task.ended.done():
@@ -61,7 +65,7 @@ class NodeTasks:
         self._make_room()
         task = NodeTask(request)
         task.ended = asyncio.ensure_future(self._run(name, task, work))
-        # Reading the error here keeps asyncio from logging it: the client that waits gets it.
+        # Read here, so that asyncio does not log the error; the waiting client gets it.
         task.ended.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self._last_id += 1
         self._tasks[self._last_id] = task

@@ -1,16 +1,17 @@
-"""Weaver cells: values of the lattice that intentions name, fetched from the peers and pinned.
+"""Weaver cells: fetches the lattice values that intentions name from the peers, and pins them.
 
-A machine says which cells a payload names (`Machine.references`). Each stands for the value with
-this hash, which is walked down from there: cells that are not here are asked of the peers, and
-once all are here the value is pinned. An intention stays in its log, so the pin stays too.
+A machine says which values a payload names, by hash (`Machine.references`). Each value is walked
+from its top cell down. The peers are asked for cells that are not here, and when all are here the
+value is pinned. An intention stays in its log, so its pin stays too.
 
-    read      new records of each store, from where the last start had come to
-    walk      the cells below a named hash, to those that are not here
+    read      new records of each store, from the stored position on
+    walk      the cells below a named hash, down to those that are not here
     ask       the peers of the lattice, again every two seconds
-    pin       `weaver-` and the hash; a value that is named twice has one pin
+    pin       as `weaver-` and the hash; a value that is named twice has one pin
 
-How far a log is done is kept in the store of the log, behind the last record of which every value
-is pinned. So a restart reads the records after that again, and finds what was pinned.
+    The position is stored with the log: all values of the records up to it are pinned. A restart
+    reads
+    the later records again, and finds their pinned values.
 
 Source: docs/weaver.md "Values of the lattice"
 """
@@ -39,10 +40,10 @@ MISSING_CELLS: Final = "weaver-cells"
 """Health key: values that intentions name are missing or cannot be kept."""
 
 REFERENCES_MAX: Final = 1_024
-"""Most values that one intention names; those beyond are left out."""
+"""Most values that one intention may name; further ones are left out."""
 
 VALUES_MAX: Final = 10_000
-"""Most values that are fetched at a time; logs are read on once some are pinned."""
+"""Most values that are fetched at a time; when some are pinned, more records are read."""
 
 CELLS_MAX: Final = 1_000_000
 """Most cells of a named value: a peer may name one of any size. Larger ones are not fetched."""
@@ -71,8 +72,9 @@ _CONSUMER: Final = "lattice-cells"
 class _NamedValue:
     """A value that is not pinned yet.
 
-    frontier: cells to look at next, among them those that are missing. seen: all met so far.
-    again_ms: when to go on with it.
+    frontier: cells to look at next; includes the missing ones.
+    seen:     all cells met so far.
+    again_ms: when to continue with it.
     """
 
     hash: bytes
@@ -108,7 +110,11 @@ class NamedCells:
         clock: Clock,
         on_pinned: Callable[[], None],
     ) -> None:
-        """Make it. fetch: asks the peers for cells by hash. on_pinned: called for each value."""
+        """Make an object that knows no values yet.
+
+        fetch:     asks the peers for cells by hash.
+        on_pinned: called for each value that is pinned.
+        """
         self._store = store
         self._on_pinned = on_pinned
         self._fetch = fetch
@@ -122,11 +128,11 @@ class NamedCells:
         """Which values are missing or cannot be kept, for the health of the node."""
 
     def look(self, stores: Iterable[WeaverStore]) -> None:
-        """Read what is new in the logs, and go on with what is missing.
+        """Read new records of the logs, and continue with incomplete values.
 
-        What fails is a trouble, and is tried again by the next look.
+        A failure is noted in `trouble`, and the next look tries again.
         """
-        # Most machines name nothing: their logs are not read.
+        # Most machines name no values, so their logs are not read.
         naming = [one for one in stores if type(one.machine).references is not Machine.references]
         if not naming:
             return
@@ -162,7 +168,8 @@ class NamedCells:
         position = store.position(_CONSUMER) if log is None else None
         with store.read() as view:
             if log is None:
-                # The name of a record that a folder set back no longer has: from the beginning.
+                # A folder that was set back may lack the stored record: then read from the
+                # beginning.
                 seq = 0 if position is None else view.seq_of(position) or 0
                 log = self._logs[store.id] = _LogProgress(seq, seq)
             if view.last_seq() == log.seq:
@@ -186,7 +193,7 @@ class NamedCells:
         return None
 
     def _note(self, store: WeaverStore) -> None:
-        """Keep how far the log of a store is done, where that saves a restart some work."""
+        """Store the position of a log, if that saves a restart some work."""
         log = self._logs.get(store.id)
         if log is None or store.is_closed:
             return
@@ -206,7 +213,7 @@ class NamedCells:
     # --- values ---------------------------------------------------------------------------------
 
     def _walk(self, now_ms: int) -> None:
-        """Go on with the values: walk, pin, and ask for what is missing."""
+        """Continue with the values: walk them, pin complete ones, ask for missing cells."""
         has = self._store.has
         self._asked = {
             hash: at for hash, at in self._asked.items() if now_ms - at < RETRY_MS and not has(hash)
@@ -227,14 +234,14 @@ class NamedCells:
             fresh = [hash for hash in missing if hash not in self._asked][:room]
             wanted += fresh
             if fresh:
-                # To the end: values that no peer has must not hold up others.
+                # Moved to the end, so that values that no peer has do not hold up others.
                 self._values[value.hash] = self._values.pop(value.hash)
         if wanted:
             self._asked |= dict.fromkeys(wanted, now_ms)
             self._fetch(wanted)
 
     def _descend(self, value: _NamedValue, budget: int) -> tuple[list[bytes], int]:
-        """Walk down from the frontier; return the cells that are missing, and what is left."""
+        """Walk down from the frontier; return the missing cells, and what is left of the budget."""
         missing: list[bytes] = []
         stack = value.frontier
         while stack and budget > 0 and len(value.seen) <= CELLS_MAX:
@@ -262,7 +269,7 @@ class NamedCells:
         try:
             self._store.pins.pin(value.hash, f"weaver-{value.hash.hex()}", "weaver", value.named)
         except MissingData:
-            # A collection was faster: from its hash down again.
+            # A collection removed a cell meanwhile: walk again from the top.
             value.frontier, value.seen = [value.hash], {value.hash}
         except (StoreError, UsageError) as error:  # the disk, or too many pins: tried again
             value.trouble, value.again_ms = str(error), now_ms + RETRY_MS

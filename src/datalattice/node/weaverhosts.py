@@ -1,12 +1,12 @@
 """Weaver hosts: the Weaver stores of a node on its network, and how it joins others.
 
-Every open store is a replica of its own, with the peers that its own data names. Whoever holds an
-invite asks on one further stream, of the kind that is for joining alone.
+Every open store is a replica of its own, with the peers that its data names. A node with an invite
+asks to join on a further stream, which is only for joining.
 
     stores -> on_ready -> host       a store that is opened, created or joined is replicated
     system event -> all hosts        peers may have changed, also those that a child inherits
-    commit -> publish                what this process writes is pushed at once, what another
-                                     process writes within 50 ms
+    commit -> publish                writes of this process are pushed at once, those of another
+                                     process within 50 ms
 
 Source: Weaver specification "NetworkService"; docs/weaver.md "On the network".
 """
@@ -56,10 +56,10 @@ from datalattice.weaver import (
 )
 
 WEAVER_WRITES: Final = "weaver-writes"
-"""Health key: own writes of stores are refused, were not asked about, or have forked."""
+"""Health key: own writes of a store are refused, or forked, or made without asking a peer."""
 
 LOOK_S: Final = 0.05
-"""How often it is looked whether another process has written or made a store."""
+"""How often the node looks whether another process has written to or created a store."""
 
 OWN_FORK: Final = (
     "your key wrote two histories of store {store}; one of them is not in its log: run `lattice "
@@ -67,7 +67,7 @@ OWN_FORK: Final = (
 )
 
 JOIN_TIMEOUT_S: Final = 30.0
-"""How long a node waits for the answer to an invite, the time to connect included."""
+"""How long a node waits for the answer to an invite, including the time to connect."""
 
 
 class WeaverHosts:
@@ -88,14 +88,14 @@ class WeaverHosts:
         self._cells: Final = NamedCells(
             node.store, node.fetch_cells, node.clock, lambda: node.observer.count("values-pinned")
         )
-        door = JoinReplica(_Door(folder, node))
+        joining = JoinReplica(_JoinPolicy(folder, node))
         self._joining: Final = node.host(
-            JOIN_PROTOCOL, b"", door, WeaverProtocol(None), framing=FRAMING
+            JOIN_PROTOCOL, b"", joining, WeaverProtocol(None), framing=FRAMING
         )
 
     @property
     def stores(self) -> Stores:
-        """The stores; the first use makes the folder of their engine."""
+        """The stores; the first use creates the folder of their engine."""
         return self._folder.stores()
 
     async def start(self) -> None:
@@ -112,7 +112,7 @@ class WeaverHosts:
 
     async def _begin_now(self) -> None:
         stores = await asyncio.to_thread(self._folder.stores)
-        # "Until the next start": whether another node runs with this key is found out anew.
+        # "Until the next start": whether another node runs with this key must be found out again.
         await asyncio.to_thread(stores.suspect_all, Doubt.BEHIND, only=Doubt.CLONED)
         if self._node.config.accept_unfenced:
             await asyncio.to_thread(stores.accept_unasked)
@@ -135,16 +135,16 @@ class WeaverHosts:
         self._node.expect_peers(self._is_named)
 
     def _call_on(self, inviter: bytes, addresses: tuple[str, ...]) -> None:
-        """Stay connected to an inviter, where it was reached or is found.
+        """Stay connected to an inviter, at its known addresses or where it is discovered.
 
         Raises: UsageError: no address, or none of a transport that this node has.
         """
-        # Whatever key an address names, it is the inviter's that has to be proved.
+        # The inviter's key must be proved, even if an address names another.
         found = (str(parse_address(one).with_key(inviter)) for one in addresses)
         self._node.add_peer(",".join(found) or None, public_key=inviter)
 
     async def stop(self) -> None:
-        """Notice nothing more; call it before the node is closed, which ends the hosts."""
+        """Stop watching the stores. Call it before the node is closed, which ends the hosts."""
         self._node.observer.checks.pop(WEAVER_WRITES, None)
         self._node.observer.checks.pop(MISSING_CELLS, None)
         for end in self._ends:
@@ -154,7 +154,7 @@ class WeaverHosts:
             await asyncio.gather(self._looking, return_exceptions=True)
 
     def close(self) -> None:
-        """Give back what open comparisons hold; call it once the node is closed."""
+        """Free the resources of open comparisons. Call it after the node is closed."""
         for host in self._hosts.values():
             host.replica.close()
 
@@ -217,11 +217,11 @@ class WeaverHosts:
         return any(key in self._peers_of(id) for id in self._hosts)
 
     def _ask_again(self) -> None:
-        """Have every store look again whom it admits, and the network whom it looks for."""
+        """Have every store check again whom it admits, and the network whom it dials."""
         self._node.expect_peers(self._is_named)
         for host in self._hosts.values():
-            # Delivered, which effects that send nothing are not: the store is offered anew to
-            # peers that it has refused, also when it talks to no other.
+            # With a `done`, so that the effects are delivered even if nothing is sent: the store is
+            # offered again to peers that it has refused.
             host.lane.submit(partial(_readmit, host.replica), lambda: None)
 
     async def _look(self) -> None:
@@ -261,13 +261,13 @@ class WeaverHosts:
                 if store.own_forks():
                     return OWN_FORK.format(store=store_id_text(store.id))
         except DataLatticeError as error:
-            return f"weaver stores: {error}"  # damage is a reason, too
+            return f"weaver stores: {error}"  # damage is a reason too
         return None
 
     # --- peers --------------------------------------------------------------------------------
 
     async def presence(self, store_id: bytes) -> list[PeerPresence]:
-        """Return what is known of the connected peers of a store. Raises: NoSuchPath."""
+        """Return the state of the connected peers of a store. Raises: NoSuchPath."""
         host = await self._host_of(store_id)
         return await host.act(partial(presences, host.replica))
 
@@ -288,7 +288,7 @@ class WeaverHosts:
                 is here already, or the token names no address and the inviter is not connected.
         """
         await self._begin()
-        # A folder that was copied, and has a new key, joins the stores that it has anew.
+        # A copied folder with a new key joins the stores that it has again.
         if self.stores.get(token.store_id) is not None and self._is_peer(token.store_id):
             raise UsageError(f"the store {store_id_text(token.store_id)} is on this node already")
         self._call_on(token.inviter, token.addresses)
@@ -334,7 +334,7 @@ class WeaverHosts:
             ) from None
 
 
-class _Door:
+class _JoinPolicy:
     """Decides who may join."""
 
     def __init__(self, folder: WeaverFolder, node: NodeServer) -> None:
@@ -355,7 +355,8 @@ class _Door:
             store = self._folder.stores().open(store_id)
             self._folder.stores().peers.accept_join(store_id, peer, secret)
         except (IdentityCloned, NoSuchPath, Unauthorized, Unfenced, UsageError) as error:
-            # "An unknown store and a forbidden one must be indistinguishable": the log alone tells.
+            # "An unknown store and a forbidden one must be indistinguishable": only the log says
+            # which.
             log_event(logging.WARNING, "join-refused", peer=peer.hex(), reason=str(error))
             return None
         return store.kind
@@ -367,7 +368,7 @@ def _publish(replicator: Replicator, now_ms: int) -> None:
 
 def _readmit(replica: WeaverReplica, replicator: Replicator, now_ms: int) -> None:
     replica.peers_changed()
-    # `changed`: peers on open connections are offered the store anew.
+    # `changed`: the store is offered again to peers on open connections.
     replicator.settle(Absorbed(readmits=True, changed=True), "", now_ms)
 
 

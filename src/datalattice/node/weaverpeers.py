@@ -1,4 +1,4 @@
-"""Weaver peers: what a node knows of the peers of one of its stores, and comparisons on request.
+"""Weaver peers: the state of the peers of a store, and comparisons on request.
 
 Source: Weaver specification "NetworkService"; docs/weaver.md "On the network".
 """
@@ -19,7 +19,7 @@ SYNC_TIMEOUT_S_MAX: Final = 50.0
 
 
 def presences(replica: WeaverReplica, replicator: Replicator, now_ms: int) -> list[PeerPresence]:
-    """Return what is known of each peer that is connected and admitted, in key order."""
+    """Return the state of each connected and admitted peer, in key order."""
     own = count_of(replica.probe)
     found: dict[bytes, PeerPresence] = {}
     for one in _admitted(replica, replicator):
@@ -33,7 +33,8 @@ def presences(replica: WeaverReplica, replicator: Replicator, now_ms: int) -> li
             _since(one.compared_ms, now_ms),
             _since(one.agreed_ms, now_ms),
         )
-        # Two nodes that dialled each other have two connections: the better one counts.
+        # Two nodes that dialled each other have two connections; the one with the better state
+        # counts.
         known = found.setdefault(one.public_key, made)
         if (made.is_equal, not made.is_dirty) > (known.is_equal, not known.is_dirty):
             found[one.public_key] = made
@@ -50,7 +51,7 @@ def _since(then_ms: int | None, now_ms: int) -> float | None:
 
 
 class _Request:
-    """A comparison with one peer that was requested. Its identity is the token of the pull."""
+    """A requested comparison with one peer. The object itself is the token of the pull."""
 
     def __init__(self, public_key: bytes, done: asyncio.Event) -> None:
         self.public_key: Final = public_key
@@ -60,7 +61,7 @@ class _Request:
 
 
 def on_finished(effects: Effects) -> None:
-    """Tell who waits for a comparison that it is over. On the event loop."""
+    """Wake the callers of comparisons that are over. On the event loop."""
     for token, error in effects.finished:
         if isinstance(token, _Request):
             token.is_over, token.error = True, error
@@ -68,7 +69,7 @@ def on_finished(effects: Effects) -> None:
 
 
 async def synchronise(host: Host[WeaverReplica], timeout_s: float) -> list[SyncedPeer]:
-    """Compare a store with every connected peer; return what came of it, in key order.
+    """Compare a store with every connected peer; return the results in key order.
 
     Raises: Timeout: no peer has finished in that time.
     """
@@ -95,7 +96,7 @@ async def synchronise(host: Host[WeaverReplica], timeout_s: float) -> list[Synce
     results: dict[bytes, SyncedPeer] = {}
     for one in requests:
         error = one.error if one.is_over else late
-        # Of two connections with one peer the one that worked counts.
+        # If one of two connections with a peer succeeded, that one counts.
         if one.public_key not in results or error is None:
             results[one.public_key] = SyncedPeer(one.public_key, error)
     return [results[key] for key in sorted(results)]

@@ -144,7 +144,7 @@ def import_cells(
             f"an archive of version {version}; this package reads up to {ARCHIVE_VERSION}"
         )
     done = 0
-    door = CheckedCells(store, scanned=True, apart=apart)
+    checked = CheckedCells(store, scanned=True, apart=apart)
     while True:
         begin = stream.offset
         count, length = _BLOCK.unpack(stream.take(_BLOCK.size, "a block"))
@@ -156,7 +156,7 @@ def import_cells(
         cells = _cells_of(stream.take(length, "a block"), count, begin)
         _check_complete(store, cells, begin, apart or {})
         # Cells become staged, never announced, so a broken archive leaves only garbage.
-        door.put(cells.items())
+        checked.put(cells.items())
         done += count
         if progress is not None:
             progress(done)
@@ -219,16 +219,16 @@ def unsound_below(store: Store, top: bytes, sound: Store | None = None) -> bool:
     Cost:   reads each cell once; memory as `export_cells`.
     """
     apart: dict[bytes, bytes] = {}
-    door = CheckedCells(store, scanned=False, apart=apart)
+    checked = CheckedCells(store, scanned=False, apart=apart)
     batch: list[tuple[bytes, bytes]] = []
     for cell in _children_first(store, top, sound, {}):
         batch.append(cell)
         if len(batch) >= CHECKED_CELLS:
-            door.check(batch)
+            checked.check(batch)
             batch.clear()
             if apart:
                 return True
-    door.check(batch)
+    checked.check(batch)
     return bool(apart)
 
 
@@ -273,7 +273,7 @@ def copy_cells(
             BadFormat: a cell is not sound.
     """
     new = done = 0
-    door = CheckedCells(target, scanned=False, apart=apart)
+    checked = CheckedCells(target, scanned=False, apart=apart)
     batch: dict[bytes, bytes] = {}
 
     def is_done(hash: bytes) -> bool:
@@ -284,11 +284,11 @@ def copy_cells(
         batch[hash] = encoding
         done += 1
         if len(batch) >= CHECKED_CELLS:
-            new += door.put(batch.items())
+            new += checked.put(batch.items())
             batch.clear()
             if progress is not None:
                 progress(done)
-    new += door.put(batch.items())
+    new += checked.put(batch.items())
     if progress is not None:
         progress(done)
     return new

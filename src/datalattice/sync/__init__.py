@@ -37,10 +37,10 @@ from datalattice.sync.lattice.intake import CLAIMS_MAX, DISK_LOW, STAGED_BYTES_M
 from datalattice.sync.lattice.peerviews import MADE_MAX
 from datalattice.sync.lattice.policy import HostingPolicy, UnsignedPolicy, owner_text, section_name
 from datalattice.sync.lattice.replica import (
-    BROUGHT,
+    IMPORTED,
     LatticeReplica,
     ReplicaLimits,
-    bring,
+    absorb_import,
     is_left_out,
     offer_of,
 )
@@ -69,13 +69,13 @@ from datalattice.sync.wants import ROUNDS_MAX
 __all__ = [
     "ASK_TIMEOUT_MS",
     "BROADCAST_DELAY_MS",
-    "BROUGHT",
     "CHAIN",
     "CLAIMS_MAX",
     "DISK_LOW",
     "FETCHES",
     "FORK",
     "GOODBYE",
+    "IMPORTED",
     "INVALID",
     "MADE_MAX",
     "MALFORMED",
@@ -124,7 +124,7 @@ __all__ = [
     "Want",
     "Why",
     "WireProtocol",
-    "bring",
+    "absorb_import",
     "check_proof",
     "conversation",
     "is_descendant",

@@ -86,7 +86,7 @@ def test_an_owner_over_its_quota_is_refused_until_it_is_allowed() -> None:
             await own.pull()
             assert own.observer.counters["quota-exceeded"] >= 1
             assert same(slot(own, ANN), before)
-            await own.house.ask(
+            await own.housekeeper.ask(
                 lambda replica: decisions.decide(replica, "allow", ANN.public_key.hex())
             )
             await own.pull()
@@ -180,7 +180,7 @@ def test_a_disk_that_runs_short_degrades_the_node_refuses_others_and_takes_own_w
             before = slot(own, ANN)
             disk.capacity = disk.used_bytes + 2_000_000
             clock.now += 60_000
-            await own.house.look()
+            await own.housekeeper.look()
             assert "disk-low" in own.observer.reasons
             await offer(ann, ANN, "while it is low")
             await own.wait_until(lambda node: node.observer.counters.get("disk-low", 0) > 0)
@@ -188,7 +188,7 @@ def test_a_disk_that_runs_short_degrades_the_node_refuses_others_and_takes_own_w
             assert same(slot(own, ANN), before)
             assert slot(own, OWN) is not None
             disk.capacity = None
-            await own.house.look()
+            await own.housekeeper.look()
             assert own.observer.health == "ok"
             await own.pull()
             assert same(slot(own, ANN), slot(ann, ANN))
@@ -217,12 +217,12 @@ def test_a_full_disk_is_collected_by_itself_and_own_writes_work_again(
             size = store.stats().bytes
             disk.capacity = disk.used_bytes + 300_000
             clock.now += 60_000
-            await own.house.look()
+            await own.housekeeper.look()
             assert own.observer.counters["collections"] == 1
             assert store.stats().bytes < size
             assert own.root_hash == root
             assert missing(own.root) == []
-            await own.house.look()
+            await own.housekeeper.look()
             assert own.observer.counters["collections"] == 1, "nothing was written since"
             await offer(own, OWN, "it goes on")
         store.close()
@@ -240,7 +240,7 @@ def test_garbage_is_collected_when_the_store_has_doubled_and_grown_enough(
         grown = store.stats().bytes
         transport = MemoryTransport()
         async with node_of(transport, store, OWN) as own:
-            house = own.house
+            house = own.housekeeper
             house._config = NodeConfig(collect_after_bytes=store.stats().bytes + excess)
             assert house.is_due(store, False) is is_due
             house._config = NodeConfig(collect_after_bytes=0)

@@ -21,7 +21,7 @@ INVITER = KeyPair(b"i" * 32).public_key
 JOINER = KeyPair(b"j" * 32).public_key
 
 
-class Door:
+class Policy:
     """Lets in whoever has the secret, once."""
 
     def __init__(self, node: bytes) -> None:
@@ -41,8 +41,8 @@ class Nodes:
     """A node that invites and one that asks, connected."""
 
     def __init__(self) -> None:
-        self.doors = Door(INVITER), Door(JOINER)
-        self.replicas = [JoinReplica(door) for door in self.doors]
+        self.policies = Policy(INVITER), Policy(JOINER)
+        self.replicas = [JoinReplica(policy) for policy in self.policies]
         self.ends = [Replicator(one, WeaverProtocol(None), Pace()) for one in self.replicas]
         self.frames: list[bytes] = []
         self.answers: list[tuple[str | None, str | None]] = []
@@ -72,7 +72,7 @@ def test_a_node_with_an_invite_becomes_a_peer_and_learns_the_kind() -> None:
     nodes = Nodes()
     nodes.ask()
     assert nodes.answers == [("core:kvstore", None)]
-    assert nodes.doors[0].peers == [JOINER]
+    assert nodes.policies[0].peers == [JOINER]
 
 
 def test_an_invite_is_used_once() -> None:
@@ -81,7 +81,7 @@ def test_an_invite_is_used_once() -> None:
     nodes.ask()
     (_, refused) = nodes.answers[1]
     assert refused is not None
-    assert nodes.doors[0].peers == [JOINER]
+    assert nodes.policies[0].peers == [JOINER]
 
 
 def test_an_unknown_store_and_a_wrong_secret_are_answered_alike() -> None:
@@ -105,14 +105,14 @@ def test_a_connection_that_ends_ends_the_application() -> None:
 
 
 def test_a_request_under_the_key_of_another_is_refused() -> None:
-    (reply,) = JoinReplica(Door(INVITER)).serve(
+    (reply,) = JoinReplica(Policy(INVITER)).serve(
         Peer("c", public_key=b"k" * 32), JoinRequest(JOINER, STORE, SECRET)
     )
     assert reply.body is None
 
 
 def test_an_answer_of_another_node_is_not_taken() -> None:
-    replica = JoinReplica(Door(JOINER))
+    replica = JoinReplica(Policy(JOINER))
     replica.apply(Application(STORE, SECRET, INVITER, lambda *_: None))
     peer = Peer("c", public_key=INVITER)
     assert replica.compare(peer, Why.ASKED) is None
@@ -123,7 +123,7 @@ def test_an_answer_of_another_node_is_not_taken() -> None:
 
 
 def test_nothing_else_is_served_or_taken() -> None:
-    replica = JoinReplica(Door(INVITER))
+    replica = JoinReplica(Policy(INVITER))
     peer = Peer("c", public_key=JOINER)
     (reply,) = replica.serve(peer, Want((bytes(32),)))
     assert reply.body is None

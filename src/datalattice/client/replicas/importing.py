@@ -21,7 +21,15 @@ from datalattice.errors import BadFormat, MissingData, StoreFull, UsageError
 from datalattice.lattice import EMPTY_CONTEXT, MergeContext, root_lattice
 from datalattice.store import CellStore, Store, copy_cells, import_cells, store_in
 from datalattice.store.etch import EtchStore
-from datalattice.sync import DISK_LOW, Absorbed, LatticeReplica, Offer, bring, is_left_out, offer_of
+from datalattice.sync import (
+    DISK_LOW,
+    Absorbed,
+    LatticeReplica,
+    Offer,
+    absorb_import,
+    is_left_out,
+    offer_of,
+)
 
 Bring = Callable[[Offer], Absorbed]
 """Merges a root that the operator brings into a replica."""
@@ -65,14 +73,14 @@ def taking(folder: Folder, store: CellStore, *, is_known: bool = False) -> Bring
 
     def take(offer: Offer) -> Absorbed:
         with replica_on(folder, store) as replica:
-            return bring(replica, offer, is_known=is_known)
+            return absorb_import(replica, offer, is_known=is_known)
 
     return take
 
 
 def trusting(store: Store, context: MergeContext = EMPTY_CONTEXT) -> Bring:
     """Return how roots of this installation are merged into a store: without a hosting policy."""
-    return partial(bring, LatticeReplica(store, root_lattice(), context))
+    return partial(absorb_import, LatticeReplica(store, root_lattice(), context))
 
 
 def import_into(

@@ -1,7 +1,7 @@
-"""Transport: how two nodes get a byte stream between them. What runs on it is not its business.
+"""Transport: the interface of everything that makes byte streams between two nodes.
 
-A link is a two-way byte stream to one peer. Frames, messages and time-outs belong to the
-connection above it, so a transport is three verbs: dial, listen, and on a link read, write, close.
+A link is a two-way byte stream to one peer. Frames, messages and time-outs belong to the connection
+above it. So a transport only dials and listens, and a link only reads, writes and closes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Link(Protocol):
 
     @property
     def public_key(self) -> bytes | None:
-        """The key that the other end proved, None if this transport proves none."""
+        """The key that the other end has proved; None if the transport proves no keys."""
 
     @property
     def protocol(self) -> str:
-        """What both ends agreed to speak: `PLAIN_PROTOCOL` or `MUX_PROTOCOL` of `wire`."""
+        """The protocol that both ends agreed on: `PLAIN_PROTOCOL` or `MUX_PROTOCOL` of `wire`."""
 
     async def read(self) -> bytes:
         """Return some bytes, none at the end of the stream or when it broke.
@@ -63,7 +63,7 @@ class Listener(Protocol):
         """The addresses that peers dial."""
 
     async def close(self) -> None:
-        """Accept no more links; those accepted live on."""
+        """Accept no more links; accepted links stay open."""
 
 
 Accept = Callable[[Link], Awaitable[None]]  # called with each new link, which ends with the call
@@ -71,9 +71,9 @@ Refused = Callable[[str, str], None]  # called with (counter, text) for each ref
 
 
 class Endpoint(Protocol):
-    """Where a node is, for one transport. Endpoints with equal fields are equal.
+    """The address of a node, for one transport. Endpoints with equal fields are equal.
 
-    `str` gives the text that `Transport.endpoint` reads back as this.
+    `Transport.endpoint` reads the result of `str` back.
     """
 
     @property
@@ -109,7 +109,7 @@ class Transport(Protocol):
         """
 
     async def close(self) -> None:
-        """Give back what the transport itself holds; its listeners and links have ended."""
+        """Free the resources of the transport itself; its listeners and links have ended."""
 
 
 def listen_error(error: OSError, bind: str, port: int) -> UsageError:
@@ -121,7 +121,7 @@ def listen_error(error: OSError, bind: str, port: int) -> UsageError:
 
 
 def reached_host(bind: str) -> str:
-    """Return a local address that others dial: `bind`, or in place of a wildcard the main one."""
+    """Return the local address that others dial: `bind`, or for a wildcard the main address."""
     outside = _OUTSIDE.get(bind)
     if outside is None:
         return bind

@@ -1,9 +1,11 @@
 """Iroh: QUIC between nodes, with one stream for each link. Needs the package `iroh`.
 
 The key of an iroh endpoint is made from the seed of the node's own key, so the endpoint id is the
-node's public key: the handshake of QUIC (TLS 1.3, both sides) proves it, and the same key proves
-the node over TLS, over iroh and in what it signs. All links speak the mux protocol, which carries
-the lattice and any number of stores: a peer that opens a second QUIC stream is cut.
+node's public key. The handshake of QUIC (TLS 1.3, both sides) proves it. So one key identifies the
+node over TLS, over iroh and in its signatures. All links use the mux protocol, which carries the
+lattice and any number of stores. A peer that opens a second QUIC stream is cut.
+
+Source: docs/node.md "Iroh".
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ CLOSE_TIMEOUT_S: Final = 1.0
 
 LOOK_S: Final = 2.5
 SILENT_LOOKS: Final = 4
-"""A peer of which nothing came between so many looks is gone: iroh sends something every 5 s. So a
-node that was killed and runs anew is dialled after 10 s; QUIC by itself would wait for 30."""
+"""If nothing came from a peer between this many looks, it is gone: iroh sends something every 5 s.
+So a node that was killed and started again is dialled after 10 s; QUIC by itself would wait 30
+s."""
 
 WRITE_BYTES: Final = 262_144
 """Bytes that are handed to the library at a time; it copies them."""
@@ -60,8 +63,8 @@ def _write(builder: Any, value: bytes) -> None:
         ctypes.memmove(end, value, len(value))
 
 
-# The generated binding copies byte by byte in Python: 3 MB a second, against 80 with `memmove`.
-# It is replaced for the process, which changes nothing but the time.
+# The generated binding copies byte by byte in Python, 3 MB a second; `memmove` copies 80. The
+# replacement holds for the whole process and changes only the speed.
 iroh_ffi._UniffiRustBufferBuilder.write = _write
 
 
@@ -97,7 +100,7 @@ class IrohLink:
         """Send what is queued, then end the stream."""
         with contextlib.suppress(iroh.IrohError):
             await self._sending.finish()
-            # Until the other end has it all: the end of a connection drops what is under way.
+            # Wait until the other end has everything: ending a connection drops bytes in flight.
             await self._sending.stopped()
         self._connection.close(_ENDED, b"")
 
@@ -114,7 +117,7 @@ class IrohListener:
     ) -> None:
         bound = [_host_and_port(one) for one in endpoint.bound_sockets()]
         self.port = next(port for host, port in bound if host == bind)
-        # In place of a wildcard iroh itself names the addresses of the network interfaces.
+        # For a wildcard, iroh names the addresses of the network interfaces.
         reached = [_host_and_port(one) for one in endpoint.addr().direct_addresses()]
         self.addresses = tuple(
             str(PeerAddress(IROH, host, port, public_key))
@@ -125,7 +128,7 @@ class IrohListener:
         self.is_closed = False
 
     async def close(self) -> None:
-        """Accept no more links; those accepted live on."""
+        """Accept no more links; accepted links stay open."""
         self.is_closed = True
         await self.strangers.close()
 
@@ -134,8 +137,8 @@ class IrohTransport:
     """Links over QUIC.
 
     key_pair: the key of the node; a key made for this run by default.
-    is_relayed: whether nodes are found by their key alone, and reached through relays where no
-              direct way is open. Without it nothing leaves for anything but the dialled addresses.
+    is_relayed: whether nodes can be found by their key alone, and reached through relays if there
+    is no direct way. Without it, packets go only to the dialled addresses.
     """
 
     def __init__(
@@ -215,10 +218,10 @@ class IrohTransport:
         return listener
 
     async def close(self) -> None:
-        """Close the sockets, and with them what is left of links."""
+        """Close the sockets, and with them the remaining links."""
         bound, self._bound = self._bound, []
         for _, endpoint in bound:
-            # It waits for peers that do not answer any more.
+            # Bounded: `close` waits for peers, and some do not answer any more.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await endpoint.close()
@@ -236,7 +239,7 @@ class IrohTransport:
             for local, endpoint in self._bound:
                 if host is None or _reaches(local, host):
                     return endpoint
-            # A node that listens on loopback alone still dials others, from another socket.
+            # A node that listens only on loopback dials others from another socket.
             near = host is not None and ipaddress.ip_address(host).is_loopback
             if host is not None and ":" in host:
                 return await self._bind("::1" if near else "::", 0, [])
@@ -251,7 +254,7 @@ class IrohTransport:
             builder.relay_mode(iroh.RelayMode.disabled())
         builder.secret_key(self._key_pair.seed)
         builder.alpns(protocols)
-        # Security: iroh binds a socket of either family, and all interfaces unless told otherwise.
+        # Security: without an address for both families, iroh would bind all interfaces.
         is_wildcard: bool = ipaddress.ip_address(host).is_unspecified
         other = "127.0.0.1" if ":" in host else "::1"
         try:
@@ -273,7 +276,8 @@ class IrohTransport:
             with contextlib.suppress(iroh.IrohError):  # it has gone meanwhile
                 if listener.is_closed:
                     await incoming.refuse()
-                # In a crowd a stranger proves that it has its address, at the cost of a round trip.
+                # "Over iroh the 33rd and later ones first prove that they have their address"
+                # (docs/node.md "Limits").
                 elif listener.strangers.are_many and not await incoming.remote_addr_validated():
                     await incoming.retry()
                 else:
@@ -302,7 +306,8 @@ class IrohTransport:
             raise ConnectionResetError(f"{remote}: {_reason(error)}") from error
 
     def _link(self, connection: iroh.Connection, stream: iroh.BiStream, remote: str) -> IrohLink:
-        # Security: each further stream could make this node hold a window of 1.25 MB.
+        # Security: "a peer that opens a second one is cut". Each further stream could make this
+        # node hold a window of 1.25 MB.
         for opened in (connection.accept_bi, connection.accept_uni):
             self._run(_cut_when(opened, connection))
         self._run(_end_when_silent(connection))
@@ -389,7 +394,7 @@ def _remote(address: iroh.IncomingAddr) -> str:
 
 
 def _reason(error: iroh.IrohError) -> str:
-    """Return the innermost cause of an error, in one line without places in the library's code."""
+    """Return the innermost cause of an error, in one line without source locations."""
     *_, cause = _LOCATION.sub("", error.message()).strip().splitlines() or [""]
-    # The other end may choose a part of it.
+    # The other end may choose a part of the text.
     return "".join(one for one in cause.strip() if one.isprintable())[:REASON_CHARACTERS_MAX]

@@ -101,10 +101,10 @@ class MemoryListener:
 
 
 class MemoryTransport:
-    """A network of its own; nodes that share the object reach each other at `memory:port`.
+    """A network inside this process; nodes that share the object reach each other at `memory:port`.
 
-    The scheme of an address is ignored. mux: whether links carry several streams. Links prove no
-    key, except those of nodes that have `keyed` of it.
+    The scheme of an address is ignored. Links prove no key, except those of nodes that use `keyed`.
+    mux: whether links carry several streams.
     """
 
     def __init__(self, *, mux: bool = False) -> None:
@@ -115,7 +115,7 @@ class MemoryTransport:
         self._running: set[asyncio.Future[None]] = set()  # the loop alone keeps no task alive
 
     def keyed(self, public_key: bytes) -> MemoryTransport:
-        """Return the same network as the node with this key has it: its links prove the key."""
+        """Return the same network for the node with this key, so that its links prove the key."""
         made = copy.copy(self)
         made._key = public_key
         return made
@@ -149,4 +149,4 @@ class MemoryTransport:
         return MemoryListener(self._ports, port)
 
     async def close(self) -> None:
-        """Do nothing: the network lives as long as the object."""
+        """Do nothing."""

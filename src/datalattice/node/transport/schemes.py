@@ -1,8 +1,10 @@
 """Schemes: the transports of a node, each for the schemes of its addresses.
 
-TLS and plain TCP are always there. Iroh is there with the extra `iroh`: a node dials such addresses
-if the package is installed, and listens at the UDP port with the number of its TCP port if
-configured.
+TLS and plain TCP are always available. Iroh needs the extra `iroh`: then a node dials iroh
+addresses,
+and, if configured, listens at the UDP port with the number of its TCP port.
+
+Source: docs/node.md "Addresses", "Iroh".
 """
 
 from __future__ import annotations
@@ -23,10 +25,10 @@ if TYPE_CHECKING:
 class NodeTransport:
     """TCP, TLS and iroh.
 
-    key_pair: what this side proves, over TLS and over iroh alike.
+    key_pair: the key that this side proves, over TLS and over iroh.
     plain:    whether inbound TCP streams may be plain.
     iroh:     `off`, `direct` or `relay`, as in `NodeConfig`.
-    Raises: UsageError: iroh is configured and not installed.
+    Raises: UsageError: iroh is configured but not installed.
     """
 
     def __init__(self, key_pair: KeyPair, *, plain: bool = False, iroh: str = "off") -> None:
@@ -74,7 +76,7 @@ class NodeTransport:
             except UsageError:
                 if port:
                     raise
-                # The system chose the TCP port; its UDP twin may be taken.
+                # The system chose the TCP port; the UDP port with the same number may be taken.
                 second = await self._use_iroh().listen(bind, 0, accept, refused)
         except BaseException:
             await first.close()
@@ -96,7 +98,7 @@ class BothListeners:
         self.addresses = first.addresses + second.addresses
 
     async def close(self) -> None:
-        """Accept no more links; those accepted live on."""
+        """Accept no more links; accepted links stay open."""
         async with contextlib.AsyncExitStack() as stack:
             for one in self._both:
                 stack.push_async_callback(one.close)

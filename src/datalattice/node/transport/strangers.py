@@ -1,8 +1,10 @@
 """Strangers: inbound streams that have not shown yet who they are.
 
-Until a stranger has sent enough to be told apart, and proved a key where one is demanded, it costs
-little memory for a short time: their number is bounded, and the one that has waited longest makes
-room for the next.
+A stranger is a new stream until its kind is known and, where needed, its key is proved. Strangers
+cost little memory for a short time: their number is bounded, and the one that has waited longest
+makes room for the next.
+
+Source: docs/node.md "Limits".
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ class Strangers:
     async def admit(
         self, remote: str, timeout_s: float, greet: Callable[[], Awaitable[Link | None]]
     ) -> Link | None:
-        """Return the link that `greet` makes of a stranger, None if it is to be ended."""
+        """Return the link that `greet` makes of a stranger; None: the stranger must be ended."""
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                # The oldest goes, not the newest: one that sends nothing cannot keep others out.
+                # "The oldest makes room": a stranger that sends nothing cannot keep others out.
                 if len(self._waiting) >= STRANGERS_MAX:
                     self._turn_away(next(iter(self._waiting)))
                 self._waiting[limit] = asyncio.current_task()

@@ -1,7 +1,9 @@
 """TCP: streams between machines, encrypted or plain, with one listening port for both.
 
-The first bytes of an inbound stream tell the two apart: TLS begins with a record header that no
-frame of the protocol can begin with.
+The first bytes of an inbound stream show its kind: TLS begins with a record header, and no frame of
+the protocol can begin with the same bytes.
+
+Source: docs/node.md "Peers", "Limits".
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from datalattice.wire import PLAIN_PROTOCOL, READ_BYTES
 BACKLOG: Final = 128
 DIAL_TIMEOUT_S: Final = 10.0  # for a connection and its handshake
 
-# How long an inbound stream may be silent where plain ones are taken: a reference node may have
+# How long an inbound stream may be silent if plain streams are accepted: a reference node may have
 # nothing to send before its next announcement, which is due every 30 s.
 SILENCE_PLAIN_S: Final = 60.0
 
@@ -53,7 +55,7 @@ class TcpLink:
             tune(raw)
 
     def unread(self, data: bytes) -> None:
-        """Take back bytes; the next read returns them."""
+        """Put bytes back; the next read returns them."""
         self._unread = data
 
     async def read(self) -> bytes:
@@ -68,7 +70,7 @@ class TcpLink:
 
     async def write(self, data: bytes) -> None:
         """Queue bytes to be sent; return when there is room for more."""
-        # asyncio has no socket to write to, or to abort, once a closed stream has sent its rest.
+        # After a closed stream has sent its rest, asyncio has no socket to write to or to abort.
         if self._writer.is_closing():
             raise ConnectionResetError("the link is closed")
         self._writer.write(data)
@@ -93,7 +95,7 @@ def _address(peer: tuple[str, int]) -> str:
 
 
 class Handshakes:
-    """Tells inbound streams apart, and has those over TLS prove a key."""
+    """Finds out the kind of inbound streams, and has TLS streams prove a key."""
 
     def __init__(self, identity: TlsIdentity, *, plain: bool, refused: Refused | None) -> None:
         self._identity = identity
@@ -113,7 +115,8 @@ class Handshakes:
 
     async def _greet(self, link: TcpLink) -> Link | None:
         begun = b""
-        # Two bytes decide; a plain frame may differ in the first already.
+        # "The first two bytes tell TLS (`16 03`) from a frame"; a plain frame may differ in the
+        # first one already.
         while len(begun) < len(RECORD_START) and RECORD_START.startswith(begun):
             data = await link.read()
             if not data:

@@ -1,4 +1,7 @@
-"""TLS links: the proof of keys of `datalattice.client.network`, on top of a plain link."""
+"""TLS links: TLS with proofs of keys (`datalattice.client.network`), on top of a plain link.
+
+Source: RFC 8446; docs/node.md "Peers".
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from datalattice.errors import LimitExceeded
 from datalattice.node.transport.base import Link
 from datalattice.wire import PLAIN_PROTOCOL, READ_BYTES
 
-# TLS begins with a handshake record of version 3. No plain stream begins so: 0x16 would be the
-# length of a frame of 22 bytes, and 0x03 the tag of its cell, which no cell has.
+# A TLS stream begins with a handshake record of version 3. As a plain frame, 0x16 would be a length
+# of 22 bytes and 0x03 the tag of its cell, but no cell has this tag.
 RECORD_START: Final = b"\x16\x03"
 
-# Bytes that may arrive without data among them. A stranger can renew keys without end, and each
-# renewal costs as much as a small message.
+# Most bytes in a row that carry no data. A peer can renew keys without end, and each renewal costs
+# as much as a small message.
 SILENT_BYTES_MAX: Final = 65_536
 
 
@@ -41,8 +44,8 @@ class TlsLink:
     async def shake_hands(self, expected: bytes | None = None) -> None:
         """Exchange proofs of keys; return when both sides have given theirs.
 
-        The server checks the client's proof after the client is done: a client that is refused
-        finds out at its first read.
+        The server checks the client's proof after the client has finished, so a refused client
+        notices it at its first read.
 
         Raises: HandshakeFailed: the other end proved no key, or another one than `expected`.
                 OSError: the link broke.
@@ -58,7 +61,8 @@ class TlsLink:
                 with suppress(OSError):
                     await self._flush()  # the alert, which names the reason to the other end
                 raise HandshakeFailed(explain(error, self.remote)) from error
-        # Security: checked before our own proof leaves, so that only the expected node learns it.
+        # Security: checked before our own proof is sent, so that only the expected node learns our
+        # key.
         self.public_key = proven_key(self._tls, self.remote, expected, self._offered)
         self.protocol = self._tls.selected_alpn_protocol() or PLAIN_PROTOCOL
         await self._flush()
@@ -101,7 +105,7 @@ class TlsLink:
     async def close(self) -> None:
         """Send what is queued and a close_notify, then end the stream."""
         with suppress(OSError):
-            # unwrap() goes on to wait for the peer's close_notify, which is not needed.
+            # unwrap() also waits for the peer's close_notify, which is not needed.
             with suppress(ssl.SSLError):
                 self._tls.unwrap()
             await self._flush()
@@ -112,7 +116,7 @@ class TlsLink:
         self._link.abort()
 
     async def _more(self) -> int:
-        """Answer what TLS itself asked; return how many more bytes arrived, 0 at the end."""
+        """Send pending TLS records, and read; return how many bytes arrived, 0 at the end."""
         try:
             await self._flush()
         except OSError:

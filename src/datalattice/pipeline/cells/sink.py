@@ -246,7 +246,7 @@ def _below(
 
 def _copy(notes: BinaryIO, sources: Sequence[CellStore], target: CellStore) -> None:
     # Scanned by the tasks: what is left to check are the hashes and children before parents.
-    door = CheckedCells(target, scanned=True)
+    checked = CheckedCells(target, scanned=True)
     while found := notes.read(NOTES_MAX * _NOTE.size):
         order = list(_NOTE.iter_unpack(found))
         wanted: dict[int, list[bytes]] = {}
@@ -261,7 +261,7 @@ def _copy(notes: BinaryIO, sources: Sequence[CellStore], target: CellStore) -> N
             if encoding is None:
                 raise MissingData([hash])
             copied.append((hash, encoding))
-        door.put(copied)
+        checked.put(copied)
 
 
 # --- beside a node --------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from datalattice.pipeline.jobs.partials import (
     stage,
 )
 from datalattice.store import CellStore, copy_cells, import_cells, unsound_below
-from datalattice.sync import LatticeReplica, Remark, bring, is_left_out, offer_of
+from datalattice.sync import LatticeReplica, Remark, absorb_import, is_left_out, offer_of
 
 NAME_BYTES = 8
 """Random bytes in a folder's name, so that attempts of a task use different folders."""
@@ -86,7 +86,7 @@ def admit(staging: str, sound: str, payload: bytes) -> bytes:
         left_out: list[Remark] = []
         if apart:
             replica = LatticeReplica(store, root_lattice(), MergeContext(verifier=verify_did))
-            taken = bring(replica, offer_of(root, apart))
+            taken = absorb_import(replica, offer_of(root, apart))
             # What a node would refuse is left out here, so the merge of the rest is that of a node.
             left_out = [remark for remark in taken.reports if is_left_out(remark)]
             # An input whose root itself is refused has nothing to merge.

@@ -60,7 +60,7 @@ the rest at its own pace."""
 TOO_LARGE: Final = "too-large"
 """Metric label of entries that do not fit into a frame to a plain peer."""
 
-BROUGHT: Final = "import"
+IMPORTED: Final = "import"
 """Stands for the connection of what the operator brings."""
 
 NOT_HOSTED: Final = "not-hosted"
@@ -331,24 +331,24 @@ def offer_of(top: bytes, apart: Mapping[bytes, bytes]) -> Offer:
     return Offer(Probe(top, Incoming((), None, parts, top)))
 
 
-def bring(replica: LatticeReplica, offer: Offer, *, is_known: bool = False) -> Absorbed:
-    """Take in what the operator brings like the state of a peer: through the same gate.
+def absorb_import(replica: LatticeReplica, offer: Offer, *, is_known: bool = False) -> Absorbed:
+    """Merge a value that the operator imports, with the same checks as the state of a peer.
 
-    Its cells are staged in the store already; unsound ones, and those above them, come with the
-    offer. The result names everything that was left out. Durable on return.
+    Its sound cells are staged in the store already. Unsound cells, and those above them, come with
+    the offer. The result names everything that was left out. Durable on return.
 
     is_known: its unsigned data comes from a known sender, so that it has no quota.
     Raises: as `LatticeReplica.absorb`.
     """
-    # The operator waits for it, so it may cost what the values of wanted peers may.
-    replica.charges.introduce(BROUGHT, BROUGHT, is_wanted=True, is_known=is_known)
+    # The operator waits for it, so it may cost as much as the values of wanted peers.
+    replica.charges.introduce(IMPORTED, IMPORTED, is_wanted=True, is_known=is_known)
     try:
-        names = replica.intake.not_hosted(offer, BROUGHT)
-        absorbed = replica.absorb(offer, Peer(BROUGHT))
+        names = replica.intake.not_hosted(offer, IMPORTED)
+        absorbed = replica.absorb(offer, Peer(IMPORTED))
         if absorbed.missing:  # a collection took cells that were staged
-            replica.absorb(Offer(lost=tuple(absorbed.missing)), Peer(BROUGHT))
+            replica.absorb(Offer(lost=tuple(absorbed.missing)), Peer(IMPORTED))
     finally:
-        replica.charges.leave(BROUGHT)
+        replica.charges.leave(IMPORTED)
     if names:
         text = f"{names[0]}: this node does not host it; `lattice hosting` shows what it hosts"
         absorbed.reports.append(Remark(NOT_HOSTED, text, len(names)))

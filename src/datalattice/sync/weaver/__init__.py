@@ -31,7 +31,7 @@ from datalattice.sync.weaver.gossip import (
     GossipOffer,
     Neighbours,
 )
-from datalattice.sync.weaver.joining import JOIN_PROTOCOL, Application, Door, JoinReplica
+from datalattice.sync.weaver.joining import JOIN_PROTOCOL, Application, JoinPolicy, JoinReplica
 from datalattice.sync.weaver.messages import (
     ALPN,
     FRAMING,
@@ -72,12 +72,12 @@ __all__ = [
     "BootstrapRequest",
     "BootstrapResponse",
     "ChainGaps",
-    "Door",
     "FetchChain",
     "FetchIntentions",
     "GossipMessage",
     "GossipOffer",
     "IntentionResponse",
+    "JoinPolicy",
     "JoinReplica",
     "JoinRequest",
     "JoinResponse",

@@ -37,7 +37,7 @@ REFUSED_TEXT: Final = "the node that made the invite refuses it"
 _NOTHING: Final = Probe(b"")
 
 
-class Door(Protocol):
+class JoinPolicy(Protocol):
     """What decides who may join."""
 
     @property
@@ -69,8 +69,8 @@ class Application:
 class JoinReplica:
     """Answers those who ask to join, and asks for this node. It holds no data."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, policy: JoinPolicy) -> None:
+        self._policy = policy
         self._applications: dict[bytes, Application] = {}  # by inviter
 
     def apply(self, application: Application) -> None:
@@ -85,16 +85,16 @@ class JoinReplica:
             return None
         # Asked once: the secret may be used up by the attempt.
         application = self._applications.pop(peer.public_key or b"", None)
-        return None if application is None else _Joining(self._door.node, application)
+        return None if application is None else _Joining(self._policy.node, application)
 
     def serve(self, peer: Peer, request: object) -> Iterator[Reply]:
         """Answer whoever asks to join."""
         kind = None
         # "node_pubkey must equal the transport's remote key."
         if isinstance(request, JoinRequest) and request.node_pubkey == peer.public_key:
-            kind = self._door.admit(request.store_id, request.node_pubkey, request.invite_secret)
+            kind = self._policy.admit(request.store_id, request.node_pubkey, request.invite_secret)
             if kind is not None:
-                yield Reply(JoinResponse(self._door.node, request.store_id, kind))
+                yield Reply(JoinResponse(self._policy.node, request.store_id, kind))
                 return
         yield Reply(None)  # the same refusal, whatever is wrong
 
