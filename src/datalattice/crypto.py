@@ -7,11 +7,12 @@ all nodes of one owner compute the same signature for the same value.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 from blake3 import blake3 as _blake3
 from nacl import bindings
@@ -195,6 +196,47 @@ class KeyRing:
 
     def __repr__(self) -> str:
         return f"KeyRing({', '.join(key.hex() for key in self._pairs)})"  # never the seeds
+
+
+class Secret(str):
+    """A text that is not shown: what prints, joins or encodes it gets `***`. `reveal` returns it.
+
+    As a string it is `***`, so it stays hidden in JSON, in joined texts and in logs, too.
+    """
+
+    __slots__ = ("_text",)
+    _text: str
+
+    def __new__(cls, text: str) -> Self:
+        """Hide a text."""
+        secret = super().__new__(cls, "***")
+        secret._text = text.reveal() if isinstance(text, Secret) else text
+        return secret
+
+    def reveal(self) -> str:
+        """Return the text."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "***"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):  # a plain text is never compared with one in the open
+            return False
+        # In constant time: how long it takes tells nothing of the text.
+        return hmac.compare_digest(self._bytes(), other._bytes())
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        return Secret, (self._text,)
+
+    def _bytes(self) -> bytes:
+        return self._text.encode("utf-8", "surrogatepass")
 
 
 NO_KEYS: Final = KeyRing()

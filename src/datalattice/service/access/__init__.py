@@ -1,5 +1,9 @@
 """Access: who asks, and what is allowed; doors hand it plain data and a time."""
 
+from datalattice.service.access.audit import RING_RECORDS, Audit, AuditRecord, is_audited
+from datalattice.service.access.authenticating import Authenticator, Credentials, check_body
+from datalattice.service.access.limits import ALLOWANCES, Allowance, RateLimits, Use
+from datalattice.service.access.policies import ABSENT, POLICY_FILE, Policies, StoredRule
 from datalattice.service.access.policy import (
     AUTHENTICATED,
     PUBLIC,
@@ -24,22 +28,41 @@ from datalattice.service.access.scopes import (
     parse_grants,
     split_scope,
 )
+from datalattice.service.access.spent import SPENT_MAX, SPENT_TABLE, SpentIds
 
 __all__ = [
+    "ABSENT",
+    "ALLOWANCES",
     "ANONYMOUS",
     "AUTHENTICATED",
     "BAD_CREDENTIAL",
+    "POLICY_FILE",
     "PUBLIC",
     "RIGHTS",
+    "RING_RECORDS",
+    "SPENT_MAX",
+    "SPENT_TABLE",
     "AccessDecision",
+    "Allowance",
+    "Audit",
+    "AuditRecord",
+    "Authenticator",
     "BadCredential",
+    "Credentials",
     "Grant",
     "How",
+    "Policies",
     "Policy",
     "Principal",
+    "RateLimits",
     "Rule",
+    "SpentIds",
+    "StoredRule",
+    "Use",
+    "check_body",
     "checked_rule",
     "decide",
+    "is_audited",
     "join_scope",
     "parse_grant",
     "parse_grants",

@@ -1,0 +1,101 @@
+"""Audit: what was decided about whom, for those who run the service.
+
+A record names an action and a scope, and has no values, headers, tokens or query strings.
+
+Source: docs/design/access.md "Audit".
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+RING_RECORDS: Final = 1_024
+"""Newest records kept in memory."""
+
+AUDITED_CHARACTERS_MAX: Final = 512
+"""Most characters of one text of a record: a caller chooses scopes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One decision.
+
+    time_ms, door, action, request (its number); did, how, key_id of the caller; right, scope and
+    the decision with its reason; the code of the error that was answered, None for none; bytes and
+    ms that the answer took, None where it was not measured.
+    """
+
+    time_ms: int
+    door: str
+    action: str
+    request: int
+    did: str | None
+    how: str
+    key_id: str | None
+    right: str
+    scope: str
+    is_allowed: bool
+    reason: str
+    code: str | None = None
+    bytes: int | None = None
+    ms: float | None = None
+
+    def line(self) -> str:
+        """Return the record as one line of JSON."""
+        found = {
+            name: value[:AUDITED_CHARACTERS_MAX] if isinstance(value, str) else value
+            for name, value in asdict(self).items()
+        }
+        return json.dumps(found, separators=(",", ":"))  # JSON has no line end in a text
+
+
+def is_audited(right: str, scope: str, *, is_allowed: bool) -> bool:
+    """Return whether a decision is recorded: on effects, refusals and reads of `admin`."""
+    return right != "r" or not is_allowed or scope.partition("/")[0] == "admin"
+
+
+class Audit:
+    """The newest records, and where all of them go. A method may be called by any thread.
+
+    sink:     is given each record, in order; None: nothing is.
+    failures: records that the sink raised at. last_failure: the class of its last error.
+    """
+
+    def __init__(
+        self, sink: Callable[[AuditRecord], None] | None = None, records_max: int = RING_RECORDS
+    ) -> None:
+        self._sink = sink
+        self._records: deque[AuditRecord] = deque(maxlen=records_max)
+        self._count = 0
+        self._lock = threading.Lock()
+        self.failures = 0
+        self.last_failure: str | None = None
+
+    def add(self, record: AuditRecord) -> None:
+        """Keep a record and pass it on."""
+        with self._lock:
+            self._records.append(record)
+            self._count += 1
+            if self._sink is None:
+                return
+            try:
+                self._sink(record)
+            except Exception as error:  # noqa: BLE001 - counted: a call does not fail by its record
+                self.failures += 1
+                self.last_failure = type(error).__name__
+
+    def after(self, number: int) -> tuple[int, list[AuditRecord]]:
+        """Return the records from the one of this number on, and the number of the next one.
+
+        Numbers begin with 0. Records that are gone from the ring are left out, which a reader sees
+        by the count.
+        """
+        with self._lock:
+            lacking = max(0, self._count - max(0, number))
+            kept = list(self._records)
+            return self._count, kept[len(kept) - min(lacking, len(kept)) :]

@@ -1,0 +1,111 @@
+"""Limits: how often a caller may ask, as token buckets.
+
+A bucket holds up to `burst` tokens and gains `per_s` a second; each call takes one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from datalattice.errors import RateLimited, UsageError
+from datalattice.service.access.principal import LOCAL, Principal
+
+BUCKETS_MAX: Final = 10_000
+"""Most buckets of each use."""
+
+_IPV6_PREFIX: Final = 64  # one household has so many addresses that any bound by address is none
+
+Use = Literal["reads", "effects", "failures"]
+"""What is counted; `failures`: credentials that were not valid."""
+
+
+class Allowance(NamedTuple):
+    """per_s: calls a second on average. burst: calls at once."""
+
+    per_s: float
+    burst: int
+
+
+ALLOWANCES: Final[Mapping[Use, Allowance]] = {
+    "reads": Allowance(200, 200),
+    "effects": Allowance(50, 50),
+    "failures": Allowance(10 / 60, 10),
+}
+
+
+class RateLimits:
+    """The buckets of all callers. A method may be called by any thread."""
+
+    def __init__(
+        self, allowances: Mapping[Use, Allowance] = ALLOWANCES, buckets_max: int = BUCKETS_MAX
+    ) -> None:
+        self._allowances = {**ALLOWANCES, **allowances}
+        for use, (per_s, burst) in self._allowances.items():
+            if not (per_s > 0 and burst >= 1):  # else no call would ever pass again
+                raise UsageError(f"{use}: more than 0 a second and 1 at once, got {per_s}, {burst}")
+        self._buckets_max = buckets_max
+        # By use and caller: (tokens, the time at which they were counted).
+        self._buckets: dict[Use, OrderedDict[str, tuple[float, int]]] = {
+            use: OrderedDict() for use in self._allowances
+        }
+        self._lock = threading.Lock()
+
+    def take(self, use: Use, caller: Principal, address: str | None, now_ms: int) -> None:
+        """Count a call of a caller; whoever can open the folder is not counted.
+
+        Raises: RateLimited: there were too many.
+        """
+        if caller.how not in LOCAL:
+            self._take(use, caller.did or address_key(address), now_ms, 1)
+
+    def check_failures(self, address: str | None, now_ms: int) -> None:
+        """Raise RateLimited if too many credentials from an address were not valid."""
+        self._take("failures", address_key(address), now_ms, 0)
+
+    def count_failure(self, address: str | None, now_ms: int) -> None:
+        """Count a credential that was not valid."""
+        with self._lock:
+            key = address_key(address)
+            self._put("failures", key, max(0.0, self._tokens("failures", key, now_ms) - 1), now_ms)
+
+    def _take(self, use: Use, key: str, now_ms: int, count: int) -> None:
+        with self._lock:
+            tokens = self._tokens(use, key, now_ms)
+            if tokens < 1:
+                retry_s = (1 - tokens) / self._allowances[use].per_s
+                raise RateLimited(f"too many {use}; try again in {retry_s:.3g} s", retry_s)
+            if count:
+                self._put(use, key, tokens - count, now_ms)
+
+    def _tokens(self, use: Use, key: str, now_ms: int) -> float:
+        per_s, burst = self._allowances[use]
+        found = self._buckets[use].get(key)
+        if found is None:
+            return burst
+        tokens, counted_ms = found
+        # A clock that was set back adds nothing, and counts on from its new time.
+        return min(burst, tokens + max(0, now_ms - counted_ms) / 1_000 * per_s)
+
+    def _put(self, use: Use, key: str, tokens: float, now_ms: int) -> None:
+        buckets = self._buckets[use]
+        buckets[key] = (tokens, now_ms)
+        buckets.move_to_end(key)
+        if len(buckets) > self._buckets_max:
+            buckets.popitem(last=False)  # unused for longest: it had the most time to fill
+
+
+def address_key(address: str | None) -> str:
+    """Return under which name an address is counted: an IPv6 one by its first 64 bits."""
+    try:
+        found = ipaddress.ip_address(address or "")
+    except ValueError:
+        return address or ""
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.IPv6Network((int(found), _IPV6_PREFIX), strict=False))
+    return str(found)

@@ -1,0 +1,202 @@
+"""Policies: the rules of a folder, in one file.
+
+    {"version": 1, "rules": {"lattice/kv": {"r": ["public"], "w": ["did:key:..."]}}}
+
+The file is replaced as a whole and durably; it may be written by hand while no daemon runs.
+
+Source: docs/design/access.md "What is allowed".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from datalattice.crypto import sha3_256
+from datalattice.errors import Conflict, NoSuchPath, UsageError
+from datalattice.service.access.policy import NO_RULES, Policy, Rule, checked_rule
+from datalattice.service.access.scopes import RIGHTS, covering, split_scope
+from datalattice.store import Disk, RealDisk, replace_file
+
+POLICY_FILE: Final = "access.json"
+RULES_MAX: Final = 1_000
+"""Most scopes with a rule."""
+
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Longest file of rules."""
+
+ABSENT: Final = ""
+"""The version of a rule that is not there."""
+
+_FORMAT: Final = 1
+
+
+class StoredRule(NamedTuple):
+    """A rule, the scope it is of, and the version of it, for If-Match."""
+
+    scope: str
+    rule: Rule
+    version: str
+
+
+class Policies:
+    """The policy of a folder. A method may be called by any thread.
+
+    base: administrators and the default of reading, from the configuration.
+    Raises: UsageError: the file is not one of rules; the text names it and what is wrong.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], base: Policy | None = None, disk: Disk | None = None
+    ) -> None:
+        self._disk = RealDisk() if disk is None else disk
+        self._path = f"{os.fspath(folder)}/{POLICY_FILE}"
+        self._base = Policy() if base is None else base
+        self._lock = threading.Lock()
+        self._policy = self._base
+        self.reload()
+
+    @property
+    def policy(self) -> Policy:
+        """The present policy; it never changes, a new one takes its place."""
+        return self._policy
+
+    def reload(self, base: Policy | None = None) -> None:
+        """Read the file again, with another base if one is given.
+
+        Raises: UsageError: as the constructor; the present policy stays.
+        """
+        with self._lock:
+            rules = self._read()
+            self._base = self._base if base is None else base
+            self._policy = self._with(rules)
+
+    def get(self, scope: str) -> StoredRule:
+        """Return the rule of a scope.
+
+        Raises: NoSuchPath: it has none of its own. UsageError: there is no such scope.
+        """
+        split_scope(scope)
+        rule = self._policy.rules.get(scope)
+        if rule is None:
+            raise NoSuchPath(f"the scope {scope} has no rule of its own")
+        return StoredRule(scope, rule, _version(rule))
+
+    def inherited(self, scope: str) -> dict[str, StoredRule]:
+        """Return by right the stored rule that decides on a scope; defaults are left out."""
+        split_scope(scope)
+        rules = self._policy.rules
+        found: dict[str, StoredRule] = {}
+        for right in RIGHTS:
+            one = next((one for one in covering(scope) if right in rules.get(one, {})), None)
+            if one is not None:
+                found[right] = StoredRule(one, rules[one], _version(rules[one]))
+        return found
+
+    def put(
+        self, scope: str, rights: Mapping[str, object], expected: str | None = None
+    ) -> StoredRule:
+        """Set the rule of a scope, durably.
+
+        expected: the version that the caller has seen, `ABSENT` if there was none; None: any.
+        Raises: Conflict: the version is another one. UsageError: the rule or the scope is wrong, or
+                there are too many rules. StoreFull, StoreFailed: the disk refuses.
+        """
+        split_scope(scope)
+        rule = checked_rule(rights)
+        with self._lock:
+            rules = dict(self._expecting(scope, expected))
+            rules[scope] = rule
+            if len(rules) > RULES_MAX:
+                raise UsageError(f"a folder has rules for at most {RULES_MAX} scopes")
+            self._write(rules)
+        return StoredRule(scope, rule, _version(rule))
+
+    def delete(self, scope: str, expected: str | None = None) -> None:
+        """Remove the rule of a scope, durably: the scope above decides again.
+
+        Raises: NoSuchPath: it has none. Conflict, StoreFull, StoreFailed: as `put`.
+        """
+        self.get(scope)
+        with self._lock:
+            rules = dict(self._expecting(scope, expected))
+            if rules.pop(scope, None) is not None:  # another caller may have been faster
+                self._write(rules)
+
+    def _expecting(self, scope: str, expected: str | None) -> Mapping[str, Rule]:
+        """Return the present rules.
+
+        Raises: Conflict: the version of the scope is not the expected one.
+        """
+        rules = self._policy.rules
+        if expected is not None:
+            rule = rules.get(scope)
+            if expected != (ABSENT if rule is None else _version(rule)):
+                raise Conflict(f"the rule of {scope} has been changed; read it again")
+        return rules
+
+    def _with(self, rules: Mapping[str, Rule]) -> Policy:
+        return Policy(self._base.admins, self._base.reading, MappingProxyType(dict(rules)))
+
+    def _read(self) -> Mapping[str, Rule]:
+        try:
+            file = self._disk.open(self._path)
+        except FileNotFoundError:
+            return NO_RULES
+        try:
+            size = file.size()
+            if size > FILE_BYTES_MAX:
+                raise UsageError(f"{self._path}: has {size} bytes, at most {FILE_BYTES_MAX}")
+            data = file.read(0, size)
+        finally:
+            file.close()
+        try:
+            return _rules_of(data)
+        except UsageError as error:
+            raise UsageError(f"{self._path}: {error}") from error
+
+    def _write(self, rules: Mapping[str, Rule]) -> None:
+        document = {"version": _FORMAT, "rules": rules}
+        data = f"{json.dumps(document, indent=2, sort_keys=True)}\n".encode()
+        if len(data) > FILE_BYTES_MAX:  # else it could not be read again
+            raise UsageError(f"the rules of a folder have at most {FILE_BYTES_MAX} bytes")
+        replace_file(self._disk, self._path, [data])
+        self._policy = self._with(rules)  # once it is durable
+
+
+def _rules_of(data: bytes) -> dict[str, Rule]:
+    try:
+        document = json.loads(data, object_pairs_hook=_members)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"not JSON: {error}") from error
+    if not isinstance(document, dict) or set(document) != {"version", "rules"}:
+        raise UsageError("an object with the members version and rules")
+    if document["version"] != _FORMAT:
+        raise UsageError(f"of version {document['version']!r}, which is not {_FORMAT}")
+    rules = document["rules"]
+    if not isinstance(rules, dict) or len(rules) > RULES_MAX:
+        raise UsageError(f"rules is an object of at most {RULES_MAX} scopes")
+    found: dict[str, Rule] = {}
+    for scope, rights in rules.items():
+        split_scope(scope)
+        if not isinstance(rights, dict):
+            raise UsageError(f"the rule of {scope} is an object of rights")
+        found[scope] = checked_rule(rights)
+    return found
+
+
+def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    # Of two rules for one scope the reader and the writer may mean different ones.
+    if len(found) != len(pairs):
+        raise UsageError("a member comes twice")
+    return found
+
+
+def _version(rule: Rule) -> str:
+    text = json.dumps({right: list(who) for right, who in rule.items()}, sort_keys=True)
+    return sha3_256(text.encode()).hex()[:32]
