@@ -210,13 +210,13 @@ def test_trees_that_use_one_directory_many_times_over_are_merged_once() -> None:
             tree = folder(utime, a=tree, b=tree)
         return tree
 
-    start = time.perf_counter()
+    start = time.thread_time()
     a, b = bomb(file(5, b"1"), 5), bomb(file(6, b"2"), 6)
     assert LATTICE.merge(None, a) is a
     assert LATTICE.merge(a, b) is b
     assert same(LATTICE.merge(a, gone(4)), LATTICE.merge(gone(4), a))
     assert LATTICE.merge(a, gone(5)) is not a
-    assert time.perf_counter() - start < 20
+    assert time.thread_time() - start < 20
 
 
 def test_what_a_signer_made_too_deep_and_nobody_could_put_right_breaks_no_merge() -> None:

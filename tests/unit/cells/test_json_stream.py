@@ -139,11 +139,11 @@ def test_plain_text_knows_no_marks() -> None:
 def test_a_text_that_is_nested_costs_no_more_than_a_flat_one(marked: bool) -> None:
     numbers = "[" + "1," * 100_000 + "1]"  # more than is looked at whole
     nested = '{"a":' * 60 + "[" * 400 + numbers + "]" * 400 + "}" * 60
-    started = time.perf_counter()
+    started = time.thread_time()
     flat = read(f"[{numbers}]", marked=marked)
-    middle = time.perf_counter()
+    middle = time.thread_time()
     found = read(nested, marked=marked)
-    assert time.perf_counter() - middle < 30 * (middle - started) + 1
+    assert time.thread_time() - middle < 30 * (middle - started) + 1
     for _ in range(60):
         assert isinstance(found, Map)
         found = found["a"]
@@ -159,12 +159,12 @@ def test_an_integer_is_as_long_as_a_cell_can_be_and_no_longer() -> None:
         for text in (f"[{digits},-{digits}]", f'{{"a":{digits}}}'):
             assert same(read(text), from_json(text))
             assert digits in to_json(from_json(text))
-    started = time.perf_counter()
+    started = time.thread_time()
     for text in (f"[{'7' * 10_000}]", f"[{'7' * 1_000_000}]"):
         for parse in (read, from_json):
             with pytest.raises(BadFormat, match="an integer has at most"):
                 parse(text)
-    assert time.perf_counter() - started < 5
+    assert time.thread_time() - started < 5
 
 
 def test_the_last_of_equal_names_counts_and_names_may_be_long() -> None:

@@ -121,9 +121,9 @@ WIDE: list[Value] = [
 def test_at_most_32_cells_are_loaded_and_missing_ones_are_named(at: int, missing: int) -> None:
     loader = Counting(WIDE[at], missing)
     value = decode(encode(WIDE[at]), loader)
-    start = time.perf_counter()
+    start = time.thread_time()  # others may take the processor meanwhile
     text = repr(value)
-    took = time.perf_counter() - start
+    took = time.thread_time() - start
     assert len(text) <= 1_000
     assert loader.loads <= 32
     assert took < 0.1  # a millisecond on a quiet machine

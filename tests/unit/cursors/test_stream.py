@@ -144,7 +144,7 @@ def test_a_cancelled_loop_leaves_nothing_and_can_be_taken_up_again() -> None:
 
     threads = threading.active_count()
     asyncio.run(run())
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     assert listeners_of(cursor) == 0
 
 

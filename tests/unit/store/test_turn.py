@@ -81,11 +81,14 @@ def texts(path: Path) -> list[str]:
 
 
 def test_the_lock_is_kept_after_a_write_and_given_back_later(path: Path) -> None:
-    turn = WriteTurn(partial(CellStore.open, path), keep_s=0.02)
+    turn = WriteTurn(partial(CellStore.open, path), keep_s=1e6)
     with turn.write() as store:
         add(store, "one")
     with pytest.raises(StoreLocked):
         CellStore.open(path)
+    turn._keep_s = 0.0
+    while turn.is_held:  # nobody waits for it
+        time.sleep(0)
     CellStore.open(path, wait_s=10).close()
     assert turn.store is store
     assert store.read_only
