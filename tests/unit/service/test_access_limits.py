@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from datalattice.errors import RateLimited, UsageError
-from datalattice.service.access import ALLOWANCES, ANONYMOUS, Allowance, Principal, RateLimits, Use
+from datalattice.service.access import (
+    ALLOWANCES,
+    ANONYMOUS,
+    Allowance,
+    Origin,
+    Principal,
+    RateLimits,
+    Use,
+)
 from datalattice.service.access.limits import BUCKETS_MAX, address_key
 
 ALICE, BOB = Principal("did:key:zA", "token"), Principal("did:key:zB", "token")
@@ -17,7 +27,7 @@ def passed(limits: RateLimits, use: Use, caller: Principal, address: str, now_ms
     """Return how many calls pass at once."""
     for count in range(10_000):
         try:
-            limits.take(use, caller, address, now_ms)
+            limits.take(use, replace(caller, origin=Origin("rest", 1, address)), now_ms)
         except RateLimited:
             return count
     return 10_000
@@ -35,13 +45,13 @@ def test_the_allowances() -> None:
 
 def test_the_time_of_the_next_call_is_told_and_holds() -> None:
     limits = RateLimits({"reads": Allowance(4, 1)})
-    limits.take("reads", ALICE, None, 0)
+    limits.take("reads", ALICE, 0)
     with pytest.raises(RateLimited, match="too many reads") as caught:
-        limits.take("reads", ALICE, None, 100)
+        limits.take("reads", ALICE, 100)
     assert caught.value.retry_s == pytest.approx(0.15)
     with pytest.raises(RateLimited):
-        limits.take("reads", ALICE, None, 249)
-    limits.take("reads", ALICE, None, 250)
+        limits.take("reads", ALICE, 249)
+    limits.take("reads", ALICE, 250)
 
 
 def test_each_caller_has_its_own_bucket_wherever_it_calls_from() -> None:
@@ -93,11 +103,11 @@ def test_buckets_are_bounded_and_the_one_unused_for_longest_goes() -> None:
 
 def test_a_clock_that_is_set_back_gives_nothing_and_takes_nothing() -> None:
     limits = RateLimits({"reads": Allowance(1, 2)})
-    limits.take("reads", ALICE, None, 1_000_000)
-    limits.take("reads", ALICE, None, 0)
+    limits.take("reads", ALICE, 1_000_000)
+    limits.take("reads", ALICE, 0)
     with pytest.raises(RateLimited):
-        limits.take("reads", ALICE, None, 0)
-    limits.take("reads", ALICE, None, 1_000)
+        limits.take("reads", ALICE, 0)
+    limits.take("reads", ALICE, 1_000)
 
 
 @pytest.mark.parametrize("allowance", [Allowance(0, 1), Allowance(-1, 1), Allowance(1, 0)])
@@ -112,7 +122,7 @@ def test_no_more_pass_than_the_burst_and_the_rate_allow(gaps: list[int]) -> None
     for gap in gaps:
         now_ms += gap
         try:
-            limits.take("effects", ALICE, None, now_ms)
+            limits.take("effects", ALICE, now_ms)
         except RateLimited as error:
             waits.append(error.retry_s)
         else:

@@ -22,6 +22,8 @@ from datalattice.client.credentials import (
     ALGORITHMS,
     CREDENTIAL_CHARACTERS_MAX,
     ID_CHARACTERS_MAX,
+    content_digest,
+    digest_in,
     encode_part,
     make_token,
     multikey_of,
@@ -42,6 +44,7 @@ from datalattice.service.access import (
     BadCredential,
     Credentials,
     Grant,
+    Origin,
     Principal,
     RateLimits,
     SpentIds,
@@ -269,6 +272,47 @@ def test_a_header_is_bounded() -> None:
     )
 
 
+def reason_of(asked: Credentials) -> str:
+    with pytest.raises(BadCredential) as caught:
+        authenticator().authenticate(asked, NOW_MS)
+    return caught.value.reason
+
+
+def test_the_headers_of_a_signature_are_bounded() -> None:
+    """At the limit another check refuses them, above it their length."""
+    text = signed().headers["signature-input"]
+    key = "x" * (CREDENTIAL_CHARACTERS_MAX - len(text) + len(ALICE_DID))
+    at_limit = text.replace(ALICE_DID, key)
+    assert len(at_limit) == CREDENTIAL_CHARACTERS_MAX
+    long = f"malformed: a header has at most {CREDENTIAL_CHARACTERS_MAX} characters"
+    assert reason_of(changed(signed(), signature_input=at_limit)) == "key"
+    assert reason_of(changed(signed(), signature_input=text.replace(ALICE_DID, f"{key}x"))) == long
+    assert reason_of(changed(signed(), signature="s" * CREDENTIAL_CHARACTERS_MAX)) != long
+    assert reason_of(changed(signed(), signature="s" * (CREDENTIAL_CHARACTERS_MAX + 1))) == long
+
+
+def test_the_header_of_a_digest_is_bounded() -> None:
+    ours = content_digest(BODY)
+    more = f"{ours}, a="
+    size = (CREDENTIAL_CHARACTERS_MAX - len(more) - 2) // 4 * 4
+    spaces = " " * (CREDENTIAL_CHARACTERS_MAX - len(more) - 2 - size)
+    longest = f"{more}:{'A' * size}:{spaces}"
+    assert len(longest) == CREDENTIAL_CHARACTERS_MAX
+    assert digest_in(longest) == BODY
+    with pytest.raises(BadFormat, match="at most"):
+        digest_in(f"{longest} ")
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "sha-512=:AAAA:", "sha-256=:AAAA:", "sha-256=AAAA", f"{content_digest(BODY)},",
+     f"{content_digest(BODY)}, {content_digest(b'x' * 32)}"],
+)  # fmt: skip
+def test_a_digest_is_one_of_sha_256(header: str) -> None:
+    with pytest.raises(BadFormat, match="Content-Digest"):
+        digest_in(header)
+
+
 def test_nesting_is_bounded() -> None:
     def nested(levels: int) -> str:
         deep: object = 1
@@ -288,7 +332,7 @@ def test_a_known_token_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) ->
     tell, token = authenticator(), token_of()
     first = tell.authenticate(bearer(token), NOW_MS)
     monkeypatch.setattr("datalattice.service.access.authenticating.verify_strict", lambda *_: 1 / 0)
-    assert tell.authenticate(bearer(token), NOW_MS + 1) is first
+    assert tell.authenticate(bearer(token), NOW_MS + 1) == first
     with pytest.raises(ZeroDivisionError):
         tell.authenticate(bearer(token_of(BOB)), NOW_MS)
 
@@ -495,20 +539,19 @@ def test_no_url_means_no_signed_requests() -> None:
 
 def test_failures_are_counted_by_address_and_a_known_token_still_passes() -> None:
     tell = authenticator(RateLimits({"failures": Allowance(1, 2)}))
-    good = replace(bearer(token_of()), address="192.0.2.1")
+    here, there = Origin("rest", 1, "192.0.2.1"), Origin("rest", 2, "192.0.2.2")
+    good = replace(bearer(token_of()), origin=here)
     tell.authenticate(good, NOW_MS)
     for _ in range(2):
         with pytest.raises(BadCredential):
-            tell.authenticate(replace(bearer("x"), address="192.0.2.1"), NOW_MS)
+            tell.authenticate(replace(bearer("x"), origin=here), NOW_MS)
     for asked in (bearer("x"), bearer(token_of(BOB)), signed()):
         with pytest.raises(RateLimited) as caught:
-            tell.authenticate(replace(asked, address="192.0.2.1"), NOW_MS)
+            tell.authenticate(replace(asked, origin=here), NOW_MS)
         assert caught.value.retry_s == 1
     assert tell.authenticate(good, NOW_MS).did == ALICE_DID
-    assert tell.authenticate(replace(signed(), address="192.0.2.2"), NOW_MS).did == ALICE_DID
-    assert (
-        tell.authenticate(replace(signed(BOB), address="192.0.2.1"), NOW_MS + 1_000).did == BOB_DID
-    )
+    assert tell.authenticate(replace(signed(), origin=there), NOW_MS).did == ALICE_DID
+    assert tell.authenticate(replace(signed(BOB), origin=here), NOW_MS + 1_000).did == BOB_DID
 
 
 # --- other implementations ----------------------------------------------------------------------

@@ -58,6 +58,7 @@ _BYTES: Final = r":([A-Za-z0-9+/]*={0,2}):"
 _SIGNATURE: Final = re.compile(rf"([a-z*][a-z0-9_.*-]*)={_BYTES}")
 _DIGEST: Final = re.compile(rf"([a-z*][a-z0-9_.*-]*)={_BYTES}")
 _SHA256: Final = "sha-256"
+_LONG: Final = f"a header has at most {CREDENTIAL_CHARACTERS_MAX} characters"
 _SHA256_BYTES: Final = 32
 
 
@@ -204,7 +205,7 @@ def parse_request_signature(signature_input: str, signature: str) -> RequestSign
             or parameters, one of them twice, another algorithm.
     """
     if max(len(signature_input), len(signature)) > CREDENTIAL_CHARACTERS_MAX:
-        raise BadFormat(f"a header has at most {CREDENTIAL_CHARACTERS_MAX} characters")
+        raise BadFormat(_LONG)
     found, given = _INPUT.fullmatch(signature_input), _SIGNATURE.fullmatch(signature)
     if found is None or given is None:
         raise BadFormat("not one signature of plain components")
@@ -257,8 +258,10 @@ def digest_in(header: str) -> bytes:
 
     Raises: BadFormat: it is malformed, or has no sha-256 or several.
     """
+    if len(header) > CREDENTIAL_CHARACTERS_MAX:
+        raise BadFormat(_LONG)
     found: dict[str, bytes] = {}
-    for part in header[: CREDENTIAL_CHARACTERS_MAX + 1].split(","):
+    for part in header.split(","):
         member = _DIGEST.fullmatch(part.strip(" \t"))
         if member is None or member[1] in found:
             raise BadFormat("Content-Digest is not a list of digests, each once")

@@ -2,6 +2,7 @@
 
 from datalattice.service.access.audit import RING_RECORDS, Audit, AuditRecord, is_audited
 from datalattice.service.access.authenticating import Authenticator, Credentials, check_body
+from datalattice.service.access.control import AccessControl
 from datalattice.service.access.limits import ALLOWANCES, Allowance, RateLimits, Use
 from datalattice.service.access.policies import ABSENT, POLICY_FILE, Policies, StoredRule
 from datalattice.service.access.policy import (
@@ -18,6 +19,7 @@ from datalattice.service.access.principal import (
     BAD_CREDENTIAL,
     BadCredential,
     How,
+    Origin,
     Principal,
 )
 from datalattice.service.access.scopes import (
@@ -42,6 +44,7 @@ __all__ = [
     "RING_RECORDS",
     "SPENT_MAX",
     "SPENT_TABLE",
+    "AccessControl",
     "AccessDecision",
     "Allowance",
     "Audit",
@@ -51,6 +54,7 @@ __all__ = [
     "Credentials",
     "Grant",
     "How",
+    "Origin",
     "Policies",
     "Policy",
     "Principal",

@@ -10,7 +10,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -36,7 +36,13 @@ from datalattice.crypto import verify_strict
 from datalattice.errors import BadFormat, UsageError
 from datalattice.lattice import is_bare_did, public_key_of
 from datalattice.service.access.limits import RateLimits
-from datalattice.service.access.principal import ANONYMOUS, BadCredential, Principal
+from datalattice.service.access.principal import (
+    ANONYMOUS,
+    NOWHERE,
+    BadCredential,
+    Origin,
+    Principal,
+)
 from datalattice.service.access.scopes import Grant, parse_grants
 from datalattice.service.access.spent import SpentIds
 
@@ -63,7 +69,7 @@ class Credentials:
     body_sha256: of the body, None without one. is_unread: there is a body, and it comes later: call
                  `check_body` at its end, before anything is done with it.
     local:       `process`, or `socket` where the door has checked that only our user can open it.
-    address:     of the caller, None where there is none.
+    origin:      where the call came in.
     """
 
     method: str = ""
@@ -72,7 +78,7 @@ class Credentials:
     body_sha256: bytes | None = None
     is_unread: bool = False
     local: Literal["process", "socket"] | None = None
-    address: str | None = None
+    origin: Origin = NOWHERE
 
     def __repr__(self) -> str:
         # Neither headers nor the query: both may hold secrets.
@@ -129,6 +135,9 @@ class Authenticator:
                 URL. RateLimited: too many from this address were not valid, or there is no room to
                 remember the nonce.
         """
+        return replace(self._proved(credentials, now_ms), origin=credentials.origin)
+
+    def _proved(self, credentials: Credentials, now_ms: int) -> Principal:
         _refuse_query(credentials.url)
         headers = credentials.credential_headers()
         bearer = headers.get("authorization")
@@ -144,14 +153,14 @@ class Authenticator:
         if known is not None:
             return known
         if self._failures is not None:
-            self._failures.check_failures(credentials.address, now_ms)
+            self._failures.check_failures(credentials.origin.address, now_ms)
         try:
             if is_signed:
                 return self._signed(credentials, headers, now_ms)
             return self._token(token, now_ms)
         except (BadCredential, BadFormat) as error:
             if self._failures is not None:
-                self._failures.count_failure(credentials.address, now_ms)
+                self._failures.count_failure(credentials.origin.address, now_ms)
             if isinstance(error, BadCredential):
                 raise
             # Texts of BadFormat here are fixed: none quotes the credential.

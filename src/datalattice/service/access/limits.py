@@ -54,13 +54,15 @@ class RateLimits:
         }
         self._lock = threading.Lock()
 
-    def take(self, use: Use, caller: Principal, address: str | None, now_ms: int) -> None:
-        """Count a call of a caller; whoever can open the folder is not counted.
+    def take(self, use: Use, caller: Principal, now_ms: int) -> None:
+        """Count a call of a caller, by its address if it is anonymous.
+
+        Whoever can open the folder is not counted.
 
         Raises: RateLimited: there were too many.
         """
         if caller.how not in LOCAL:
-            self._take(use, caller.did or address_key(address), now_ms, 1)
+            self._take(use, caller.did or address_key(caller.origin.address), now_ms, 1)
 
     def check_failures(self, address: str | None, now_ms: int) -> None:
         """Raise RateLimited if too many credentials from an address were not valid."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, NamedTuple
 
 from datalattice.errors import Unauthenticated
 from datalattice.service.access.scopes import Grant, covering
@@ -32,6 +32,17 @@ class BadCredential(Unauthenticated):
         return BadCredential, (self.reason,)
 
 
+class Origin(NamedTuple):
+    """Where a call came in: the door, the number of the request there, the caller's address."""
+
+    door: str = ""
+    request: int = 0
+    address: str | None = None
+
+
+NOWHERE: Final = Origin()
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """Who asks.
@@ -41,6 +52,7 @@ class Principal:
     scopes:     what the credential is narrowed to, None if to nothing.
     expires_ms: when the credential ends, None if it does not. A stream ends with it.
     key_id:     the DID whose key signed; it differs from `did` in a token that this node made.
+    origin:     where this call came in; it is no part of who asks.
     """
 
     did: str | None
@@ -48,6 +60,7 @@ class Principal:
     scopes: tuple[Grant, ...] | None = None
     expires_ms: int | None = None
     key_id: str | None = None
+    origin: Origin = field(default=NOWHERE, compare=False)
 
     def check_live(self, now_ms: int) -> None:
         """Raise BadCredential if the credential has ended."""
@@ -56,7 +69,7 @@ class Principal:
 
     def narrowed(self, scopes: Iterable[Grant]) -> Principal:
         """Return this principal with grants in place of its own, for tests and delegates."""
-        return Principal(self.did, self.how, tuple(scopes), self.expires_ms, self.key_id)
+        return replace(self, scopes=tuple(scopes))
 
     def is_granted(self, right: str, scope: str) -> bool:
         """Return whether the credential itself lets a right on a scope through."""
