@@ -15,6 +15,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from datalattice.client import parse_address, parse_key, parse_ticket
@@ -131,10 +132,13 @@ class Network:
         listen = self._transport.listen
         return await listen(self._config.bind, port, self._accept, self._turned_away)
 
-    async def connect(self, look: Look, changed: Changed) -> None:
+    async def connect(
+        self, look: Look, changed: Changed, watching: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         """Dial the configured peers, and discover others if configured.
 
-        look: returns the root value. changed: returns at its next change.
+        look: returns the root value. changed: returns at its next change. watching: while it lasts,
+        no change between a look and the call of `changed` after it is missed.
         Raises: UsageError: mDNS is not available here.
         """
         for ticket in self._config.peers:
@@ -151,11 +155,14 @@ class Network:
             work = follow_directory(
                 look, changed, self._learn, lambda: self.peers.keys, self.own_key, near=near
             )
-            self._following = asyncio.ensure_future(self._guard(work))
+            self._following = asyncio.ensure_future(self._guard(work, watching))
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(
+        self, work: Coroutine[Any, Any, None], watching: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         try:
-            await work
+            with watching():
+                await work
         except Exception as error:  # noqa: BLE001 - the node goes on without it, degraded
             self.observer.failed(error)
 

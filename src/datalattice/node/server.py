@@ -253,7 +253,7 @@ class NodeServer:
                 # A node on a full disk still serves; its healer retries the write.
                 with contextlib.suppress(StoreFull):
                     await asyncio.to_thread(publish, self.cursor, key, self.config.url, self.clock)
-            await self._network.connect(lambda: self.root, self.changed)
+            await self._network.connect(lambda: self.root, self.changed, self._watching)
             self._fence.begin()  # after `connect`, which adds the wanted peers
         except BaseException:
             await self.close()

@@ -9,6 +9,7 @@ import pytest
 import datalattice.node.directory as directory_module
 from datalattice.cells import Keyword, Map, Signed, Value, Vector
 from datalattice.client import PeerAddress
+from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import (
@@ -19,6 +20,7 @@ from datalattice.lattice import (
     node_info,
     root_lattice,
 )
+from datalattice.node import open_node
 from datalattice.node.directory import (
     TRANSPORT_CHARS_MAX,
     TRANSPORTS_MAX,
@@ -29,6 +31,7 @@ from datalattice.node.directory import (
     publish,
     published,
 )
+from datalattice.store import MemoryStore
 from datalattice.testing.clocks import StoppedClock
 
 OWN = b"m" * 32
@@ -171,5 +174,31 @@ def test_every_change_of_the_section_is_followed(monkeypatch: pytest.MonkeyPatch
             assert FoundNode(pair.public_key, address, 5, "p2p") in found
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
+
+    asyncio.run(work())
+
+
+def test_a_change_between_a_look_and_the_wait_after_it_is_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        config = NodeConfig(port=-1, discover="p2p")
+        node = open_node(MemoryStore(), key_pair=keys(9), config=config)
+        changed = node.changed
+        others = [keys(1)]
+
+        async def late() -> None:
+            if others:
+                pair = others.pop()
+                slot = Signed.sign(pair, info("127.0.0.1:1"))
+                node.cursor.path(P2P_KEY, NODES_KEY, pair.public_key).set(slot)
+                node.cursor.sync()
+            await changed()
+
+        monkeypatch.setattr(node, "changed", late)
+        async with asyncio.timeout(20), node:
+            while not node.peers:  # noqa: ASYNC110 - to watch for it would help the node
+                await asyncio.sleep(0)
+            assert node.peers[0].public_key == keys(1).public_key
 
     asyncio.run(work())
